@@ -1,0 +1,164 @@
+"""All settings, with their defaults, in one place.
+
+Precedence, strongest first: `--set key=value` and the command line's own options, the preset (`--preset FILE.toml`),
+the defaults below. Keys are dotted paths such as `keyframes.interval`. An unknown key is refused with the nearest
+known one named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
+
+Unit = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GridSettings(_Section):
+    max_pixels: int = Field(1_048_576, ge=1024, description="frames with more are scaled down to this many for perception")
+
+
+class SourceSettings(_Section):
+    max_pixels: int = Field(100_000_000, ge=1, description="refuse frames with more pixels than this")
+
+
+class MotionSettings(_Section):
+    flow: Literal["dis", "codec"] = Field("dis", description="where the flow comes from")
+    preset: Literal["ultrafast", "fast", "medium"] = Field("ultrafast", description="DIS preset")
+    reanchor: bool = Field(True, description="correct carried regions by what they look like")
+
+
+class KeyframeSettings(_Section):
+    interval: int = Field(30, ge=1, description="frames from one refresh to the next")
+    min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
+    cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
+    clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid"] = Field(
+        "auto", description="`auto` and `slic` take fast-slic where installed, scikit-image otherwise"
+    )
+    cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions")
+    embeddings: Literal["appearance"] = Field("appearance", description="what channels 18-33 hold")
+    text: Literal["rapidocr", "none"] = Field("rapidocr", description="how text is found")
+
+
+class RelevanceSettings(_Section):
+    trust: Unit = Field(0.5, description="relevance is carried where confidence is at least this, computed elsewhere")
+
+
+class SelectionSettings(_Section):
+    budget: str = Field("273", description="tokens a frame, or a share of the grid such as `10%`")
+    strategy: Literal["topk", "proportional", "canonical", "tiers"] = Field("topk", description="how scores become cells")
+    cascade: bool = Field(True, description="score regions first and only the cells of the best")
+    cascade_keep: int = Field(10, ge=1, description="regions that stay after the first look")
+    levels: bool = Field(True, description="spend a share of the tokens on coarse cells for context")
+    context_share: Unit = Field(0.1, description="largest share of the tokens for coarse cells")
+    novelty: Literal["mark", "skip", "off"] = Field(
+        "mark", description="cells the model already has: mark them, or skip them and choose others"
+    )
+
+
+class VideoSettings(_Section):
+    crf: int = Field(23, ge=0, le=51, description="H.264 quality, lower is better and larger")
+    preset: str = Field("veryfast", description="x264 speed preset")
+    dim: Unit = Field(0.35, description="brightness of what was not chosen")
+
+
+class Settings(_Section):
+    """Everything that can be set. `Settings()` holds the defaults."""
+
+    grid: GridSettings = GridSettings()
+    source: SourceSettings = SourceSettings()
+    motion: MotionSettings = MotionSettings()
+    keyframes: KeyframeSettings = KeyframeSettings()
+    relevance: RelevanceSettings = RelevanceSettings()
+    selection: SelectionSettings = SelectionSettings()
+    video: VideoSettings = VideoSettings()
+
+    @classmethod
+    def load(cls, preset: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
+        """Defaults, then a preset, then `key=value` overrides.
+
+        Raises:
+            PresetNotFound: The preset is missing or not TOML.
+            UnknownSetting: A key that does not exist; names the nearest one.
+            InvalidSetting: A value outside what its key allows.
+        """
+        merged: dict[str, Any] = {}
+        if preset is not None:
+            _merge(merged, _read_preset(preset), origin=str(preset))
+        for override in overrides:
+            key, sign, value = override.partition("=")
+            if not sign:
+                raise InvalidSetting(f"--set {override!r} has no '='", remedy="write --set key=value")
+            _merge(merged, _nest(key.strip(), _parse_value(value.strip())), origin=f"--set {override}")
+        return cls.checked(merged)
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from nested values, with errors of our own kind."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as exc:
+            first = exc.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise InvalidSetting(
+                f"{key}={first['input']!r}: {first['msg'].lower()}", remedy=f"see `arr-stream settings` for what {key} takes"
+            ) from exc
+
+
+def setting_keys() -> dict[str, tuple[Any, str]]:
+    """Every dotted key with its default and its description."""
+    defaults = Settings()
+    return {
+        f"{section}.{name}": (getattr(getattr(defaults, section), name), info.description or "")
+        for section in Settings.model_fields
+        for name, info in type(getattr(defaults, section)).model_fields.items()
+    }
+
+
+def _read_preset(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.4)
+        hint = f"did you mean {path.parent / near[0]}?" if near else "presets are TOML files, see pipelines/"
+        raise PresetNotFound(f"{path}: no such preset", remedy=hint) from exc
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise PresetNotFound(f"{path}: not a readable TOML file: {exc}", remedy="see pipelines/ for examples") from exc
+
+
+def _nest(dotted: str, value: Any) -> dict[str, Any]:
+    for part in reversed(dotted.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value where it is one, the bare text otherwise (`none`, `10%`)."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _merge(into: dict[str, Any], values: Mapping[str, Any], *, origin: str, path: str = "") -> None:
+    known = setting_keys()
+    for name, value in values.items():
+        key = f"{path}{name}"
+        if isinstance(value, Mapping) and not path:
+            _merge(into.setdefault(name, {}), value, origin=origin, path=f"{name}.")
+            continue
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+            raise UnknownSetting(f"{origin}: unknown setting {key!r}", remedy=f"did you mean {near[0]!r}?")
+        # A budget may be written as a number.
+        into[name] = str(value) if key == "selection.budget" else value

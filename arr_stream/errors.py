@@ -1,0 +1,183 @@
+"""Every error that arr-stream raises on purpose.
+
+One tree; each class has an exit code of its own, so that scripts can tell causes apart:
+
+    ArrStreamError                       1
+    +-- SourceError
+    |   +-- SourceNotFound              10   no such file or folder
+    |   +-- NotAMediaFile               11   FFmpeg cannot open it
+    |   +-- NoVideoStream               12   audio only, or no stream of that number
+    |   +-- NoFrames                    13   opens, but not one frame decodes
+    |   +-- NoImages                    14   a folder or glob without pictures
+    |   +-- SourceDamaged               15   decoding stopped part-way; what came before is kept
+    |   +-- SourceTooLarge              16   more pixels a frame than the limit
+    |   +-- MotionVectorsUnavailable    17   `codec` flow on a decoder that exports none
+    |   +-- NothingInRange              18   --start, --end or --stride leave no frame
+    +-- OutputError
+    |   +-- OutputExists                20
+    |   +-- OutputUnwritable            21
+    |   +-- DiskFull                    22
+    |   +-- EncodingFailed              23
+    +-- QueryError
+    |   +-- EmptyQuery                  30
+    |   +-- RegionOutsideFrame          31
+    |   +-- ExampleUnreadable           32
+    |   +-- GazeUnreadable              33
+    +-- BudgetError                     40
+    +-- SettingsError
+    |   +-- UnknownSetting              50
+    |   +-- InvalidSetting              51
+    |   +-- PresetNotFound              52
+    +-- BackendUnavailable              60   a package or weights are missing
+    +-- KeyframeFailed                  61   generation raised, in step
+    +-- ConsumerFailed                  70
+    +-- EvaluationDataError             80
+
+The command line ends with 2 for wrong usage (the convention of its parser) and 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ArrStreamError(Exception):
+    """Says what was given, what is allowed and the remedy, in one line.
+
+    Args:
+        message: What went wrong, naming the input.
+        remedy: What to do about it; appended to the message after a semicolon.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        self.message = " ".join(message.split())
+        self.remedy = remedy
+        super().__init__(f"{self.message}; {remedy}" if remedy else self.message)
+
+
+class SourceError(ArrStreamError):
+    """The input cannot be read."""
+
+
+class SourceNotFound(SourceError):
+    exit_code = 10
+
+
+class NotAMediaFile(SourceError):
+    exit_code = 11
+
+
+class NoVideoStream(SourceError):
+    exit_code = 12
+
+
+class NoFrames(SourceError):
+    exit_code = 13
+
+
+class NoImages(SourceError):
+    exit_code = 14
+
+
+class SourceDamaged(SourceError):
+    """Decoding stopped part-way.
+
+    Attributes:
+        frames_read: How many frames were delivered before the damage.
+    """
+
+    exit_code = 15
+
+    def __init__(self, message: str, *, frames_read: int, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.frames_read = frames_read
+
+
+class SourceTooLarge(SourceError):
+    exit_code = 16
+
+
+class MotionVectorsUnavailable(SourceError):
+    exit_code = 17
+
+
+class NothingInRange(SourceError):
+    exit_code = 18
+
+
+class OutputError(ArrStreamError):
+    """The output cannot be written."""
+
+
+class OutputExists(OutputError):
+    exit_code = 20
+
+
+class OutputUnwritable(OutputError):
+    exit_code = 21
+
+
+class DiskFull(OutputError):
+    exit_code = 22
+
+
+class EncodingFailed(OutputError):
+    exit_code = 23
+
+
+class QueryError(ArrStreamError):
+    """The query makes no sense for this input."""
+
+
+class EmptyQuery(QueryError):
+    exit_code = 30
+
+
+class RegionOutsideFrame(QueryError):
+    exit_code = 31
+
+
+class ExampleUnreadable(QueryError):
+    exit_code = 32
+
+
+class GazeUnreadable(QueryError):
+    exit_code = 33
+
+
+class BudgetError(ArrStreamError):
+    exit_code = 40
+
+
+class SettingsError(ArrStreamError):
+    """A preset or a setting is wrong."""
+
+
+class UnknownSetting(SettingsError):
+    exit_code = 50
+
+
+class InvalidSetting(SettingsError):
+    exit_code = 51
+
+
+class PresetNotFound(SettingsError):
+    exit_code = 52
+
+
+class BackendUnavailable(ArrStreamError):
+    exit_code = 60
+
+
+class KeyframeFailed(ArrStreamError):
+    exit_code = 61
+
+
+class ConsumerFailed(ArrStreamError):
+    exit_code = 70
+
+
+class EvaluationDataError(ArrStreamError):
+    exit_code = 80

@@ -1,0 +1,243 @@
+"""What the parts hand to each other: small frozen records that check themselves once, when made.
+
+Three frames of reference occur, and names say which one is meant:
+
+- *source pixels*: the upright frame as decoded, `size_wh = (W, H)`; everything a user sees is in these.
+- *texture pixels*: the frame brought to a whole number of cells, `gw * 32` by `gh * 32`.
+- *cells*: rows and columns of the grid; one cell is 32x32 texture pixels and one visual token of Qwen3-VL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from arr_stream.texture.array import Texture
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+ByteArray = npt.NDArray[np.uint8]
+
+CELL_PX = 32
+"""Side of a cell in texture pixels: one 2x2 merge block of Qwen3-VL's 16-px patches."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """One upright picture with its place in time.
+
+    Args:
+        index: 0-based count of delivered frames.
+        pts_seconds: Presentation time; never decreases from one frame of a source to the next.
+        rgb: `[H, W, 3]`, uint8, C-contiguous.
+        motion_vectors: The decoder's own motion vectors (PyAV's structured array), where they were asked for
+            and the frame has any, in coordinates of the upright frame.
+        intra: The decoder marked the frame as coded without reference to others (None: not known).
+    """
+
+    index: int
+    pts_seconds: float
+    rgb: ByteArray
+    motion_vectors: npt.NDArray[Any] | None = None
+    intra: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8:
+            raise ValueError(f"rgb must be uint8 [H, W, 3], got {self.rgb.dtype} {list(self.rgb.shape)}")
+        if not math.isfinite(self.pts_seconds):
+            raise ValueError(f"pts_seconds must be finite, got {self.pts_seconds}")
+
+    @property
+    def size_wh(self) -> tuple[int, int]:
+        return self.rgb.shape[1], self.rgb.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells of a frame.
+
+    Args:
+        size_wh: Size of the source frame in pixels.
+        rows: Number of cell rows, `gh`.
+        columns: Number of cell columns, `gw`.
+    """
+
+    size_wh: tuple[int, int]
+    rows: int
+    columns: int
+
+    @classmethod
+    def for_size(cls, size_wh: tuple[int, int], *, max_pixels: int = 1 << 62) -> Grid:
+        """The grid of a frame: each side rounded to the nearest multiple of 32, at least one cell.
+
+        Frames of more than `max_pixels` are scaled down to it first, as Qwen's own image processor does.
+        """
+        width, height = size_wh
+        if width < 1 or height < 1:
+            raise ValueError(f"a frame has at least 1x1 pixels, got {width}x{height}")
+        scale = min(1.0, math.sqrt(max_pixels / (width * height)))
+        rows = max(1, round(height * scale / CELL_PX))
+        columns = max(1, round(width * scale / CELL_PX))
+        return cls(size_wh, rows, columns)
+
+    @property
+    def cells(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def texture_wh(self) -> tuple[int, int]:
+        return self.columns * CELL_PX, self.rows * CELL_PX
+
+    @property
+    def cell_px(self) -> tuple[float, float]:
+        """Width and height of a fine cell in source pixels."""
+        return self.size_wh[0] / self.columns, self.size_wh[1] / self.rows
+
+    def cells_xyxy(self, rows: IntArray, columns: IntArray, span: IntArray) -> FloatArray:
+        """Rectangles `[N, 4]` in source pixels of cells that cover `span x span` fine ones, cut at the grid's edge."""
+        cell_w, cell_h = self.cell_px
+        x1 = np.minimum(columns + span, self.columns) * cell_w
+        y1 = np.minimum(rows + span, self.rows) * cell_h
+        return np.stack([columns * cell_w, rows * cell_h, x1, y1], axis=1).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clusters:
+    """One label for every place of the frame.
+
+    Args:
+        labels: `[h, w]`, int32, contiguous ids from 0, the largest region first.
+        areas: `[n]`, share of the frame that each region covers, descending, sums to 1.
+        centroids_xy: `[n, 2]`, normalised to [0, 1]; always a place inside its region.
+        method: Name of what made them, as it stands in the records, such as `slic-fast` or `grid`.
+    """
+
+    labels: IntArray
+    areas: FloatArray
+    centroids_xy: FloatArray
+    method: str
+
+    @property
+    def count(self) -> int:
+        return len(self.areas)
+
+
+@dataclass(frozen=True, slots=True)
+class TextRegion:
+    """A place where something is written.
+
+    Args:
+        polygon_xy: Four or more corners, normalised to [0, 1].
+        confidence: Detector's or recogniser's score in [0, 1].
+        text: What is written; None when it was only detected.
+    """
+
+    polygon_xy: tuple[tuple[float, float], ...]
+    confidence: float
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyframeResult:
+    """What full generation found on one frame; it may reach the pipeline frames later.
+
+    Args:
+        index: Index of the frame that it was made from.
+        clusters: The label map.
+        embedding: `[16, h, w]` in [-1, 1], about two samples a cell.
+        text_mask: `[h, w]` in [0, 1], at a quarter of the texture's size.
+        text_regions: The regions behind `text_mask`.
+        seconds: How long generation took, by part.
+        backends: Name of what made each part, as in the records.
+    """
+
+    index: int
+    clusters: Clusters
+    embedding: FloatArray
+    text_mask: FloatArray
+    text_regions: tuple[TextRegion, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    backends: Mapping[str, str] = field(default_factory=dict)
+
+
+SCORERS = ("information", "perspective", "participation", "context", "coverage")
+"""Why a cell was chosen: the way of knowing that spoke loudest for it; `context` marks coarse background cells and
+`coverage` cells that a strategy must fill (every region gets its share)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchSet:
+    """The cells chosen for one frame, each with its score, level of detail and reason.
+
+    Args:
+        index: Index of the frame.
+        pts_seconds: Presentation time of the frame.
+        grid: The frame's cells.
+        rows, columns: `[N]` int32, top-left fine cell of each chosen cell.
+        level: `[N]` int32, level of detail: 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4.
+        score: `[N]` float32 in [0, 1], descending.
+        scorer: `[N]` int32, index into `SCORERS`.
+        query: `[N]` int32, index of the query that wanted the cell most, -1 for none.
+        carried: `[N]` bool, relevance came along the flow (True) or was computed on this frame (False).
+        fresh: `[N]` bool, new to the model or changed since it was last sent (False: the model has it already).
+        confidence: Mean trust in what was carried, in [0, 1].
+        keyframe: A refresh was asked for on this frame.
+        refresh_reason: `first`, `interval`, `confidence`, `cut`, `query` or `size`; None between refreshes.
+        keyframe_age: Frames since the frame whose generation is in use.
+        keyframe_index: Index of that frame, None before the first result.
+        query_scores: For each query, the highest relevance of any cell on this frame.
+        cells_scored: How many cells were scored one by one (the cascade saves the others).
+        latency_ms: Milliseconds by stage, filled in by whoever owns a clock.
+        notices: One-line messages about this frame, such as a failed keyframe.
+        texture: The 40 channels behind the choice.
+        relevance: `[gh, gw]`, the final score of every cell, for display.
+    """
+
+    index: int
+    pts_seconds: float
+    grid: Grid
+    rows: IntArray
+    columns: IntArray
+    level: IntArray
+    score: FloatArray
+    scorer: IntArray
+    query: IntArray
+    carried: npt.NDArray[np.bool_]
+    fresh: npt.NDArray[np.bool_]
+    confidence: float
+    keyframe: bool
+    refresh_reason: str | None
+    keyframe_age: int
+    keyframe_index: int | None
+    query_scores: tuple[float, ...]
+    cells_scored: int
+    texture: Texture
+    relevance: FloatArray
+    latency_ms: Mapping[str, float] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.rows)
+        for name in ("columns", "level", "score", "scorer", "query", "carried", "fresh"):
+            if len(getattr(self, name)) != n:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {n} cells")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def span(self) -> IntArray:
+        """`[N]`, side of each chosen cell in fine cells."""
+        span: IntArray = np.left_shift(1, self.level).astype(np.int32)
+        return span
+
+    @property
+    def cells_xyxy(self) -> FloatArray:
+        """`[N, 4]` rectangles in source pixels."""
+        return self.grid.cells_xyxy(self.rows, self.columns, self.span)
