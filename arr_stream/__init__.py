@@ -1,3 +1,44 @@
-"""arr-stream: which patches of each frame should a vision-language model see?"""
+"""arr-stream: which patches of each frame should a vision-language model see?
+
+    import arr_stream
+
+    for patches in arr_stream.open("street.mp4", query="red"):
+        print(patches.pts_seconds, patches.cells_xyxy)
+
+Importing this package loads neither torch nor OpenCV; the first use of a name does.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError
+
+if TYPE_CHECKING:
+    from arr_stream.pipeline import Pipeline
+    from arr_stream.stream import Stream, open
+    from arr_stream.types import Frame, Grid, PatchSet
+
+__version__ = "0.1.0"
+
+__all__ = ["ArrStreamError", "Frame", "Grid", "PatchSet", "Pipeline", "Settings", "Stream", "__version__", "open"]
+
+_HOMES = {
+    "Frame": "arr_stream.types",
+    "Grid": "arr_stream.types",
+    "PatchSet": "arr_stream.types",
+    "Pipeline": "arr_stream.pipeline",
+    "Stream": "arr_stream.stream",
+    "open": "arr_stream.stream",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'arr_stream' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

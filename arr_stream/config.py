@@ -40,6 +40,7 @@ class MotionSettings(_Section):
 
 class KeyframeSettings(_Section):
     interval: int = Field(30, ge=1, description="frames from one refresh to the next")
+    min_interval: int = Field(10, ge=1, description="fewest frames between refreshes for low confidence")
     min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid"] = Field(
@@ -55,7 +56,9 @@ class RelevanceSettings(_Section):
 
 
 class SelectionSettings(_Section):
-    budget: str = Field("273", description="tokens a frame, or a share of the grid such as `10%`")
+    budget: str = Field(
+        "auto", description="tokens a frame, or a share of the grid such as `10%`; `auto` is 273, or the grid if smaller"
+    )
     strategy: Literal["topk", "proportional", "canonical", "tiers"] = Field("topk", description="how scores become cells")
     cascade: bool = Field(True, description="score regions first and only the cells of the best")
     cascade_keep: int = Field(10, ge=1, description="regions that stay after the first look")
@@ -101,6 +104,13 @@ class Settings(_Section):
                 raise InvalidSetting(f"--set {override!r} has no '='", remedy="write --set key=value")
             _merge(merged, _nest(key.strip(), _parse_value(value.strip())), origin=f"--set {override}")
         return cls.checked(merged)
+
+    def with_values(self, values: Mapping[str, Any]) -> Settings:
+        """A copy with some dotted keys changed, such as `{"selection.budget": "10%"}`."""
+        merged = self.model_dump()
+        for key, value in values.items():
+            _merge(merged, _nest(key, value), origin="settings")
+        return self.checked(merged)
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Settings:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from arr_stream.motion.flow import Flow
     from arr_stream.texture.array import Texture
 
 FloatArray = npt.NDArray[np.float32]
@@ -188,7 +189,7 @@ class PatchSet:
         fresh: `[N]` bool, new to the model or changed since it was last sent (False: the model has it already).
         confidence: Mean trust in what was carried, in [0, 1].
         keyframe: A refresh was asked for on this frame.
-        refresh_reason: `first`, `interval`, `confidence`, `cut`, `query` or `size`; None between refreshes.
+        refresh_reason: `first`, `interval`, `confidence`, `cut`, `query`, `size` or `retry`; None between refreshes.
         keyframe_age: Frames since the frame whose generation is in use.
         keyframe_index: Index of that frame, None before the first result.
         query_scores: For each query, the highest relevance of any cell on this frame.
@@ -196,6 +197,7 @@ class PatchSet:
         latency_ms: Milliseconds by stage, filled in by whoever owns a clock.
         notices: One-line messages about this frame, such as a failed keyframe.
         texture: The 40 channels behind the choice.
+        flow: Backward flow to the frame before; None on the first frame and after a cut.
         relevance: `[gh, gw]`, the final score of every cell, for display.
     """
 
@@ -219,6 +221,7 @@ class PatchSet:
     cells_scored: int
     texture: Texture
     relevance: FloatArray
+    flow: Flow | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 

@@ -1,1 +1,63 @@
+"""The command line: parses, builds, runs and prints, nothing else."""
 
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from arr_stream.cli import bench, channels, doctor, evaluate, process, settings
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, print_error
+from arr_stream.errors import ArrStreamError
+
+app = typer.Typer(
+    name="arr-stream",
+    help="Decides, for every frame of a video, which few hundred patches a vision-language model should see.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(process.process)
+app.add_typer(evaluate.app, name="eval")
+app.command()(bench.bench)
+app.command()(doctor.doctor)
+app.command()(channels.channels)
+app.command()(settings.settings)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from arr_stream import __version__
+
+        typer.echo(f"arr-stream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Options before any command."""
+
+
+def main() -> None:
+    """Run the command line; every expected error ends as one line and an exit code of its own."""
+    try:
+        app()
+    except ArrStreamError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        err.print("arr-stream: interrupted", markup=False)
+        sys.exit(INTERRUPTED_EXIT_CODE)
+    except Exception as error:
+        if os.environ.get("ARR_STREAM_DEBUG"):
+            raise
+        message = " ".join(str(error).split())
+        err.print(
+            f"arr-stream: internal error: {type(error).__name__}: {message}; set ARR_STREAM_DEBUG=1 for the traceback",
+            soft_wrap=True,
+            markup=False,
+        )
+        sys.exit(1)

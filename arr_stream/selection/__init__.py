@@ -1,1 +1,1 @@
-
+"""Choosing cells under a budget."""

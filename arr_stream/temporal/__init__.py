@@ -1,1 +1,1 @@
-
+"""What is remembered between frames."""

@@ -1,0 +1,135 @@
+"""What the command line says: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from arr_stream.errors import ArrStreamError
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+INTERRUPTED_EXIT_CODE = 130
+_PLAIN_EVERY_SECONDS = 5.0
+
+
+class Reporter(Protocol):
+    """Tells the user how a run goes."""
+
+    def notice(self, text: str) -> None:
+        """One line worth reading."""
+
+    def frame(self, index: int, latency_ms: float, tokens: int) -> None:
+        """A frame is done."""
+
+    def done(self, text: str) -> None:
+        """The last word."""
+
+
+class Quiet:
+    """Says nothing; errors still reach standard error."""
+
+    def notice(self, text: str) -> None: ...
+
+    def frame(self, index: int, latency_ms: float, tokens: int) -> None: ...
+
+    def done(self, text: str) -> None: ...
+
+
+class JsonLines:
+    """One JSON object a line on standard error, for programs."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def notice(self, text: str) -> None:
+        self._line(event="notice", text=text)
+
+    def frame(self, index: int, latency_ms: float, tokens: int) -> None:
+        if time.monotonic() - self._last >= 1.0:
+            self._last = time.monotonic()
+            self._line(event="progress", frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
+
+    def done(self, text: str) -> None:
+        self._line(event="done", text=text)
+
+    def _line(self, **fields: object) -> None:
+        sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
+        sys.stderr.flush()
+
+
+class PlainLines:
+    """A line every few seconds, where there is no terminal."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._start = self._last = time.monotonic()
+
+    def notice(self, text: str) -> None:
+        err.print(f"note: {text}", soft_wrap=True, markup=False)
+
+    def frame(self, index: int, latency_ms: float, tokens: int) -> None:
+        now = time.monotonic()
+        if now - self._last < _PLAIN_EVERY_SECONDS:
+            return
+        self._last = now
+        fps = (index + 1) / (now - self._start)
+        of = f"/{self._total}" if self._total else ""
+        left = f", {(self._total - index - 1) / fps:.0f} s left" if self._total else ""
+        err.print(f"frame {index + 1}{of}, {fps:.1f} fps, {latency_ms:.1f} ms a frame{left}", markup=False)
+
+    def done(self, text: str) -> None:
+        err.print(text, soft_wrap=True, markup=False)
+
+
+class Bar(PlainLines):
+    """A progress bar on a terminal."""
+
+    def __init__(self, progress: Progress, total: int | None) -> None:
+        super().__init__(total)
+        self._progress = progress
+        self._task = progress.add_task("", total=total, fps="", latency="")
+
+    def frame(self, index: int, latency_ms: float, tokens: int) -> None:
+        fps = (index + 1) / max(time.monotonic() - self._start, 1e-9)
+        self._progress.update(
+            self._task, completed=index + 1, fps=f"{fps:.1f} fps", latency=f"{latency_ms:.1f} ms, {tokens} tokens"
+        )
+
+    def done(self, text: str) -> None:
+        self._progress.stop()
+        super().done(text)
+
+
+@contextmanager
+def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Reporter]:
+    """The reporter that fits the options and the terminal."""
+    if quiet:
+        yield Quiet()
+    elif log_json:
+        yield JsonLines()
+    elif not err.is_terminal:
+        yield PlainLines(total)
+    else:
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[fps]}"),
+            TextColumn("{task.fields[latency]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=err, transient=True) as progress:
+            yield Bar(progress, total)
+
+
+def print_error(error: ArrStreamError) -> None:
+    """One line on standard error."""
+    err.print(f"arr-stream: {error}", soft_wrap=True, markup=False, style="red" if err.is_terminal else None)

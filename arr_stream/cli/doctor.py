@@ -1,0 +1,163 @@
+"""`arr-stream doctor`: what is installed, which backends work and why not, devices."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from arr_stream.cli.console import out
+from arr_stream.errors import ArrStreamError
+
+PACKAGES = ("torch", "opencv-python-headless", "av", "numpy", "scikit-image", "rapidocr")
+OPTIONAL = ("fast-slic", "segment-anything", "open_clip_torch", "easyocr")
+OPENCV_FLAVOURS = (
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        group: `package`, `backend` or `device`.
+        name: What.
+        works: Whether it can be used.
+        detail: Version or figure, or why not and what to do.
+    """
+
+    group: str
+    name: str
+    works: bool
+    detail: str
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Look at packages, backends and devices; ends with 1 if something that the defaults need does not work."""
+    findings = [*_packages(), *_backends(), *_devices()]
+    if as_json:
+        out.print_json(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        table = Table(title=f"arr-stream on Python {platform.python_version()}, {sys.platform}", title_justify="left")
+        for heading in ("", "what", "works", "detail"):
+            table.add_column(heading, overflow="fold")
+        for finding in findings:
+            table.add_row(finding.group, finding.name, "yes" if finding.works else "no", finding.detail)
+        out.print(table)
+    needed = [f for f in findings if not f.works and f.group in ("package", "backend") and f.name not in OPTIONAL]
+    if any("(optional)" not in finding.detail for finding in needed):
+        raise typer.Exit(1)
+
+
+def _packages() -> list[Finding]:
+    findings = []
+    for name in (*PACKAGES, *OPTIONAL):
+        version = _version(name)
+        detail = version or ("not installed (optional)" if name in OPTIONAL else "not installed; pip install arr-stream")
+        findings.append(Finding("package", name, version is not None, detail))
+    flavours = [name for name in OPENCV_FLAVOURS if _version(name) is not None]
+    if len(flavours) > 1:
+        remedy = f"{' and '.join(flavours)} overwrite each other; keep opencv-python-headless alone"
+        findings.append(Finding("package", "one OpenCV", False, remedy))
+    return findings
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _backends() -> list[Finding]:
+    """Each backend is made and used once on a small picture."""
+    from arr_stream.config import KeyframeSettings
+
+    checks: dict[str, Callable[[], str]] = {
+        "flow dis": lambda: _try_flow("dis"),
+        "flow codec": lambda: "needs H.264, MPEG-4 or HEVC input; checked when the file is opened",
+        **{f"clusters {name}": _cluster_check(name) for name in ("slic-fast", "slic-skimage", "grid")},
+        "embeddings appearance": lambda: _try_part(KeyframeSettings(clusters="grid", text="none")),
+        "text rapidocr": lambda: _try_part(KeyframeSettings(clusters="grid", text="rapidocr")),
+        "video h264": _try_encoder,
+    }
+    return [_checked(name, check) for name, check in checks.items()]
+
+
+def _checked(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding("backend", name, True, check())
+    except ArrStreamError as error:
+        optional = " (optional)" if name == "clusters slic-fast" else ""
+        return Finding("backend", name, False, f"{error}{optional}")
+    except Exception as error:
+        return Finding("backend", name, False, f"{type(error).__name__}: {error}")
+
+
+def _cluster_check(name: str) -> Callable[[], str]:
+    from arr_stream.config import KeyframeSettings
+
+    return lambda: _try_part(KeyframeSettings.model_validate({"clusters": name, "text": "none"}))
+
+
+def _try_part(settings: object) -> str:
+    import numpy as np
+
+    from arr_stream.config import KeyframeSettings
+    from arr_stream.keyframes.generate import KeyframeRequest, make_generator
+    from arr_stream.types import Frame, Grid
+
+    assert isinstance(settings, KeyframeSettings)
+    picture = np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8)
+    request = KeyframeRequest(Frame(0, 0.0, picture), Grid.for_size((128, 96)), read_text=False)
+    result = make_generator(settings).generate(request)
+    seconds = sum(result.seconds.values())
+    return f"{', '.join(result.backends.values())}: {seconds * 1e3:.0f} ms on 128x96"
+
+
+def _try_flow(name: str) -> str:
+    import numpy as np
+
+    from arr_stream.motion import make_flow
+    from arr_stream.motion.flow import FlowInput
+    from arr_stream.types import Frame
+
+    picture = np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8)
+    given = FlowInput(np.ascontiguousarray(picture[::2, ::2, 0]), Frame(0, 0.0, picture))
+    flow = make_flow(name, "ultrafast").estimate(given, given)
+    return f"raster {flow.offset_px.shape[1]}x{flow.offset_px.shape[0]} for 128x96"
+
+
+def _try_encoder() -> str:
+    import av
+
+    return f"{av.codec.Codec('libx264', 'w').long_name}, PyAV {av.__version__}"
+
+
+def _devices() -> list[Finding]:
+    import os
+
+    import cv2
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    findings = [Finding("device", "cpu", True, f"{cores} cores, OpenCV uses {cv2.getNumThreads()} threads")]
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(number)
+            memory = properties.total_memory / 2**30
+            findings.append(Finding("device", f"cuda:{number}", True, f"{properties.name}, {memory:.0f} GiB"))
+    else:
+        findings.append(Finding("device", "cuda", False, "no NVIDIA GPU that torch can use"))
+    return findings

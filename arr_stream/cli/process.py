@@ -1,0 +1,212 @@
+"""`arr-stream process`: a video in, an annotated video, records and a report out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Reporter, reporting
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from arr_stream.consumers import Consumer
+    from arr_stream.relevance.query import Query
+    from arr_stream.runtime import RunResult
+    from arr_stream.stream import Stream
+    from arr_stream.types import PatchSet
+
+_ASK, _READ, _WRITE, _RUN = "What to look for", "What to read", "What to write", "How to run"
+
+
+def process(
+    source: Annotated[str, typer.Argument(help="A video file, a folder or glob of pictures, or an animated GIF.")],
+    query: Annotated[
+        list[str] | None, typer.Option("--query", "-q", help="What to look for; may be repeated.", rich_help_panel=_ASK)
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Box x,y,w,h in pixels of the first frame.", rich_help_panel=_ASK)
+    ] = None,
+    region_at: Annotated[
+        float, typer.Option(help="Time in seconds of the frame the box belongs to.", rich_help_panel=_ASK)
+    ] = 0.0,
+    example: Annotated[
+        Path | None, typer.Option(help="Picture of what to look for.", rich_help_panel=_ASK)
+    ] = None,
+    gaze: Annotated[
+        Path | None, typer.Option(help="CSV of gaze samples: pts_seconds,x,y.", rich_help_panel=_ASK)
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.", rich_help_panel=_ASK)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).", rich_help_panel=_WRITE)
+    ] = None,
+    view: Annotated[
+        str,
+        typer.Option(
+            help="What the video shows: patches, relevance, clusters, flow, text or channel:NAME.",
+            rich_help_panel=_WRITE,
+        ),
+    ] = "patches",
+    patches: Annotated[
+        Path | None, typer.Option(help="Records, one JSON line a frame.", rich_help_panel=_WRITE)
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.", rich_help_panel=_WRITE)
+    ] = None,
+    audio: Annotated[bool, typer.Option(help="Keep the source's sound.", rich_help_panel=_WRITE)] = True,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.", rich_help_panel=_WRITE)] = False,
+    video_stream: Annotated[
+        int | None, typer.Option(help="Which of several video streams, from 0.", rich_help_panel=_READ)
+    ] = None,
+    start: Annotated[float | None, typer.Option(help="Start at this second.", rich_help_panel=_READ)] = None,
+    end: Annotated[float | None, typer.Option(help="End before this second.", rich_help_panel=_READ)] = None,
+    stride: Annotated[int, typer.Option(min=1, help="Take every Nth frame.", rich_help_panel=_READ)] = 1,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after N frames.", rich_help_panel=_READ)] = None,
+    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.", rich_help_panel=_RUN)] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, over the preset.", rich_help_panel=_RUN)
+    ] = None,
+    realtime: Annotated[
+        bool, typer.Option("--realtime", help="Play at the source's own speed.", rich_help_panel=_RUN)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.", rich_help_panel=_RUN)] = False,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Progress as JSON lines.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Choose the cells of every frame and write what was asked for.
+
+    Precedence of settings: options and --set, then the preset, then the defaults (`arr-stream settings`).
+    A name that begins with a dash goes after `--`.
+    """
+    settings = Settings.load(preset, overrides or ())
+    if budget is not None:
+        settings = settings.with_values({"selection.budget": budget})
+    if region_at and region is None:
+        raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
+
+    import arr_stream
+    from arr_stream.consumers import check_view, prepare_output, prepare_report
+
+    check_view(view)
+    for path in (output, patches):
+        if path is not None:
+            prepare_output(path, force)
+    if report is not None:
+        prepare_report(report, force)
+    stream = arr_stream.open(
+        source,
+        queries=_queries(query or [], region, region_at, example),
+        settings=settings,
+        gaze_csv=gaze,
+        realtime=realtime,
+        video_stream=video_stream,
+        start_seconds=start,
+        end_seconds=end,
+        stride=stride,
+        max_frames=max_frames,
+    )
+    with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
+        for notice in (*stream.source.info.notices, *stream.notices):
+            reporter.notice(notice)
+        consumers = _consumers(stream, output, view, patches, report, audio=audio, force=force)
+        amortised = Amortised()
+        result = _run(stream, consumers, reporter, amortised)
+        written = [path for path in (output, patches, report) if path is not None and path.exists()]
+        reporter.done(_last_word(result, written, amortised))
+    if result.error is not None:
+        raise result.error
+    if result.reason == "interrupted":
+        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+
+
+def _queries(texts: list[str], region: str | None, region_at: float, example: Path | None) -> list[Query]:
+    from arr_stream.relevance.query import load_example, parse_region, parse_text
+
+    queries: list[Query] = [parse_text(text) for text in texts]
+    if region is not None:
+        queries.append(parse_region(region, region_at))
+    if example is not None:
+        queries.append(load_example(example))
+    return queries
+
+
+def _consumers(
+    stream: Stream,
+    output: Path | None,
+    view: str,
+    patches: Path | None,
+    report: Path | None,
+    *,
+    audio: bool,
+    force: bool,
+) -> list[Consumer]:
+    """Records first: they are the cheapest to lose nothing of."""
+    from arr_stream.consumers import AnnotatedVideo, Records, Report
+    from arr_stream.consumers.records import Header
+    from arr_stream.selection.budget import budget_tokens
+
+    consumers: list[Consumer] = []
+    header = Header.for_grid(
+        stream.grid,
+        source=stream.source.info.name,
+        query=[query.label for query in stream.queries] or None,
+        budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
+        config=stream.settings.model_dump(mode="json"),
+    )
+    if patches is not None:
+        consumers.append(Records(patches, header, force))
+    if output is not None:
+        consumers.append(AnnotatedVideo.of(stream, output, view=view, audio=audio, force=force))
+    if report is not None:
+        consumers.append(Report(report, header, force))
+    return consumers
+
+
+class Amortised:
+    """Mean latency of a frame, keyframes included."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.total_ms = 0.0
+        self.keyframes = 0
+
+    def add(self, patches: PatchSet) -> float:
+        """Count a frame; its latency in milliseconds."""
+        latency_ms = sum(patches.latency_ms.values())
+        self.frames += 1
+        self.keyframes += patches.keyframe
+        self.total_ms += latency_ms
+        return latency_ms
+
+    @property
+    def mean_ms(self) -> float:
+        return self.total_ms / max(1, self.frames)
+
+
+def _run(stream: Stream, consumers: list[Consumer], reporter: Reporter, amortised: Amortised) -> RunResult:
+    from arr_stream.runtime import run, stop_on_signals
+
+    def on_frame(patches: PatchSet) -> None:
+        latency_ms = amortised.add(patches)
+        for notice in patches.notices:
+            reporter.notice(notice)
+        reporter.frame(amortised.frames - 1, latency_ms, len(patches))
+
+    with stop_on_signals() as stop:
+        return run(stream, consumers, on_frame=on_frame, stop=stop)
+
+
+def _last_word(result: RunResult, written: list[Path], amortised: Amortised) -> str:
+    ended = "" if result.reason == "finished" else f", {result.reason}"
+    dropped = f", {result.dropped} dropped" if result.dropped else ""
+    line = (
+        f"{result.frames} frames{dropped}, {amortised.keyframes} keyframes{ended}; "
+        f"{amortised.mean_ms:.1f} ms a frame, amortised over keyframes"
+    )
+    where = "; wrote " + ", ".join(str(path) for path in written) if written else "; nothing written (see -o, --patches)"
+    return line + where

@@ -1,0 +1,326 @@
+"""Patch records: one JSON line a frame, between a header and an end line.
+
+    {"type": "header", "version": 1, "source": ..., "frame_size_wh": [W, H], "fine_cell_px": [cw, ch],
+     "grid_hw": [gh, gw], "query": ..., "budget_tokens": ..., "config": {...}}
+    {"type": "frame", "index": 0, "pts_seconds": 0.0, "keyframe": true, "refresh_reason": "first", "keyframe_age": 0,
+     "confidence": 1.0, "cells": [[x0, y0, x1, y1, score], ...], "latency_ms": {"flow": ...},
+     "reasons": [[scorer, query, origin, novelty, level], ...], "keyframe_index": 0, "query_scores": [0.9],
+     "cells_scored": 312, "notices": []}
+    {"type": "end", "frames": N, "dropped": 0, "reason": "finished"}
+
+`cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
+spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
+(the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4). A frame whose size differs
+from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own. Every line is handed to the system
+before `consume` returns, so a killed run leaves valid lines.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from arr_stream.consumers.base import EndReason, Outcome, make_parent, prepare_output, redact_url, writing
+from arr_stream.errors import ArrStreamError, EvaluationDataError
+from arr_stream.types import SCORERS, Frame, Grid, PatchSet
+
+Pair = tuple[int, int]
+Cell = tuple[float, float, float, float, float]
+Reason = tuple[str, int | None, Literal["carried", "computed"], Literal["fresh", "seen"], int]
+
+
+class _Record(BaseModel):
+    # Unknown keys are kept: a later version may say more about a frame, and this reader should not care.
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+
+Kind = TypeVar("Kind", bound=_Record)
+
+
+class Header(_Record):
+    """The first line: what was asked of what, and the grid that cells are counted on.
+
+    Args:
+        source: Path or address; secrets in addresses are blanked on writing.
+        frame_size_wh: Size of the upright source frame in pixels.
+        fine_cell_px: Width and height of a fine cell in source pixels.
+        grid_hw: Rows and columns of fine cells.
+        query: What was asked for, None for nothing.
+        budget_tokens: Largest number of cells a frame.
+        config: All settings of the run.
+    """
+
+    type: Literal["header"] = "header"
+    version: Literal[1] = 1
+    source: str
+    frame_size_wh: Pair
+    fine_cell_px: tuple[float, float]
+    grid_hw: Pair
+    query: JsonValue = None
+    budget_tokens: int = Field(ge=0)
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @classmethod
+    def for_grid(
+        cls, grid: Grid, *, source: str, query: JsonValue, budget_tokens: int, config: dict[str, JsonValue]
+    ) -> Header:
+        """The header of a run whose first frame has this grid."""
+        return cls(
+            source=source, query=query, budget_tokens=budget_tokens, config=config, **_geometry(grid)
+        )
+
+
+class FrameRecord(_Record):
+    """One frame; see the module's text for what the fields hold."""
+
+    type: Literal["frame"]
+    index: int = Field(ge=0)
+    pts_seconds: float
+    keyframe: bool
+    refresh_reason: str | None
+    keyframe_age: int = Field(ge=0)
+    confidence: float = Field(ge=0.0, le=1.0)
+    cells: list[Cell]
+    latency_ms: dict[str, float]
+    reasons: list[Reason] = Field(default_factory=list)
+    keyframe_index: int | None = None
+    query_scores: list[float] = Field(default_factory=list)
+    cells_scored: int | None = None
+    notices: list[str] = Field(default_factory=list)
+
+
+class EndRecord(_Record):
+    """The last line: how the run ended."""
+
+    type: Literal["end"] = "end"
+    frames: int = Field(ge=0)
+    dropped: int = Field(ge=0)
+    reason: EndReason | None = None
+    error: str | None = None
+
+
+class Records:
+    """Writes patch records to a file, which appears with the first frame.
+
+    Args:
+        path: Where to; by custom it ends in `.jsonl`.
+        header: The first line.
+        force: Replace a file that exists, once the first frame is there to replace it with.
+
+    Raises:
+        OutputExists: The file exists and `force` is not set.
+        OutputUnwritable: It cannot be written.
+    """
+
+    def __init__(self, path: Path | str, header: Header, force: bool = False) -> None:
+        self.path = prepare_output(path, force, direct=True)
+        self.header = header
+        self.frames = 0
+        self._force = force
+        self._descriptor: int | None = None
+        self._closed = False
+        self._whole_bytes = 0
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        """Write one line.
+
+        Raises:
+            DiskFull: No room for it; the lines before it stay whole.
+            OutputUnwritable: The file cannot be written.
+        """
+        if self._closed:
+            raise ValueError(f"{self.path}: closed, and given another frame")
+        if self._descriptor is None:
+            self._open()
+        self._write_line(frame_record(patches, self.header))
+        self.frames += 1
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        """Write the end line and close. Without a frame there is no file."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._descriptor is None:
+            return
+        try:
+            self._write_line(end_record(self.frames, outcome or Outcome.of(failed=failed)))
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> None:
+        make_parent(self.path)
+        # A regular file that appeared since the check is not overwritten; pipes and devices are there already.
+        fresh = os.O_TRUNC if self._force or self.path.exists() and not self.path.is_file() else os.O_EXCL
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | fresh
+        with writing(self.path):
+            self._descriptor = os.open(self.path, flags, 0o666)
+        header = self.header.model_dump(mode="json")
+        self._write_line(header | {"source": redact_url(self.header.source)})
+
+    def _write_line(self, record: dict[str, Any]) -> None:
+        assert self._descriptor is not None
+        line = memoryview((json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        rest = line
+        try:
+            with writing(self.path):
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+        except ArrStreamError:
+            self._cut_back(written_part=len(line) - len(rest))
+            raise
+        self._whole_bytes += len(line)
+
+    def _cut_back(self, written_part: int) -> None:
+        """Take away the part of a line that still went in before the disk was full."""
+        assert self._descriptor is not None
+        if written_part:
+            with writing(self.path):
+                os.ftruncate(self._descriptor, self._whole_bytes)
+                os.lseek(self._descriptor, 0, os.SEEK_END)
+
+
+def frame_record(patches: PatchSet, header: Header | None = None) -> dict[str, Any]:
+    """One frame as plain JSON values: pixels to 2 decimals, scores and confidence to 4, milliseconds to 3.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    boxes = patches.cells_xyxy.round(2).astype(float).round(2).tolist()
+    scores = patches.score.astype(float).round(4).tolist()
+    record = {
+        "type": "frame",
+        "index": patches.index,
+        "pts_seconds": round(float(patches.pts_seconds), 6),
+        "keyframe": bool(patches.keyframe),
+        "refresh_reason": patches.refresh_reason,
+        "keyframe_age": int(patches.keyframe_age),
+        "confidence": round(float(patches.confidence), 4),
+        "cells": [[*box, score] for box, score in zip(boxes, scores, strict=True)],
+        "latency_ms": {stage: round(float(ms), 3) for stage, ms in patches.latency_ms.items()},
+        "reasons": _reasons(patches),
+        "keyframe_index": patches.keyframe_index,
+        "query_scores": [round(float(score), 4) for score in patches.query_scores],
+        "cells_scored": int(patches.cells_scored),
+        "notices": [redact_url(notice) for notice in patches.notices],
+    }
+    if not all(math.isfinite(score) for score in scores):
+        raise ValueError(f"frame {patches.index}: a score is not finite")
+    if header is not None and not _same_geometry(patches.grid, header):
+        record |= _geometry(patches.grid)
+    return record
+
+
+def end_record(frames: int, outcome: Outcome) -> dict[str, Any]:
+    """The last line as plain JSON values."""
+    end: dict[str, Any] = {"type": "end", "frames": frames, "dropped": outcome.dropped, "reason": outcome.reason}
+    if outcome.error is not None:
+        end["error"] = redact_url(" ".join(outcome.error.split()))
+    return end | {name: value for name, value in outcome.counters.items() if name not in end}
+
+
+def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord | None]:
+    """A whole file of records.
+
+    A last line without its line break is what a killed run leaves; it is passed over. Any other line must be right.
+
+    Returns:
+        The header, the frames in order, and the end line, None when the run was killed.
+
+    Raises:
+        EvaluationDataError: Missing, empty, or malformed; names the line.
+    """
+    path = Path(path)
+    header: Header | None = None
+    end: EndRecord | None = None
+    frames: list[FrameRecord] = []
+    for number, record in _lines(path):
+        where = f"{path}, line {number}"
+        if end is not None:
+            raise EvaluationDataError(f"{where}: comes after the end line", remedy="one file holds one run")
+        kind = record.get("type")
+        if header is None:
+            header = _parsed(Header, record, where)
+        elif kind == "frame":
+            frames.append(_parsed(FrameRecord, record, where))
+        elif kind == "end":
+            end = _parsed(EndRecord, record, where)
+        else:
+            raise EvaluationDataError(f"{where}: type {kind!r} is not known", remedy="types are header, frame and end")
+    if header is None:
+        raise EvaluationDataError(f"{path}: holds no records", remedy="write some with `process ... --patches FILE`")
+    return header, frames, end
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if not raw.endswith(b"\n"):
+                    return
+                yield number, _json_object(raw, f"{path}, line {number}")
+    except OSError as exc:
+        reason = (exc.strerror or str(exc)).lower()
+        raise EvaluationDataError(f"{path}: {reason}", remedy="name a file of records") from exc
+
+
+def _json_object(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(raw, parse_constant=_refuse_constant)
+    except ValueError as exc:
+        raise EvaluationDataError(f"{where}: not JSON: {exc}", remedy="records are one JSON object a line") from exc
+    if not isinstance(record, dict):
+        raise EvaluationDataError(f"{where}: not a JSON object", remedy="records are one JSON object a line")
+    return record
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _parsed(kind: type[Kind], record: dict[str, Any], where: str) -> Kind:
+    try:
+        return kind.model_validate(record)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise EvaluationDataError(f"{where}: {key}: {first['msg'].lower()}", remedy="was it written by arr-stream?") from exc
+
+
+def _geometry(grid: Grid) -> dict[str, Any]:
+    cell_w, cell_h = grid.cell_px
+    return {
+        "frame_size_wh": list(grid.size_wh),
+        "fine_cell_px": [round(cell_w, 4), round(cell_h, 4)],
+        "grid_hw": [grid.rows, grid.columns],
+    }
+
+
+def _same_geometry(grid: Grid, header: Header) -> bool:
+    return grid.size_wh == header.frame_size_wh and (grid.rows, grid.columns) == header.grid_hw
+
+
+def _reasons(patches: PatchSet) -> list[list[Any]]:
+    return [
+        [
+            SCORERS[scorer],
+            query if query >= 0 else None,
+            "carried" if carried else "computed",
+            "fresh" if fresh else "seen",
+            level,
+        ]
+        for scorer, query, carried, fresh, level in zip(
+            patches.scorer.tolist(),
+            patches.query.tolist(),
+            patches.carried.tolist(),
+            patches.fresh.tolist(),
+            patches.level.tolist(),
+            strict=True,
+        )
+    ]

@@ -1,0 +1,71 @@
+"""What the camera does: one affine motion that most of the picture follows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import cv2
+import numpy as np
+
+from arr_stream.types import FloatArray
+
+_ROUNDS = 2
+_TOLERANCE_PX = 0.25
+
+
+@lru_cache(maxsize=8)
+def _design(hw: tuple[int, int]) -> FloatArray:
+    """`[h * w, 3]`: 1, x, y of every place, centred and scaled to about [-1, 1] for conditioning."""
+    height, width = hw
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    columns = [np.ones_like(x), (x - (width - 1) / 2) / max(width, 2) * 2, (y - (height - 1) / 2) / max(height, 2) * 2]
+    return np.stack([column.ravel() for column in columns], axis=1)
+
+
+def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 4) -> FloatArray:
+    """The affine flow that most places agree on.
+
+    Iteratively reweighted least squares with Cauchy weights on every `step`-th place, so that a moving object of less
+    than half the picture does not pull the fit.
+
+    Args:
+        offset_px: `[h, w, 2]` flow.
+        weight: `[h, w]` trust in it.
+
+    Returns:
+        `[h, w, 2]` flow of the camera alone.
+    """
+    height, width = offset_px.shape[:2]
+    ys, xs = slice(step // 2 if height > step else 0, None, step), slice(step // 2 if width > step else 0, None, step)
+    design_all = _design((height, width))
+    design = np.ascontiguousarray(design_all.reshape(height, width, 3)[ys, xs]).reshape(-1, 3)
+    observed = np.ascontiguousarray(offset_px[ys, xs]).reshape(-1, 2)
+    trust = np.ascontiguousarray(weight[ys, xs]).reshape(-1) + np.float32(1e-3)
+    # Start from the median, which no minority can move.
+    parameters = np.zeros((3, 2), np.float32)
+    parameters[0] = np.median(observed, axis=0)
+    for _ in range(_ROUNDS):
+        residual = observed - design @ parameters
+        squared = np.einsum("nc,nc->n", residual, residual)
+        scale = max(float(np.median(squared)), _TOLERANCE_PX**2)
+        weights = trust / (1 + squared / np.float32(scale))
+        normal = design.T @ (design * weights[:, None]) + np.eye(3, dtype=np.float32) * 1e-4
+        parameters = np.linalg.solve(normal, design.T @ (observed * weights[:, None])).astype(np.float32)
+    return (design_all @ parameters).reshape(height, width, 2)
+
+
+def independent_motion(offset_px: FloatArray, camera_px: FloatArray, *, full_px: float = 1.0) -> FloatArray:
+    """How much each place moves against the camera: `[h, w]` in [0, 1], 1 at `full_px` pixels a frame and above.
+
+    The measure is relative to camera motion as well, since parallax and flow error grow with it.
+    """
+    speed = _speed(offset_px - camera_px)
+    camera_speed = cv2.mean(_speed(camera_px))[0]
+    scaled: FloatArray = cv2.min(speed * np.float32(1 / (full_px + 0.5 * camera_speed)), 1.0)
+    return scaled.reshape(speed.shape)
+
+
+def _speed(flow_px: FloatArray) -> FloatArray:
+    dx, dy = cv2.split(flow_px)
+    speed: FloatArray = cv2.magnitude(dx, dy)
+    return speed.reshape(flow_px.shape[:2])

@@ -1,0 +1,202 @@
+"""Where everything on the present frame was before: the type, how it is made and how far it can be believed.
+
+Flow is *backward*: it is defined at each place of the present frame and points into the earlier one. Whatever is
+known about the earlier frame can then be brought to the present by sampling, without holes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from arr_stream.types import ByteArray, FloatArray, Frame
+
+# How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `_NOISE`; what
+# exceeds it counts against the local contrast, of which a subpixel error explains a part, plus `_FLOOR`, which
+# decides in flat areas, where the contrast says nothing.
+_NOISE = 5.0
+_FLOOR = 12.0
+_CONTRAST_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """Displacement from the present frame to an earlier one, with confidence.
+
+    Args:
+        offset_px: `[h, w, 2]` float32 `(dx, dy)` in pixels of this raster: what is at `(x, y)` now was at
+            `(x + dx, y + dy)` in the earlier frame.
+        confidence: `[h, w]` float32 in [0, 1], trust in `offset_px`; 0 for what came from outside the earlier frame.
+        residual: `[h, w]` float32 in [0, 1], how much of the newest frame the flow from the frame just before it
+            leaves unexplained.
+        span_frames: How many frames lie between the two; 0 is the identity.
+
+    Raises:
+        ValueError: A wrong shape or dtype, a value that is not finite, or a confidence or residual outside [0, 1].
+    """
+
+    offset_px: FloatArray
+    confidence: FloatArray
+    residual: FloatArray
+    span_frames: int
+
+    def __post_init__(self) -> None:
+        if self.offset_px.ndim != 3 or self.offset_px.shape[2] != 2 or self.offset_px.size == 0:
+            raise ValueError(f"offset_px must be [h, w, 2] and not empty, got {list(self.offset_px.shape)}")
+        if self.span_frames < 0:
+            raise ValueError(f"span_frames must be at least 0, got {self.span_frames}")
+        for name in ("confidence", "residual"):
+            plane = getattr(self, name)
+            if plane.shape != self.offset_px.shape[:2]:
+                raise ValueError(f"{name} must be {list(self.offset_px.shape[:2])}, got {list(plane.shape)}")
+            # Written so that NaN, which compares false with everything, fails too.
+            if not (plane.min() >= 0.0 and plane.max() <= 1.0):
+                raise ValueError(f"{name} must lie in [0, 1], got {plane.min()} to {plane.max()}")
+        for name in ("offset_px", "confidence", "residual"):
+            if getattr(self, name).dtype != np.float32:
+                raise ValueError(f"{name} must be float32, got {getattr(self, name).dtype}")
+        if not math.isfinite(float(self.offset_px.sum())):
+            raise ValueError("offset_px must be finite")
+
+    @classmethod
+    def still(cls, hw: tuple[int, int]) -> Flow:
+        """The identity on a raster of `(h, w)`: nothing moved, sure of it, no frames between."""
+        height, width = hw
+        zeros = np.zeros((height, width), np.float32)
+        return cls(np.zeros((height, width, 2), np.float32), np.ones_like(zeros), zeros, 0)
+
+    @property
+    def hw(self) -> tuple[int, int]:
+        """Rows and columns of the raster."""
+        return self.offset_px.shape[0], self.offset_px.shape[1]
+
+    def resized(self, hw: tuple[int, int]) -> Flow:
+        """The same flow on a raster of `(h, w)`, offsets scaled to its pixels; itself where the raster is the same."""
+        if hw == self.hw:
+            return self
+        size_wh = (hw[1], hw[0])
+        confidence, residual = (
+            cv2.resize(plane, size_wh, interpolation=cv2.INTER_LINEAR) for plane in (self.confidence, self.residual)
+        )
+        return Flow(
+            resize_offsets(self.offset_px, hw),
+            np.clip(confidence, 0.0, 1.0, out=confidence),
+            np.clip(residual, 0.0, 1.0, out=residual),
+            self.span_frames,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowInput:
+    """What a flow estimator may look at.
+
+    Args:
+        grey: `[h, w]` uint8 lightness at half of the texture's size, at least 1x1.
+        frame: The frame that `grey` was made from, for its motion vectors.
+    """
+
+    grey: ByteArray
+    frame: Frame
+
+    def __post_init__(self) -> None:
+        if self.grey.ndim != 2 or self.grey.size == 0 or self.grey.dtype != np.uint8:
+            raise ValueError(f"grey must be uint8 [h, w] and not empty, got {self.grey.dtype} {list(self.grey.shape)}")
+
+
+class FlowEstimator(Protocol):
+    """Anything that can tell where the present frame's content was on the frame before."""
+
+    def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
+        """Backward flow from `present` to `previous`, `span_frames=1`; both have the same size."""
+        ...
+
+
+def raster_hw(grey: ByteArray, divisor: int) -> tuple[int, int]:
+    """Rows and columns of the flow's raster: the grey picture's divided by `divisor`, at least one."""
+    return max(1, grey.shape[0] // divisor), max(1, grey.shape[1] // divisor)
+
+
+def to_raster(grey: ByteArray, hw: tuple[int, int]) -> ByteArray:
+    """The grey picture averaged down to the flow's raster."""
+    if grey.shape == hw:
+        return grey
+    reduced = cv2.resize(grey, (hw[1], hw[0]), interpolation=cv2.INTER_AREA)
+    return np.ascontiguousarray(reduced)
+
+
+def resize_offsets(offset_px: FloatArray, hw: tuple[int, int]) -> FloatArray:
+    """`[h, w, 2]` offsets on a raster of `(h, w)`, in its pixels."""
+    height, width = offset_px.shape[:2]
+    if hw == (height, width):
+        return offset_px
+    shrinks = hw[0] <= height and hw[1] <= width
+    resized = cv2.resize(offset_px, (hw[1], hw[0]), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+    # One number over the whole array is twenty times as quick as two over its last axis.
+    across, down = hw[1] / width, hw[0] / height
+    if across == down:
+        resized *= np.float32(across)
+    else:
+        resized[..., 0] *= np.float32(across)
+        resized[..., 1] *= np.float32(down)
+    return np.ascontiguousarray(resized)
+
+
+@lru_cache(maxsize=16)
+def base_grid(hw: tuple[int, int]) -> FloatArray:
+    """`[h, w, 2]` `(x, y)` of every pixel of a raster; read-only, shared by all flows of that size."""
+    height, width = hw
+    grid = np.empty((height, width, 2), np.float32)
+    grid[..., 0] = np.arange(width, dtype=np.float32)
+    grid[..., 1] = np.arange(height, dtype=np.float32)[:, None]
+    grid.flags.writeable = False
+    return grid
+
+
+def source_map(offset_px: FloatArray) -> FloatArray:
+    """`[h, w, 2]` absolute `(x, y)` that each place is sampled from, as `cv2.remap` takes it."""
+    positions: FloatArray = cv2.add(base_grid((offset_px.shape[0], offset_px.shape[1])), offset_px)
+    return positions
+
+
+def inside(map_px: FloatArray) -> ByteArray:
+    """`[h, w]` uint8, 255 where a place comes from within the picture (its outermost pixels to their outer rims)."""
+    height, width = map_px.shape[:2]
+    mask: ByteArray = cv2.inRange(map_px, (-0.5, -0.5, 0.0, 0.0), (width - 0.5, height - 0.5, 0.0, 0.0))
+    return mask
+
+
+def photometric_check(previous: ByteArray, present: ByteArray, offset_px: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How well a flow explains the picture.
+
+    The earlier picture is warped to the present; what differs is held against the local contrast of the present, so
+    that noise in a flat area is no alarm and a mismatch at an edge is. A mismatch between two places that look alike
+    cannot be seen this way.
+
+    Args:
+        previous, present: `[h, w]` uint8 on the flow's raster.
+        offset_px: `[h, w, 2]` backward flow.
+
+    Returns:
+        Confidence and residual, `[h, w]` float32 in [0, 1] each. Confidence is `1 - residual`, and 0 where the flow
+        points outside the picture.
+    """
+    map_px = source_map(offset_px)
+    warped = cv2.remap(previous, map_px, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    difference = cv2.blur(cv2.absdiff(warped, present), (3, 3), borderType=cv2.BORDER_REPLICATE)
+    contrast = cv2.morphologyEx(present, cv2.MORPH_GRADIENT, _neighbours(), borderType=cv2.BORDER_REPLICATE)
+    allowed = cv2.addWeighted(contrast, _CONTRAST_SHARE, contrast, 0.0, _FLOOR, dtype=cv2.CV_32F)
+    excess = cv2.addWeighted(difference, 1.0, difference, 0.0, -_NOISE, dtype=cv2.CV_32F)
+    residual: FloatArray = cv2.divide(excess, allowed)
+    np.clip(residual, 0.0, 1.0, out=residual)
+    confidence: FloatArray = cv2.bitwise_and(1.0 - residual, 1.0 - residual, mask=inside(map_px))
+    return confidence, residual
+
+
+@lru_cache(maxsize=1)
+def _neighbours() -> ByteArray:
+    return np.ones((3, 3), np.uint8)

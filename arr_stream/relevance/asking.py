@@ -1,0 +1,239 @@
+"""Queries at work: each keeps what it needs from frame to frame and gives one relevance map a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.motion.anchor import ColourModel, RegionTracker
+from arr_stream.motion.carry import carry
+from arr_stream.motion.flow import Flow
+from arr_stream.relevance.lexicon import ColourTerm, LightTerm
+from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
+from arr_stream.relevance.senses import Senses, text_relevance, word_mask
+from arr_stream.temporal.cache import KeyframeInUse
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import FloatArray
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=False, eq=False)
+class Scene:
+    """What a query may look at on one frame; relevance maps are at a quarter of the texture's size.
+
+    Args:
+        pictures: The frame and its reductions.
+        pts_seconds: Its time.
+        flow: To the frame before; None on the first frame and after a cut.
+        eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel at an eighth of the texture's size.
+        keyframe: The keyframe in use, if any.
+        trust: Confidence from which carried relevance is believed.
+        anchors: Indices of the frames that generation was asked for and whose results are, or may come, into use.
+    """
+
+    pictures: Pictures
+    pts_seconds: float
+    flow: Flow | None
+    eighth_motion: FloatArray
+    keyframe: KeyframeInUse | None
+    trust: float
+    anchors: frozenset[int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(h, w)` of relevance maps."""
+        width, height = self.pictures.reduced_wh(4)
+        return height, width
+
+    @cached_property
+    def motion(self) -> FloatArray:
+        """`[h, w]` in [0, 1], the motion channel."""
+        resized: FloatArray = cv2.resize(self.eighth_motion, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
+        return resized
+
+    @cached_property
+    def trusted(self) -> Mask:
+        """`[h, w]`: where what the keyframe knew can be carried here."""
+        if self.keyframe is None:
+            return np.zeros(self.shape, bool)
+        trusted: Mask = self.keyframe.flow.confidence >= self.trust
+        return trusted
+
+    def word_map(self, word: str) -> FloatArray:
+        """`[h, w]` in [0, 1]: where the keyframe read the word, carried to this frame."""
+        if self.keyframe is None:
+            return np.zeros(self.shape, np.float32)
+        mask = word_mask(self.keyframe.result.text_regions, word, self.shape)
+        return carry(mask, self.keyframe.flow, outside=0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """One query's relevance on one frame.
+
+    Args:
+        relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
+        carried: `[h, w]`, which of it came along the flow.
+    """
+
+    relevance: FloatArray
+    carried: Mask
+
+
+class QueryScorer(Protocol):
+    """Answers one query, frame by frame, in order."""
+
+    def score(self, scene: Scene) -> Answer: ...
+
+
+class TextScorer:
+    """A text through the lexicon.
+
+    Relevance that rests on colour and light alone is computed on keyframes, carried between them, and computed anew
+    where the carried value cannot be trusted. Places, motion and recognised words change their meaning under motion,
+    so queries with such terms are computed on every frame (the words' own regions are carried).
+    """
+
+    def __init__(self, query: TextQuery) -> None:
+        self._query = query
+        self._carryable = all(isinstance(term, ColourTerm | LightTerm) for term in query.terms)
+        self._known: dict[int, FloatArray] = {}
+
+    def score(self, scene: Scene) -> Answer:
+        nothing = np.zeros(scene.shape, bool)
+        motion = scene.motion if self._query.needs_motion else None
+        computed = text_relevance(self._query, Senses(scene.pictures.quarter, motion, scene.word_map))
+        if not self._carryable:
+            return Answer(computed, nothing)
+        base = self._base(scene, computed)
+        if base is None or scene.keyframe is None:
+            return Answer(computed, nothing)
+        carried = carry(base, scene.keyframe.flow, outside=0.0)
+        return Answer(np.where(scene.trusted, carried, computed), scene.trusted)
+
+    def _base(self, scene: Scene, computed: FloatArray) -> FloatArray | None:
+        """What this query found on the keyframe in use, if that was an earlier frame."""
+        index = scene.pictures.frame.index
+        in_use = scene.keyframe.result.index if scene.keyframe is not None else None
+        base = self._known.get(in_use) if in_use is not None and in_use != index else None
+        self._known = {key: value for key, value in self._known.items() if key in scene.anchors}
+        if index in scene.anchors:
+            self._known[index] = computed
+        return base
+
+
+class RegionScorer:
+    """A box on one frame, followed through the stream.
+
+    Args:
+        query: The region; before its time comes the relevance is 0.
+    """
+
+    def __init__(self, query: RegionQuery) -> None:
+        self._query = query
+        self._tracker: RegionTracker | None = None
+
+    def score(self, scene: Scene) -> Answer:
+        shape = scene.shape
+        if self._tracker is None:
+            if scene.pts_seconds + 1e-6 < self._query.at_seconds:
+                return Answer(np.zeros(shape, np.float32), np.zeros(shape, bool))
+            self._tracker = RegionTracker()
+            found = self._tracker.start(scene.pictures.quarter, self._box_mask(scene, shape), exact=False)
+            return Answer(found, np.zeros(shape, bool))
+        found = self._tracker.step(scene.pictures.quarter, scene.flow)
+        return Answer(found, np.full(shape, scene.flow is not None))
+
+    def _box_mask(self, scene: Scene, shape: tuple[int, ...]) -> FloatArray:
+        width, height = scene.pictures.frame.size_wh
+        x, y, w, h = self._query.checked((width, height)).xywh
+        across = _overlap(shape[1], width, x, x + w)
+        down = _overlap(shape[0], height, y, y + h)
+        return np.outer(down, across).astype(np.float32)
+
+
+def _overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
+    """`[samples]`: the share of each of `samples` equal parts of `size` pixels that lies in `[start, end]`."""
+    edges = np.linspace(0, size, samples + 1)
+    inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0, None)
+    return (inside / (size / samples)).astype(np.float32)
+
+
+class ExampleScorer:
+    """An example picture, found by its colours: likely under the example, unlikely under the scene.
+
+    The scene's own colours are learned on the first frame and again on every frame that generation was asked for.
+    """
+
+    def __init__(self, query: ExampleQuery) -> None:
+        self._query = query
+        self._model: ColourModel | None = None
+
+    def score(self, scene: Scene) -> Answer:
+        picture = scene.pictures.quarter
+        if self._model is None or scene.pictures.frame.index in scene.anchors:
+            self._model = ColourModel.from_example(self._query.rgb, picture)
+        return Answer(self._model.posterior(picture), np.zeros(scene.shape, bool))
+
+
+_SCORERS: dict[type, Callable[..., QueryScorer]] = {
+    TextQuery: TextScorer,
+    RegionQuery: RegionScorer,
+    ExampleQuery: ExampleScorer,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """All queries' answers on one frame.
+
+    Args:
+        relevance: `[Q, gh, gw]` mean relevance of each cell to each query.
+        combined: `[gh, gw]` the highest of them; zeros without a query.
+        query: `[gh, gw]` int32, which query that was, -1 where none has any.
+        carried: `[gh, gw]`, the winning query's relevance came along the flow.
+    """
+
+    relevance: FloatArray
+    combined: FloatArray
+    query: npt.NDArray[np.int32]
+    carried: Mask
+
+
+class Asking:
+    """Several queries at once: their own scores, and one combined.
+
+    Args:
+        queries: What is asked; may be empty.
+        cells_hw: Rows and columns of the grid.
+    """
+
+    def __init__(self, queries: Sequence[Query], cells_hw: tuple[int, int]) -> None:
+        self._scorers = [_SCORERS[type(query)](query) for query in queries]
+        self._cells_hw = cells_hw
+
+    def ask(self, scene: Scene) -> Asked:
+        rows, columns = self._cells_hw
+        if not self._scorers:
+            zeros = np.zeros((rows, columns), np.float32)
+            none = np.full((rows, columns), -1, np.int32)
+            return Asked(np.zeros((0, rows, columns), np.float32), zeros, none, np.zeros((rows, columns), bool))
+        answers = [scorer.score(scene) for scorer in self._scorers]
+        relevance = np.stack([_cell_means(answer.relevance, (columns, rows)) for answer in answers])
+        combined = relevance.max(axis=0)
+        query = np.where(combined > 0, relevance.argmax(axis=0), -1).astype(np.int32)
+        carried = np.stack([_cell_means(answer.carried.astype(np.float32), (columns, rows)) for answer in answers])
+        winner = np.take_along_axis(carried, np.maximum(query, 0)[None], axis=0)[0]
+        return Asked(relevance, combined, query, (winner > 0.5) & (query >= 0))
+
+
+def _cell_means(values: FloatArray, columns_rows: tuple[int, int]) -> FloatArray:
+    means: FloatArray = cv2.resize(values, columns_rows, interpolation=cv2.INTER_AREA)
+    return means.reshape(columns_rows[1], columns_rows[0])

@@ -1,0 +1,104 @@
+"""Turns scores into cells under a fixed budget: which places, and at which level of detail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.types import FloatArray, IntArray
+
+COARSE_LEVEL = 2
+"""Level of detail of context cells: 4x4 fine cells for one token."""
+
+COARSE_WORTH = 1 / 8
+"""Worth of a fine cell's score when it is seen only within a coarse cell. Its share of the pixels is a sixteenth;
+twice that makes a block of even background worth two of its cells."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocation:
+    """Chosen cells, best first.
+
+    Args:
+        rows, columns: `[N]` int32, top-left fine cell.
+        level: `[N]` int32, 0 fine, 1 covers 2x2, 2 covers 4x4.
+        score: `[N]` float32; a coarse cell has the mean score of the fine ones it stands for.
+    """
+
+    rows: IntArray
+    columns: IntArray
+    level: IntArray
+    score: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def allocate_tokens(score: FloatArray, eligible: npt.NDArray[np.bool_], tokens: int, coarse_most: int) -> Allocation:
+    """The best fine cells, with coarse ones for the background where they are worth more than the last fine ones.
+
+    A coarse cell is worth an eighth of the scores that it shows, a fine one its own score. Starting
+    from fine cells alone, the least fine cell is exchanged for the best block as long as that gains. A question
+    that is answered in a few cells thus leaves tokens for context, one that needs them all keeps them.
+
+    Args:
+        score: `[gh, gw]` in [0, 1].
+        eligible: `[gh, gw]`, which cells may be chosen fine.
+        tokens: Cells to choose; fewer come back only where fewer are eligible.
+        coarse_most: Most coarse cells.
+    """
+    columns = score.shape[1]
+    flat = score.ravel()
+    pool = np.flatnonzero(eligible.ravel())
+    order = pool[np.argsort(-flat[pool], kind="stable")][:tokens].astype(np.int32)
+    blocks = _exchanges(score, order, min(coarse_most, len(order) - 1))
+    fine = order[: len(order) - len(blocks)]
+    rows, cols = fine // columns, fine % columns
+    if not len(blocks):
+        return Allocation(rows, cols, np.zeros_like(rows), flat[fine])
+    span = 1 << COARSE_LEVEL
+    blocks_wide = -(-columns // span)
+    block_score = _block_mean(score, fine)[blocks]
+    level = np.concatenate([np.zeros_like(rows), np.full(len(blocks), COARSE_LEVEL, np.int32)])
+    rows = np.concatenate([rows, (blocks // blocks_wide * span).astype(np.int32)])
+    cols = np.concatenate([cols, (blocks % blocks_wide * span).astype(np.int32)])
+    scores = np.concatenate([flat[fine], block_score]).astype(np.float32)
+    best_first = np.argsort(-scores, kind="stable")
+    return Allocation(rows[best_first], cols[best_first], level[best_first], scores[best_first])
+
+
+def _exchanges(score: FloatArray, order: IntArray, most: int) -> IntArray:
+    """Blocks that are worth more than the fine cells that they replace, best first."""
+    if most <= 0:
+        return np.zeros(0, np.int32)
+    worth = _block_sum(_without(score, order)) * COARSE_WORTH
+    blocks = np.argsort(-worth.ravel(), kind="stable")[:most].astype(np.int32)
+    given_up = score.ravel()[order[::-1][: len(blocks)]]
+    gains = worth.ravel()[blocks] > given_up
+    count = len(blocks) if gains.all() else int(gains.argmin())
+    return blocks[:count]
+
+
+def _without(score: FloatArray, chosen: IntArray) -> FloatArray:
+    rest = score.copy()
+    rest.ravel()[chosen] = 0
+    return rest
+
+
+def _block_sum(values: FloatArray) -> FloatArray:
+    span = 1 << COARSE_LEVEL
+    rows, columns = values.shape
+    padded = np.pad(values, ((0, -rows % span), (0, -columns % span)))
+    sums: FloatArray = padded.reshape(padded.shape[0] // span, span, -1, span).sum(axis=(1, 3))
+    return sums
+
+
+def _block_mean(score: FloatArray, fine: IntArray) -> FloatArray:
+    """`[blocks]` mean score of what each block shows beyond the fine cells."""
+    left = np.ones_like(score)
+    left.ravel()[fine] = 0
+    counts = _block_sum(left).ravel()
+    means: FloatArray = (_block_sum(score * left).ravel() / np.maximum(counts, 1)).astype(np.float32)
+    return means

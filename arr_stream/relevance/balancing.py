@@ -1,0 +1,66 @@
+"""Weighs three tensions that every choice of places must settle.
+
+- *compress / particularise*: few coarse looks at much, or many fine looks at little. Settled last, where scores
+  become levels of detail (`attending`).
+- *exploit / explore*: stay with what answers the question, or look where nobody has looked yet.
+- *focus / diversify*: what the question and the eye agree on, or whatever carries information.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arr_stream.relevance.knowing import Sample, information, participation, perspective
+
+EXPLORE_SHARE = 0.1
+"""Part of the undirected score that goes to places not looked at lately."""
+
+COMMITMENT = 0.97
+"""How far a fully answered question outweighs everything else; the rest keeps some context alive."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Balance:
+    """Scores of N places and what they are made of.
+
+    Args:
+        score: `[N]` in [0, 1].
+        by_scorer: `[3, N]` what information, perspective and participation add to the score, in this order.
+    """
+
+    score: Tensor
+    by_scorer: Tensor
+
+
+def balance_tensions(sample: Sample, answered: float) -> Balance:
+    """Scores from the three ways of knowing.
+
+    score = c * focus + (1 - c) * diversify, with
+
+    - focus = participation * (0.9 + 0.1 * perspective): the question leads, perspective settles near-ties;
+    - diversify = 0.3 information + 0.6 perspective + 0.1 (1 - fixation);
+    - c = 0.97 * answered: commitment grows with how well the question is answered anywhere on this frame, so that a
+      query without a match falls back to looking around.
+
+    The source of these terms let commitment fall as participation rises, which gives the most relevant place the
+    least weight on focus; the sign here is the other one.
+
+    Args:
+        sample: Channels of the places.
+        answered: Highest relevance of any place on this frame, in [0, 1]; 0 without a query.
+    """
+    commitment = COMMITMENT * min(1.0, max(0.0, answered)) ** 0.5
+    known, seen, asked = information(sample), perspective(sample), participation(sample)
+    focus = asked * (0.9 + 0.1 * seen)
+    explore = EXPLORE_SHARE * (1 - sample["fixation"])
+    by_scorer = torch.stack(
+        [
+            (1 - commitment) * 0.3 * known,
+            (1 - commitment) * (0.6 * seen + explore),
+            commitment * focus,
+        ]
+    )
+    return Balance(by_scorer.sum(dim=0).clamp(0, 1), by_scorer)

@@ -1,0 +1,137 @@
+"""Where someone looked: samples of an eye tracker or a pointer, read from a CSV file.
+
+    pts_seconds,x,y
+    0.000,0.512,0.430
+    0.008,0.515,0.431
+
+Columns may stand in any order and beside others. A sample takes 16 bytes, so an hour at 1000 Hz takes 58 MB; files of
+more than `MAX_SAMPLES` are refused instead of filling the memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.errors import GazeUnreadable
+from arr_stream.types import FloatArray
+
+COLUMNS = ("pts_seconds", "x", "y")
+MAX_SAMPLES = 10_000_000
+_HEADER_REMEDY = "the first line must name the columns pts_seconds, x and y, separated by commas"
+_ROW_REMEDY = "give seconds, and x and y in [0, 1]; leave out samples without a gaze, such as blinks"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GazeTrack:
+    """Samples in order of time.
+
+    Args:
+        pts_seconds: `[N]`, float64, never decreasing.
+        points_xy: `[N, 2]`, float32, normalised to [0, 1], (0, 0) top left.
+    """
+
+    pts_seconds: npt.NDArray[np.float64]
+    points_xy: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.points_xy.shape != (len(self.pts_seconds), 2):
+            raise ValueError(f"points_xy is {list(self.points_xy.shape)} for {len(self.pts_seconds)} times")
+
+    def __len__(self) -> int:
+        return len(self.pts_seconds)
+
+    def between(self, after_seconds: float, until_seconds: float) -> FloatArray:
+        """`[N, 2]` points with `after < pts_seconds <= until`: every sample falls to exactly one frame.
+
+        For a first frame, `after` is minus infinity.
+        """
+        first, last = np.searchsorted(self.pts_seconds, [after_seconds, until_seconds], side="right")
+        return self.points_xy[first:last]
+
+
+def load_gaze(path: str | Path, *, max_samples: int = MAX_SAMPLES) -> GazeTrack:
+    """Reads a CSV file with a header that names `pts_seconds`, `x` and `y`.
+
+    Raises:
+        GazeUnreadable: Missing, not text, a column is missing, a row is malformed, not finite or out of range, times
+            run backwards, there is no sample, or there are more than `max_samples`. Names the line.
+    """
+    path = Path(path)
+    times, points = array("d"), array("f")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            for line, (seconds, x, y) in _samples(path, file):
+                if times and seconds < times[-1]:
+                    raise GazeUnreadable(
+                        f"{path}, line {line}: time runs back from {times[-1]:g} to {seconds:g} s",
+                        remedy="sort the rows by pts_seconds",
+                    )
+                if len(times) == max_samples:
+                    raise GazeUnreadable(f"{path} has more than {max_samples} samples", remedy="thin it out or cut it")
+                times.append(seconds)
+                points.extend((x, y))
+    except OSError as exc:
+        raise GazeUnreadable(f"{path}: {exc.strerror or exc}", remedy="give a CSV file") from exc
+    except (UnicodeDecodeError, csv.Error) as exc:
+        raise GazeUnreadable(f"{path}: not a CSV text file: {exc}", remedy=_HEADER_REMEDY) from exc
+    if not times:
+        raise GazeUnreadable(f"{path} holds no sample", remedy="give a row of pts_seconds,x,y for each sample")
+    return GazeTrack(np.asarray(times, np.float64), np.asarray(points, np.float32).reshape(-1, 2))
+
+
+def splat(points_xy: FloatArray, hw: tuple[int, int], sigma: float = 0.04) -> FloatArray:
+    """`[h, w]` float32 in [0, 1]: a Gaussian bump of height 1 at each point; where bumps meet, the higher counts.
+
+    Args:
+        points_xy: `[N, 2]`, normalised to [0, 1]; none gives all 0.
+        hw: Size of the map.
+        sigma: Spread as a share of the map's diagonal; bumps end at three sigma.
+    """
+    height, width = hw
+    bump = np.zeros(hw, np.float32)
+    spread_px = sigma * math.hypot(height, width)
+    reach = math.ceil(3 * spread_px)
+    for x, y in points_xy * np.asarray([width, height], np.float32) - 0.5:
+        x0, x1 = max(math.floor(x) - reach, 0), min(math.ceil(x) + reach + 1, width)
+        y0, y1 = max(math.floor(y) - reach, 0), min(math.ceil(y) + reach + 1, height)
+        across = np.exp(-0.5 * ((np.arange(x0, x1, dtype=np.float32) - x) / spread_px) ** 2)
+        down = np.exp(-0.5 * ((np.arange(y0, y1, dtype=np.float32) - y) / spread_px) ** 2)
+        window = bump[y0:y1, x0:x1]
+        np.maximum(window, down[:, None] * across[None, :], out=window)
+    return bump
+
+
+def _samples(path: Path, file: TextIO) -> Iterator[tuple[int, tuple[float, float, float]]]:
+    """Line number and numbers of each row that is not blank."""
+    rows = csv.reader(file, skipinitialspace=True)
+    header = [name.strip().lower() for name in next(rows, [])]
+    missing = [name for name in COLUMNS if name not in header]
+    if missing:
+        raise GazeUnreadable(f"{path}, line 1: no column {', '.join(missing)}", remedy=_HEADER_REMEDY)
+    places = [header.index(name) for name in COLUMNS]
+    for row in rows:
+        if any(cell.strip() for cell in row):
+            yield rows.line_num, _numbers(path, rows.line_num, row, places)
+
+
+def _numbers(path: Path, line: int, row: list[str], places: list[int]) -> tuple[float, float, float]:
+    try:
+        seconds, x, y = (float(row[place]) for place in places)
+    except (ValueError, IndexError) as exc:
+        raise GazeUnreadable(
+            f"{path}, line {line}: {','.join(row)!r} is not three numbers", remedy=_ROW_REMEDY
+        ) from exc
+    if not math.isfinite(seconds):
+        raise GazeUnreadable(f"{path}, line {line}: pts_seconds is {seconds:g}", remedy=_ROW_REMEDY)
+    if not (0.0 <= x <= 1.0 and 0.0 <= y <= 1.0):
+        raise GazeUnreadable(f"{path}, line {line}: ({x:g}, {y:g}) is outside [0, 1]", remedy=_ROW_REMEDY)
+    return seconds, x, y

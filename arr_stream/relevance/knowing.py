@@ -1,0 +1,66 @@
+"""Three ways of knowing what matters, each a pure function of sampled channels.
+
+*Information* asks what is there to see, *perspective* what stands out from here, *participation* what the question
+makes of it. All take a `Sample` of N places and give `[N]` values in [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arr_stream.texture.layout import CHANNEL_INDEX
+
+CHANNEL_NAMES = (
+    "edge_rising",
+    "edge_falling",
+    "high_pass",
+    "edge_distance",
+    "saliency",
+    "motion",
+    "eccentricity",
+    "attention",
+    "fixation",
+    "gaze",
+)
+"""The channels that the three scorers read."""
+
+SCORED_CHANNELS = tuple(CHANNEL_INDEX[name] for name in CHANNEL_NAMES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Channels of N places.
+
+    Args:
+        values: `[N, len(CHANNEL_NAMES)]`, as `Texture.sample(points, level, SCORED_CHANNELS)` gives them.
+        relevance: `[N]` relevance to the query on this frame, carried or computed; zeros without a query.
+    """
+
+    values: Tensor
+    relevance: Tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[:, CHANNEL_NAMES.index(name)]
+
+
+def information(sample: Sample) -> Tensor:
+    """How much there is to see: edges of either polarity, fine detail, nearness to structure."""
+    edges = torch.maximum(sample["edge_rising"], sample["edge_falling"])
+    return 0.4 * edges + 0.3 * sample["high_pass"] + 0.3 * (1 - sample["edge_distance"])
+
+
+def perspective(sample: Sample) -> Tensor:
+    """What stands out from where one looks: saliency and motion, weighted towards the fovea.
+
+    The fovea is the frame's centre, or the gaze where one is given.
+    """
+    periphery = torch.minimum(sample["eccentricity"], 1 - sample["gaze"])
+    return (0.4 * sample["saliency"] + 0.6 * sample["motion"]) * (1 - 0.5 * periphery)
+
+
+def participation(sample: Sample) -> Tensor:
+    """What the question asks for, raised where the model itself looked."""
+    return 1 - (1 - sample.relevance) * (1 - 0.5 * sample["attention"])

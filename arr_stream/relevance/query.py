@@ -1,0 +1,281 @@
+"""What the user asks for: a text, a region of a frame, or an example picture.
+
+    query = parse_text('red car on the left')
+    query.notice()   # -> does not know 'car' ...
+
+A query only says what is wanted; `relevance.senses` scores a text on a frame, and regions and examples are scored by
+what they look like.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, RegionOutsideFrame
+from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
+from arr_stream.types import ByteArray
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+EXAMPLE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""Raster formats only: Pillow hands some others, such as EPS, to outside programs."""
+
+_REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
+_QUOTED = re.compile(
+    r'"([^"]{1,200})"'
+    r"|[“„”]([^“”„]{1,200})[”“]"
+    r"|«([^«»]{1,200})»"
+    r"|‘([^‘’]{1,200})’(?!\w)"
+    r"|(?<!\w)'([^']{1,200})'(?!\w)"
+)
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class TextQuery:
+    """A text, understood as far as the lexicon goes.
+
+    Args:
+        text: As given.
+        terms: What was understood. Without any the query is valid and scores nothing.
+        unknown_words: What was not, each once, in order.
+    """
+
+    text: str
+    terms: tuple[Term, ...]
+    unknown_words: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Short text for records and overlays."""
+        line = " ".join(self.text.split())
+        return line if len(line) <= 48 else line[:47] + "…"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Texts to look for in the scene; an empty one stands for anything written."""
+        return tuple(term.text for term in self.terms if isinstance(term, WordTerm))
+
+    @property
+    def needs_words(self) -> bool:
+        """The scene's text must be recognised, not only found."""
+        return any(self.words)
+
+    @property
+    def needs_motion(self) -> bool:
+        return any(isinstance(term, MotionTerm) for term in self.terms)
+
+    def notice(self) -> str | None:
+        """One line about what was not understood, None if all was."""
+        if not self.unknown_words and self.terms:
+            return None
+        effect = "" if self.terms else ", so it scores nothing"
+        if not self.unknown_words:
+            return f"query {self.label!r} names nothing to look for{effect}; docs/queries.md lists the words"
+        named = ", ".join(f"'{word}'" for word in self.unknown_words)
+        them = "it" if len(self.unknown_words) == 1 else "them"
+        return (
+            f"query {self.label!r}: the lexicon does not know {named}{effect}; "
+            f"CLIP would understand {them} (later, as arr-stream[clip]); docs/queries.md lists the words"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RegionQuery:
+    """A box around what is wanted.
+
+    Args:
+        xywh: Left, top, width and height in source pixels of the first frame.
+        at_seconds: Presentation time of the frame that the box was drawn on.
+
+    Raises:
+        InvalidSetting: Not finite, without area, or before time 0.
+    """
+
+    xywh: tuple[float, float, float, float]
+    at_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, self.xywh)):
+            raise InvalidSetting(f"region {self._numbers} is not made of numbers", remedy=_REGION_REMEDY)
+        if self.xywh[2] <= 0 or self.xywh[3] <= 0:
+            raise InvalidSetting(f"region {self._numbers} has no area: w and h must be above 0", remedy=_REGION_REMEDY)
+        if not (math.isfinite(self.at_seconds) and self.at_seconds >= 0):
+            raise InvalidSetting(
+                f"the region's time is {self.at_seconds:g} s: it must be 0 or later", remedy="give --region-at SECONDS"
+            )
+
+    @property
+    def _numbers(self) -> str:
+        return ",".join(f"{value:.10g}" for value in self.xywh)
+
+    @property
+    def label(self) -> str:
+        at = f" at {self.at_seconds:g} s" if self.at_seconds else ""
+        return f"region {self._numbers}{at}"
+
+    @property
+    def needs_words(self) -> bool:
+        return False
+
+    @property
+    def needs_motion(self) -> bool:
+        return False
+
+    def notice(self) -> str | None:
+        return None
+
+    def checked(self, size_wh: tuple[int, int]) -> RegionQuery:
+        """This region cut to a frame; up to one pixel beyond an edge is taken for rounding.
+
+        Raises:
+            RegionOutsideFrame: It lies outside, or reaches further out than that.
+        """
+        x, y, w, h = self.xywh
+        width, height = size_wh
+        x0, y0, x1, y1 = max(x, 0.0), max(y, 0.0), min(x + w, float(width)), min(y + h, float(height))
+        beyond = max(-x, -y, x + w - width, y + h - height)
+        if beyond > 1 or x1 <= x0 or y1 <= y0:
+            where = "outside" if x1 <= x0 or y1 <= y0 else f"{beyond:g} pixels beyond the edge of"
+            raise RegionOutsideFrame(
+                f"region {self._numbers} lies {where} the frame of {width}x{height}",
+                remedy=f"keep x and y at 0 or more, x+w within {width} and y+h within {height}",
+            )
+        return RegionQuery((x0, y0, x1 - x0, y1 - y0), self.at_seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExampleQuery:
+    """A picture of what is wanted.
+
+    Args:
+        path: Where it was read from.
+        rgb: `[h, w, 3]`, uint8, upright.
+    """
+
+    path: Path
+    rgb: ByteArray
+
+    @property
+    def label(self) -> str:
+        return f"example {self.path.name}"
+
+    @property
+    def needs_words(self) -> bool:
+        return False
+
+    @property
+    def needs_motion(self) -> bool:
+        return False
+
+    def notice(self) -> str | None:
+        return None
+
+
+Query = TextQuery | RegionQuery | ExampleQuery
+
+
+def parse_text(text: str) -> TextQuery:
+    """A text query.
+
+    Raises:
+        EmptyQuery: Nothing but blanks.
+    """
+    if not text.strip():
+        raise EmptyQuery(
+            "the query is empty", remedy="say what to look for, or leave --query out to follow what is new"
+        )
+    quoted: dict[WordTerm, None] = {}
+
+    def take(match: re.Match[str]) -> str:
+        wanted = " ".join(next(group for group in match.groups() if group is not None).split())
+        if wanted:
+            quoted[WordTerm(wanted)] = None
+        return " "
+
+    rest = unicodedata.normalize("NFKC", _QUOTED.sub(take, text)).casefold()
+    terms, unknown = understand(_WORD.findall(rest))
+    if quoted:
+        terms = tuple(term for term in terms if term != WordTerm(""))
+    return TextQuery(text, (*terms, *quoted), unknown)
+
+
+def parse_region(text: str, at_seconds: float = 0.0) -> RegionQuery:
+    """A region from `x,y,w,h`.
+
+    Raises:
+        InvalidSetting: Not four numbers, not finite, without area, or a time before 0.
+    """
+    try:
+        x, y, w, h = (float(part) for part in text.split(","))
+    except ValueError as exc:
+        raise InvalidSetting(f"region {text!r} is not four numbers", remedy=_REGION_REMEDY) from exc
+    return RegionQuery((x, y, w, h), at_seconds)
+
+
+def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQuery:
+    """An example picture, turned upright by its EXIF tag; of an animation, the first frame.
+
+    What is transparent takes the mean colour of what is visible, so that it adds no colour of its own.
+
+    Raises:
+        ExampleUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
+    """
+    from PIL import Image
+
+    path = Path(path)
+    remedy = f"give a picture ({', '.join(EXAMPLE_FORMATS)})"
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns at a size of its own; the limit here is `max_pixels`.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=EXAMPLE_FORMATS) as image:
+                if image.width * image.height > max_pixels:
+                    raise ExampleUnreadable(
+                        f"example {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
+                        remedy="crop it to what you look for",
+                    )
+                rgba = _upright_rgba(image)
+    except FileNotFoundError as exc:
+        raise ExampleUnreadable(f"example {path}: no such file", remedy=remedy) from exc
+    except Image.DecompressionBombError as exc:
+        raise ExampleUnreadable(f"example {path}: too many pixels", remedy="crop it to what you look for") from exc
+    except ExampleUnreadable:
+        raise
+    except Exception as exc:  # Pillow's decoders raise almost anything on damaged files, TypeError and KeyError too.
+        raise ExampleUnreadable(f"example {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
+    if not rgba[..., 3].any():
+        raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with something in it")
+    return ExampleQuery(path, _flatten(rgba))
+
+
+def _upright_rgba(image: Image.Image) -> ByteArray:
+    from PIL import Image, ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode == "F":
+        raise ValueError("floating-point pixels have no fixed range")
+    if upright.mode.startswith("I"):
+        # Pillow's own conversion of 16-bit grey clips at 255 instead of scaling.
+        grey = np.clip(np.asarray(upright, dtype=np.int64) >> 8, 0, 255).astype(np.uint8)
+        upright = Image.fromarray(grey)
+    return np.asarray(upright.convert("RGBA"), dtype=np.uint8)
+
+
+def _flatten(rgba: ByteArray) -> ByteArray:
+    rgb, alpha = rgba[..., :3], rgba[..., 3]
+    if alpha.min() == 255:
+        return np.ascontiguousarray(rgb)
+    share = alpha[..., None].astype(np.float32) / 255.0
+    mean = (rgb * share).sum(axis=(0, 1), dtype=np.float64) / share.sum(dtype=np.float64)
+    flat: ByteArray = np.rint(rgb * share + mean.astype(np.float32) * (1.0 - share)).astype(np.uint8)
+    return flat

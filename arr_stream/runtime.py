@@ -1,0 +1,128 @@
+"""Runs a stream into its consumers, and sees to it that everything ends: on success, on error and on Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from arr_stream.consumers.base import Consumer, EndReason, Outcome
+from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
+from arr_stream.stream import Stream
+from arr_stream.types import PatchSet
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Args:
+        frames: Frames processed.
+        dropped: Frames that real time passed over.
+        reason: Why it ended.
+        error: What ended it early, None otherwise.
+    """
+
+    frames: int
+    dropped: int
+    reason: EndReason
+    error: Exception | None = None
+
+
+def run(
+    stream: Stream,
+    consumers: Sequence[Consumer],
+    *,
+    on_frame: Callable[[PatchSet], None] | None = None,
+    stop: threading.Event | None = None,
+) -> RunResult:
+    """Process every frame of a stream.
+
+    Errors do not escape: they stand in the result, after every consumer has been closed, so that what was done
+    is never lost. A frame's records are complete before the next frame is processed.
+
+    Args:
+        stream: The stream; closed in the end.
+        consumers: Each is given every frame, in this order, and closed.
+        on_frame: Called after the consumers, such as for progress.
+        stop: Ends the run after the present frame when set.
+    """
+    frames = 0
+    reason: EndReason = "finished"
+    error: Exception | None = None
+    try:
+        for patches in stream:
+            assert stream.frame is not None
+            for consumer in consumers:
+                _consume(consumer, stream, patches)
+            frames += 1
+            if on_frame is not None:
+                on_frame(patches)
+            if stop is not None and stop.is_set():
+                reason = "interrupted"
+                break
+    except KeyboardInterrupt:
+        reason = "interrupted"
+    except SourceDamaged as exc:
+        reason, error = "damaged", exc
+    except Exception as exc:
+        reason, error = "failed", exc
+    finally:
+        stream.close()
+    error = _close(consumers, stream, reason, error) or error
+    return RunResult(frames, stream.dropped, "failed" if error is not None and reason == "finished" else reason, error)
+
+
+def _consume(consumer: Consumer, stream: Stream, patches: PatchSet) -> None:
+    assert stream.frame is not None
+    try:
+        consumer.consume(stream.frame, patches)
+    except ArrStreamError:
+        raise
+    except Exception as exc:
+        name = type(consumer).__name__
+        raise ConsumerFailed(f"{name} failed on frame {patches.index}: {type(exc).__name__}: {exc}") from exc
+
+
+def _close(
+    consumers: Sequence[Consumer], stream: Stream, reason: EndReason, error: Exception | None
+) -> Exception | None:
+    """Close every consumer, whatever happens; the first error that comes of it."""
+    outcome = Outcome(reason, stream.dropped, str(error) if error is not None else None, asdict(stream.source.stats))
+    first: Exception | None = None
+    for consumer in consumers:
+        try:
+            consumer.close(failed=reason == "failed", outcome=outcome)
+        except ArrStreamError as exc:
+            first = first or exc
+        except Exception as exc:
+            name = type(consumer).__name__
+            failure = ConsumerFailed(f"{name} failed to close: {type(exc).__name__}: {exc}")
+            failure.__cause__ = exc
+            first = first or failure
+    return first
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts at once.
+
+    Only the main thread may set signal handlers; elsewhere the event is just never set.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

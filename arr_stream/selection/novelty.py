@@ -1,0 +1,69 @@
+"""What the model has seen already: a cell that has not changed since it was sent need not be sent again."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.relevance.attending import Allocation
+from arr_stream.types import ByteArray, FloatArray, Grid
+
+CHANGE_THRESHOLD = 10.0
+"""Mean difference of a cell's 4x4 reduced pixels, in grey levels of 255, from which it counts as changed."""
+
+_NEVER = 127
+
+
+class SeenCells:
+    """Reduced pictures of the cells as they were when last sent.
+
+    Args:
+        grid: The cells.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._shape = (grid.rows, grid.columns)
+        self._sent = np.zeros((grid.rows * 4, grid.columns * 4), np.uint8)
+        self._level = np.full(self._shape, _NEVER, np.int8)
+
+    def forget(self) -> None:
+        """After a refresh the model's context is rebuilt: everything is new again."""
+        self._level[:] = _NEVER
+
+    def change(self, eighth_grey: ByteArray) -> FloatArray:
+        """`[gh, gw]` mean difference from what was sent, in grey levels; infinite where nothing was."""
+        rows, columns = self._shape
+        difference = cv2.absdiff(eighth_grey, self._sent)
+        mean = cv2.resize(difference, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32)
+        mean[self._level == _NEVER] = np.inf
+        return mean
+
+    def known(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: sent in full detail before, and unchanged."""
+        unchanged: npt.NDArray[np.bool_] = self.change(eighth_grey) < CHANGE_THRESHOLD
+        return unchanged & (self._level == 0)
+
+    def send(self, chosen: Allocation, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+        """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail."""
+        rows, columns = self._shape
+        stale = self.change(eighth_grey) >= CHANGE_THRESHOLD
+        fresh = np.empty(len(chosen), bool)
+        sending = np.zeros(self._shape, bool)
+        fine = chosen.level == 0
+        r, c = chosen.rows[fine], chosen.columns[fine]
+        fresh[fine] = stale[r, c] | (self._level[r, c] > 0)
+        sending[r[fresh[fine]], c[fresh[fine]]] = True
+        self._level[r, c] = 0
+        for i in np.flatnonzero(~fine):
+            span = 1 << int(chosen.level[i])
+            block = np.s_[chosen.rows[i] : chosen.rows[i] + span, chosen.columns[i] : chosen.columns[i] + span]
+            # Cells of the block that are shown finer do not need the coarse view.
+            behind = self._level[block] > 0
+            fresh[i] = bool((behind & (stale[block] | (self._level[block] > chosen.level[i]))).any())
+            if fresh[i]:
+                sending[block] |= behind
+                self._level[block][behind] = chosen.level[i]
+        pixels = cv2.resize(sending.view(np.uint8), (columns * 4, rows * 4), interpolation=cv2.INTER_NEAREST)
+        np.copyto(self._sent, eighth_grey, where=pixels.view(bool))
+        return fresh

@@ -1,0 +1,143 @@
+"""True times for decoded pictures, from timestamps that may be missing, repeated, shuffled or restarted."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Protocol, TypeVar
+
+from arr_stream.sources.base import SourceStats
+
+_FALLBACK_STEP_SECONDS = Fraction(1, 30)
+
+
+class Stamped(Protocol):
+    """A picture with its presentation and decoding time in ticks, either of which may be missing."""
+
+    @property
+    def pts(self) -> int | None: ...
+
+    @property
+    def dts(self) -> int | None: ...
+
+
+P = TypeVar("P", bound=Stamped)
+
+
+class Clock:
+    """Gives each picture its time. Decoders hand pictures out in the order in which they are shown; so time must too.
+
+    One picture is looked ahead. Where the next timestamp is smaller than the present one,
+
+    - decoding times are used from here on, if those do increase (AVI stores no other; FFmpeg's own tools choose between
+      the two in the same way, `guess_correct_pts`);
+    - else the two change places, if both lie after what was delivered;
+    - else the source's clock has restarted: it goes on one usual step after the last picture, with its own steps.
+
+    A picture without a timestamp comes one usual step after the one before.
+
+    Args:
+        tick_seconds: Length of a tick.
+        fps: Frames a second as the container tells, for the usual step until steps have been seen.
+        stats: Counters to keep.
+        zero_ticks: The timestamp that is 0.0 s; None takes that of the first picture.
+    """
+
+    def __init__(
+        self, tick_seconds: Fraction, fps: float | None, stats: SourceStats, *, zero_ticks: int | None = None
+    ) -> None:
+        self.zero_ticks = zero_ticks
+        self._tick = tick_seconds
+        self._stats = stats
+        step_seconds = Fraction(1 / fps).limit_denominator(1_000_000) if fps else _FALLBACK_STEP_SECONDS
+        self._first_step = float(step_seconds / tick_seconds)
+        self._steps: deque[float] = deque(maxlen=31)
+        self._by_dts = False
+        self._swapped: int | None = None
+        self._shift = 0.0
+        self._last: float | None = None
+        self._last_pts: int | None = None
+
+    def times(self, pictures: Iterable[P]) -> Iterator[tuple[float, P]]:
+        """Each picture with its time in seconds from the first; never decreases, drops nothing."""
+        present: P | None = None
+        for following in pictures:
+            if present is not None:
+                yield self._place(present, following), present
+            present = following
+        if present is not None:
+            yield self._place(present, None), present
+
+    def _place(self, present: Stamped, following: Stamped | None) -> float:
+        self._count(present)
+        ticks = self._own_ticks(present, following)
+        if self.zero_ticks is None:
+            self.zero_ticks = ticks or 0
+        placed = self._placed(ticks)
+        if self._last is not None:
+            self._note_step(placed - self._last)
+        self._last = placed
+        return placed * self._tick.numerator / self._tick.denominator
+
+    def _count(self, present: Stamped) -> None:
+        if present.pts is None:
+            self._stats.missing_timestamps += present.dts is None
+            return
+        if self._last_pts is not None:
+            self._stats.backward_jumps += present.pts < self._last_pts
+            self._stats.repeated_timestamps += present.pts == self._last_pts
+        self._last_pts = present.pts
+
+    def _own_ticks(self, present: Stamped, following: Stamped | None) -> int | None:
+        """What the source says of this picture, put in order with what it says of the next."""
+        ticks = self._raw(present) if self._swapped is None else self._swapped
+        self._swapped = None
+        ahead = self._raw(following) if following is not None else None
+        if ticks is None or ahead is None or following is None or ahead >= ticks:
+            return ticks
+        reached = None if self._last is None or self.zero_ticks is None else self._last + self.zero_ticks - self._shift
+        if not self._by_dts and _increase(reached, present.dts, following.dts):
+            self._by_dts = True
+            return present.dts
+        if reached is None or ahead > reached:
+            self._swapped = ticks
+            return ahead
+        return ticks
+
+    def _raw(self, picture: Stamped) -> int | None:
+        if self._by_dts:
+            return picture.dts
+        return picture.dts if picture.pts is None else picture.pts
+
+    def _placed(self, ticks: int | None) -> float:
+        last = self._last
+        if ticks is None or self.zero_ticks is None:
+            return 0 if last is None else last + self._usual_step()
+        own = ticks - self.zero_ticks
+        if last is None:
+            return own
+        if self._shift and own > last:
+            self._shift = 0.0
+        placed = own + self._shift
+        if placed < last:
+            placed = last + self._usual_step()
+            self._shift = placed - own
+        return placed
+
+    def _usual_step(self) -> float:
+        return statistics.median(self._steps) if self._steps else self._first_step
+
+    def _note_step(self, step: float) -> None:
+        if step <= 0:
+            return
+        # Containers round times to a tick, so that a steady 30 fps reads 33, 33, 34 ms.
+        if len(self._steps) >= 2:
+            usual = self._usual_step()
+            self._stats.uneven_steps += abs(step - usual) > max(0.1 * usual, 1.5)
+        self._steps.append(step)
+
+
+def _increase(reached: float | None, first: int | None, second: int | None) -> bool:
+    return first is not None and second is not None and first < second and (reached is None or reached < first)

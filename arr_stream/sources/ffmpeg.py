@@ -1,0 +1,281 @@
+"""Frames of any container and codec that FFmpeg knows, through PyAV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import av.error
+import numpy as np
+from av.packet import Packet
+from av.sidedata.sidedata import Type
+from av.video.frame import VideoFrame
+
+from arr_stream.errors import NoFrames, SourceDamaged, SourceTooLarge
+from arr_stream.sources.base import OnePass, SourceInfo, SourceStats
+from arr_stream.sources.clock import Clock
+from arr_stream.sources.container import Media, choose_stream, open_media, reason
+from arr_stream.sources.span import Span
+from arr_stream.sources.upright import Orientation
+from arr_stream.sources.vectors import EXPORT_OPTIONS, exported_vectors, is_intra, require_export
+from arr_stream.types import Frame
+
+_ANIMATIONS = {"gif", "apng", "webp_pipe"}
+
+# A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
+_SEEK_LEADS_SECONDS = (0.0, 10.0)
+
+Timed = Iterator[tuple[float, VideoFrame]]
+
+
+class FfmpegSource(OnePass):
+    """A media file.
+
+    What the decoder reports as an error ends the frames: pictures that come after it cannot be told from patched-up
+    ones. Frames that it marks as damaged but shows are delivered and counted, and told of at the end. Errors before the
+    first picture are no damage (a recording that was joined part-way begins so).
+
+    Args:
+        path: The file.
+        name: What to call it in records and messages.
+        video_stream: Which video stream, 0 the first; None the first.
+        span: Which frames.
+        motion_vectors: Hand out the decoder's motion vectors with the frames.
+        max_pixels: Largest frame to convert.
+
+    Raises:
+        NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge, MotionVectorsUnavailable: See
+            `arr_stream.errors`; all on opening.
+        SourceDamaged: On opening, where damage comes before the first frame wanted.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str,
+        video_stream: int | None = None,
+        span: Span | None = None,
+        motion_vectors: bool = False,
+        max_pixels: int = 100_000_000,
+    ) -> None:
+        super().__init__()
+        self._path, self._name, self._number = path, name, video_stream
+        self._span = span or Span()
+        self._motion_vectors = motion_vectors
+        self._max_pixels = max_pixels
+        self._damage: str | None = None
+        self._pictures_seen = 0
+        self._orientation = Orientation()
+        self._media: Media | None = None
+        try:
+            self._open()
+            if motion_vectors:
+                require_export(path, name, video_stream)
+            self._prime()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        if self._media is not None:
+            self._media.close()
+        self._media = open_media(self._path, self._name)
+        self._container = self._media.container
+        self._stream, self._streams = choose_stream(self._container, self._name, self._number)
+        context = self._stream.codec_context
+        self._check_size(context.width, context.height)
+        context.thread_type = "AUTO"
+        if self._motion_vectors:
+            context.options = EXPORT_OPTIONS
+
+    def _release(self) -> None:
+        if self._media is not None:
+            self._media.close()
+            self._media = None
+
+    def _check_size(self, width: int, height: int) -> None:
+        if width * height > self._max_pixels:
+            raise SourceTooLarge(
+                f"{self._name}: {width}x{height} is {width * height} pixels a frame, at most {self._max_pixels} are allowed",
+                remedy="raise source.max_pixels or scale the video down",
+            )
+
+    def _prime(self) -> None:
+        clock, timed = self._beginning()
+        frames = self._frames(self._span.select(timed, self.stats))
+        first = next(frames, None)
+        if first is None:
+            raise self._nothing()
+        self._first, self._made = first, frames
+        self.info = self._describe(first, clock)
+
+    def _nothing(self) -> Exception:
+        if self._pictures_seen == 0:
+            why = f": {self._damage}" if self._damage else ""
+            return NoFrames(
+                f"{self._name}: not one frame can be decoded{why}", remedy="check that the file is complete"
+            )
+        return self._span.nothing(self._name, self._duration_seconds())
+
+    def _beginning(self) -> tuple[Clock, Timed]:
+        """Timed pictures from the last keyframe at or before the start on."""
+        clock, timed = self._timed(None)
+        first = next(timed, None)
+        if first is None:
+            return clock, iter(())
+        start = self._span.start_seconds or 0.0
+        if start > 0:
+            for lead in _SEEK_LEADS_SECONDS:
+                found = self._sought(clock.zero_ticks or 0, start, lead)
+                if found is not None:
+                    return found
+            self._open()
+            clock, timed = self._timed(None)
+            return clock, timed
+        return clock, _chained(first, timed)
+
+    def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> tuple[Clock, Timed] | None:
+        target = zero_ticks + int((start_seconds - lead_seconds) / self._tick)
+        if target <= zero_ticks:
+            return None
+        try:
+            self._container.seek(target, stream=self._stream)
+        except (av.error.FFmpegError, OSError):
+            return None
+        clock, timed = self._timed(zero_ticks)
+        first = next(timed, None)
+        if first is None or first[1].pts is None or first[0] > start_seconds:
+            return None
+        return clock, _chained(first, timed)
+
+    def _timed(self, zero_ticks: int | None) -> tuple[Clock, Timed]:
+        self.stats = SourceStats()
+        self._damage = None
+        clock = Clock(self._stream.time_base, self._average_fps(), self.stats, zero_ticks=zero_ticks)
+        return clock, clock.times(self._pictures())
+
+    def _pictures(self) -> Iterator[VideoFrame]:
+        """Decoded pictures in the order in which they are shown; what went wrong is left in `_damage`."""
+        sound = False
+        for packet in self._packets():
+            try:
+                pictures = self._stream.codec_context.decode(packet)
+            except (av.error.FFmpegError, OSError) as exc:
+                self._damage = reason(exc)
+                if sound:
+                    return
+                self.stats.undecodable_packets += packet is not None
+                continue
+            for picture in pictures:
+                self._pictures_seen += 1
+                if not picture.is_corrupt:
+                    sound, self._damage = True, None if not sound else self._damage
+                elif sound:
+                    self.stats.concealed_frames += 1
+                yield picture
+
+    def _packets(self) -> Iterator[Packet | None]:
+        """Packets of the stream, then None to drain the decoder.
+
+        A packet that the demuxer marks as cut short is decoded only where others follow. At the end of a truncated file it
+        would fail, and with frame threads take sound pictures along that the decoder still holds.
+        """
+        demuxed = self._container.demux(self._stream)
+        cut_short: Packet | None = None
+        while True:
+            try:
+                packet = next(demuxed, None)
+            except (av.error.FFmpegError, OSError) as exc:
+                yield None
+                self._damage = reason(exc)
+                return
+            if packet is None:
+                break
+            # An empty packet would drain the decoder; PyAV ends with one, and AVI holds some for repeated pictures.
+            if packet.size == 0:
+                continue
+            if cut_short is not None:
+                yield cut_short
+            cut_short = packet if packet.is_corrupt else None
+            if cut_short is None:
+                yield packet
+        yield None
+        if cut_short is not None:
+            self._damage = "the file is cut short"
+
+    def _frames(self, timed: Timed) -> Iterator[Frame]:
+        index = 0
+        for seconds, picture in timed:
+            yield self._frame(index, seconds, picture)
+            index += 1
+        if index == 0 and self._pictures_seen == 0:
+            return
+        if self._damage is not None:
+            raise SourceDamaged(
+                f"{self._name}: damaged after {index} frames were read: {self._damage}",
+                frames_read=index,
+                remedy="what came before is kept",
+            )
+        if self.stats.concealed_frames:
+            raise SourceDamaged(
+                f"{self._name}: {self.stats.concealed_frames} damaged pictures were patched up by the decoder;"
+                f" all {index} frames were read",
+                frames_read=index,
+                remedy="what was read is kept",
+            )
+
+    def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
+        self._check_size(picture.width, picture.height)
+        matrix = picture.side_data.get(Type.DISPLAYMATRIX)
+        orientation = Orientation() if matrix is None else Orientation.from_display_matrix(bytes(matrix))
+        if index == 0:
+            self._orientation = orientation
+        # One thread: for pictures of usual size, swscale's own threads cost more than they save.
+        decoded = np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+        rgb = orientation.turn(decoded)
+        vectors = exported_vectors(picture) if self._motion_vectors else None
+        if vectors is not None:
+            vectors = orientation.turn_vectors(vectors, (rgb.shape[1], rgb.shape[0]))
+        return Frame(index, seconds, rgb, vectors, is_intra(picture))
+
+    @property
+    def _tick(self) -> float:
+        return float(self._stream.time_base)
+
+    def _average_fps(self) -> float | None:
+        rate = self._stream.average_rate
+        return float(rate) if rate else None
+
+    def _duration_seconds(self) -> float | None:
+        if self._stream.duration:
+            return self._stream.duration * self._tick
+        return self._container.duration / av.time_base if self._container.duration else None
+
+    def _describe(self, first: Frame, clock: Clock) -> SourceInfo:
+        fps, duration = self._average_fps(), self._duration_seconds()
+        total = self._stream.frames or (round(fps * duration) if fps and duration else None)
+        aspect = float(self._stream.sample_aspect_ratio or 1) or 1.0
+        container = self._container.format.name
+        return SourceInfo(
+            name=self._name,
+            kind="animation" if container in _ANIMATIONS else "file",
+            size_wh=first.size_wh,
+            pixel_aspect=1 / aspect if self._orientation.transposed else aspect,
+            average_fps=fps,
+            duration_seconds=duration,
+            num_frames=self._span.expected(total, fps),
+            codec=self._stream.codec_context.name,
+            has_audio=bool(self._container.streams.audio),
+            rotation_degrees=self._orientation.rotation_degrees,
+            video_streams=self._streams,
+            path=self._path,
+            start_offset_seconds=(clock.zero_ticks or 0) * self._tick,
+        )
+
+
+def _chained(first: tuple[float, VideoFrame], rest: Timed) -> Timed:
+    yield first
+    del first
+    yield from rest

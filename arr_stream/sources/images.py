@@ -1,0 +1,134 @@
+"""Frames from pictures: one, a folder of them, or a glob."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from arr_stream.errors import NotAMediaFile, SourceDamaged, SourceTooLarge
+from arr_stream.sources.base import OnePass, SourceInfo
+from arr_stream.sources.span import Span
+from arr_stream.types import ByteArray, Frame
+
+# No format that runs a program (EPS) or opens other files.
+_FORMATS = ("BMP", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+
+
+class ImagesSource(OnePass):
+    """Pictures as frames, in the order given, `1 / fps` seconds apart.
+
+    Pictures may differ in size and are delivered as they are. One that cannot be read is damage, like damage in the
+    middle of a file.
+
+    Args:
+        paths: The pictures, at least one.
+        name: What to call the source in records and messages.
+        folder: The folder or the single picture; None for a glob.
+        span: Which frames.
+        fps: Frames a second.
+        max_pixels: Largest picture to decode.
+
+    Raises:
+        NotAMediaFile: The only picture cannot be read.
+        SourceDamaged: The first of several pictures cannot be read.
+        NothingInRange, SourceTooLarge: See `arr_stream.errors`.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        name: str,
+        folder: Path | None = None,
+        span: Span | None = None,
+        fps: float = 30.0,
+        max_pixels: int = 100_000_000,
+    ) -> None:
+        super().__init__()
+        span = span or Span()
+        self._name, self._max_pixels, self._alone = name, max_pixels, len(paths) == 1
+        duration = len(paths) / fps
+        chosen = list(span.select(((index / fps, path) for index, path in enumerate(paths)), self.stats))
+        if not chosen:
+            raise span.nothing(name, duration)
+        frames = self._frames(chosen)
+        self._first, self._made = next(frames), frames
+        self.info = SourceInfo(
+            name=name,
+            kind="images",
+            size_wh=self._first.size_wh,
+            pixel_aspect=1.0,
+            average_fps=fps,
+            duration_seconds=duration,
+            num_frames=len(chosen),
+            codec=chosen[0][1].suffix[1:].lower(),
+            has_audio=False,
+            rotation_degrees=0,
+            video_streams=1,
+            path=folder,
+        )
+
+    def _frames(self, chosen: Sequence[tuple[float, Path]]) -> Iterator[Frame]:
+        for index, (seconds, path) in enumerate(chosen):
+            try:
+                rgb = read_picture(path, max_pixels=self._max_pixels)
+            except NotAMediaFile as exc:
+                if self._alone:
+                    raise
+                raise SourceDamaged(
+                    f"{self._name}: damaged after {index} frames were read: {exc.message}",
+                    frames_read=index,
+                    remedy="what came before is kept; replace or remove the picture",
+                ) from exc
+            yield Frame(index, seconds, rgb, intra=True)
+
+
+def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:
+    """A picture file as upright RGB `[H, W, 3]`, uint8.
+
+    EXIF orientation is applied, transparency laid on white, grey and palettes expanded, 16 bits scaled to 8.
+
+    Raises:
+        NotAMediaFile: It cannot be read, or is cut short.
+        SourceTooLarge: It has more pixels than allowed; told from its header, before decoding.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as picture:
+                if picture.width * picture.height > max_pixels:
+                    raise _too_large(path, f"{picture.width}x{picture.height} pixels", max_pixels)
+                return _to_rgb(ImageOps.exif_transpose(picture))
+    except Image.DecompressionBombError as exc:
+        raise _too_large(path, "too many pixels", max_pixels) from exc
+    except UnidentifiedImageError as exc:
+        raise NotAMediaFile(f"{path}: not a picture", remedy="give JPEG, PNG, WebP, BMP, TIFF or PPM") from exc
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError) as exc:
+        # Pillow's decoders report bad data in all of these ways.
+        raise NotAMediaFile(f"{path}: cannot be read: {exc}", remedy="check that the picture is complete") from exc
+
+
+def _too_large(path: Path, what: str, max_pixels: int) -> SourceTooLarge:
+    return SourceTooLarge(f"{path}: {what}, at most {max_pixels} are allowed", remedy="raise source.max_pixels")
+
+
+def _to_rgb(picture: Image.Image) -> ByteArray:
+    if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+        return np.repeat(_deep_grey_to_bytes(picture)[..., None], 3, axis=2)
+    if picture.has_transparency_data:
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
+    return np.array(picture.convert("RGB"))
+
+
+def _deep_grey_to_bytes(picture: Image.Image) -> ByteArray:
+    """Grey of more than 8 bits: integers are taken as 16-bit, fractions as [0, 1] unless they are larger."""
+    values = np.nan_to_num(np.asarray(picture).astype(np.float64))
+    if picture.mode == "F":
+        top = 1.0 if values.max(initial=0.0) <= 1.0 else 255.0 if values.max() <= 255.0 else 65535.0
+    else:
+        top = 65535.0
+    return np.rint(np.clip(values / top, 0.0, 1.0) * 255.0).astype(np.uint8)

@@ -1,0 +1,123 @@
+"""From what a person typed to the files that are meant."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from arr_stream.errors import NoImages, NotAMediaFile, SourceNotFound
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"})
+"""Endings of files that are read as pictures; an animated GIF is a video."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def public_name(spec: str) -> str:
+    """The same text without the password, and without the user, of any URL in it."""
+    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@", r"\1", spec)
+
+
+def local_spec(spec: str | Path) -> str:
+    """What to look for on this machine: paths and globs as they are, `file://` URLs as paths.
+
+    Raises:
+        NotAMediaFile: Any other URL; live sources are not here yet.
+        SourceNotFound: Nothing was given, or a `file://` URL of another machine.
+    """
+    text = str(spec)
+    if not text:
+        raise SourceNotFound("no source was given", remedy="give a video file, a folder of pictures or a glob")
+    if "\0" in text:
+        raise SourceNotFound(f"{text!r}: no such file", remedy="a file name cannot hold a zero byte")
+    if isinstance(spec, Path) or not _URL.match(text) or Path(text).exists():
+        return text
+    name = public_name(text)
+    parts = urlsplit(text)
+    if parts.scheme.lower() != "file":
+        raise NotAMediaFile(
+            f"{name}: live sources and addresses are not read yet", remedy="save the video to a file and give that file"
+        )
+    if parts.netloc not in ("", "localhost"):
+        raise SourceNotFound(f"{name}: lies on another machine", remedy="write file:///path for a file of this one")
+    return unquote(parts.path)
+
+
+def is_glob(spec: str) -> bool:
+    """Whether to expand it: a file of exactly this name comes first."""
+    return glob.has_magic(spec) and not Path(spec).exists()
+
+
+def is_picture(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """Pictures of a folder, not of its subfolders, frame2 before frame10; hidden files do not count.
+
+    Raises:
+        NoImages: There are none.
+    """
+    try:
+        found = [
+            path for path in folder.iterdir() if is_picture(path) and not path.name.startswith(".") and path.is_file()
+        ]
+    except OSError as exc:
+        raise NoImages(f"{folder}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
+    if not found:
+        raise NoImages(
+            f"{folder}: a folder without pictures",
+            remedy="give a folder with JPEG, PNG, WebP, BMP or TIFF files, or a video",
+        )
+    return sorted(found, key=natural_key)
+
+
+def pictures_matching(pattern: str) -> list[Path]:
+    """Pictures that a glob names (`**` goes into subfolders), frame2 before frame10.
+
+    Raises:
+        NoImages: There are none.
+    """
+    found = [Path(match) for match in glob.glob(pattern, recursive=True)]
+    pictures = [path for path in found if is_picture(path) and path.is_file()]
+    if not pictures:
+        what = f"matches {len(found)} files, but no picture" if found else "matches nothing"
+        raise NoImages(f"{pattern}: {what}", remedy="a glob names pictures, such as 'frames/*.jpg'")
+    return sorted(pictures, key=natural_key)
+
+
+def natural_key(path: Path) -> list[tuple[int, int, str]]:
+    """Sorts numbers in names by value and the rest by letter, folder by folder."""
+    return [
+        (1, int(piece), piece) if piece.isdecimal() else (0 if piece == "/" else 2, 0, piece)
+        for piece in re.split(r"(\d+|/)", path.as_posix())
+        if piece
+    ]
+
+
+def require_file(path: Path, name: str) -> None:
+    """Raises:
+    SourceNotFound: There is no such file; names the nearest one of the folder.
+    NotAMediaFile: It is a device or a pipe.
+    """
+    if path.is_file():
+        return
+    if path.exists():
+        raise NotAMediaFile(f"{name}: a device or pipe, not a file", remedy="give a file that can be read twice")
+    if not path.parent.is_dir():
+        raise SourceNotFound(f"{name}: no such file, and no folder {path.parent}", remedy="check the path")
+    if "%" in path.name:
+        raise SourceNotFound(
+            f"{name}: no such file", remedy="number patterns are not read; give a glob such as '*.jpg'"
+        )
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+    raise SourceNotFound(
+        f"{name}: no such file", remedy=f"did you mean {path.parent / near[0]}?" if near else "check the path"
+    )

@@ -1,0 +1,205 @@
+"""The texture of a frame: 40 channels, each kept at the resolution at which it is known.
+
+The frame loop reads it with `sample` at the places that matter; `mip` and `dense` exist for consumers that want
+whole pictures. All three agree to rounding: `sample(points, level)` equals `mip(level)` read at those points, and
+`dense()` is `mip(0)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS
+from arr_stream.texture.resample import linear_matrix, linear_taps, nearest_index
+from arr_stream.types import CELL_PX
+
+CELL_LEVEL = 5
+"""The mip level at which one value covers one cell."""
+
+_PYRAMID_FROM_LEVEL = 3
+"""From this level on a whole mip is smaller than the windows around a few hundred points, so it is made and kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plane:
+    """Some neighbouring channels at one resolution.
+
+    Args:
+        first: Index of the first channel.
+        data: `[C, h, w]`; float32 values, uint8 that `scale` brings to the channel's range, or int32 ids.
+            Either side may be 1 for what does not vary along it.
+        scale: Factor from stored to true values.
+    """
+
+    first: int
+    data: Tensor
+    scale: float = 1.0
+
+    @property
+    def channels(self) -> range:
+        return range(self.first, self.first + self.data.shape[0])
+
+    @property
+    def nearest(self) -> bool:
+        return CHANNELS[self.first].interpolation == "nearest"
+
+    def values(self, data: Tensor) -> Tensor:
+        """True float32 values of stored ones."""
+        data = data.to(torch.float32)
+        return data if self.scale == 1.0 else data * self.scale
+
+
+LazyPlane = Callable[[], Plane]
+
+
+@dataclass(slots=True, eq=False)
+class Texture:
+    """The 40 channels of one frame.
+
+    Args:
+        texture_wh: Size in texture pixels, both sides whole numbers of cells.
+        planes: Planes by the index of their first channel, or functions that make them when first read.
+    """
+
+    texture_wh: tuple[int, int]
+    planes: dict[int, Plane | LazyPlane]
+    _mips: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        width, height = self.texture_wh
+        if width % CELL_PX or height % CELL_PX:
+            raise ValueError(f"texture size must be whole cells of {CELL_PX} px, got {width}x{height}")
+
+    @property
+    def device(self) -> torch.device:
+        return self._plane(0).data.device
+
+    def sample(self, points_xy: Tensor, level: int = 0, channels: Sequence[int] | None = None) -> Tensor:
+        """Channels at points.
+
+        Args:
+            points_xy: `[N, 2]` in texture pixels; each reads the (mip) pixel that contains it.
+            level: Mip level; 5 gives the mean over a cell.
+            channels: Which channels, all 40 by default.
+
+        Returns:
+            `[N, C]` float32, in the order asked.
+        """
+        wanted = range(len(CHANNELS)) if channels is None else channels
+        cell = (points_xy.to(self.device, torch.float64) / (1 << level)).floor().long()
+        width, height = self.texture_wh
+        x = cell[:, 0].clamp(0, (width >> level) - 1)
+        y = cell[:, 1].clamp(0, (height >> level) - 1)
+        out = torch.empty(len(points_xy), len(wanted), device=self.device)
+        for plane, rows, columns in self._groups(wanted):
+            values = self._sample_plane(plane, x, y, level)
+            out[:, columns] = values[rows].T
+        return out
+
+    def mip(self, level: int, channels: Sequence[int] | None = None) -> Tensor:
+        """`[C, H >> level, W >> level]` float32: means over blocks of `2**level` pixels; ids by nearest sample.
+
+        Raises:
+            ValueError: The level does not divide a cell (0 to 5 do).
+        """
+        if not 0 <= level <= CELL_LEVEL:
+            raise ValueError(f"mip level must be 0 to {CELL_LEVEL}, got {level}")
+        wanted = range(len(CHANNELS)) if channels is None else channels
+        width, height = self.texture_wh
+        out = torch.empty(len(wanted), height >> level, width >> level, device=self.device)
+        for plane, rows, columns in self._groups(wanted):
+            out[columns] = self._mip_plane(plane, level)[rows]
+        return out
+
+    def dense(self) -> Tensor:
+        """The full `[40, H, W]` float32 tensor. Large: 160 MB at 1024x1024; the frame loop never builds one."""
+        return self.mip(0)
+
+    def plane(self, channel: int | str) -> npt.NDArray[np.float32] | npt.NDArray[np.int32]:
+        """`[h, w]` of one channel at its own resolution, as numpy; int32 for ids, float32 otherwise."""
+        index = CHANNEL_INDEX[channel] if isinstance(channel, str) else channel
+        plane = self._plane(index)
+        data = plane.data[index - plane.first]
+        if data.dtype == torch.int32:
+            ids: npt.NDArray[np.int32] = data.cpu().numpy()
+            return ids
+        values: npt.NDArray[np.float32] = plane.values(data).cpu().numpy()
+        return values
+
+    def to(self, device: torch.device | str) -> Texture:
+        """The same texture on another device."""
+        moved: dict[int, Plane | LazyPlane] = {}
+        for first in self.planes:
+            plane = self._plane(first)
+            moved[first] = Plane(first, plane.data.to(device), plane.scale)
+        return Texture(self.texture_wh, moved)
+
+    def _plane(self, channel: int) -> Plane:
+        first = max(index for index in self.planes if index <= channel)
+        plane = self.planes[first]
+        if not isinstance(plane, Plane):
+            plane = self.planes[first] = plane()
+        return plane
+
+    def _groups(self, wanted: Iterable[int]) -> list[tuple[Plane, list[int], list[int]]]:
+        """Planes behind the wanted channels, each with its rows and their places in the answer."""
+        groups: dict[int, tuple[Plane, list[int], list[int]]] = {}
+        for column, channel in enumerate(wanted):
+            plane = self._plane(channel)
+            _, rows, columns = groups.setdefault(plane.first, (plane, [], []))
+            rows.append(channel - plane.first)
+            columns.append(column)
+        return list(groups.values())
+
+    def _sample_plane(self, plane: Plane, x: Tensor, y: Tensor, level: int) -> Tensor:
+        if level >= _PYRAMID_FROM_LEVEL:
+            return self._mip_plane(plane, level)[:, y, x]
+        width, height = self.texture_wh
+        _, rows, columns = plane.data.shape
+        if plane.nearest:
+            row = nearest_index(rows, height, level, self.device)[y]
+            column = nearest_index(columns, width, level, self.device)[x]
+            return plane.values(plane.data[:, row, column])
+        total = torch.zeros(plane.data.shape[0], len(x), device=self.device)
+        step = 1 << level
+        top, bottom, down = linear_taps(rows, height, self.device)
+        left, right, across = linear_taps(columns, width, self.device)
+        for dy in range(step):
+            for dx in range(step):
+                j, i = y * step + dy, x * step + dx
+                upper = plane.values(plane.data[:, top[j], left[i]]).lerp(
+                    plane.values(plane.data[:, top[j], right[i]]), across[i]
+                )
+                lower = plane.values(plane.data[:, bottom[j], left[i]]).lerp(
+                    plane.values(plane.data[:, bottom[j], right[i]]), across[i]
+                )
+                total += upper.lerp(lower, down[j])
+        return total / (step * step)
+
+    def _mip_plane(self, plane: Plane, level: int) -> Tensor:
+        kept = self._mips.get((plane.first, level))
+        if kept is not None:
+            return kept
+        width, height = self.texture_wh
+        _, rows, columns = plane.data.shape
+        if plane.nearest:
+            row = nearest_index(rows, height, level, self.device)
+            column = nearest_index(columns, width, level, self.device)
+            values = plane.values(plane.data[:, row[:, None], column])
+        elif level == 0:
+            source = plane.values(plane.data)[None]
+            values = functional.interpolate(source, size=(height, width), mode="bilinear", align_corners=False)[0]
+        else:
+            down = linear_matrix(rows, height, level, self.device)
+            across = linear_matrix(columns, width, level, self.device)
+            values = down @ (plane.values(plane.data) @ across.T)
+        if level >= _PYRAMID_FROM_LEVEL:
+            self._mips[plane.first, level] = values
+        return values

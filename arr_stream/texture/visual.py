@@ -1,0 +1,105 @@
+"""Channels 6 to 12: what is seen on this frame alone, and how it moves.
+
+All filters run on reduced pictures as 8-bit integers, where OpenCV is fastest; a step of 1/255 is finer than any
+use of these channels needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cv2
+import numpy as np
+
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import ByteArray, FloatArray
+
+EDGE_THRESHOLD = 40
+"""Gradient (of 255) from which a place counts as an edge for the distance channel."""
+
+_SALIENCY_SCALE = 1 / 60
+"""A colour difference of 60 (CIE Lab, 8-bit) from the surroundings is about as salient as things get."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VisualChannels:
+    """Channels that need this frame's picture only.
+
+    Args:
+        edges: `[2, H/2, W/2]` uint8, rising (dark to light) and falling.
+        high_pass: `[H/2, W/2]` uint8.
+        low_pass: `[H/8, W/8]` uint8.
+        saliency: `[H/8, W/8]` float32 in [0, 1].
+        edge_distance: `[H/4, W/4]` float32, over the diagonal.
+    """
+
+    edges: ByteArray
+    high_pass: ByteArray
+    low_pass: ByteArray
+    saliency: FloatArray
+    edge_distance: FloatArray
+
+
+def visual_channels(pictures: Pictures) -> VisualChannels:
+    """Everything in `VisualChannels`, from the half-size picture."""
+    grey = pictures.grey
+    rising, falling, strength = _polar_edges(grey)
+    blurred = cv2.blur(grey, (7, 7))
+    high_pass = cv2.convertScaleAbs(cv2.absdiff(grey, blurred), alpha=3.0)
+    lab = cv2.cvtColor(pictures.eighth, cv2.COLOR_RGB2LAB)
+    low_pass = cv2.GaussianBlur(np.ascontiguousarray(lab[:, :, 0]), (0, 0), 2.0)
+    edges = np.stack([rising, falling])
+    return VisualChannels(edges, high_pass, low_pass, saliency(lab), edge_distance(strength, pictures.reduced_wh(4)))
+
+
+def _polar_edges(grey: ByteArray) -> tuple[ByteArray, ByteArray, ByteArray]:
+    """The two polarities of the Sobel response, and the larger of the two.
+
+    A place is rising as far as lightness grows to the right or downwards, falling as far as it shrinks; a step of
+    half the range gives full strength. `[h, w]` uint8 each.
+    """
+    # Offsetting by 128 keeps the sign within 8 bits: one pass a direction, and saturation for free.
+    dx = cv2.Sobel(grey, cv2.CV_16S, 1, 0, scale=0.5)
+    dy = cv2.Sobel(grey, cv2.CV_16S, 0, 1, scale=0.5)
+    rising = _saturated(cv2.max(dx, dy))
+    falling = _saturated(-cv2.min(dx, dy))
+    return rising, falling, cv2.max(rising, falling)
+
+
+def _saturated(values: np.ndarray) -> ByteArray:
+    clipped: ByteArray = cv2.add(values, 0, dtype=cv2.CV_8U)
+    return clipped
+
+
+def saliency(lab: ByteArray) -> FloatArray:
+    """Difference of each place from its surroundings in lightness and colour, `[h, w]` in [0, 1].
+
+    After Achanta et al. 2009 (frequency-tuned saliency), with a wide blur in place of the global mean, so that a
+    picture of two halves is salient at the seam and not everywhere.
+    """
+    height, width = lab.shape[:2]
+    around = cv2.blur(lab, (width // 2 | 1, height // 2 | 1), borderType=cv2.BORDER_REPLICATE)
+    near = cv2.blur(lab, (3, 3))
+    difference = cv2.absdiff(near, around).astype(np.float32)
+    distance = np.sqrt(np.einsum("hwc,hwc->hw", difference, difference))
+    return np.minimum(distance * np.float32(_SALIENCY_SCALE), np.float32(1.0))
+
+
+def edge_distance(strength: ByteArray, size_wh: tuple[int, int]) -> FloatArray:
+    """Distance to the nearest edge, over the diagonal; 1 everywhere when there is none. `[h, w]` of `size_wh`."""
+    reduced = cv2.resize(strength, size_wh, interpolation=cv2.INTER_AREA)
+    _, apart = cv2.threshold(reduced, EDGE_THRESHOLD, 255, cv2.THRESH_BINARY_INV)
+    diagonal = float(np.hypot(*size_wh))
+    distance = cv2.distanceTransform(apart, cv2.DIST_L2, 3)
+    return np.minimum(distance * np.float32(1 / diagonal), np.float32(1.0))
+
+
+@lru_cache(maxsize=8)
+def eccentricity(size_wh: tuple[int, int]) -> FloatArray:
+    """Distance from the centre, corner = 1. `[h, w]`."""
+    width, height = size_wh
+    x = (np.arange(width, dtype=np.float32) + 0.5) / width * 2 - 1
+    y = (np.arange(height, dtype=np.float32) + 0.5) / height * 2 - 1
+    distance = np.hypot(x[None] * width, y[:, None] * height) / np.hypot(width, height)
+    return distance.astype(np.float32)

@@ -1,0 +1,314 @@
+"""Colours, light, motion and places: do the words fall where people put them?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_stream.relevance.lexicon import (
+    ANYTHING_WRITTEN,
+    COLOUR_ALIASES,
+    COLOURS,
+    LIGHT,
+    MODIFIERS,
+    MOTION,
+    PLACES,
+    STOP_WORDS,
+    ColourTerm,
+    LightTerm,
+    understand,
+)
+from arr_stream.relevance.query import parse_text
+from arr_stream.relevance.senses import Senses, combine, compile_colours, text_relevance
+
+# Prototypes of the xkcd survey and of CSS, not of the table under test.
+CHART: dict[str, tuple[int, int, int]] = {
+    "red": (229, 0, 0),
+    "crimson": (140, 0, 15),
+    "scarlet": (190, 1, 25),
+    "maroon": (101, 0, 33),
+    "burgundy": (97, 0, 35),
+    "rust": (168, 60, 9),
+    "salmon": (255, 121, 108),
+    "coral": (252, 90, 80),
+    "peach": (255, 176, 124),
+    "orange": (249, 115, 6),
+    "amber": (254, 179, 8),
+    "yellow": (255, 255, 20),
+    "gold": (219, 180, 12),
+    "mustard": (206, 179, 1),
+    "khaki": (170, 166, 98),
+    "olive": (110, 117, 14),
+    "lime": (170, 255, 50),
+    "green": (21, 176, 26),
+    "mint": (159, 254, 176),
+    "teal": (2, 147, 134),
+    "turquoise": (6, 194, 172),
+    "cyan": (0, 255, 255),
+    "sky blue": (117, 187, 253),
+    "azure": (6, 154, 243),
+    "blue": (3, 67, 223),
+    "navy": (1, 21, 62),
+    "indigo": (56, 2, 130),
+    "violet": (154, 14, 234),
+    "purple": (126, 30, 156),
+    "lavender": (199, 159, 239),
+    "plum": (88, 15, 65),
+    "magenta": (194, 0, 120),
+    "hot pink": (255, 2, 141),
+    "pink": (255, 129, 192),
+    "brown": (101, 55, 0),
+    "tan": (209, 178, 111),
+    "beige": (230, 218, 166),
+    "cream": (255, 255, 194),
+    "black": (0, 0, 0),
+    "charcoal": (52, 56, 55),
+    "grey": (146, 149, 145),
+    "silver": (197, 201, 199),
+    "white": (255, 255, 255),
+}
+# Colours far enough apart that nobody calls one by another's name.
+BASIC = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "brown", "black", "grey", "white")
+
+
+def _scores(word: str, rgb: object) -> np.ndarray:
+    colours = np.asarray(rgb, np.uint8).reshape(1, -1, 3)
+    return compile_colours(parse_text(word).terms)(colours)[0]
+
+
+def _shaded(rgb: tuple[int, int, int], light: float) -> np.ndarray:
+    """As the surface looks with that share of the light (the sRGB curve inverted)."""
+    return np.rint(np.asarray(rgb, np.float64) * light ** (1 / 2.2)).astype(np.uint8)
+
+
+def _washed(rgb: tuple[int, int, int], share: float) -> np.ndarray:
+    value = np.asarray(rgb, np.float64)
+    return np.rint(value * (1 - share) + value.mean() * share).astype(np.uint8)
+
+
+def test_the_chart_holds_every_colour_of_the_lexicon() -> None:
+    assert set(CHART) == set(COLOURS)
+
+
+@pytest.mark.parametrize("word", CHART)
+def test_each_colour_word_finds_its_own_patch(word: str) -> None:
+    own = float(_scores(word, CHART[word])[0])
+    assert own >= 0.6
+    strangers = [name for name in BASIC if name != word and _scores(name, CHART[word])[0] < 0.1]
+    assert len(strangers) >= len(BASIC) - 4, "the prototype belongs to too many basic colours"
+    assert _scores(word, [CHART[name] for name in strangers]).max() < own
+
+
+@pytest.mark.parametrize("word", BASIC)
+def test_basic_colours_keep_apart(word: str) -> None:
+    own = float(_scores(word, CHART[word])[0])
+    others = _scores(word, [CHART[name] for name in BASIC if name != word])
+    assert own > 0.9
+    assert others.max() < 0.1
+
+
+@pytest.mark.parametrize("word", [word for word in BASIC if word not in ("black", "white", "grey", "orange")])
+def test_shade_and_haze_leave_the_colour_its_name(word: str) -> None:
+    # Orange in deep shade is brown to people too; black, white and grey are nothing but lightness.
+    variants = [_shaded(CHART[word], 0.7), _washed(CHART[word], 0.2), _washed(tuple(_shaded(CHART[word], 0.8)), 0.1)]
+    assert _scores(word, variants).min() > 0.5
+
+
+@pytest.mark.parametrize("word", [name for name, shade in COLOURS.items() if shade.hue_degrees is not None])
+def test_greys_have_no_hue(word: str) -> None:
+    greys = np.repeat(np.arange(0, 256, dtype=np.uint8)[:, None], 3, axis=1)
+    noise = np.random.default_rng(0).integers(-1, 2, greys.shape)
+    assert _scores(word, greys).max() < 0.02
+    assert _scores(word, np.clip(greys + noise, 0, 255)).max() < 0.15
+
+
+def test_skin_and_wood_are_no_strong_orange_or_red() -> None:
+    skin = [(224, 172, 140), (198, 134, 110), (141, 85, 66), (255, 219, 190)]
+    wood = [(133, 94, 66), (101, 67, 33), (160, 120, 90)]
+    assert _scores("orange", skin + wood).max() < 0.35
+    assert _scores("red", skin + wood).max() < 0.1
+    assert _scores("brown", wood).min() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "inside", "outside"),
+    [
+        ("light blue", (149, 208, 252), (0, 3, 91)),
+        ("dark blue", (0, 3, 91), (149, 208, 252)),
+        ("dark green", (3, 53, 0), (150, 249, 123)),
+        ("light green", (150, 249, 123), (3, 53, 0)),
+        ("dark red", (132, 0, 0), (255, 71, 76)),
+        ("pale pink", (255, 207, 220), (255, 2, 141)),
+        ("bright pink", (254, 1, 177), (255, 207, 220)),
+        ("light grey", (216, 220, 214), (54, 55, 55)),
+        ("dark grey", (54, 55, 55), (216, 220, 214)),
+        ("light brown", (173, 129, 80), (52, 28, 2)),
+    ],
+)
+def test_modifiers_choose_among_a_colours_shades(
+    words: str, inside: tuple[int, int, int], outside: tuple[int, int, int]
+) -> None:
+    scores = _scores(words, [inside, outside])
+    assert scores[0] > 0.5
+    assert scores[1] < 0.1
+
+
+def test_several_colours_widen() -> None:
+    red, blue, either = (_scores(text, [CHART["red"], CHART["blue"]]) for text in ("red", "blue", "red or blue"))
+    np.testing.assert_array_equal(either, np.maximum(red, blue))
+
+
+def test_a_colours_family_name_behind_it_does_not_widen_it() -> None:
+    assert parse_text("navy blue").terms == parse_text("navy").terms
+    assert parse_text("olive green").terms == parse_text("olive").terms
+    assert len(parse_text("blue green").terms) == 2
+
+
+def test_light_words_follow_lightness() -> None:
+    ramp = np.repeat(np.linspace(0, 255, 64).astype(np.uint8)[:, None], 3, axis=1)
+    bright, dark = _scores("bright", ramp), _scores("shadow", ramp)
+    assert (np.diff(bright) >= 0).all() and bright[0] == 0 and bright[-1] == 1
+    assert (np.diff(dark) <= 0).all() and dark[0] == 1 and dark[-1] == 0
+
+
+def test_dark_before_a_colour_belongs_to_it_and_alone_means_light() -> None:
+    (term,) = parse_text("dark red").terms
+    assert isinstance(term, ColourTerm) and term.word == "dark red"
+    first, second = parse_text("dark moving").terms
+    assert isinstance(first, LightTerm)
+    assert not isinstance(second, ColourTerm)
+
+
+def test_motion_words_read_the_motion_channel() -> None:
+    rgb = np.zeros((4, 6, 3), np.uint8)
+    motion = np.zeros((4, 6), np.float32)
+    motion[:, 3:] = 1
+    moving = text_relevance(parse_text("moving"), Senses(rgb, motion))
+    still = text_relevance(parse_text("parked"), Senses(rgb, motion))
+    np.testing.assert_array_equal(moving, motion)
+    np.testing.assert_array_equal(still, 1 - motion)
+    with pytest.raises(ValueError, match="no motion"):
+        text_relevance(parse_text("moving"), Senses(rgb))
+
+
+@pytest.mark.parametrize(
+    ("words", "row", "column"),
+    [
+        ("left", 10, 1),
+        ("right", 10, 38),
+        ("top", 1, 20),
+        ("bottom", 18, 20),
+        ("centre", 10, 20),
+        ("upper left", 1, 1),
+        ("bottom right corner", 18, 38),
+    ],
+)
+def test_places(words: str, row: int, column: int) -> None:
+    place = text_relevance(parse_text(words), Senses(np.zeros((20, 40, 3), np.uint8)))
+    assert place[row, column] > 0.95
+    assert place[19 - row, 39 - column] < 0.05 or words == "centre"
+    assert np.abs(np.diff(place, axis=1)).max() < 0.35, "places have soft edges"
+
+
+def test_corner_alone_means_any_corner_and_not_the_middle() -> None:
+    corner = text_relevance(parse_text("corner"), Senses(np.zeros((20, 40, 3), np.uint8)))
+    assert min(corner[0, 0], corner[0, -1], corner[-1, 0], corner[-1, -1]) > 0.95
+    assert corner[10, 20] == 0
+    assert corner[0, 20] == 0
+
+
+def test_kinds_narrow_each_other() -> None:
+    rgb = np.zeros((10, 20, 3), np.uint8)
+    rgb[:] = CHART["red"]
+    rgb[5:] = CHART["blue"]
+    found = text_relevance(parse_text("the red thing on the left"), Senses(rgb))
+    assert found[0, 0] > 0.9
+    assert found[0, -1] < 0.05
+    assert found[-1, 0] < 0.05
+
+
+def test_nothing_red_means_near_zero_everywhere() -> None:
+    from skimage import data
+
+    for picture in (data.chelsea()[:, :, ::-1], np.full((30, 40, 3), 128, np.uint8)):
+        rgb = np.ascontiguousarray(picture)
+        assert text_relevance(parse_text("red"), Senses(rgb)).mean() < 0.02
+
+
+def test_orange_finds_the_astronauts_suit() -> None:
+    from skimage import data
+
+    picture = np.ascontiguousarray(data.astronaut()[::2, ::2])
+    orange = text_relevance(parse_text("orange"), Senses(picture))
+    suit = orange[125:220, 30:110]
+    face = orange[35:90, 85:125]
+    assert suit.mean() > 0.5
+    assert face.mean() < 0.1
+    assert orange[:100, 130:].mean() < 0.02
+    for word in ("green", "cyan", "yellow", "blue"):
+        assert text_relevance(parse_text(word), Senses(picture)).mean() < 0.02
+
+
+def test_red_finds_the_saucer_and_white_the_rim_of_the_cup() -> None:
+    from skimage import data
+
+    picture = np.ascontiguousarray(data.coffee()[::2, ::2])
+    red = text_relevance(parse_text("red"), Senses(picture))
+    white = text_relevance(parse_text("white"), Senses(picture))
+    assert red[120:150, 45:75].mean() > 0.5
+    assert red[:20, 100:].mean() < 0.2
+    assert white[11:13, 134:150].mean() > 0.5
+    assert white[120:180].mean() < 0.05
+
+
+def test_combine_names_the_query_that_spoke_loudest() -> None:
+    maps = np.array([[[0.2, 0.9]], [[0.5, 0.1]]], np.float32)
+    best, who = combine(maps)
+    np.testing.assert_allclose(best, [[0.5, 0.9]])
+    np.testing.assert_array_equal(who, [[1, 0]])
+    with pytest.raises(ValueError, match="at least 1"):
+        combine([])
+
+
+def test_each_word_has_one_meaning() -> None:
+    kinds = [set(COLOURS) | set(COLOUR_ALIASES), set(MOTION), set(PLACES), set(STOP_WORDS)]
+    light = set(LIGHT) | set(MODIFIERS)
+    for at, kind in enumerate(kinds):
+        for other in [*kinds[at + 1 :], light]:
+            assert not kind & other
+    assert set(COLOUR_ALIASES.values()) <= set(COLOURS)
+    for shade in COLOURS.values():
+        assert set(shade.kinds) <= set(COLOURS)
+
+
+def test_the_documentation_lists_every_word() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "queries.md").read_text(encoding="utf-8").lower()
+    table = page[page.index("### the words") : page.index("### the rules")]
+    # "shadow(s)" stands for both; so do "left(most)" and its like.
+    for ending in ("s", "most"):
+        table = re.sub(rf"(\w+)\({ending}\)", rf"\1 \1{ending}", table)
+    listed = set(re.findall(r"\w+", table))
+    for word in [*COLOURS, *COLOUR_ALIASES, *MODIFIERS, *LIGHT, *MOTION, *PLACES, *ANYTHING_WRITTEN]:
+        assert set(word.split()) <= listed, f"docs/queries.md does not list {word!r}"
+
+
+@given(st.lists(st.sampled_from([*COLOURS, *MODIFIERS, *PLACES, *MOTION, *LIGHT, "navy", "car", "the"]), max_size=8))
+def test_understanding_never_fails_and_stays_in_range(words: list[str]) -> None:
+    terms, unknown = understand([part for word in words for part in word.split()])
+    assert set(unknown) <= {"car", *MODIFIERS, "sky", "hot"}
+    table = compile_colours(terms).membership
+    assert table.dtype == np.float32
+    assert table.min() >= 0 and table.max() <= 1
+
+
+def test_the_lexicon_and_queries_load_neither_torch_nor_opencv() -> None:
+    code = "import sys, arr_stream.relevance.query; print(sorted({'torch', 'cv2', 'PIL'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,327 @@
+"""Reading queries: texts, regions, example pictures, and words in the scene."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, RegionOutsideFrame
+from arr_stream.relevance.lexicon import PlaceTerm, WordTerm
+from arr_stream.relevance.query import RegionQuery, load_example, parse_region, parse_text
+from arr_stream.relevance.senses import Senses, text_relevance, word_mask, word_similarity
+from arr_stream.types import TextRegion
+
+# ---- texts
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_query_unless_blank(text: str) -> None:
+    if not text.strip():
+        with pytest.raises(EmptyQuery):
+            parse_text(text)
+        return
+    query = parse_text(text)
+    notice = query.notice()
+    assert (notice is None) == (bool(query.terms) and not query.unknown_words)
+    assert notice is None or "\n" not in notice
+    assert "\n" not in query.label and len(query.label) <= 48
+    for word in query.unknown_words:
+        assert notice is not None and word in notice
+
+
+@given(
+    st.lists(st.sampled_from(["red", "left", "car", '"', "“", "”", "'", "‘", "’", "«", "stop", ",", " "]), min_size=1)
+)
+def test_stray_quotes_never_fail(parts: list[str]) -> None:
+    text = " ".join(parts)
+    if text.strip():
+        assert parse_text(text).text == text
+
+
+def test_blank_query_names_the_remedy() -> None:
+    with pytest.raises(EmptyQuery, match="leave --query out"):
+        parse_text(" \t\n")
+
+
+def test_notice_names_every_unknown_word_once() -> None:
+    query = parse_text("find the red CAR and a dog near the other car")
+    assert query.unknown_words == ("car", "dog", "near", "other")
+    notice = query.notice()
+    assert notice is not None
+    assert notice.count("'car'") == 1
+    assert "'dog'" in notice and "CLIP would understand" in notice and "arr-stream[clip]" in notice
+    assert "scores nothing" not in notice
+
+
+def test_wholly_unknown_query_scores_nothing_and_says_so() -> None:
+    query = parse_text("zebra")
+    notice = query.notice()
+    assert notice is not None and "scores nothing" in notice and "'zebra'" in notice
+    assert not text_relevance(query, Senses(np.full((4, 4, 3), 200, np.uint8))).any()
+
+
+@pytest.mark.parametrize("text", ["!!!", '""', "the of"])
+def test_query_without_a_word_says_that_it_scores_nothing(text: str) -> None:
+    notice = parse_text(text).notice()
+    assert notice is not None and "scores nothing" in notice and "CLIP" not in notice
+
+
+def test_negation_is_unknown_rather_than_dropped() -> None:
+    assert parse_text("not red").unknown_words == ("not",)
+    assert parse_text("red without blue").unknown_words == ("without",)
+
+
+def test_a_fully_known_query_has_no_notice() -> None:
+    assert parse_text("Where is the dark-red, moving thing at the top left?").notice() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"Exit A"', "“Exit A”", "„Exit A“", "‘Exit A’", "'Exit A'", "«Exit A»", 'the sign? no: "Exit   A"'],
+)
+def test_quoted_words_in_every_kind_of_quote(text: str) -> None:
+    query = parse_text(text)
+    assert query.words == ("Exit A",)
+    assert query.needs_words
+
+
+def test_apostrophes_are_not_quotes() -> None:
+    query = parse_text("the driver's dog isn't red")
+    assert query.words == ()
+    assert query.unknown_words == ("driver's", "dog", "isn't")
+
+
+def test_quoted_colours_are_read_and_not_seen() -> None:
+    query = parse_text('"RED" left')
+    assert [type(term) for term in query.terms] == [PlaceTerm, WordTerm]
+
+
+def test_any_writing_unless_a_word_is_named() -> None:
+    assert parse_text("text").words == ("",)
+    assert not parse_text("text").needs_words
+    assert parse_text('the text "STOP"').words == ("STOP",)
+
+
+def test_what_a_query_needs() -> None:
+    assert parse_text("moving red").needs_motion and not parse_text("red").needs_motion
+    assert not RegionQuery((0, 0, 1, 1)).needs_motion and not RegionQuery((0, 0, 1, 1)).needs_words
+
+
+# ---- words in the scene
+
+
+def _sign(text: str | None, x0: float = 0.25, y0: float = 0.5, x1: float = 0.75, y1: float = 0.75) -> TextRegion:
+    return TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 0.9, text)
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "found"),
+    [
+        ("STOP", "stop", True),
+        ("ST0PPED", "stopped", True),
+        ("No Parking Here", "parking", True),
+        ("NOPARKING", "no parking", True),
+        ("Parkimg", "parking", True),
+        ("CAFÉ", "cafe", True),
+        ("Main St.", "main st", True),
+        ("supper", "up", False),
+        ("go up now", "up", True),
+        ("SHOP", "stop", False),
+        ("exit", "entrance", False),
+        ("", "stop", False),
+    ],
+)
+def test_small_misreadings_are_forgiven(line: str, word: str, found: bool) -> None:
+    assert (word_similarity(line, word) >= 0.8) is found
+
+
+@given(st.text(max_size=40), st.text(max_size=20))
+def test_similarity_is_a_share(line: str, word: str) -> None:
+    assert 0.0 <= word_similarity(line, word) <= 1.0
+
+
+def test_word_mask_covers_the_sign_and_nothing_else() -> None:
+    mask = word_mask([_sign("STOP"), _sign("EXIT", 0.0, 0.0, 0.2, 0.2)], "stop", (40, 80))
+    assert mask.dtype == np.float32
+    assert (mask[21:29, 21:59] == 1).all()
+    mask[19:32, 19:62] = 0
+    assert not mask.any()
+
+
+def test_word_mask_says_how_sure_the_reading_was() -> None:
+    mask = word_mask([_sign("STOPPFD")], "stopped", (40, 80))
+    assert 0.8 <= mask.max() < 1
+
+
+def test_unread_text_counts_only_as_anything_written() -> None:
+    assert not word_mask([_sign(None)], "stop", (40, 80)).any()
+    assert word_mask([_sign(None)], "", (40, 80)).max() == 1
+
+
+def test_word_mask_survives_regions_beyond_the_frame() -> None:
+    mask = word_mask([_sign("STOP", -0.5, -0.5, 1.5, 1.5)], "stop", (8, 8))
+    assert (mask == 1).all()
+
+
+def test_words_narrow_other_kinds_and_widen_each_other() -> None:
+    rgb = np.zeros((40, 80, 3), np.uint8)
+    rgb[:] = (229, 0, 0)
+    signs = [_sign("STOP"), _sign("EXIT", 0.0, 0.0, 0.2, 0.2)]
+    senses = Senses(rgb, word_map=lambda word: word_mask(signs, word, (40, 80)))
+    both = text_relevance(parse_text('"stop" "exit" red'), senses)
+    assert both[25, 40] > 0.9 and both[3, 5] > 0.9 and both[3, 60] == 0
+    assert not text_relevance(parse_text('"stop" blue'), senses).any()
+    with pytest.raises(ValueError, match="no word map"):
+        text_relevance(parse_text('"stop"'), Senses(rgb))
+
+
+# ---- regions
+
+
+def test_region_from_text() -> None:
+    region = parse_region(" 10, 20.5,30,40", 1.5)
+    assert region == RegionQuery((10, 20.5, 30, 40), 1.5)
+    assert region.label == "region 10,20.5,30,40 at 1.5 s"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1,2,3", "1,2,3,4,5", "a,b,c,d", "1;2;3;4", "nan,0,1,1", "0,0,inf,1", "0,0,0,5", "0,0,5,-1"]
+)
+def test_malformed_region(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="write x,y,w,h"):
+        parse_region(text)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_region_time_must_be_a_time(seconds: float) -> None:
+    with pytest.raises(InvalidSetting, match="--region-at"):
+        parse_region("0,0,1,1", seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["100,0,10,10", "-20,0,10,10", "0,0,102,10", "0,-2,10,10", "99,49,10,10", "-0.5,0,0.5,9"]
+)
+def test_region_outside_the_frame(text: str) -> None:
+    with pytest.raises(RegionOutsideFrame, match="100x50") as caught:
+        parse_region(text).checked((100, 50))
+    assert text.replace(" ", "") in str(caught.value)
+
+
+def test_region_a_rounding_beyond_the_edge_is_cut() -> None:
+    assert parse_region("-0.5,-1,101,51.5").checked((100, 50)).xywh == (0, 0, 100, 50)
+
+
+@given(
+    st.tuples(*[st.floats(-300, 300)] * 2, *[st.floats(0.01, 300)] * 2),
+    st.tuples(st.integers(1, 200), st.integers(1, 200)),
+)
+def test_a_checked_region_lies_in_the_frame(xywh: tuple[float, float, float, float], size_wh: tuple[int, int]) -> None:
+    try:
+        x, y, w, h = RegionQuery(xywh).checked(size_wh).xywh
+    except RegionOutsideFrame:
+        x, y, w, h = xywh
+        assert x < 0 or y < 0 or x + w > size_wh[0] or y + h > size_wh[1]
+        return
+    assert x >= 0 and y >= 0 and w > 0 and h > 0
+    assert x + w <= size_wh[0] + 1e-9 and y + h <= size_wh[1] + 1e-9
+
+
+# ---- example pictures
+
+
+def _picture(height: int = 6, width: int = 9) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "ppm"])
+def test_example_is_read_exactly(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"crop.{suffix}"
+    Image.fromarray(_picture()).save(path)
+    example = load_example(path)
+    np.testing.assert_array_equal(example.rgb, _picture())
+    assert example.rgb.flags.c_contiguous
+    assert example.label == f"example crop.{suffix}"
+
+
+def test_example_is_turned_upright(tmp_path: Path) -> None:
+    path = tmp_path / "crop.png"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(_picture()).save(path, exif=exif)
+    np.testing.assert_array_equal(load_example(path).rgb, np.rot90(_picture(), -1))
+
+
+def test_transparency_takes_the_mean_of_what_is_visible(tmp_path: Path) -> None:
+    rgba = np.zeros((4, 4, 4), np.uint8)
+    rgba[..., :3] = (0, 255, 0)
+    rgba[1:3, 1:3] = (200, 40, 20, 255)
+    Image.fromarray(rgba).save(tmp_path / "cut.png")
+    assert (load_example(tmp_path / "cut.png").rgb == (200, 40, 20)).all()
+
+
+def test_wholly_transparent_example(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((4, 4, 4), np.uint8)).save(tmp_path / "none.png")
+    with pytest.raises(ExampleUnreadable, match="transparent"):
+        load_example(tmp_path / "none.png")
+
+
+def test_sixteen_bit_grey_is_scaled_and_palettes_are_resolved(tmp_path: Path) -> None:
+    Image.fromarray(np.full((3, 3), 32768, np.uint16)).save(tmp_path / "deep.png")
+    assert (load_example(tmp_path / "deep.png").rgb == 128).all()
+    Image.fromarray(np.full((3, 3, 3), (255, 0, 0), np.uint8)).convert("P").save(tmp_path / "palette.gif")
+    assert (load_example(tmp_path / "palette.gif").rgb == (255, 0, 0)).all()
+
+
+def test_example_of_one_pixel(tmp_path: Path) -> None:
+    Image.fromarray(np.full((1, 1, 3), 7, np.uint8)).save(tmp_path / "dot.png")
+    assert load_example(tmp_path / "dot.png").rgb.tolist() == [[[7, 7, 7]]]
+
+
+def test_example_with_too_many_pixels(tmp_path: Path) -> None:
+    Image.fromarray(_picture(20, 20)).save(tmp_path / "big.png")
+    with pytest.raises(ExampleUnreadable, match=r"20x20 pixels, the limit is 399"):
+        load_example(tmp_path / "big.png", max_pixels=399)
+
+
+def test_unreadable_examples(tmp_path: Path) -> None:
+    with pytest.raises(ExampleUnreadable, match="no such file"):
+        load_example(tmp_path / "missing.png")
+    (tmp_path / "words.png").write_text("not a picture")
+    with pytest.raises(ExampleUnreadable, match="cannot be read as a picture"):
+        load_example(tmp_path / "words.png")
+    with pytest.raises(ExampleUnreadable):
+        load_example(tmp_path)
+    Image.fromarray(_picture(64, 64)).save(tmp_path / "whole.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:2000])
+    with pytest.raises(ExampleUnreadable):
+        load_example(tmp_path / "cut.png")
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpeg", "webp", "gif", "tiff"])
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_examples_are_read_or_refused_and_nothing_else(tmp_path: Path, suffix: str) -> None:
+    Image.fromarray(_picture(20, 20)).save(tmp_path / f"whole.{suffix}")
+    whole = (tmp_path / f"whole.{suffix}").read_bytes()
+    random = np.random.default_rng(3)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in random.integers(0, min(len(damaged), 400), 4):
+            damaged[place] = random.integers(256)
+        (tmp_path / "damaged").write_bytes(damaged)
+        try:
+            load_example(tmp_path / "damaged", max_pixels=1_000_000)
+        except ExampleUnreadable:
+            refused += 1
+    assert refused
+
+
+def test_formats_that_run_other_programs_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(_picture()).save(tmp_path / "crop.eps")
+    with pytest.raises(ExampleUnreadable):
+        load_example(tmp_path / "crop.eps")

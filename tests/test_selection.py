@@ -1,0 +1,149 @@
+"""Properties of choosing under a budget, for every strategy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_stream.errors import BudgetError
+from arr_stream.relevance.attending import allocate_tokens
+from arr_stream.selection.budget import budget_tokens
+from arr_stream.selection.cascade import best_of_region, candidates, regions_of_cells
+from arr_stream.selection.novelty import SeenCells
+from arr_stream.selection.strategies import QUOTAS, choose_by_region, split_regions
+from arr_stream.types import Grid
+
+GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
+
+
+def _scene(hw: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, max(1, min(hw[0] * hw[1] // 3, 20)), hw).astype(np.int32)
+    return labels, rng.random(hw, np.float32)
+
+
+@given(GRIDS, st.integers(0, 99), st.data())
+def test_topk_fills_the_budget_with_distinct_cells(hw: tuple[int, int], seed: int, data: st.DataObject) -> None:
+    _, score = _scene(hw, seed)
+    tokens = data.draw(st.integers(1, score.size))
+    coarse = data.draw(st.integers(0, tokens))
+    chosen = allocate_tokens(score, np.ones(hw, bool), tokens, coarse)
+    assert len(chosen) == tokens
+    assert len({(r, c, v) for r, c, v in zip(chosen.rows, chosen.columns, chosen.level, strict=True)}) == tokens
+    assert (chosen.level > 0).sum() <= coarse
+    assert (np.diff(chosen.score) <= 0).all()
+
+
+def test_topk_without_coarse_cells_takes_the_best() -> None:
+    _, score = _scene((6, 8), 3)
+    chosen = allocate_tokens(score, np.ones(score.shape, bool), 10, 0)
+    np.testing.assert_array_equal(chosen.score, np.sort(score.ravel())[::-1][:10])
+
+
+def test_a_question_answered_in_few_cells_leaves_tokens_for_context() -> None:
+    score = np.full((8, 12), 0.05, np.float32)
+    score[2:4, 3:6] = 0.9
+    chosen = allocate_tokens(score, np.ones(score.shape, bool), 20, 4)
+    fine = chosen.level == 0
+    assert {(2, 3), (3, 5)} <= set(zip(chosen.rows[fine].tolist(), chosen.columns[fine].tolist(), strict=True))
+    assert 0 < (~fine).sum() <= 4
+    peaked = np.where(score > 0.5, score, 0.0).astype(np.float32)
+    assert (allocate_tokens(peaked, np.ones(score.shape, bool), 6, 4).level == 0).all()
+
+
+@pytest.mark.parametrize("strategy", sorted(QUOTAS))
+@given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
+def test_strategies_by_region_fill_the_budget(strategy: str, hw: tuple[int, int], seed: int, share: float) -> None:
+    labels, score = _scene(hw, seed)
+    tokens = max(1, int(share * score.size))
+    regions = regions_of_cells(labels)
+    importance = best_of_region(score.ravel(), regions)
+    chosen = choose_by_region(strategy, score, regions, importance, tokens)
+    assert len(chosen) == tokens
+    assert len(set(zip(chosen.rows.tolist(), chosen.columns.tolist(), strict=True))) == tokens
+
+
+def test_tiers_show_every_region_while_tokens_last() -> None:
+    labels = np.arange(20, dtype=np.int32).reshape(4, 5).repeat(2, axis=0).repeat(2, axis=1)
+    score = np.random.default_rng(0).random(labels.shape, np.float32)
+    regions = regions_of_cells(labels)
+    chosen = choose_by_region("tiers", score, regions, best_of_region(score.ravel(), regions), 25)
+    assert len(set(labels[chosen.rows, chosen.columns].tolist())) == 20
+
+
+def test_canonical_splits_regions_until_each_has_its_share() -> None:
+    labels = np.zeros((20, 20), np.int32)
+    split = split_regions(labels, 91)
+    assert len(np.unique(split)) == 91
+    regions = regions_of_cells(split)
+    chosen = choose_by_region("canonical", np.ones((20, 20), np.float32), regions, np.ones(91, np.float32), 273)
+    assert len(chosen) == 273
+    assert set(np.bincount(regions.member[chosen.rows * 20 + chosen.columns]).tolist()) == {3}
+
+
+@given(GRIDS, st.integers(0, 99), st.data())
+def test_cascade_gives_enough_candidates_and_keeps_what_is_relevant(
+    hw: tuple[int, int], seed: int, data: st.DataObject
+) -> None:
+    labels, relevance = _scene(hw, seed)
+    relevance = np.where(relevance > 0.8, relevance, 0.0).astype(np.float32).ravel()
+    tokens = data.draw(st.integers(1, labels.size))
+    regions = regions_of_cells(labels)
+    region_score = best_of_region(relevance, regions)
+    edge_distance = np.random.default_rng(seed).random(labels.size).astype(np.float32) * 0.1
+    chosen = candidates(regions, region_score, relevance, edge_distance, keep=3, tokens=tokens)
+    assert len(chosen) >= tokens
+    assert (np.diff(chosen) > 0).all()
+    assert set(np.flatnonzero(relevance > 0).tolist()) <= set(chosen.tolist())
+
+
+def test_the_seat_of_a_ring_lies_on_the_ring() -> None:
+    labels = np.zeros((5, 5), np.int32)
+    labels[1:4, 1:4] = 1
+    regions = regions_of_cells(labels)
+    assert labels.ravel()[regions.seat].tolist() == [0, 1]
+    assert regions.seat[1] == 12
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("auto", 273), ("40", 40), ("10%", 100), ("100%", 1000), ("0.01%", 1)])
+def test_budgets(text: str, tokens: int) -> None:
+    assert budget_tokens(text, 1000) == tokens
+
+
+def test_the_default_budget_fits_a_small_grid() -> None:
+    assert budget_tokens("auto", 6) == 6
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "1001", "0%", "101%", "many", "", "nan%", "1e3"])
+def test_impossible_budgets_are_refused(text: str) -> None:
+    with pytest.raises(BudgetError, match="budget"):
+        budget_tokens(text, 1000)
+
+
+def test_a_cell_is_new_until_sent_and_again_when_it_changes() -> None:
+    seen = SeenCells(Grid.for_size((128, 64)))
+    picture = np.random.default_rng(0).integers(0, 255, (8, 16), np.uint8)
+    everything = allocate_tokens(np.ones((2, 4), np.float32), np.ones((2, 4), bool), 8, 0)
+    assert seen.send(everything, picture).all()
+    assert not seen.send(everything, picture).any()
+    changed = picture.copy()
+    changed[:4, 4:8] = 255 - changed[:4, 4:8]
+    fresh = seen.send(everything, changed)
+    assert list(zip(everything.rows[fresh], everything.columns[fresh], strict=True)) == [(0, 1)]
+    seen.forget()
+    assert seen.send(everything, changed).all()
+
+
+def test_a_cell_seen_coarsely_is_new_in_detail() -> None:
+    seen = SeenCells(Grid.for_size((128, 128)))
+    picture = np.zeros((16, 16), np.uint8)
+    score = np.full((4, 4), 0.5, np.float32)
+    score[0, 0] = 1
+    mixed = allocate_tokens(score, np.ones((4, 4), bool), 2, 1)
+    assert sorted(mixed.level.tolist()) == [0, 2]
+    assert seen.send(mixed, picture).all()
+    assert not seen.send(mixed, picture).any()
+    fine = allocate_tokens(score, np.ones((4, 4), bool), 3, 0)
+    assert seen.send(fine, picture).tolist() == [False, True, True]

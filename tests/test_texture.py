@@ -1,0 +1,101 @@
+"""The contract of the texture: sampling equals the dense tensor, for every channel, level and device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_stream.texture import CHANNEL_INDEX, CHANNELS, EMBEDDING
+from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
+from tests.textures import HEIGHT, WIDTH, random_texture
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")],
+    ),
+]
+LINEAR = [c.index for c in CHANNELS if c.interpolation == "linear"]
+
+
+def test_the_table_is_the_public_contract() -> None:
+    assert [c.index for c in CHANNELS] == list(range(40))
+    assert len({c.name for c in CHANNELS}) == 40
+    expected = {"red": 0, "eccentricity": 5, "motion": 10, "cluster": 13, "text": 16, "boundary": 17}
+    expected |= {"previous_relevance": 34, "fixation": 36, "attention": 37, "attention_history": 38, "gaze": 39}
+    assert {name: CHANNEL_INDEX[name] for name in expected} == expected
+    assert [c.name for c in CHANNELS][EMBEDDING] == [f"embedding_{i}" for i in range(16)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("channel", CHANNELS, ids=lambda c: c.name)
+def test_sampling_equals_the_dense_tensor(channel, device: str) -> None:
+    texture = random_texture().to(device)
+    dense = texture.dense()[channel.index]
+    points = torch.rand(300, 2) * torch.tensor([WIDTH, HEIGHT])
+    sampled = texture.sample(points, channels=[channel.index])[:, 0]
+    torch.testing.assert_close(sampled, dense[points[:, 1].long(), points[:, 0].long()], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("level", range(CELL_LEVEL + 1))
+def test_mip_levels_are_means_of_the_dense_tensor(level: int, device: str) -> None:
+    texture = random_texture(1).to(device)
+    mip, dense = texture.mip(level), texture.dense()
+    assert mip.shape == (40, HEIGHT >> level, WIDTH >> level)
+    pooled = torch.nn.functional.avg_pool2d(dense[None], 1 << level)[0]
+    torch.testing.assert_close(mip[LINEAR], pooled[LINEAR], rtol=0, atol=2e-5)
+    points = torch.rand(100, 2) * torch.tensor([WIDTH, HEIGHT])
+    cell = (points / (1 << level)).long()
+    torch.testing.assert_close(texture.sample(points, level), mip[:, cell[:, 1], cell[:, 0]].T, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_devices_agree(device: str) -> None:
+    here = random_texture(2)
+    torch.testing.assert_close(here.to(device).dense().cpu(), here.dense(), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("level", range(CELL_LEVEL + 1))
+def test_ids_are_never_mixed(level: int) -> None:
+    texture = random_texture(3)
+    ids = set(texture.plane("cluster").ravel().tolist())
+    assert set(texture.mip(level, [CHANNEL_INDEX["cluster"]]).ravel().tolist()) <= ids
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(-50, 250, allow_nan=False), st.floats(-50, 250, allow_nan=False), st.integers(0, CELL_LEVEL))
+def test_points_outside_read_the_nearest_pixel(x: float, y: float, level: int) -> None:
+    texture = random_texture(4)
+    inside = [min(max(x, 0), WIDTH - 1e-3), min(max(y, 0), HEIGHT - 1e-3)]
+    near, far = texture.sample(torch.tensor([inside, [x, y]], dtype=torch.float64), level)
+    torch.testing.assert_close(near, far)
+
+
+def test_planes_are_made_when_first_read_and_once() -> None:
+    made = []
+
+    def lazily() -> Plane:
+        made.append(1)
+        return Plane(16, torch.zeros(1, 24, 32))
+
+    eager = random_texture()
+    texture = Texture((WIDTH, HEIGHT), {**eager.planes, 16: lazily})
+    texture.mip(CELL_LEVEL, [CHANNEL_INDEX["red"]])
+    assert not made
+    texture.dense()
+    texture.plane("text")
+    assert made == [1]
+
+
+def test_sizes_must_be_whole_cells() -> None:
+    with pytest.raises(ValueError, match="whole cells"):
+        Texture((100, 96), {})
+
+
+def test_levels_beyond_a_cell_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 to 5"):
+        random_texture().mip(6)
