@@ -220,9 +220,8 @@ class Pipeline:
         motion = np.zeros(state.cache.reduced_hw(8), np.float32)
         if flow is not None:
             state.cache.advance(flow)
-            coarse = flow.resized(state.cache.reduced_hw(8))
-            camera_px = camera_flow(coarse.offset_px, coarse.confidence)
-            motion = cv2.max(independent_motion(coarse.offset_px, camera_px), coarse.residual)
+            camera_px = camera_flow(flow.offset_px, flow.confidence)
+            motion = cv2.max(independent_motion(flow.offset_px, camera_px), flow.residual)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
             bump = splat(points, state.cache.reduced_hw(8)) if len(points) else None

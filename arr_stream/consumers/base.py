@@ -124,7 +124,9 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise OutputUnwritable(f"{folder}: is not a folder", remedy="choose another place for the output")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputUnwritable(f"{folder}: cannot be written to", remedy="check its permissions or choose another place")
+        raise OutputUnwritable(
+            f"{folder}: cannot be written to", remedy="check its permissions or choose another place"
+        )
 
 
 def make_parent(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +11,16 @@ import numpy.typing as npt
 from arr_stream.consumers.typeface import Colour
 from arr_stream.types import ByteArray, IntArray, PatchSet
 
-SCORE_COLOURS: tuple[Colour, ...] = ((58, 124, 204), (46, 172, 196), (98, 201, 142), (214, 206, 76), (255, 186, 59), (255, 122, 64))
+Number = TypeVar("Number", bound="np.number[Any]")
+
+SCORE_COLOURS: tuple[Colour, ...] = (
+    (58, 124, 204),
+    (46, 172, 196),
+    (98, 201, 142),
+    (214, 206, 76),
+    (255, 186, 59),
+    (255, 122, 64),
+)
 """Outline of fine cells by score, lowest to highest."""
 
 _COARSE: Colour = (150, 160, 176)
@@ -18,8 +29,8 @@ _COARSE: Colour = (150, 160, 176)
 def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
     """A copy of a picture with the choice drawn on it.
 
-    Fine cells keep their brightness and share one outline a region, coloured by score; coarse cells are half-way bright,
-    with marked corners; the rest is dimmed.
+    Fine cells keep their brightness and share one outline a region, coloured by score; coarse cells are half-way
+    bright, with marked corners; the rest is dimmed.
 
     Args:
         rgb: `[H, W, 3]`; any size, such as a thumbnail of the frame.
@@ -31,7 +42,7 @@ def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
-    picture: ByteArray = cv2.convertScaleAbs(rgb, alpha=dim)
+    picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=dim), dtype=np.uint8)
     stroke = stroke_px(height)
     fine = patches.level == 0
     coarse = list(_boxes(patches, ~fine, xs, ys))
@@ -142,21 +153,18 @@ def centred(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
 
 def grey_of(rgb: ByteArray) -> ByteArray:
     """`[H, W, 3]` of the picture's lightness, a ground to lay colours on."""
-    grey: ByteArray = cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
-    return grey
+    return np.asarray(cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), dtype=np.uint8)
 
 
-def enlarged(picture: npt.NDArray[np.generic], size_wh: tuple[int, int], *, smooth: bool) -> npt.NDArray[np.generic]:
+def enlarged(picture: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: bool) -> npt.NDArray[Number]:
     """A map brought to a picture's size; ids and masks are not `smooth`."""
     if picture.shape[1::-1] == size_wh:
         return picture
     method = cv2.INTER_LINEAR if smooth else cv2.INTER_NEAREST
-    resized: npt.NDArray[np.generic] = cv2.resize(picture, size_wh, interpolation=method)
-    return resized
+    values: Any = picture
+    return np.asarray(cv2.resize(values, size_wh, interpolation=method), dtype=picture.dtype)
 
 
 def heat_over(rgb: ByteArray, colours: ByteArray, strength: float) -> ByteArray:
     """Colours blended over the grey picture."""
-    blended: ByteArray = cv2.addWeighted(grey_of(rgb), 1.0 - strength, colours, strength, 0.0)
-    return blended
-
+    return np.asarray(cv2.addWeighted(grey_of(rgb), 1.0 - strength, colours, strength, 0.0), dtype=np.uint8)

@@ -10,7 +10,15 @@ import numpy.typing as npt
 
 from arr_stream.types import ByteArray, FloatArray, IntArray
 
-_DIVERGING = ((33, 102, 172), (103, 169, 207), (209, 229, 240), (247, 247, 247), (253, 219, 199), (239, 138, 98), (178, 24, 43))
+_DIVERGING = (
+    (33, 102, 172),
+    (103, 169, 207),
+    (209, 229, 240),
+    (247, 247, 247),
+    (253, 219, 199),
+    (239, 138, 98),
+    (178, 24, 43),
+)
 """ColorBrewer's RdBu, blue below zero and red above."""
 
 
@@ -30,13 +38,13 @@ def table(name: str) -> ByteArray:
 def coloured(values: npt.NDArray[np.floating], low: float, high: float, name: str) -> ByteArray:
     """`[h, w, 3]` RGB of `[h, w]` values, `low` and below to `high` and above; what is not a number counts as `low`."""
     scaled = (np.nan_to_num(values, nan=low) - low) * (255.0 / (high - low))
-    return table(name)[np.clip(scaled.round(), 0, 255).astype(np.uint8)]
+    return np.asarray(table(name)[np.clip(scaled.round(), 0, 255).astype(np.uint8)])
 
 
 def id_colours(ids: IntArray) -> ByteArray:
     """`[..., 3]` RGB of ids: the same id has the same colour in every frame, near ids have distant ones."""
     count = max(256, int(ids.max(initial=0)) + 1)
-    return _id_table(1 << (count - 1).bit_length())[np.maximum(ids, 0)]
+    return np.asarray(_id_table(1 << (count - 1).bit_length())[np.maximum(ids, 0)])
 
 
 @functools.lru_cache(maxsize=8)

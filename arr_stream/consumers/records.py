@@ -71,9 +71,7 @@ class Header(_Record):
         cls, grid: Grid, *, source: str, query: JsonValue, budget_tokens: int, config: dict[str, JsonValue]
     ) -> Header:
         """The header of a run whose first frame has this grid."""
-        return cls(
-            source=source, query=query, budget_tokens=budget_tokens, config=config, **_geometry(grid)
-        )
+        return cls(source=source, query=query, budget_tokens=budget_tokens, config=config, **_geometry(grid))
 
 
 class FrameRecord(_Record):
@@ -157,7 +155,7 @@ class Records:
     def _open(self) -> None:
         make_parent(self.path)
         # A regular file that appeared since the check is not overwritten; pipes and devices are there already.
-        fresh = os.O_TRUNC if self._force or self.path.exists() and not self.path.is_file() else os.O_EXCL
+        fresh = os.O_TRUNC if self._force or (self.path.exists() and not self.path.is_file()) else os.O_EXCL
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | fresh
         with writing(self.path):
             self._descriptor = os.open(self.path, flags, 0o666)
@@ -290,7 +288,9 @@ def _parsed(kind: type[Kind], record: dict[str, Any], where: str) -> Kind:
     except ValidationError as exc:
         first = exc.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise EvaluationDataError(f"{where}: {key}: {first['msg'].lower()}", remedy="was it written by arr-stream?") from exc
+        raise EvaluationDataError(
+            f"{where}: {key}: {first['msg'].lower()}", remedy="was it written by arr-stream?"
+        ) from exc
 
 
 def _geometry(grid: Grid) -> dict[str, Any]:

@@ -22,7 +22,7 @@ INK: Colour = (17, 19, 23)
 
 @functools.lru_cache(maxsize=32)
 def font(size_px: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which matplotlib brings along: many scripts, and digits of one width, so that numbers do not jitter."""
+    """DejaVu Sans, which matplotlib brings along: many scripts, and digits of one width that do not jitter."""
     spec = importlib.util.find_spec("matplotlib")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("matplotlib, which brings the font, is not installed")
@@ -32,7 +32,7 @@ def font(size_px: int, bold: bool = False) -> ImageFont.FreeTypeFont:
 
 @functools.lru_cache(maxsize=1024)
 def mask(text: str, size_px: int, bold: bool = False) -> npt.NDArray[np.uint16]:
-    """Coverage `[h, w, 1]` in 0 to 256 of one line of text; `h` depends on the size alone, so that lines share a baseline."""
+    """Coverage `[h, w, 1]` in 0 to 256 of one line of text; all lines of a size are equally high."""
     face = font(size_px, bold)
     ascent, descent = face.getmetrics()
     image = Image.new("L", (max(1, int(np.ceil(face.getlength(text)))), ascent + descent))
@@ -45,10 +45,12 @@ def mask(text: str, size_px: int, bold: bool = False) -> npt.NDArray[np.uint16]:
 
 def width_px(text: str, size_px: int, bold: bool = False) -> int:
     """How wide `draw` makes it."""
-    return mask(text, size_px, bold).shape[1]
+    return int(mask(text, size_px, bold).shape[1])
 
 
-def draw(picture: ByteArray, text: str, xy: tuple[int, int], size_px: int, colour: Colour, bold: bool = False) -> int:
+def draw(
+    picture: ByteArray, text: str, xy: tuple[int, int], size_px: int, colour: Colour, *, bold: bool = False
+) -> int:
     """Write one line of text into `picture` `[H, W, 3]`, its top left corner at `xy`, cut at the picture's edges.
 
     Returns:
@@ -57,7 +59,7 @@ def draw(picture: ByteArray, text: str, xy: tuple[int, int], size_px: int, colou
     coverage = mask(text, size_px, bold)
     x, y = xy
     blend(picture, coverage, x, y, colour)
-    return x + coverage.shape[1]
+    return x + int(coverage.shape[1])
 
 
 def blend(picture: ByteArray, coverage: npt.NDArray[np.uint16], x: int, y: int, colour: Colour) -> None:

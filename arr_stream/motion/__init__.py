@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 def _dis(preset: str) -> FlowEstimator:
     from arr_stream.motion.dis import DisFlow
 
-    return DisFlow(preset)
+    # DIS ultrafast searches at an eighth of the texture's size; a finer raster would only be interpolated.
+    return DisFlow(preset, raster_divisor=4)
 
 
 def _codec(preset: str) -> FlowEstimator:
     from arr_stream.motion.codec import CodecFlow
 
-    return CodecFlow()
+    return CodecFlow(raster_divisor=4)
 
 
 FLOWS: dict[str, Callable[..., FlowEstimator]] = {"dis": _dis, "codec": _codec}

@@ -22,10 +22,10 @@ def _design(hw: tuple[int, int]) -> FloatArray:
     return np.stack([column.ravel() for column in columns], axis=1)
 
 
-def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 4) -> FloatArray:
+def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> FloatArray:
     """The affine flow that most places agree on.
 
-    Iteratively reweighted least squares with Cauchy weights on every `step`-th place, so that a moving object of less
+    Iteratively reweighted least squares with Cauchy weights on every `step`-th place each way, so that a moving object of less
     than half the picture does not pull the fit.
 
     Args:
@@ -42,12 +42,13 @@ def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 4) -> 
     observed = np.ascontiguousarray(offset_px[ys, xs]).reshape(-1, 2)
     trust = np.ascontiguousarray(weight[ys, xs]).reshape(-1) + np.float32(1e-3)
     # Start from the median, which no minority can move.
+    middle = len(observed) // 2
     parameters = np.zeros((3, 2), np.float32)
-    parameters[0] = np.median(observed, axis=0)
+    parameters[0] = np.partition(observed, middle, axis=0)[middle]
     for _ in range(_ROUNDS):
         residual = observed - design @ parameters
         squared = np.einsum("nc,nc->n", residual, residual)
-        scale = max(float(np.median(squared)), _TOLERANCE_PX**2)
+        scale = max(float(np.partition(squared, middle)[middle]), _TOLERANCE_PX**2)
         weights = trust / (1 + squared / np.float32(scale))
         normal = design.T @ (design * weights[:, None]) + np.eye(3, dtype=np.float32) * 1e-4
         parameters = np.linalg.solve(normal, design.T @ (observed * weights[:, None])).astype(np.float32)

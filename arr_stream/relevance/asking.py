@@ -63,7 +63,8 @@ class Scene:
         """`[h, w]`: where what the keyframe knew can be carried here."""
         if self.keyframe is None:
             return np.zeros(self.shape, bool)
-        trusted: Mask = self.keyframe.flow.confidence >= self.trust
+        confidence = cv2.resize(self.keyframe.flow.confidence, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
+        trusted: Mask = confidence.reshape(self.shape) >= self.trust
         return trusted
 
     def word_map(self, word: str) -> FloatArray:

@@ -60,7 +60,10 @@ def allocate_tokens(score: FloatArray, eligible: npt.NDArray[np.bool_], tokens: 
         return Allocation(rows, cols, np.zeros_like(rows), flat[fine])
     span = 1 << COARSE_LEVEL
     blocks_wide = -(-columns // span)
-    block_score = _block_mean(score, fine)[blocks]
+    left = np.ones(score.shape, np.float32)
+    left.ravel()[fine] = 0
+    shown = np.maximum(_block_sum(left).ravel()[blocks], 1)
+    block_score = _block_sum(score * left).ravel()[blocks] / shown
     level = np.concatenate([np.zeros_like(rows), np.full(len(blocks), COARSE_LEVEL, np.int32)])
     rows = np.concatenate([rows, (blocks // blocks_wide * span).astype(np.int32)])
     cols = np.concatenate([cols, (blocks % blocks_wide * span).astype(np.int32)])
@@ -73,7 +76,9 @@ def _exchanges(score: FloatArray, order: IntArray, most: int) -> IntArray:
     """Blocks that are worth more than the fine cells that they replace, best first."""
     if most <= 0:
         return np.zeros(0, np.int32)
-    worth = _block_sum(_without(score, order)) * COARSE_WORTH
+    rest = score.copy()
+    rest.ravel()[order] = 0
+    worth = _block_sum(rest) * COARSE_WORTH
     blocks = np.argsort(-worth.ravel(), kind="stable")[:most].astype(np.int32)
     given_up = score.ravel()[order[::-1][: len(blocks)]]
     gains = worth.ravel()[blocks] > given_up
@@ -81,24 +86,8 @@ def _exchanges(score: FloatArray, order: IntArray, most: int) -> IntArray:
     return blocks[:count]
 
 
-def _without(score: FloatArray, chosen: IntArray) -> FloatArray:
-    rest = score.copy()
-    rest.ravel()[chosen] = 0
-    return rest
-
-
 def _block_sum(values: FloatArray) -> FloatArray:
+    """Sums over blocks of 4x4 cells; those that reach beyond the grid count what there is."""
     span = 1 << COARSE_LEVEL
-    rows, columns = values.shape
-    padded = np.pad(values, ((0, -rows % span), (0, -columns % span)))
-    sums: FloatArray = padded.reshape(padded.shape[0] // span, span, -1, span).sum(axis=(1, 3))
-    return sums
-
-
-def _block_mean(score: FloatArray, fine: IntArray) -> FloatArray:
-    """`[blocks]` mean score of what each block shows beyond the fine cells."""
-    left = np.ones_like(score)
-    left.ravel()[fine] = 0
-    counts = _block_sum(left).ravel()
-    means: FloatArray = (_block_sum(score * left).ravel() / np.maximum(counts, 1)).astype(np.float32)
-    return means
+    sums: FloatArray = np.add.reduceat(values, np.arange(0, values.shape[0], span), axis=0)
+    return np.add.reduceat(sums, np.arange(0, values.shape[1], span), axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +43,12 @@ class Regions:
 
 def regions_of_cells(cluster_of_cell: IntArray) -> Regions:
     """Regions from the cluster id of every cell, `[gh, gw]`."""
-    columns = cluster_of_cell.shape[1]
-    ids, member, sizes = np.unique(cluster_of_cell.ravel(), return_inverse=True, return_counts=True)
-    cell = np.arange(member.size)
-    y, x = cell // columns, cell % columns
+    labels = cluster_of_cell.ravel()
+    counts = np.bincount(labels)
+    ids = np.flatnonzero(counts)
+    sizes = counts[ids]
+    member = (np.cumsum(counts > 0) - 1)[labels]
+    y, x = _coordinates(cluster_of_cell.shape)
     mean_x = np.bincount(member, x) / sizes
     mean_y = np.bincount(member, y) / sizes
     squared = (x - mean_x[member]) ** 2 + (y - mean_y[member]) ** 2
@@ -60,6 +63,13 @@ def regions_of_cells(cluster_of_cell: IntArray) -> Regions:
         nearness.astype(np.float32),
         sizes.astype(np.int32),
     )
+
+
+@lru_cache(maxsize=8)
+def _coordinates(hw: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Row and column of every cell, row by row."""
+    y, x = np.divmod(np.arange(hw[0] * hw[1]), hw[1])
+    return y, x
 
 
 def best_of_region(values: FloatArray, regions: Regions) -> FloatArray:

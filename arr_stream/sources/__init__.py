@@ -44,8 +44,8 @@ def open_source(
 ) -> Source:
     """Open whatever `spec` names and read its first frame.
 
-    A folder or glob is read as pictures, a file that ends like a picture as one, anything else as media. A file of exactly
-    the given name comes before a glob.
+    A folder or glob is read as pictures, a file that ends like a picture as one, anything else as media. A file of
+    exactly the given name comes before a glob.
 
     Args:
         spec: A file, a folder, a glob, or a `file://` URL.

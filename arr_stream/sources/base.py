@@ -24,7 +24,7 @@ class SourceInfo:
         pixel_aspect: Width of an upright pixel over its height; 1.0 where nothing is said.
         average_fps: Frames a second of the source, before stride; None where it is not known.
         duration_seconds: Length of the whole source; None where the container does not say.
-        num_frames: Estimate of the frames that will be delivered, after start, end, stride and the limit; headers may lie.
+        num_frames: Estimate of the frames to be delivered, after start, end, stride and the limit; headers may lie.
         codec: Name of the decoder, or of the picture format.
         has_audio: The container holds at least one audio stream.
         rotation_degrees: Clockwise turn, 0, 90, 180 or 270, that made the decoded frames upright.

@@ -15,11 +15,12 @@ from av.video.stream import VideoStream
 from arr_stream.errors import NoFrames, NotAMediaFile, NoVideoStream
 
 # Formats whose content names other files or addresses to open, devices, and text shown as pictures.
-_REFUSED_FORMATS = frozenset(
-    "alsa avisynth concat dash dvdvideo fbdev hls image2 imf kmsgrab lavfi libcdio microdvd mlv rtp rtsp sap sdp tty"
-    " v4l2 vapoursynth video4linux2,v4l2 vobsub webm_dash_manifest x11grab xcbgrab oss sndio pulse jack"
-    " bin adf idf xbin".split()
-)
+_REFERRING = {"avisynth", "concat", "dash", "hls", "image2", "imf", "mlv", "rtp", "rtsp", "sap", "sdp", "vapoursynth"}
+_REFERRING |= {"vobsub", "webm_dash_manifest"}
+_DEVICES = {"alsa", "dvdvideo", "fbdev", "jack", "kmsgrab", "lavfi", "libcdio", "oss", "pulse", "sndio"}
+_DEVICES |= {"video4linux2,v4l2", "x11grab", "xcbgrab"}
+_TEXT = {"adf", "bin", "idf", "tty", "xbin"}
+_REFUSED_FORMATS = _REFERRING | _DEVICES | _TEXT
 _COVER = Disposition.attached_pic | Disposition.timed_thumbnails
 
 
@@ -38,8 +39,8 @@ class Media:
 def open_media(path: Path, name: str) -> Media:
     """Open a file, and nothing but this file.
 
-    FFmpeg reads through the file handle it is given and is allowed no protocol at all, so that a playlist or a container
-    with references cannot reach another file or an address.
+    FFmpeg reads through the file handle it is given and is allowed no protocol at all, so that a playlist or a
+    container with references cannot reach another file or an address.
 
     Raises:
         NotAMediaFile: FFmpeg cannot open it, or it may not be read.

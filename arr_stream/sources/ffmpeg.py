@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import av
 import av.error
 import numpy as np
 from av.packet import Packet
-from av.sidedata.sidedata import Type
+from av.sidedata.sidedata import SideData
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 
 from arr_stream.errors import NoFrames, SourceDamaged, SourceTooLarge
 from arr_stream.sources.base import OnePass, SourceInfo, SourceStats
@@ -21,7 +23,7 @@ from arr_stream.sources.upright import Orientation
 from arr_stream.sources.vectors import EXPORT_OPTIONS, exported_vectors, is_intra, require_export
 from arr_stream.types import Frame
 
-_ANIMATIONS = {"gif", "apng", "webp_pipe"}
+_ANIMATIONS = {"gif", "apng"}
 
 # A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
@@ -88,6 +90,8 @@ class FfmpegSource(OnePass):
         self._check_size(context.width, context.height)
         context.thread_type = "AUTO"
         if self._motion_vectors:
+            # With frame threads FFmpeg exports other vectors of B-frames on every run.
+            context.thread_type = "SLICE"
             context.options = EXPORT_OPTIONS
 
     def _release(self) -> None:
@@ -98,7 +102,7 @@ class FfmpegSource(OnePass):
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:
             raise SourceTooLarge(
-                f"{self._name}: {width}x{height} is {width * height} pixels a frame, at most {self._max_pixels} are allowed",
+                f"{self._name}: {width}x{height} are {width * height} pixels, at most {self._max_pixels} are allowed",
                 remedy="raise source.max_pixels or scale the video down",
             )
 
@@ -153,7 +157,7 @@ class FfmpegSource(OnePass):
     def _timed(self, zero_ticks: int | None) -> tuple[Clock, Timed]:
         self.stats = SourceStats()
         self._damage = None
-        clock = Clock(self._stream.time_base, self._average_fps(), self.stats, zero_ticks=zero_ticks)
+        clock = Clock(self._tick, self._average_fps(), self.stats, zero_ticks=zero_ticks)
         return clock, clock.times(self._pictures())
 
     def _pictures(self) -> Iterator[VideoFrame]:
@@ -170,20 +174,19 @@ class FfmpegSource(OnePass):
                 continue
             for picture in pictures:
                 self._pictures_seen += 1
-                if not picture.is_corrupt:
-                    sound, self._damage = True, None if not sound else self._damage
-                elif sound:
-                    self.stats.concealed_frames += 1
+                self.stats.concealed_frames += sound and picture.is_corrupt
+                if not sound and not picture.is_corrupt:
+                    sound, self._damage = True, None
                 yield picture
 
-    def _packets(self) -> Iterator[Packet | None]:
+    def _packets(self) -> Iterator[Packet[VideoStream] | None]:
         """Packets of the stream, then None to drain the decoder.
 
-        A packet that the demuxer marks as cut short is decoded only where others follow. At the end of a truncated file it
-        would fail, and with frame threads take sound pictures along that the decoder still holds.
+        A packet that the demuxer marks as cut short is decoded only where others follow. At the end of a truncated file
+        it would fail, and with frame threads take sound pictures along that the decoder still holds.
         """
         demuxed = self._container.demux(self._stream)
-        cut_short: Packet | None = None
+        cut_short: Packet[VideoStream] | None = None
         while True:
             try:
                 packet = next(demuxed, None)
@@ -228,8 +231,10 @@ class FfmpegSource(OnePass):
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
-        matrix = picture.side_data.get(Type.DISPLAYMATRIX)
-        orientation = Orientation() if matrix is None else Orientation.from_display_matrix(bytes(matrix))
+        matrix = picture.side_data.get("DISPLAYMATRIX")
+        orientation = Orientation()
+        if isinstance(matrix, SideData):
+            orientation = Orientation.from_display_matrix(bytes(matrix))
         if index == 0:
             self._orientation = orientation
         # One thread: for pictures of usual size, swscale's own threads cost more than they save.
@@ -241,8 +246,8 @@ class FfmpegSource(OnePass):
         return Frame(index, seconds, rgb, vectors, is_intra(picture))
 
     @property
-    def _tick(self) -> float:
-        return float(self._stream.time_base)
+    def _tick(self) -> Fraction:
+        return self._stream.time_base or Fraction(1, av.time_base)
 
     def _average_fps(self) -> float | None:
         rate = self._stream.average_rate
@@ -250,7 +255,7 @@ class FfmpegSource(OnePass):
 
     def _duration_seconds(self) -> float | None:
         if self._stream.duration:
-            return self._stream.duration * self._tick
+            return float(self._stream.duration * self._tick)
         return self._container.duration / av.time_base if self._container.duration else None
 
     def _describe(self, first: Frame, clock: Clock) -> SourceInfo:
@@ -271,7 +276,7 @@ class FfmpegSource(OnePass):
             rotation_degrees=self._orientation.rotation_degrees,
             video_streams=self._streams,
             path=self._path,
-            start_offset_seconds=(clock.zero_ticks or 0) * self._tick,
+            start_offset_seconds=float((clock.zero_ticks or 0) * self._tick),
         )
 
 

@@ -15,7 +15,7 @@ from arr_stream.sources.span import Span
 from arr_stream.types import ByteArray, Frame
 
 # No format that runs a program (EPS) or opens other files.
-_FORMATS = ("BMP", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+_FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class ImagesSource(OnePass):

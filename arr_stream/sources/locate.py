@@ -81,7 +81,8 @@ def pictures_matching(pattern: str) -> list[Path]:
     Raises:
         NoImages: There are none.
     """
-    found = [Path(match) for match in glob.glob(pattern, recursive=True)]
+    # Path.glob takes no absolute pattern.
+    found = [Path(match) for match in glob.glob(pattern, recursive=True)]  # noqa: PTH207
     pictures = [path for path in found if is_picture(path) and path.is_file()]
     if not pictures:
         what = f"matches {len(found)} files, but no picture" if found else "matches nothing"

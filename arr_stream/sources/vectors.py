@@ -9,7 +9,6 @@ import av.error
 import numpy as np
 import numpy.typing as npt
 from av.sidedata.motionvectors import MotionVectors
-from av.sidedata.sidedata import Type
 from av.video.frame import PictureType, VideoFrame
 
 from arr_stream.errors import MotionVectorsUnavailable
@@ -26,7 +25,7 @@ _PROBE_FRAMES = 64
 
 def exported_vectors(picture: VideoFrame) -> npt.NDArray[Any] | None:
     """A copy of the vectors, `[N]` with PyAV's fields, or None; the picture's memory is not held."""
-    found = picture.side_data.get(Type.MOTION_VECTORS)
+    found = picture.side_data.get("MOTION_VECTORS")
     return np.array(found.to_ndarray()) if isinstance(found, MotionVectors) else None
 
 
@@ -40,8 +39,8 @@ def is_intra(picture: VideoFrame) -> bool | None:
 def require_export(path: Path, name: str, video_stream: int | None) -> None:
     """Decode the beginning until it is known whether this decoder exports motion vectors.
 
-    Known means: a frame has some, or eight frames that refer to others have none, or there is no frame among the first
-    64 that refers to another.
+    Known means: a frame has some, or eight frames that refer to others have none, or no frame among the first 64 refers
+    to another. A file of one frame is let pass.
 
     Raises:
         MotionVectorsUnavailable: It does not.
@@ -67,7 +66,7 @@ def require_export(path: Path, name: str, video_stream: int | None) -> None:
             inter += is_intra(picture) is False
     finally:
         media.close()
-    if ended and not inter and not context.codec.intra_only:
+    if ended and seen <= 1:
         return
     what = "exports no motion vectors" if inter else "codes every frame by itself, so that there are no motion vectors"
     raise MotionVectorsUnavailable(f"{name}: {codec} {what}", remedy="use --set motion.flow=dis")

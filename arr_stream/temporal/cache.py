@@ -23,7 +23,7 @@ class KeyframeInUse:
 
     Args:
         result: What generation found on frame `result.index`.
-        flow: From the present frame back to that frame, at a quarter of the texture's size.
+        flow: From the present frame back to that frame, at an eighth of the texture's size.
     """
 
     result: KeyframeResult
@@ -67,7 +67,7 @@ class TemporalCache:
 
     def requested(self, index: int) -> None:
         """Generation was asked for on the present frame."""
-        self._requests[index] = Flow.still(self.reduced_hw(4))
+        self._requests[index] = Flow.still(self.reduced_hw(8))
 
     def adopt(self, result: KeyframeResult) -> bool:
         """Use a result from now on, carried to the present; False when it belongs to a scene that is gone."""
@@ -93,9 +93,9 @@ class TemporalCache:
 
     @property
     def confidence(self) -> FloatArray:
-        """`[H/4, W/4]` trust in what is carried from the keyframe; 0 before the first one."""
+        """`[H/8, W/8]` trust in what is carried from the keyframe; 0 before the first one."""
         if self.keyframe is None:
-            return np.zeros(self.reduced_hw(4), np.float32)
+            return np.zeros(self.reduced_hw(8), np.float32)
         return self.keyframe.flow.confidence
 
     def remember(self, name: str, value: FloatArray) -> None:

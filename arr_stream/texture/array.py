@@ -41,6 +41,7 @@ class Plane:
     first: int
     data: Tensor
     scale: float = 1.0
+    _mips: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
 
     @property
     def channels(self) -> range:
@@ -54,6 +55,33 @@ class Plane:
         """True float32 values of stored ones."""
         data = data.to(torch.float32)
         return data if self.scale == 1.0 else data * self.scale
+
+    def mip(self, texture_wh: tuple[int, int], level: int) -> Tensor:
+        """`[C, H >> level, W >> level]`; small levels are kept, so a plane that serves many frames makes them once."""
+        key = (*texture_wh, level)
+        kept = self._mips.get(key)
+        if kept is not None:
+            return kept
+        values = self._reduce(texture_wh, level)
+        if level >= _PYRAMID_FROM_LEVEL:
+            self._mips[key] = values
+        return values
+
+    def _reduce(self, texture_wh: tuple[int, int], level: int) -> Tensor:
+        width, height = texture_wh
+        _, rows, columns = self.data.shape
+        device = self.data.device
+        if self.nearest:
+            row = nearest_index(rows, height, level, device)
+            column = nearest_index(columns, width, level, device)
+            return self.values(self.data[:, row[:, None], column])
+        if level == 0:
+            source = self.values(self.data)[None]
+            return functional.interpolate(source, size=(height, width), mode="bilinear", align_corners=False)[0]
+        down = linear_matrix(rows, height, level, device)
+        across = linear_matrix(columns, width, level, device)
+        reduced = (down @ self.data.to(torch.float32)) @ across.T
+        return reduced if self.scale == 1.0 else reduced * self.scale
 
 
 LazyPlane = Callable[[], Plane]
@@ -70,7 +98,6 @@ class Texture:
 
     texture_wh: tuple[int, int]
     planes: dict[int, Plane | LazyPlane]
-    _mips: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         width, height = self.texture_wh
@@ -115,7 +142,7 @@ class Texture:
         width, height = self.texture_wh
         out = torch.empty(len(wanted), height >> level, width >> level, device=self.device)
         for plane, rows, columns in self._groups(wanted):
-            out[columns] = self._mip_plane(plane, level)[rows]
+            out[columns] = plane.mip(self.texture_wh, level)[rows]
         return out
 
     def dense(self) -> Tensor:
@@ -160,7 +187,7 @@ class Texture:
 
     def _sample_plane(self, plane: Plane, x: Tensor, y: Tensor, level: int) -> Tensor:
         if level >= _PYRAMID_FROM_LEVEL:
-            return self._mip_plane(plane, level)[:, y, x]
+            return plane.mip(self.texture_wh, level)[:, y, x]
         width, height = self.texture_wh
         _, rows, columns = plane.data.shape
         if plane.nearest:
@@ -182,24 +209,3 @@ class Texture:
                 )
                 total += upper.lerp(lower, down[j])
         return total / (step * step)
-
-    def _mip_plane(self, plane: Plane, level: int) -> Tensor:
-        kept = self._mips.get((plane.first, level))
-        if kept is not None:
-            return kept
-        width, height = self.texture_wh
-        _, rows, columns = plane.data.shape
-        if plane.nearest:
-            row = nearest_index(rows, height, level, self.device)
-            column = nearest_index(columns, width, level, self.device)
-            values = plane.values(plane.data[:, row[:, None], column])
-        elif level == 0:
-            source = plane.values(plane.data)[None]
-            values = functional.interpolate(source, size=(height, width), mode="bilinear", align_corners=False)[0]
-        else:
-            down = linear_matrix(rows, height, level, self.device)
-            across = linear_matrix(columns, width, level, self.device)
-            values = down @ (plane.values(plane.data) @ across.T)
-        if level >= _PYRAMID_FROM_LEVEL:
-            self._mips[plane.first, level] = values
-        return values

@@ -1,0 +1,179 @@
+"""The annotated video: what the pipeline chose, drawn on the frames, at their own times, with the source's sound."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Protocol
+
+from arr_stream.config import Settings, VideoSettings
+from arr_stream.consumers import typeface
+from arr_stream.consumers.audio import SourceAudio
+from arr_stream.consumers.base import Outcome, make_parent, prepare_output
+from arr_stream.consumers.mp4 import Mp4Writer
+from arr_stream.consumers.overlay import centred, draw_box, draw_patches
+from arr_stream.consumers.strip import Strip
+from arr_stream.consumers.views import check_view, render
+from arr_stream.errors import OutputError, OutputUnwritable
+from arr_stream.types import ByteArray, Frame, PatchSet
+
+_SUFFIXES = (".mp4", ".m4v", ".mov")
+_USUAL_FPS = 25.0
+_REGION_SHOWN_SECONDS = 1.5
+
+
+class VideoSource(Protocol):
+    """What the video must know of its source; `arr_stream.sources.SourceInfo` has it all."""
+
+    @property
+    def path(self) -> Path | None: ...
+    @property
+    def has_audio(self) -> bool: ...
+    @property
+    def start_offset_seconds(self) -> float: ...
+    @property
+    def average_fps(self) -> float | None: ...
+    @property
+    def pixel_aspect(self) -> float: ...
+
+
+class AnnotatedVideo:
+    """Writes an MP4 (H.264, yuv420p) that browsers play.
+
+    Frames keep their own times, so that uneven ones stay uneven. The file grows under a partial name and gets its own
+    name when it is closed; after an error what was written so far is kept.
+
+    Args:
+        path: Where to; ends in .mp4, .m4v or .mov.
+        size_wh: Size of the first frame in pixels; frames of another size are fitted into it.
+        source: Where the frames come from, for sound, frame rate and pixel shape.
+        view: What to show, see `arr_stream.consumers.views`.
+        settings: Quality, and how dark the rest is.
+        force: Replace a file that exists.
+        audio: Keep the source's sound.
+        start_seconds, end_seconds: The range of the source that was asked for; `start_seconds` is 0.0 in the output.
+        asked: What was asked for, for the strip.
+        region_xyxy: A query's region in source pixels, shown for a moment from `region_at_seconds` on.
+
+    Attributes:
+        notices: One-line messages, such as why sound is missing; complete after `close`.
+
+    Raises:
+        InvalidSetting: There is no such view.
+        OutputExists: The file exists and `force` is not set.
+        OutputUnwritable: It cannot be written, or its name is not one of an MP4.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        size_wh: tuple[int, int],
+        source: VideoSource,
+        view: str = "patches",
+        settings: VideoSettings | None = None,
+        force: bool = False,
+        audio: bool = True,
+        start_seconds: float = 0.0,
+        end_seconds: float | None = None,
+        asked: str | None = None,
+        region_xyxy: tuple[float, float, float, float] | None = None,
+        region_at_seconds: float = 0.0,
+    ) -> None:
+        self.view = check_view(view)
+        if Path(path).suffix.lower() not in _SUFFIXES:
+            raise OutputUnwritable(
+                f"{path}: videos are written as MP4", remedy=f"end the name in {', '.join(_SUFFIXES)}"
+            )
+        self.path = prepare_output(path, force)
+        self.notices: list[str] = []
+        self._size_wh, self._source, self._settings = size_wh, source, settings or Settings().video
+        self._force, self._with_audio = force, audio and source.has_audio
+        self._start, self._end = start_seconds, math.inf if end_seconds is None else end_seconds
+        self._strip = Strip(asked)
+        self._region, self._region_at = region_xyxy, region_at_seconds
+        self._writer: Mp4Writer | None = None
+        self._audio: SourceAudio | None = None
+        self._closed = False
+
+    @property
+    def frames(self) -> int:
+        """Frames written so far."""
+        return self._writer.frames if self._writer else 0
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        """Draw one frame and encode it.
+
+        Raises:
+            DiskFull, OutputUnwritable, EncodingFailed: See `arr_stream.errors`; what was written before stays.
+        """
+        if self._closed:
+            raise ValueError(f"{self.path}: closed, and given another frame")
+        picture = self.draw(frame, patches)
+        writer = self._writer or self._open(frame.pts_seconds)
+        writer.write(picture, frame.pts_seconds - self._start)
+        if self._audio is not None:
+            with writer.encoding():
+                self._audio.advance(writer.last_seconds)
+
+    def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
+        """The annotated picture, `[H, W, 3]` uint8 of the video's size; `frame` stays as it is."""
+        if self.view == "patches":
+            picture = draw_patches(frame.rgb, patches, self._settings.dim)
+        else:
+            picture = render(self.view, frame, patches)
+        if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
+            draw_box(picture, self._region, typeface.WHITE)
+        if frame.size_wh != self._size_wh:
+            picture = centred(picture, self._size_wh)
+        self._strip.draw(picture, patches)
+        return picture
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        """Finish the file and give it its name.
+
+        Raises:
+            DiskFull, OutputUnwritable, EncodingFailed: Not after `failed`, when the cause is known already.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            self._finish(writer, whole=not failed)
+        except OutputError:
+            writer.salvage(force=self._force)
+            if not failed:
+                raise
+        else:
+            writer.publish(force=self._force)
+
+    def _open(self, first_pts_seconds: float) -> Mp4Writer:
+        make_parent(self.path)
+        self._start = min(self._start, first_pts_seconds)
+        self._writer = Mp4Writer(
+            self.path,
+            size_wh=self._size_wh,
+            settings=self._settings,
+            frame_seconds=1.0 / (self._source.average_fps or _USUAL_FPS),
+            pixel_aspect=self._source.pixel_aspect or 1.0,
+        )
+        if self._with_audio and self._source.path is not None:
+            origin = self._source.start_offset_seconds + self._start
+            self._audio = SourceAudio(self._writer.container, self._source.path, origin_seconds=origin)
+        return self._writer
+
+    def _finish(self, writer: Mp4Writer, *, whole: bool) -> None:
+        audio = self._audio
+        try:
+            if audio is not None:
+                end = min(writer.end_seconds, self._end - self._start)
+                with writer.encoding():
+                    audio.finish(last_seconds=writer.last_seconds, end_seconds=end, whole=whole)
+        finally:
+            if audio is not None:
+                self.notices += audio.notices
+                audio.close()
+            writer.finish()

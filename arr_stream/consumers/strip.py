@@ -1,0 +1,110 @@
+"""The strip at the foot of an annotated picture: tokens, keyframe, confidence, latency, and what was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+
+from arr_stream.consumers import typeface
+from arr_stream.consumers.base import redact_url, total_ms
+from arr_stream.consumers.typeface import ACCENT, GREY, WHITE, Colour
+from arr_stream.types import ByteArray, PatchSet
+
+MIN_HEIGHT_PX = 160
+"""Below this the strip would hide more than it tells, and is left out."""
+
+_GLOW_FRAMES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    text: str
+    colour: Colour
+    bold: bool = False
+    gap: float = 0.35
+    """Room before it, in font sizes."""
+
+
+class Strip:
+    """Draws the strip; remembers the last keyframe's reason from frame to frame.
+
+    Args:
+        asked: What was asked for, shown at the right where there is room; None for nothing.
+    """
+
+    def __init__(self, asked: str | None = None) -> None:
+        self._asked = redact_url(" ".join(asked.split())) if asked else None
+        self._reason: str | None = None
+
+    def draw(self, picture: ByteArray, patches: PatchSet) -> None:
+        """Write onto the foot of `picture` `[H, W, 3]`, in place."""
+        if patches.keyframe:
+            self._reason = patches.refresh_reason
+        height, width = picture.shape[:2]
+        size = font_px(width, height)
+        if not size:
+            return
+        band = picture[height - round(size * 1.85) :]
+        band[...] = cv2.convertScaleAbs(band, alpha=0.26, beta=5)
+        left = round(size * 0.7)
+        y = (band.shape[0] - typeface.mask("0", size).shape[0]) // 2
+        for terse in (False, True):
+            pieces = self._pieces(patches, terse)
+            if left * 2 + _width(pieces, size) <= width or terse:
+                break
+        x = left
+        for piece in pieces:
+            x += round(piece.gap * size)
+            x = typeface.draw(band, piece.text, (x, y), size, piece.colour, bold=piece.bold)
+        self._draw_asked(band, size, x + round(size * 1.5), y)
+
+    def _pieces(self, patches: PatchSet, terse: bool) -> list[_Piece]:
+        age = patches.keyframe_age
+        glow = 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES)
+        wide = 0.5 if terse else 1.4
+        confidence = max(0.0, min(1.0, patches.confidence))
+        pieces = [_Piece(f"{len(patches)}", WHITE, True, 0.0), _Piece(f"/{patches.grid.cells}", GREY, gap=0.0)]
+        if not terse:
+            pieces.append(_Piece("tokens", GREY))
+        pieces += [_Piece("◆", _mix(GREY, ACCENT, glow), gap=wide), _Piece(f"+{age}", WHITE, True, 0.25)]
+        if not terse and self._reason:
+            pieces.append(_Piece(self._reason, _mix(GREY, ACCENT, glow)))
+        if not terse:
+            pieces.append(_Piece("confidence", GREY, gap=wide))
+        pieces.append(_Piece(f"{confidence:.2f}", _trust_colour(confidence), True, wide if terse else 0.35))
+        if patches.latency_ms:
+            pieces.append(_Piece(f"{total_ms(patches.latency_ms):.1f}", WHITE, True, wide))
+            pieces.append(_Piece("ms", GREY, gap=0.25))
+        return pieces
+
+    def _draw_asked(self, band: ByteArray, size: int, start: int, y: int) -> None:
+        if not self._asked:
+            return
+        room = band.shape[1] - round(size * 0.7) - start
+        text = typeface.fitted(self._asked, size, room)
+        typeface.draw(band, text, (band.shape[1] - round(size * 0.7) - typeface.width_px(text, size), y), size, ACCENT)
+
+
+def font_px(width: int, height: int) -> int:
+    """Font size for a picture of this size, 0 where nothing readable fits."""
+    if height < MIN_HEIGHT_PX or width < MIN_HEIGHT_PX:
+        return 0
+    return max(11, min(round(height * 0.0245), round(width / 40)))
+
+
+def _width(pieces: list[_Piece], size: int) -> int:
+    return sum(round(piece.gap * size) + typeface.width_px(piece.text, size, piece.bold) for piece in pieces)
+
+
+def _mix(low: Colour, high: Colour, share: float) -> Colour:
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
+    return red, green, blue
+
+
+def _trust_colour(confidence: float) -> Colour:
+    """From red through amber to white: low trust should be seen."""
+    warn, alarm = (255, 196, 61), (255, 96, 84)
+    if confidence >= 0.5:
+        return _mix(warn, WHITE, (confidence - 0.5) * 2)
+    return _mix(alarm, warn, confidence * 2)

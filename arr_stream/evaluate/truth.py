@@ -1,0 +1,247 @@
+"""Exact ground truth of a generated clip: whose pixel it is, and where it was in the frame before.
+
+A generated scene is a stack of flat layers. The file holds, for each pixel of each frame, the layer that is seen there,
+and for each layer and frame the affine map from the layer's own pixels to the frame's. Masks and backward flow of any
+frame follow without estimation.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.types import ByteArray, FloatArray
+
+BoolArray = npt.NDArray[np.bool_]
+DoubleArray = npt.NDArray[np.float64]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TruthWord:
+    """A word on a layer.
+
+    Args:
+        text: What is written.
+        layer: Index of the layer that carries it.
+        corners_xy: `[4, 2]`, corners of its box in pixels of the layer.
+    """
+
+    text: str
+    layer: int
+    corners_xy: DoubleArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedWord:
+    """A word in every frame.
+
+    Args:
+        text: What is written.
+        object_id: The object that carries it, 0 for the background.
+        polygons_xy: `[T, 4, 2]`, its corners in pixels of the frame, NaN where it is absent. It may be hidden behind
+            something or lie outside the frame; `visible` says.
+        boxes_xyxy: `[T, 4]`, the upright boxes around them.
+        visible: `[T]`, share of the polygon's pixels that is in the frame and not hidden.
+    """
+
+    text: str
+    object_id: int
+    polygons_xy: DoubleArray
+    boxes_xyxy: DoubleArray
+    visible: DoubleArray
+
+
+@dataclass(frozen=True, eq=False)
+class SceneTruth:
+    """Everything known about a generated clip of `T` frames and `L` layers.
+
+    Args:
+        fps: Frames a second.
+        labels: `[T, H, W]` uint8, 1 + the layer that is seen at a pixel.
+        affines: `[T, L, 2, 3]`, layer pixels to frame pixels (pixel centres on whole numbers), NaN while absent.
+        layer_names: `[L]`.
+        layer_objects: `[L]`, object that each layer is a part of, 0 for the background.
+        object_names: Names of objects 1, 2, ...
+        words: What is written on which layer.
+    """
+
+    fps: float
+    labels: ByteArray
+    affines: DoubleArray
+    layer_names: tuple[str, ...]
+    layer_objects: tuple[int, ...]
+    object_names: tuple[str, ...]
+    words: tuple[TruthWord, ...] = ()
+
+    def __post_init__(self) -> None:
+        frames, layers = len(self.labels), len(self.layer_names)
+        if self.affines.shape != (frames, layers, 2, 3) or len(self.layer_objects) != layers:
+            raise ValueError(f"affines {self.affines.shape} do not fit {frames} frames of {layers} layers")
+        if self.labels.size and not 1 <= int(self.labels.min()) <= int(self.labels.max()) <= layers:
+            raise ValueError(f"labels must be 1 to {layers}")
+
+    @property
+    def frames(self) -> int:
+        return len(self.labels)
+
+    @property
+    def size_wh(self) -> tuple[int, int]:
+        return self.labels.shape[2], self.labels.shape[1]
+
+    def object_id(self, name: str) -> int:
+        """Number of a named object, from 1.
+
+        Raises:
+            EvaluationDataError: There is none of that name.
+        """
+        if name not in self.object_names:
+            raise EvaluationDataError(f"no object {name!r} in this clip", remedy=f"it has {', '.join(self.object_names)}")
+        return self.object_names.index(name) + 1
+
+    def object_map(self, frame: int) -> ByteArray:
+        """`[H, W]` uint8: 0 for the background, else the number of the object that is seen."""
+        lookup = np.array([0, *self.layer_objects], np.uint8)
+        return np.asarray(lookup[self.labels[frame]], np.uint8)
+
+    def mask(self, object_id: int, frame: int) -> BoolArray:
+        """`[H, W]`, the visible part of an object in one frame."""
+        return np.asarray(self.object_map(frame) == object_id)
+
+    def masks(self, object_id: int) -> BoolArray:
+        """`[T, H, W]`, the visible part of an object in every frame."""
+        return np.stack([self.mask(object_id, frame) for frame in range(self.frames)])
+
+    def backward_flow(self, frame: int) -> tuple[FloatArray, BoolArray]:
+        """Where each pixel was in the frame before.
+
+        Returns:
+            `[H, W, 2]` float32 in px: the pixel at `p` was at `p + flow[p]`. NaN where it was hidden or outside.
+            `[H, W]` bool: where it was seen.
+
+        Raises:
+            ValueError: `frame` has none before it.
+        """
+        if not 1 <= frame < self.frames:
+            raise ValueError(f"frame {frame} has no frame before it: allowed are 1 to {self.frames - 1}")
+        seen, before = self.labels[frame], self.labels[frame - 1]
+        height, width = seen.shape
+        y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+        there = _chained(self.affines[frame - 1], self.affines[frame])[seen.astype(np.intp) - 1]
+        u = there[..., 0, 0] * x + there[..., 0, 1] * y + there[..., 0, 2]
+        v = there[..., 1, 0] * x + there[..., 1, 1] * y + there[..., 1, 2]
+        with np.errstate(invalid="ignore"):
+            inside = (u > -0.5) & (u < width - 0.5) & (v > -0.5) & (v < height - 0.5)
+        column = np.rint(np.where(inside, u, 0)).astype(np.intp)
+        row = np.rint(np.where(inside, v, 0)).astype(np.intp)
+        valid = inside & (before[row, column] == seen)
+        flow = np.stack([u - x, v - y], axis=-1)
+        return np.where(valid[..., None], flow, np.nan).astype(np.float32), valid
+
+    @cached_property
+    def placed_words(self) -> tuple[PlacedWord, ...]:
+        """Every word with its place in every frame."""
+        return tuple(self._place(word) for word in self.words)
+
+    def _place(self, word: TruthWord) -> PlacedWord:
+        corners = np.concatenate([word.corners_xy, np.ones((4, 1))], axis=1)
+        polygons = np.einsum("tij,kj->tki", self.affines[:, word.layer], corners)
+        boxes = np.concatenate([polygons.min(axis=1), polygons.max(axis=1)], axis=1)
+        visible = np.array([self._visible(word.layer, p, frame) for frame, p in enumerate(polygons)])
+        return PlacedWord(word.text, self.layer_objects[word.layer], polygons, boxes, visible)
+
+    def _visible(self, layer: int, polygon_xy: DoubleArray, frame: int) -> float:
+        if np.isnan(polygon_xy).any():
+            return 0.0
+        x0, y0 = np.floor(polygon_xy.min(axis=0)).astype(int)
+        x1, y1 = np.ceil(polygon_xy.max(axis=0)).astype(int) + 1
+        y, x = np.mgrid[y0:y1, x0:x1]
+        inside = _inside(polygon_xy, x, y)
+        width, height = self.size_wh
+        framed = inside & (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        seen = self.labels[frame][y[framed], x[framed]] == layer + 1
+        return float(seen.sum() / max(1, inside.sum()))
+
+
+def save_truth(path: Path, truth: SceneTruth) -> None:
+    """Writes a truth file (`.npz`); the same truth always gives the same bytes."""
+    facts = {
+        "version": _VERSION,
+        "fps": truth.fps,
+        "layer_names": truth.layer_names,
+        "layer_objects": truth.layer_objects,
+        "object_names": truth.object_names,
+        "words": [[word.text, word.layer, word.corners_xy.tolist()] for word in truth.words],
+    }
+    # Most labels repeat those of the frame before, so what changed compresses far better than what is.
+    changes = truth.labels.copy()
+    changes[1:] ^= truth.labels[:-1]
+    arrays = {
+        "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
+        "label_changes": changes,
+        "affines": truth.affines,
+    }
+    # numpy's own writer is given a clock; entries of a fixed date keep the file the same from run to run.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w") as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def load_truth(path: Path) -> SceneTruth:
+    """Reads a truth file.
+
+    Raises:
+        EvaluationDataError: It is missing, or no truth file of a version that is known here.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            facts: Mapping[str, Any] = json.loads(archive["facts"].tobytes())
+            if facts["version"] != _VERSION:
+                raise EvaluationDataError(f"{path}: truth of version {facts['version']}, known is {_VERSION}")
+            return SceneTruth(
+                fps=float(facts["fps"]),
+                labels=np.bitwise_xor.accumulate(archive["label_changes"], axis=0),
+                affines=archive["affines"],
+                layer_names=tuple(facts["layer_names"]),
+                layer_objects=tuple(facts["layer_objects"]),
+                object_names=tuple(facts["object_names"]),
+                words=tuple(TruthWord(text, layer, np.array(corners)) for text, layer, corners in facts["words"]),
+            )
+    except FileNotFoundError as exc:
+        raise EvaluationDataError(f"{path}: no such truth file", remedy="scripts/make_sample_videos.py makes them") from exc
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as exc:
+        raise EvaluationDataError(f"{path}: not a truth file: {exc}", remedy="make it anew") from exc
+
+
+def _chained(before: DoubleArray, now: DoubleArray) -> DoubleArray:
+    """`[L, 2, 3]` maps from pixels of this frame to pixels of the one before, NaN for layers absent in either."""
+    bottom = np.broadcast_to(np.array([0.0, 0.0, 1.0]), (len(now), 1, 3))
+    square = np.concatenate([now, bottom], axis=1)
+    absent = np.isnan(now).any(axis=(1, 2)) | np.isnan(before).any(axis=(1, 2))
+    square[absent] = np.eye(3)
+    chained = np.concatenate([before, bottom], axis=1) @ np.linalg.inv(square)
+    chained[absent] = np.nan
+    return np.asarray(chained[:, :2])
+
+
+def _inside(polygon_xy: DoubleArray, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> BoolArray:
+    """Which points lie in a convex polygon, whichever way round it is given."""
+    ahead = np.roll(polygon_xy, -1, axis=0)
+    sides = [
+        (bx - ax) * (y - ay) - (by - ay) * (x - ax) for (ax, ay), (bx, by) in zip(polygon_xy, ahead, strict=True)
+    ]
+    stack = np.stack(sides)
+    return np.asarray((stack >= 0).all(axis=0) | (stack <= 0).all(axis=0))

@@ -1,0 +1,353 @@
+"""Keyframes made in a process of their own, so that a live frame loop never waits for one.
+
+A process and not a thread: generation in a thread would share the interpreter's lock and the thread pools of OpenCV
+and onnxruntime with the frame loop, and each keyframe would be seen as a jump in latency.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+
+import arr_stream.errors
+from arr_stream.config import KeyframeSettings
+from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest
+from arr_stream.keyframes.wire import receive, send
+from arr_stream.types import KeyframeResult
+
+if TYPE_CHECKING:
+    from arr_stream.keyframes.worker_main import Refused
+
+Reply = TypeVar("Reply")
+
+_STANDARD_FACTORY = "arr_stream.keyframes.worker_main:standard_generator"
+_START_TIMEOUT_SECONDS = 120.0
+_BACKOFF_SECONDS = 0.5
+_LONGEST_BACKOFF_SECONDS = 30.0
+_JOIN_SECONDS = 2.0
+_STDERR_TAIL_BYTES = 4000
+
+
+class KeyframeWorker:
+    """A `KeyframeProvider` that generates in a child process, one request at a time.
+
+    Neither `submit` nor `collect` waits: a thread starts the process, moves pictures and results, and replaces a
+    process that died or was stopped because it took too long. The first replacement follows at the next `submit`; when
+    processes go on failing, later ones wait longer and longer (`submit` says False meanwhile).
+
+    Args:
+        settings: What the factory is given; values that JSON can say.
+        factory: `module:function`; called in the process with the settings and `threads`, gives a `KeyframeGenerator`.
+        timeout_seconds: A generation that takes longer is stopped and reported.
+        threads: Threads of the process's pools (OpenCV, OpenMP, onnxruntime).
+        nice: How far the process's priority is lowered, where the system has such a thing.
+
+    Attributes:
+        ready: Set once the first start is over: models are loaded, or it failed (`wait_ready` raises then).
+    """
+
+    def __init__(
+        self,
+        settings: KeyframeSettings | Mapping[str, Any],
+        *,
+        factory: str = _STANDARD_FACTORY,
+        timeout_seconds: float = 30.0,
+        threads: int = 1,
+        nice: int = 15,
+    ) -> None:
+        values = settings.model_dump(mode="json") if isinstance(settings, KeyframeSettings) else dict(settings)
+        self._command = _command(values, factory, threads, nice)
+        self._environment = _environment(threads)
+        self._timeout_seconds = timeout_seconds
+        self._inbox: queue.SimpleQueue[KeyframeRequest | None] = queue.SimpleQueue()
+        self._arrived: deque[KeyframeResult | KeyframeFailure] = deque()
+        self._lock = threading.Lock()
+        self._busy = False
+        self._closed = False
+        self._process: _Process | None = None
+        self._losses = 0
+        self._not_before_seconds = 0.0
+        self.ready = threading.Event()
+        self._start_error: ArrStreamError | None = None
+        self._thread = threading.Thread(target=self._serve, name="keyframe-worker", daemon=True)
+        self._thread.start()
+
+    def wait_ready(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the first start is over; False when it is still going on after `timeout_seconds`.
+
+        Raises:
+            BackendUnavailable: A package or weights are missing.
+            KeyframeFailed: The process could not start.
+        """
+        if not self.ready.wait(timeout_seconds):
+            return False
+        if self._start_error is not None:
+            raise self._start_error
+        return True
+
+    def submit(self, request: KeyframeRequest) -> bool:
+        """Ask for a keyframe; its picture must not be written to afterwards.
+
+        Returns:
+            False when another is under way, after repeated failures for a while, and once closed.
+        """
+        with self._lock:
+            if self._closed or self._busy or time.monotonic() < self._not_before_seconds:
+                return False
+            self._busy = True
+        self._inbox.put(request)
+        return True
+
+    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
+        arrived: list[KeyframeResult | KeyframeFailure] = []
+        while self._arrived:
+            arrived.append(self._arrived.popleft())
+        return arrived
+
+    def close(self) -> None:
+        """End process and thread, in the middle of a generation too; at most about two seconds."""
+        with self._lock:
+            self._closed = True
+            process = self._process
+        if process is not None:
+            process.kill()
+        self._inbox.put(None)
+        self._thread.join(_JOIN_SECONDS)
+
+    def __enter__(self) -> KeyframeWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        """The thread: first start, then one request after the other until closed."""
+        if hasattr(signal, "pthread_sigmask"):
+            # Inherited by the process: Ctrl-C cannot reach it before it has arranged to ignore it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._first_start()
+            while (request := self._inbox.get()) is not None:
+                outcome = self._answer(request)
+                with self._lock:
+                    self._arrived.append(outcome)
+                    self._busy = False
+        finally:
+            self._discard()
+
+    def _first_start(self) -> None:
+        try:
+            self._running()
+        except ArrStreamError as exc:
+            self._start_error = exc
+            self._discard()
+        finally:
+            self.ready.set()
+
+    def _answer(self, request: KeyframeRequest) -> KeyframeResult | KeyframeFailure:
+        index = request.frame.index
+        try:
+            reply = self._running().ask(_without_vectors(request), self._timeout_seconds)
+        except Exception as exc:
+            # Whatever went wrong, the thread lives on: its end would leave the provider busy for ever.
+            self._discard()
+            self._back_off()
+            if isinstance(exc, _Lost):
+                return KeyframeFailure(index, str(exc), exc.details)
+            return KeyframeFailure(index, f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc())
+        self._losses = 0
+        self._start_error = None
+        return reply
+
+    def _running(self) -> _Process:
+        """The process, started when there is none or it has ended since."""
+        if self._process is not None and self._process.alive:
+            return self._process
+        self._discard()
+        process = _Process(self._command, self._environment)
+        with self._lock:
+            self._process = process
+            if self._closed:
+                process.kill()
+        process.wait_ready(_START_TIMEOUT_SECONDS)
+        return process
+
+    def _back_off(self) -> None:
+        self._losses += 1
+        if self._losses > 1:
+            pause = min(_LONGEST_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2.0 ** (self._losses - 2))
+            with self._lock:
+                self._not_before_seconds = time.monotonic() + pause
+
+    def _discard(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+
+class _Lost(KeyframeFailed):
+    """The process ended or was stopped; `details` is what it last wrote to standard error."""
+
+    def __init__(self, message: str, details: str) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class _Process:
+    """One child process and its pipes, used from one thread except for `kill`."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        # A file and not a pipe: nobody need read it for the process to go on, and it is there after a crash.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._popen = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=environment
+            )
+        except OSError as exc:
+            self._stderr.close()
+            raise KeyframeFailed(f"keyframe worker: {command[0]} does not start: {exc}") from exc
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait for the models.
+
+        Raises:
+            ArrStreamError: The error that the factory raised, or that the process ended.
+        """
+        # Imported late: `python -m ...worker_main` warns when importing the package has imported it already.
+        from arr_stream.keyframes.worker_main import Refused
+
+        reply = self._within(timeout_seconds, "starting", lambda: receive(self._replies))
+        if isinstance(reply, Refused):
+            raise _as_error(reply)
+
+    def ask(self, request: KeyframeRequest, timeout_seconds: float) -> KeyframeResult | KeyframeFailure:
+        """One request, one reply.
+
+        Raises:
+            KeyframeFailed: The process ended, or took longer and was killed.
+        """
+
+        def exchange() -> KeyframeResult | KeyframeFailure:
+            send(self._requests, request)
+            return cast("KeyframeResult | KeyframeFailure", receive(self._replies))
+
+        return self._within(timeout_seconds, "generating", exchange)
+
+    def kill(self) -> None:
+        """Stop at once; whoever waits for a reply is told that there will be none."""
+        self._popen.kill()
+
+    def end(self) -> None:
+        """Stop, and free the process entry and the pipes."""
+        self._popen.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_JOIN_SECONDS)
+        for pipe in (self._requests, self._replies, self._stderr):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    @property
+    def _requests(self) -> IO[bytes]:
+        return cast("IO[bytes]", self._popen.stdin)
+
+    @property
+    def _replies(self) -> IO[bytes]:
+        return cast("IO[bytes]", self._popen.stdout)
+
+    def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Reply]) -> Reply:
+        """Do something that waits for the process; kill it when that takes too long."""
+        deadline = _Deadline(timeout_seconds, self.kill)
+        try:
+            return work()
+        except (EOFError, OSError) as exc:
+            expired = f"took longer than {timeout_seconds:g} s and was stopped" if deadline.expired else self._ending()
+            raise _Lost(f"keyframe worker: {doing}: {expired}", self._last_words()) from exc
+        finally:
+            deadline.cancel()
+
+    def _ending(self) -> str:
+        try:
+            code = self._popen.wait(_JOIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "the process closed its pipes"
+        if code < 0:
+            return f"the process was ended by {signal.Signals(-code).name}"
+        return f"the process ended with exit code {code}"
+
+    def _last_words(self) -> str:
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - _STDERR_TAIL_BYTES))
+        return self._stderr.read().decode("utf-8", "replace").strip()
+
+
+class _Deadline:
+    """Calls `expire` after a time, unless cancelled before; afterwards `expired` tells which it was."""
+
+    def __init__(self, seconds: float, expire: Callable[[], None]) -> None:
+        self.expired = False
+        self._over = False
+        self._lock = threading.Lock()
+        self._expire = expire
+        self._timer = threading.Timer(seconds, self._fire)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._over = True
+        self._timer.cancel()
+
+    def _fire(self) -> None:
+        with self._lock:
+            if not self._over:
+                self.expired = True
+                self._expire()
+
+
+def _command(settings: Mapping[str, Any], factory: str, threads: int, nice: int) -> list[str]:
+    # -P keeps the current folder from shadowing modules; PYTHONPATH says where this process finds them.
+    program = [sys.executable, "-P", "-m", "arr_stream.keyframes.worker_main"]
+    options = ["--factory", factory, "--settings", json.dumps(settings), "--threads", str(threads), "--nice", str(nice)]
+    return program + options
+
+
+def _environment(threads: int) -> dict[str, str]:
+    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return {**os.environ, **dict.fromkeys(pools, str(threads)), "PYTHONPATH": path}
+
+
+def _without_vectors(request: KeyframeRequest) -> KeyframeRequest:
+    """Motion vectors are no use to generation and cost as much to send as a small picture."""
+    return replace(request, frame=replace(request.frame, motion_vectors=None))
+
+
+def _as_error(refused: Refused) -> ArrStreamError:
+    """The factory's error, of its own class where that is one of ours."""
+    kind = getattr(arr_stream.errors, refused.error, None)
+    if isinstance(kind, type) and issubclass(kind, ArrStreamError) and kind.__init__ is ArrStreamError.__init__:
+        return kind(refused.message, remedy=refused.remedy)
+    return _Lost(f"keyframe worker: starting: {refused.error}: {refused.message}", refused.details)

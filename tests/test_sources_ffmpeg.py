@@ -1,0 +1,387 @@
+"""Media files: what they say about themselves, and what is wrong with them."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from arr_stream.errors import (
+    MotionVectorsUnavailable,
+    NoFrames,
+    NotAMediaFile,
+    NoVideoStream,
+    SourceDamaged,
+    SourceNotFound,
+)
+from arr_stream.sources import open_source
+from arr_stream.sources.clock import Clock
+from arr_stream.types import Frame
+from tests.media import moving_frames, quadrants, write_audio, write_gif, write_video
+
+
+def read(spec: str | Path, **wish: object) -> list[Frame]:
+    with open_source(spec, **wish) as source:  # type: ignore[arg-type]
+        return list(source.frames())
+
+
+def read_until_damage(spec: Path) -> tuple[list[Frame], SourceDamaged]:
+    frames = []
+    with open_source(spec) as source, pytest.raises(SourceDamaged) as caught:
+        for frame in source.frames():
+            frames.append(frame)
+    return frames, caught.value
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_all_eight_ways_to_lie_come_out_upright(tmp_path: Path, rotation: int, mirror: bool) -> None:
+    stored = quadrants((64, 32))
+    path = write_video(tmp_path / "a.mov", [stored] * 2, rotation=rotation, mirror=mirror)
+    upright = np.rot90(stored, -rotation // 90)
+    if mirror:
+        upright = upright[:, ::-1]
+    with open_source(path) as source:
+        frames = list(source.frames())
+    assert source.info.size_wh == (upright.shape[1], upright.shape[0])
+    assert np.abs(frames[0].rgb.astype(int) - upright).mean() < 6
+    if not mirror:
+        assert source.info.rotation_degrees == rotation
+
+
+def test_pixel_aspect_turns_with_the_picture(tmp_path: Path) -> None:
+    frames = moving_frames(2)
+    flat = write_video(tmp_path / "a.mp4", frames, pixel_aspect=Fraction(4, 3))
+    turned = write_video(tmp_path / "b.mp4", frames, pixel_aspect=Fraction(4, 3), rotation=90)
+    with open_source(flat) as one, open_source(turned) as other:
+        assert one.info.pixel_aspect == pytest.approx(4 / 3)
+        assert other.info.pixel_aspect == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (33, 17), (5, 64), (314, 273)])
+def test_odd_sizes(tmp_path: Path, size_wh: tuple[int, int]) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_frames(3, size_wh), pix_fmt="yuv444p")
+    frames = read(path)
+    assert [frame.size_wh for frame in frames] == [size_wh] * 3
+    assert all(frame.rgb.flags.c_contiguous for frame in frames)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("matrix", ["bt709", "smpte170m"])
+def test_colour_matrix_and_range_are_respected(tmp_path: Path, matrix: str, full: bool) -> None:
+    luma, blue, red = 126, 90, 200
+    options = {"crf": "0", "x264-params": f"colormatrix={matrix}:fullrange={'on' if full else 'off'}"}
+    path = tmp_path / "a.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt, stream.options = 32, 32, "yuv444p", options
+        picture = av.VideoFrame.from_ndarray(
+            np.full((3, 32, 32), 0, np.uint8) + np.array([luma, blue, red], np.uint8)[:, None, None], format="yuv444p"
+        )
+        container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    weight_red, weight_blue = (0.2126, 0.0722) if matrix == "bt709" else (0.299, 0.114)
+    y = luma / 255 if full else (luma - 16) / 219
+    u, v = ((each - 128) / (255 if full else 224) for each in (blue, red))
+    r, b = y + 2 * (1 - weight_red) * v, y + 2 * (1 - weight_blue) * u
+    g = (y - weight_red * r - weight_blue * b) / (1 - weight_red - weight_blue)
+    expected = np.clip(np.array([r, g, b]) * 255, 0, 255)
+    np.testing.assert_allclose(read(path)[0].rgb[16, 16], expected, atol=2)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_uneven_steps_keep_their_times(tmp_path: Path, suffix: str) -> None:
+    times = [0.0, 0.04, 0.08, 0.12, 0.5, 0.54, 1.2, 1.24]
+    path = write_video(tmp_path / f"a{suffix}", moving_frames(8), fps=25, pts=times)
+    with open_source(path) as source:
+        np.testing.assert_allclose([frame.pts_seconds for frame in source.frames()], times, atol=2e-3)
+    assert source.stats.uneven_steps >= 2
+    assert source.stats.backward_jumps == 0
+
+
+def test_a_late_start_is_zero_and_its_offset_is_kept(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", moving_frames(4), pts=[5.0, 5.1, 5.2, 5.3])
+    with open_source(path) as source:
+        np.testing.assert_allclose([frame.pts_seconds for frame in source.frames()], [0, 0.1, 0.2, 0.3], atol=2e-3)
+    assert source.info.start_offset_seconds == pytest.approx(5.0)
+
+
+def test_a_late_start_keeps_its_zero_when_sought(tmp_path: Path) -> None:
+    path = write_video(
+        tmp_path / "a.mkv", moving_frames(30), pts=[5 + index / 10 for index in range(30)], options={"g": "5"}
+    )
+    frames = read(path, start_seconds=2.0)
+    np.testing.assert_allclose([frame.pts_seconds for frame in frames], np.arange(20, 30) / 10, atol=2e-3)
+
+
+@pytest.mark.parametrize("start", [0.5, 1.0, 1.93])
+def test_seeking_gives_the_same_pictures_as_reading_from_the_beginning(tmp_path: Path, start: float) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_frames(60), options={"g": "7", "bf": "2", "crf": "20"})
+    whole = [frame for frame in read(path) if frame.pts_seconds >= start - 1e-6]
+    part = read(path, start_seconds=start)
+    assert [frame.pts_seconds for frame in part] == [frame.pts_seconds for frame in whole]
+    for one, other in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(one.rgb, other.rgb)
+
+
+def test_several_video_streams(tmp_path: Path) -> None:
+    other = moving_frames(5, (64, 64), seed=3)
+    path = write_video(tmp_path / "a.mkv", moving_frames(5), more_videos=[other], audio=True)
+    with open_source(path) as first, open_source(path, video_stream=1) as second:
+        assert (first.info.size_wh, second.info.size_wh) == ((96, 64), (64, 64))
+        assert first.info.video_streams == 2
+        assert first.info.has_audio
+        assert len(list(second.frames())) == 5
+    with pytest.raises(NoVideoStream, match="0 to 1 exist"):
+        open_source(path, video_stream=2)
+
+
+def test_audio_only(tmp_path: Path) -> None:
+    with pytest.raises(NoVideoStream, match="only audio"):
+        open_source(write_audio(tmp_path / "a.m4a"))
+
+
+def test_cover_art_is_not_video(tmp_path: Path) -> None:
+    path, cover = tmp_path / "a.mka", io.BytesIO()
+    Image.fromarray(quadrants((32, 32))).save(cover, "PNG")
+    with av.open(str(path), "w", format="matroska") as container:
+        container.add_attachment("cover.png", "image/png", cover.getvalue())
+        tone = container.add_stream("aac", rate=44_100, layout="mono")
+        block = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        block.sample_rate = 44_100
+        container.mux(tone.encode(block))
+        container.mux(tone.encode(None))
+    with av.open(str(path)) as container:
+        assert container.streams.video, "the file must hold a picture for this test to mean anything"
+    with pytest.raises(NoVideoStream):
+        open_source(path)
+
+
+def test_truncated_file_keeps_every_frame_before_the_cut(tmp_path: Path) -> None:
+    whole = write_video(
+        tmp_path / "a.mp4",
+        moving_frames(40, (320, 240)),
+        options={"crf": "12"},
+        container_options={"movflags": "faststart"},
+    )
+    with av.open(str(whole)) as container:
+        ends = [packet.pos + packet.size for packet in container.demux(video=0) if packet.size]
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(whole.read_bytes()[: ends[24] + 5])
+    frames, error = read_until_damage(cut)
+    assert error.frames_read == len(frames) == 25
+    assert "25 frames" in str(error)
+    originals = read(whole)
+    for frame in frames[:20]:
+        np.testing.assert_array_equal(frame.rgb, originals[frame.index].rgb)
+
+
+def test_damage_in_the_middle_keeps_what_came_before(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_frames(40), options={"bf": "0", "g": "100", "slices": "1"})
+    originals = read(path)
+    with av.open(str(path)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    position, size = packets[20]
+    content = bytearray(path.read_bytes())
+    content[position : position + size] = b"\xff" * size
+    path.write_bytes(content)
+    frames, error = read_until_damage(path)
+    assert error.frames_read == len(frames)
+    assert error.exit_code == 15
+    assert 18 <= len(frames) <= 20
+    for frame, original in zip(frames, originals, strict=False):
+        np.testing.assert_array_equal(frame.rgb, original.rgb)
+
+
+def test_patched_up_pictures_are_delivered_and_told_of_at_the_end(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_frames(30, (320, 240)), options={"crf": "5", "bf": "0"})
+    with av.open(str(path)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    position, size = packets[10]
+    content = bytearray(path.read_bytes())
+    content[position + size // 2 : position + size // 2 + 20] = bytes(20)
+    path.write_bytes(content)
+    frames, error = read_until_damage(path)
+    assert len(frames) == error.frames_read == 30
+    assert "patched up" in str(error)
+
+
+def test_a_wrong_header_count_is_not_damage(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", moving_frames(10), codec="mpeg4")
+    content = bytearray(path.read_bytes())
+    # dwTotalFrames of the main header, and dwLength of the stream's.
+    for mark, offset in ((b"avih", 8 + 16), (b"strh", 8 + 32)):
+        at = content.index(mark) + offset
+        content[at : at + 4] = (500).to_bytes(4, "little")
+    path.write_bytes(content)
+    assert len(read(path)) == 10
+
+
+@pytest.mark.parametrize("content", [b"", b"not a video at all\n" * 50, bytes(5000), b"\x89PNG\r\n\x1a\n" + bytes(20)])
+def test_garbage_is_not_media(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(content)
+    with pytest.raises((NotAMediaFile, NoFrames)):
+        open_source(path)
+
+
+def test_text_is_not_shown_as_a_video(tmp_path: Path) -> None:
+    path = tmp_path / "readme.txt"
+    path.write_text("hello world\n" * 50)
+    with pytest.raises(NotAMediaFile):
+        open_source(path)
+
+
+PLAYLISTS = {
+    "list.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{video}\n#EXT-X-ENDLIST\n",
+    "list.mp4": "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nsecret.mp4\n#EXT-X-ENDLIST\n",
+    "list.ffconcat": "ffconcat version 1.0\nfile secret.mp4\n",
+    "concat.mp4": "ffconcat version 1.0\nfile secret.mp4\n",
+    "list.sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n",
+}
+
+
+@pytest.mark.parametrize("name", PLAYLISTS)
+def test_files_that_name_other_files_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    video = write_video(tmp_path / "secret.mp4", moving_frames(3))
+    playlist = tmp_path / name
+    playlist.write_text(PLAYLISTS[name].format(video=video))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotAMediaFile):
+        open_source(playlist)
+
+
+@pytest.mark.parametrize("name", ["-dash-.mp4", "http:a.mp4", "a%03d.mp4", "clip[1].mp4", "что.mp4", "a b.mp4"])
+def test_names_that_mean_something_elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_video(tmp_path / "plain.mp4", moving_frames(3))
+    shutil.move(tmp_path / "plain.mp4", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert len(read(name)) == 3
+
+
+def test_devices_are_refused() -> None:
+    with pytest.raises(NotAMediaFile, match="device or pipe"):
+        open_source("/dev/null")
+
+
+def test_unreadable_metadata_does_not_matter(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", moving_frames(3))
+    content = path.read_bytes()
+    assert content.count(b"Lavf") >= 1
+    path.write_bytes(content.replace(b"Lavf", b"\xff\xfe\xff\xfe"))
+    assert len(read(path)) == 3
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    write_video(tmp_path / "street.mp4", moving_frames(1))
+    with pytest.raises(SourceNotFound, match=r"did you mean .*street\.mp4"):
+        open_source(tmp_path / "steet.mp4")
+
+
+VECTOR_CODECS = {"h264": ("a.mp4", "libx264"), "mpeg4": ("a.avi", "mpeg4"), "mpeg1": ("a.mpg", "mpeg1video")}
+
+
+@pytest.mark.parametrize("kind", VECTOR_CODECS)
+def test_motion_vectors_come_with_inter_coded_frames(tmp_path: Path, kind: str) -> None:
+    name, codec = VECTOR_CODECS[kind]
+    path = write_video(tmp_path / name, moving_frames(8, (128, 96)), codec=codec, options={"g": "20"})
+    frames = read(path, motion_vectors=True)
+    assert frames[0].intra and frames[0].motion_vectors is None
+    assert any(frame.motion_vectors is not None and len(frame.motion_vectors) for frame in frames[1:])
+    plain = read(path)
+    assert all(frame.motion_vectors is None for frame in plain)
+    for one, other in zip(frames, plain, strict=True):
+        np.testing.assert_array_equal(one.rgb, other.rgb)
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_motion_vectors_turn_with_the_frame(tmp_path: Path, rotation: int) -> None:
+    shift, (width, height) = 4, (128, 96)
+    texture = np.random.default_rng(1).integers(0, 255, (height // 4, width // 2, 3), dtype=np.uint8)
+    texture = texture.repeat(4, 0).repeat(4, 1)
+    stored = [texture[:, 64 - shift * index :][:, :width] for index in range(8)]
+    options = {"bf": "0", "g": "20", "refs": "1", "preset": "medium"}
+    path = write_video(tmp_path / "a.mov", stored, rotation=rotation, options=options)
+    frames = read(path, motion_vectors=True)
+    expected = {0: (shift, 0), 90: (0, shift), 180: (-shift, 0), 270: (0, -shift)}[rotation]
+    for frame in frames[2:]:
+        vectors = frame.motion_vectors
+        assert vectors is not None
+        moved = np.stack([vectors[f"dst_{axis}"] - vectors[f"src_{axis}"] for axis in "xy"], axis=1)
+        assert tuple(np.median(moved, axis=0)) == expected
+        exact = -np.stack([vectors["motion_x"], vectors["motion_y"]], axis=1) / vectors["motion_scale"][:, None]
+        assert np.abs(exact - moved).max() <= 1
+        wide, high = frame.size_wh
+        assert vectors["dst_x"].max() <= wide and vectors["dst_y"].max() <= high
+        for axis, size, side in (("x", "w", wide), ("y", "h", high)):
+            starts = vectors[f"dst_{axis}"].astype(int) - vectors[size] // 2
+            assert starts.min() == 0 and (starts + vectors[size]).max() == side
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("a.webm", "libvpx-vp9", {}),
+        ("a.mp4", "libx265", {"x265-params": "log-level=none"}),
+        ("a.mp4", "libx264", {"g": "1"}),
+        ("a.mkv", "ffv1", {}),
+    ],
+)
+def test_decoders_without_motion_vectors_say_so_on_opening(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str]
+) -> None:
+    count = 70 if options.get("g") == "1" else 12
+    path = write_video(tmp_path / name, moving_frames(count), codec=codec, options=options)
+    with pytest.raises(MotionVectorsUnavailable, match=r"motion\.flow=dis"):
+        open_source(path, motion_vectors=True)
+    assert len(read(path)) == count
+
+
+def test_a_gif_has_no_motion_vectors(tmp_path: Path) -> None:
+    with pytest.raises(MotionVectorsUnavailable):
+        open_source(write_gif(tmp_path / "a.gif", moving_frames(12)), motion_vectors=True)
+
+
+def test_intra_marks_keyframes(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_frames(12), options={"g": "5", "bf": "0", "sc_threshold": "0"})
+    assert [frame.index for frame in read(path) if frame.intra] == [0, 5, 10]
+
+
+def test_a_size_that_changes_is_delivered_as_it_is(tmp_path: Path) -> None:
+    parts = [
+        write_video(tmp_path / f"{index}.ts", moving_frames(6, size)) for index, size in enumerate([(96, 64), (64, 48)])
+    ]
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    frames = read(joined)
+    assert [frame.size_wh for frame in frames] == [(96, 64)] * 6 + [(64, 48)] * 6
+    times = [frame.pts_seconds for frame in frames]
+    assert times == sorted(times)
+    with open_source(joined) as source:
+        list(source.frames())
+    assert source.stats.backward_jumps == 1
+
+
+def test_a_late_seek_is_tried_again_from_further_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some files' indexes lead past the start; frames of the span must not be lost for it."""
+    path = write_video(tmp_path / "a.mp4", moving_frames(60), options={"g": "10"})
+    expected = [frame.pts_seconds for frame in read(path, start_seconds=1.0)]
+    times = Clock.times
+    calls = []
+
+    def late(self: Clock, pictures: object) -> object:
+        calls.append(self.zero_ticks)
+        timed = times(self, pictures)  # type: ignore[type-var]
+        if len(calls) == 2:
+            timed = (each for each in timed if each[0] > 1.5)
+        return timed
+
+    monkeypatch.setattr(Clock, "times", late)
+    assert [frame.pts_seconds for frame in read(path, start_seconds=1.0)] == expected
+    assert len(calls) == 3
