@@ -64,7 +64,9 @@ def _packages() -> list[Finding]:
     findings = []
     for name in (*PACKAGES, *OPTIONAL):
         version = _version(name)
-        detail = version or ("not installed (optional)" if name in OPTIONAL else "not installed; pip install arr-stream")
+        detail = version or (
+            "not installed (optional)" if name in OPTIONAL else "not installed; pip install arr-stream"
+        )
         findings.append(Finding("package", name, version is not None, detail))
     flavours = [name for name in OPENCV_FLAVOURS if _version(name) is not None]
     if len(flavours) > 1:

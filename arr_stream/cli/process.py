@@ -32,9 +32,7 @@ def process(
     region_at: Annotated[
         float, typer.Option(help="Time in seconds of the frame the box belongs to.", rich_help_panel=_ASK)
     ] = 0.0,
-    example: Annotated[
-        Path | None, typer.Option(help="Picture of what to look for.", rich_help_panel=_ASK)
-    ] = None,
+    example: Annotated[Path | None, typer.Option(help="Picture of what to look for.", rich_help_panel=_ASK)] = None,
     gaze: Annotated[
         Path | None, typer.Option(help="CSV of gaze samples: pts_seconds,x,y.", rich_help_panel=_ASK)
     ] = None,
@@ -74,9 +72,7 @@ def process(
         bool, typer.Option("--realtime", help="Play at the source's own speed.", rich_help_panel=_RUN)
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.", rich_help_panel=_RUN)] = False,
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="Progress as JSON lines.", rich_help_panel=_RUN)
-    ] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Progress as JSON lines.", rich_help_panel=_RUN)] = False,
 ) -> None:
     """Choose the cells of every frame and write what was asked for.
 
@@ -208,5 +204,7 @@ def _last_word(result: RunResult, written: list[Path], amortised: Amortised) -> 
         f"{result.frames} frames{dropped}, {amortised.keyframes} keyframes{ended}; "
         f"{amortised.mean_ms:.1f} ms a frame, amortised over keyframes"
     )
-    where = "; wrote " + ", ".join(str(path) for path in written) if written else "; nothing written (see -o, --patches)"
+    where = (
+        "; wrote " + ", ".join(str(path) for path in written) if written else "; nothing written (see -o, --patches)"
+    )
     return line + where

@@ -29,6 +29,8 @@ _AAC_FRAME_SAMPLES = 1024
 _AAC_BITS_PER_CHANNEL = 96_000
 _COVER = Disposition.attached_pic | Disposition.timed_thumbnails
 _LOOKAHEAD_PACKETS = 256
+_TOUCHES_SECONDS = 0.001
+"""A packet that ends where the output begins primes the decoder, and is kept."""
 
 
 class SourceAudio:
@@ -73,8 +75,7 @@ class SourceAudio:
             raise ValueError("FFmpeg has no decoder for it")
         if self._origin > 1.0:
             self._seek()
-        copied = stream.codec_context.codec.canonical_name in COPIED
-        self._track = (_Copied if copied else _Encoded)(self._output, stream, self._origin)
+        self._track = (_Copied if _can_copy(stream) else _Encoded)(self._output, stream, self._origin)
         pictures = [video for video in container.streams.video if not video.disposition & _COVER]
         self._packets = self._demuxed([stream, *pictures[:1]])
 
@@ -162,7 +163,7 @@ class SourceAudio:
                 continue
             if packet.stream.type == "video":
                 self._video_seen = max(self._video_seen, self._begins(packet))
-            elif packet.size and self._begins(packet) + _seconds(packet.duration, packet) > 0:
+            elif packet.size and self._begins(packet) + _seconds(packet.duration, packet) > -_TOUCHES_SECONDS:
                 yield packet
 
     def _begins(self, packet: Sound) -> float:
@@ -237,6 +238,12 @@ class _Encoded:
         frame.time_base = Fraction(1, frame.sample_rate)
         for ready in self._resampler.resample(frame):
             self._output.mux(self._stream.encode(ready))
+
+
+def _can_copy(stream: AudioStream) -> bool:
+    name = stream.codec_context.codec.canonical_name
+    # Transport streams carry AAC with a header on every packet instead of one in front; MP4 has no place for those.
+    return name in COPIED and (name != "aac" or bool(stream.codec_context.extradata))
 
 
 def _seconds(ticks: int | None, packet: Sound) -> float:

@@ -7,6 +7,8 @@ when the process is killed, and an ordinary index once it is closed.
 from __future__ import annotations
 
 import contextlib
+import os
+import struct
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -139,6 +141,8 @@ class Mp4Writer:
         with contextlib.suppress(OSError, av.error.FFmpegError):
             self.container.close()
         partial = partial_path(self.path)
+        with contextlib.suppress(OSError):
+            cut_to_whole_fragments(partial)
         if playable(partial):
             publish(self.path, force=force)
             return True
@@ -163,6 +167,29 @@ class Mp4Writer:
                 f"{self.path}: the encoder refused: {getattr(exc, 'strerror', None) or exc}",
                 remedy="check video.crf and video.preset",
             ) from exc
+
+
+def cut_to_whole_fragments(path: Path) -> None:
+    """Take away a last fragment that was only partly written, over which decoders would stumble.
+
+    Raises:
+        OSError: The file cannot be read or shortened.
+    """
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        place = whole = 0
+        while place + 8 <= size:
+            file.seek(place)
+            length, name = struct.unpack(">I4s", file.read(8))
+            if length == 1:
+                (length,) = struct.unpack(">Q", file.read(8))
+            if length < 8 or place + length > size:
+                break
+            place += length
+            # A fragment's index says nothing without the data that follows it.
+            if name != b"moof":
+                whole = place
+        file.truncate(whole)
 
 
 def playable(path: Path) -> bool:

@@ -26,6 +26,26 @@ class _Piece:
     """Room before it, in font sizes."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """How much is spelled out."""
+
+    tokens: str
+    keyframe: str
+    reason: bool
+    confidence: str
+    gap: float
+
+
+_DETAILS = (
+    _Detail("tokens", "keyframe", True, "confidence", 1.4),
+    _Detail("tokens", "", True, "conf", 1.0),
+    _Detail("", "", False, "conf", 0.8),
+    _Detail("", "", False, "", 0.5),
+)
+"""From most to least; the first that fits is drawn."""
+
+
 class Strip:
     """Draws the strip; remembers the last keyframe's reason from frame to frame.
 
@@ -49,9 +69,10 @@ class Strip:
         band[...] = cv2.convertScaleAbs(band, alpha=0.26, beta=5)
         left = round(size * 0.7)
         y = (band.shape[0] - typeface.mask("0", size).shape[0]) // 2
-        for terse in (False, True):
-            pieces = self._pieces(patches, terse)
-            if left * 2 + _width(pieces, size) <= width or terse:
+        pieces: list[_Piece] = []
+        for detail in _DETAILS:
+            pieces = self._pieces(patches, detail)
+            if left * 2 + _width(pieces, size) <= width:
                 break
         x = left
         for piece in pieces:
@@ -59,24 +80,27 @@ class Strip:
             x = typeface.draw(band, piece.text, (x, y), size, piece.colour, bold=piece.bold)
         self._draw_asked(band, size, x + round(size * 1.5), y)
 
-    def _pieces(self, patches: PatchSet, terse: bool) -> list[_Piece]:
+    def _pieces(self, patches: PatchSet, detail: _Detail) -> list[_Piece]:
         age = patches.keyframe_age
-        glow = 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES)
-        wide = 0.5 if terse else 1.4
+        glow = _mix(GREY, ACCENT, 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES))
         confidence = max(0.0, min(1.0, patches.confidence))
-        pieces = [_Piece(f"{len(patches)}", WHITE, True, 0.0), _Piece(f"/{patches.grid.cells}", GREY, gap=0.0)]
-        if not terse:
-            pieces.append(_Piece("tokens", GREY))
-        pieces += [_Piece("◆", _mix(GREY, ACCENT, glow), gap=wide), _Piece(f"+{age}", WHITE, True, 0.25)]
-        if not terse and self._reason:
-            pieces.append(_Piece(self._reason, _mix(GREY, ACCENT, glow)))
-        if not terse:
-            pieces.append(_Piece("confidence", GREY, gap=wide))
-        pieces.append(_Piece(f"{confidence:.2f}", _trust_colour(confidence), True, wide if terse else 0.35))
+        pieces = [
+            _Piece(f"{len(patches)}", WHITE, True, 0.0),
+            _Piece(f"/{patches.grid.cells}", GREY, gap=0.0),
+            _Piece(detail.tokens, GREY),
+            _Piece("◆", glow, gap=detail.gap),
+            _Piece(detail.keyframe, GREY),
+            _Piece(f"+{age}", WHITE, True, 0.35),
+            _Piece((self._reason or "") if detail.reason else "", glow),
+            _Piece(detail.confidence, GREY, gap=detail.gap),
+            _Piece(f"{confidence:.2f}", _trust_colour(confidence), True, 0.35 if detail.confidence else detail.gap),
+        ]
         if patches.latency_ms:
-            pieces.append(_Piece(f"{total_ms(patches.latency_ms):.1f}", WHITE, True, wide))
-            pieces.append(_Piece("ms", GREY, gap=0.25))
-        return pieces
+            pieces += [
+                _Piece(f"{total_ms(patches.latency_ms):.1f}", WHITE, True, detail.gap),
+                _Piece("ms", GREY, gap=0.25),
+            ]
+        return [piece for piece in pieces if piece.text]
 
     def _draw_asked(self, band: ByteArray, size: int, start: int, y: int) -> None:
         if not self._asked:

@@ -106,7 +106,9 @@ class SceneTruth:
             EvaluationDataError: There is none of that name.
         """
         if name not in self.object_names:
-            raise EvaluationDataError(f"no object {name!r} in this clip", remedy=f"it has {', '.join(self.object_names)}")
+            raise EvaluationDataError(
+                f"no object {name!r} in this clip", remedy=f"it has {', '.join(self.object_names)}"
+            )
         return self.object_names.index(name) + 1
 
     def object_map(self, frame: int) -> ByteArray:
@@ -221,7 +223,9 @@ def load_truth(path: Path) -> SceneTruth:
                 words=tuple(TruthWord(text, layer, np.array(corners)) for text, layer, corners in facts["words"]),
             )
     except FileNotFoundError as exc:
-        raise EvaluationDataError(f"{path}: no such truth file", remedy="scripts/make_sample_videos.py makes them") from exc
+        raise EvaluationDataError(
+            f"{path}: no such truth file", remedy="scripts/make_sample_videos.py makes them"
+        ) from exc
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as exc:
         raise EvaluationDataError(f"{path}: not a truth file: {exc}", remedy="make it anew") from exc
 
@@ -240,8 +244,6 @@ def _chained(before: DoubleArray, now: DoubleArray) -> DoubleArray:
 def _inside(polygon_xy: DoubleArray, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> BoolArray:
     """Which points lie in a convex polygon, whichever way round it is given."""
     ahead = np.roll(polygon_xy, -1, axis=0)
-    sides = [
-        (bx - ax) * (y - ay) - (by - ay) * (x - ax) for (ax, ay), (bx, by) in zip(polygon_xy, ahead, strict=True)
-    ]
+    sides = [(bx - ax) * (y - ay) - (by - ay) * (x - ax) for (ax, ay), (bx, by) in zip(polygon_xy, ahead, strict=True)]
     stack = np.stack(sides)
     return np.asarray((stack >= 0).all(axis=0) | (stack <= 0).all(axis=0))

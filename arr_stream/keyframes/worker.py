@@ -172,6 +172,8 @@ class KeyframeWorker:
             self._back_off()
             if isinstance(exc, _Lost):
                 return KeyframeFailure(index, str(exc), exc.details)
+            if isinstance(exc, ArrStreamError):
+                return KeyframeFailure(index, str(exc))
             return KeyframeFailure(index, f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc())
         self._losses = 0
         self._start_error = None

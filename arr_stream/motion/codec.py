@@ -7,8 +7,8 @@ VP9 and AV1 export none.
 What the vectors do not tell: which frame they point to. FFmpeg gives "past" or "future" only, while with B-frames or
 several references the frame meant may be four away. One scale for all past vectors of a frame, and one for all
 future vectors, is therefore chosen as the one that explains the picture best. Blocks of the same frame that refer to
-another distance come out wrong, and the check against the picture lowers their confidence. The same holds for "direct" blocks
-in B-frames of MPEG-4, which FFmpeg exports as vectors of zero.
+another distance come out wrong, and the check against the picture lowers their confidence. The same holds for "direct"
+blocks in B-frames of MPEG-4, which FFmpeg exports as vectors of zero.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _lattice_map(size_wh: tuple[int, int], raster_hw: tuple[int, int], step: int
     """Where each `step`-th pixel of the raster lies on the lattice, `[h, w, 2]`; read-only."""
     width, height = size_wh
     to_lattice = np.array([width / raster_hw[1] / _LATTICE_PX, height / raster_hw[0] / _LATTICE_PX])
-    positions = ((_sparse_grid(raster_hw, step) + 0.5) * to_lattice - 0.5).astype(np.float32)
+    positions: FloatArray = ((_sparse_grid(raster_hw, step) + 0.5) * to_lattice - 0.5).astype(np.float32)
     positions.flags.writeable = False
     return positions
 

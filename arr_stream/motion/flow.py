@@ -19,7 +19,7 @@ from arr_stream.types import ByteArray, FloatArray, Frame
 # How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `_NOISE`; what
 # exceeds it counts against the local contrast, of which a subpixel error explains a part, plus `_FLOOR`, which
 # decides in flat areas, where the contrast says nothing.
-_NOISE = 5.0
+_NOISE = 4.0
 _FLOOR = 12.0
 _CONTRAST_SHARE = 0.5
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from sample_scenes.drawing import Canvas, Floats, Points, spline
+from sample_scenes.drawing import Canvas, Floats, spline
 from sample_scenes.model import Layer, Matrix, Motion
 from sample_scenes.motions import Track, about, scale, shift, turn
 
@@ -185,8 +184,8 @@ def _on_wheels(
         canvas.ellipse(x, y - 1, radius + 4, radius + 3, "#1b1416", opacity=0.9)
     floor = wheels[0][1] + radius
     body = canvas.finished()
-    # Wheel houses reach below the body's underside only where the wheel hides them.
-    body[round(floor) - 4 :] = 0
+    # A wheel house ends with the body's underside.
+    body[round(wheels[0][1]) + 3 :] = 0
     return Vehicle(body, wheels, radius, floor, words)
 
 

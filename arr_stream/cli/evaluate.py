@@ -1,0 +1,120 @@
+"""`arr-stream eval`: how good is it, on footage with ground truth?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from arr_stream.cli.console import err, out
+from arr_stream.config import Settings
+
+if TYPE_CHECKING:
+    from arr_stream.evaluate.davis import Sequence
+    from arr_stream.types import PatchSet
+
+app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]
+Data = Annotated[Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files.")]
+Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")]
+
+
+@app.command()
+def carry(
+    data: Data,
+    interval: Annotated[list[int] | None, typer.Option(min=2, help="Frames from mask to mask.")] = None,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Carry the mask of every Nth frame over the frames between: mean IoU, and the curve against age."""
+    from arr_stream.evaluate.carry import TIME_REFERENCE, evaluate_carry
+    from arr_stream.evaluate.davis import load_sequences
+    from arr_stream.evaluate.plots import plot_carry
+
+    report = evaluate_carry(load_sequences(data), interval or [10, 30], progress=_progress)
+    table = Table("tracker", "interval", "mean IoU", "ms a frame", "times the flow", title="Carried masks")
+    for row in report.rows:
+        ratio = row.milliseconds / report.flow_milliseconds
+        table.add_row(row.tracker, str(row.interval), f"{row.iou:.3f}", f"{row.milliseconds:.3f}", f"{ratio:.2f}")
+    table.add_row(TIME_REFERENCE, "", "", f"{report.flow_milliseconds:.3f}", "1.00")
+    _finish(report.as_json(), table, as_json, plot, lambda path: plot_carry(report, path))
+
+
+@app.command()
+def coverage(
+    data: Data,
+    budget: Annotated[list[int] | None, typer.Option(min=1, help="Tokens a frame.")] = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Ask for the box around the first mask and score how much of the object the chosen cells show."""
+    settings = Settings.load(preset, overrides or ())
+
+    import arr_stream
+    from arr_stream.evaluate.coverage import METHODS, evaluate_coverage
+    from arr_stream.evaluate.davis import load_sequences
+    from arr_stream.evaluate.plots import plot_coverage
+
+    def open_patches(sequence: Sequence, region: tuple[float, float, float, float], tokens: int) -> Iterable[PatchSet]:
+        return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
+
+    budgets = budget or [40, 101]
+    report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=_progress)
+    table = Table("method", *(f"{tokens} tokens" for tokens in budgets), title="Mean coverage of the object")
+    for method in METHODS:
+        table.add_row(method, *(f"{report.mean(method, tokens):.3f}" for tokens in budgets))
+    _finish(report.as_json(), table, as_json, plot, lambda path: plot_coverage(report, path))
+
+
+@app.command()
+def flow(
+    data: Annotated[Path, typer.Argument(help="Folder of pairs: two pictures and a .flo or KITTI PNG each.")],
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Endpoint error of the flow on pairs with ground truth."""
+    from arr_stream.evaluate.flow import dis_reference, evaluate_flow, load_pairs, pipeline_flow
+    from arr_stream.evaluate.plots import plot_flow
+
+    presets = ("ultrafast", "fast", "medium")
+    estimators = {
+        **{f"arr-stream, dis {preset}": pipeline_flow("dis", preset) for preset in presets},
+        "DIS medium, full size": dis_reference("medium"),
+    }
+    report = evaluate_flow(load_pairs(data), estimators)
+    table = Table("pair", "estimator", "endpoint error (px)", "true mean (px)", "ms", title="Flow")
+    for row in report.rows:
+        table.add_row(
+            row.pair,
+            row.estimator,
+            f"{row.endpoint_error_px:.2f}",
+            f"{row.true_mean_px:.1f}",
+            f"{row.milliseconds:.1f}",
+        )
+    _finish(report.as_json(), table, as_json, plot, lambda path: plot_flow(report, path))
+
+
+def _progress(name: str) -> None:
+    if err.is_terminal:
+        err.print(name, style="dim", markup=False)
+
+
+def _finish(
+    values: dict[str, Any], table: Table, as_json: bool, plot: Path | None, draw: Callable[[Path], None]
+) -> None:
+    if as_json:
+        out.print_json(json.dumps(values))
+    else:
+        out.print(table)
+    if plot is not None:
+        draw(plot)
+        err.print(f"wrote {plot}", markup=False)

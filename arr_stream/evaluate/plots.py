@@ -1,0 +1,84 @@
+"""Pictures of the evaluations (matplotlib, written as PNG or whatever the name's ending says)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from arr_stream.evaluate.carry import CarryReport
+from arr_stream.evaluate.coverage import METHODS, CoverageReport
+from arr_stream.evaluate.flow import FlowReport
+
+_COLOURS = ("#1f6feb", "#8b949e", "#d29922", "#3fb950", "#a371f7")
+
+
+def plot_carry(report: CarryReport, path: Path) -> None:
+    """IoU against the age of the mask, one panel an interval."""
+    intervals = sorted({row.interval for row in report.rows})
+    figure, panels = _panels(len(intervals))
+    for panel, interval in zip(panels, intervals, strict=True):
+        for row, colour in zip([r for r in report.rows if r.interval == interval], _COLOURS, strict=False):
+            ages = range(1, len(row.by_age) + 1)
+            panel.plot(ages, row.by_age, label=f"{row.tracker} (mean {row.iou:.2f})", color=colour, linewidth=2)
+        panel.set(
+            xlabel="age of the mask (frames)", ylabel="mean IoU", ylim=(0, 1), title=f"a mask every {interval} frames"
+        )
+        panel.legend(frameon=False)
+    _save(figure, path)
+
+
+def plot_coverage(report: CoverageReport, path: Path) -> None:
+    """Coverage by sequence and method, one panel a budget."""
+    budgets = sorted({row.budget for row in report.rows})
+    sequences = sorted({row.sequence for row in report.rows})
+    figure, panels = _panels(len(budgets))
+    for panel, budget in zip(panels, budgets, strict=True):
+        for offset, (method, colour) in enumerate(zip(METHODS, _COLOURS, strict=False)):
+            values = {
+                row.sequence: row.coverage for row in report.rows if row.method == method and row.budget == budget
+            }
+            places = [index + (offset - 1.5) * 0.2 for index in range(len(sequences))]
+            label = f"{method} (mean {report.mean(method, budget):.2f})"
+            panel.bar(places, [values[name] for name in sequences], width=0.2, color=colour, label=label)
+        panel.set(ylabel="share of the object seen", ylim=(0, 1), title=f"{budget} tokens a frame")
+        panel.set_xticks(range(len(sequences)), sequences, rotation=35, ha="right")
+        panel.legend(frameon=True, framealpha=0.9, loc="lower right", fontsize=8)
+    _save(figure, path)
+
+
+def plot_flow(report: FlowReport, path: Path) -> None:
+    """Endpoint error by pair and estimator, logarithmic."""
+    pairs = sorted({row.pair for row in report.rows})
+    estimators = list(dict.fromkeys(row.estimator for row in report.rows))
+    figure, (panel,) = _panels(1)
+    width = 0.8 / len(estimators)
+    for offset, (estimator, colour) in enumerate(zip(estimators, _COLOURS, strict=False)):
+        values = {row.pair: row.endpoint_error_px for row in report.rows if row.estimator == estimator}
+        places = [index + (offset - (len(estimators) - 1) / 2) * width for index in range(len(pairs))]
+        panel.bar(places, [values[pair] for pair in pairs], width=width, color=colour, label=estimator)
+    panel.set(ylabel="mean endpoint error (px)", yscale="log")
+    panel.set_xticks(range(len(pairs)), pairs)
+    panel.legend(frameon=False)
+    _save(figure, path)
+
+
+def _panels(count: int) -> tuple[Any, list[Any]]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, count, figsize=(6.5 * count, 4.5), squeeze=False, layout="constrained")
+    for panel in axes[0]:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", alpha=0.25)
+        panel.set_axisbelow(True)
+    return figure, list(axes[0])
+
+
+def _save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,87 @@
+"""Patch sets for tests of what is made of them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arr_stream.motion.flow import Flow
+from arr_stream.types import SCORERS, ByteArray, Frame, Grid, PatchSet
+from tests.textures import random_texture
+
+
+@dataclass(frozen=True)
+class PlainSource:
+    """What an annotated video asks of its source."""
+
+    path: Path | None = None
+    has_audio: bool = False
+    start_offset_seconds: float = 0.0
+    average_fps: float | None = 30.0
+    pixel_aspect: float = 1.0
+
+
+texture = functools.cache(random_texture)
+
+
+def choose(frame: Frame, **changes: Any) -> PatchSet:
+    """About half of the cells of the frame at random, and a coarse one; `changes` replace fields of the patch set."""
+    grid = Grid.for_size(frame.size_wh)
+    rng = np.random.default_rng(frame.index)
+    count = max(1, grid.cells // 2)
+    places = rng.permutation(grid.cells)[:count]
+    rows, columns = (axis.astype(np.int32) for axis in np.unravel_index(places, (grid.rows, grid.columns)))
+    level = np.zeros(count, np.int32)
+    if count > 1:
+        level[-1] = 2
+    flow = Flow.still((max(1, frame.size_wh[1] // 4), max(1, frame.size_wh[0] // 4)))
+    keyframe = frame.index % 5 == 0
+    fields: dict[str, Any] = {
+        "index": frame.index,
+        "pts_seconds": frame.pts_seconds,
+        "grid": grid,
+        "rows": rows,
+        "columns": columns,
+        "level": level,
+        "score": np.sort(rng.random(count).astype(np.float32))[::-1].copy(),
+        "scorer": rng.integers(0, len(SCORERS), count).astype(np.int32),
+        "query": rng.integers(-1, 2, count).astype(np.int32),
+        "carried": rng.random(count) < 0.5,
+        "fresh": rng.random(count) < 0.5,
+        "confidence": 0.75,
+        "keyframe": keyframe,
+        "refresh_reason": ("interval" if frame.index else "first") if keyframe else None,
+        "keyframe_age": frame.index % 5,
+        "keyframe_index": frame.index - frame.index % 5,
+        "query_scores": (0.5, 0.25),
+        "cells_scored": count,
+        "texture": texture(),
+        "relevance": rng.random((grid.rows, grid.columns)).astype(np.float32),
+        "flow": flow,
+        "latency_ms": {"flow": 1.5, "select": 2.0 + frame.index % 3, "keyframe": 40.0 if keyframe else 0.0},
+    }
+    return PatchSet(**(fields | changes))
+
+
+def frames_of(pictures: list[ByteArray], pts: list[float] | None = None, *, fps: float = 30.0) -> list[Frame]:
+    """Pictures as frames at given or even times."""
+    times = pts if pts is not None else [index / fps for index in range(len(pictures))]
+    return [Frame(index, time, picture) for index, (picture, time) in enumerate(zip(pictures, times, strict=True))]
+
+
+def boxes(path: Path) -> list[str]:
+    """Names of the top-level boxes of an MP4."""
+    data, place, names = path.read_bytes(), 0, []
+    while place + 8 <= len(data):
+        size, name = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8].decode("latin1")
+        names.append(name)
+        if size == 1:
+            size = int.from_bytes(data[place + 8 : place + 16], "big")
+        if size < 8:
+            break
+        place += size
+    return names

@@ -1,0 +1,97 @@
+"""What every embedder promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.embeddings import EMBEDDERS, make_embedder
+from arr_stream.types import Frame, Grid
+
+every_embedder = pytest.mark.parametrize("name", EMBEDDERS)
+
+
+def embed(name: str, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
+    return make_embedder(name).embed(KeyframeInput(Frame(0, 0.0, rgb), grid))
+
+
+def cosine(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def patch(kind: str) -> npt.NDArray[np.uint8]:
+    """`[64, 64, 3]` of one appearance."""
+    rng = np.random.default_rng(3)
+    rgb = np.empty((64, 64, 3), np.uint8)
+    if kind == "stripes":
+        rgb[:] = np.where(np.arange(64) // 4 % 2, 200, 60)[None, :, None]
+        return rgb
+    rgb[:] = {"red": (200, 30, 30), "blue": (30, 30, 200), "green": (30, 160, 40), "black": 8, "white": 245}[kind]
+    shift = rng.integers(-8, 9, (64, 64, 1))
+    return np.clip(rgb + shift, 0, 255).astype(np.uint8)
+
+
+KINDS = ("red", "blue", "green", "black", "white", "stripes")
+
+
+@every_embedder
+@pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (320, 33), (854, 480)])
+@pytest.mark.parametrize("fill", ["noise", "black", "white"])
+def test_shape_and_range(name: str, size_wh: tuple[int, int], fill: str) -> None:
+    shape = (size_wh[1], size_wh[0], 3)
+    noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    rgb = {"noise": noise, "black": np.zeros(shape, np.uint8), "white": np.full(shape, 255, np.uint8)}[fill]
+    grid = Grid.for_size(size_wh)
+    embedding = embed(name, rgb)
+    assert embedding.dtype == np.float32
+    assert embedding.shape == (16, grid.rows * 2, grid.columns * 2)
+    assert np.isfinite(embedding).all() and np.abs(embedding).max() <= 1.0
+    assert np.linalg.norm(embedding, axis=0).min() > 0.2
+
+
+@every_embedder
+def test_likeness_is_a_high_cosine_and_difference_a_low_one(name: str) -> None:
+    """Each appearance twice in one picture, in different places: its own twin is nearest."""
+    first = np.concatenate([patch(kind) for kind in KINDS], axis=1)
+    second = np.concatenate([patch(kind) for kind in reversed(KINDS)], axis=1)
+    embedding = embed(name, np.concatenate([first, second]))
+    places = embedding.reshape(16, 2, 4, len(KINDS), 4)[:, :, 1:3, :, 1:3].mean(axis=(2, 4))
+    above, below = places[:, 0].T, places[:, 1].T[::-1]
+    similarity = np.array([[cosine(a, b) for b in below] for a in above])
+    own = np.diag(similarity)
+    others = similarity - 2 * np.eye(len(KINDS))
+    assert own.min() > 0.95
+    assert (others.max(axis=1) < own - 0.05).all()
+
+
+@every_embedder
+def test_small_changes_of_the_picture_make_small_changes(name: str) -> None:
+    rng = np.random.default_rng(1)
+    rgb = np.kron(rng.integers(40, 200, (8, 12, 3)), np.ones((32, 32, 1))).astype(np.uint8)
+    difference = np.abs(embed(name, rgb) - embed(name, rgb + np.uint8(2)))
+    assert 0.0 < difference.max() < 0.05
+
+
+@every_embedder
+def test_what_happens_elsewhere_does_not_matter(name: str) -> None:
+    rgb = np.random.default_rng(2).integers(0, 256, (256, 256, 3), np.uint8)
+    changed = rgb.copy()
+    changed[:, 192:] = 255
+    before, after = embed(name, rgb), embed(name, changed)
+    np.testing.assert_allclose(before[:, :, :6], after[:, :, :6], atol=1e-5)
+    assert np.abs(before[:, :, 12:] - after[:, :, 12:]).max() > 0.1
+
+
+@every_embedder
+def test_same_picture_same_numbers(name: str) -> None:
+    rgb = np.random.default_rng(4).integers(0, 256, (96, 128, 3), np.uint8)
+    np.testing.assert_array_equal(embed(name, rgb), embed(name, rgb))
+
+
+def test_appearance_tells_orientation() -> None:
+    stripes = patch("stripes")
+    upright, lying = embed("appearance", stripes), embed("appearance", np.ascontiguousarray(stripes.transpose(1, 0, 2)))
+    assert upright[13].min() > 0.2 and lying[13].max() < -0.2

@@ -1,0 +1,181 @@
+"""What every flow estimator must hold: one suite over the search and over the vectors of two codecs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from arr_stream.errors import InvalidSetting
+from arr_stream.motion import FLOWS, make_flow
+from arr_stream.motion.flow import Flow, FlowEstimator, FlowInput
+from arr_stream.types import ByteArray, Frame
+
+Measure = Callable[[ByteArray, ByteArray], Flow]
+
+
+def texture(height: int, width: int, *, seed: int = 0) -> ByteArray:
+    """Smooth random colour with structure at several scales."""
+    random = np.random.default_rng(seed)
+    picture = np.zeros((height, width, 3), np.float32)
+    for sigma in (3.0, 8.0, 20.0):
+        layer = cv2.GaussianBlur(random.normal(size=(height, width, 3)).astype(np.float32), (0, 0), sigma)
+        picture += layer / layer.std()
+    return np.clip(128 + 40 * picture, 0, 255).astype(np.uint8)
+
+
+def flow_input(rgb: ByteArray, **frame: object) -> FlowInput:
+    """A frame with its grey picture at half size, as the pipeline makes it."""
+    height, width = rgb.shape[:2]
+    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    half = cv2.resize(grey, (max(1, width // 2), max(1, height // 2)), interpolation=cv2.INTER_AREA)
+    return FlowInput(half, Frame(0, 0.0, rgb, **frame))  # type: ignore[arg-type]
+
+
+def encode(path: Path, codec: str, pictures: list[ByteArray], options: dict[str, str]) -> None:
+    with av.open(str(path), "w") as container:
+        height, width = pictures[0].shape[:2]
+        stream = container.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.codec_context.gop_size = 300
+        for picture in pictures:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")))
+        container.mux(stream.encode())
+
+
+def decode(path: Path) -> list[FlowInput]:
+    inputs = []
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.options = {"flags2": "+export_mvs"}
+        for frame in container.decode(stream):
+            exported = frame.side_data.get("MOTION_VECTORS")
+            inputs.append(
+                flow_input(
+                    frame.to_ndarray(format="rgb24"),
+                    motion_vectors=None if exported is None else exported.to_ndarray(),
+                    intra=frame.pict_type == av.video.frame.PictureType.I,
+                )
+            )
+    return inputs
+
+
+@pytest.fixture(params=["dis-ultrafast", "dis-fast", "dis-medium", "codec-h264", "codec-mpeg4"])
+def measure(request: pytest.FixtureRequest, tmp_path: Path) -> Measure:
+    """Backward flow between two pictures; the codecs get them as the last two of three frames of a clip."""
+    name, variant = request.param.split("-")
+    if name == "dis":
+        return lambda previous, present: make_flow("dis", variant).estimate(flow_input(previous), flow_input(present))
+    codec, options = {
+        # Without scene cut detection the encoder must code even a cut as an inter frame. Odd sizes need MPEG-4.
+        "h264": ("libx264", {"bf": "0", "sc_threshold": "0", "qp": "12"}),
+        "mpeg4": ("mpeg4", {"sc_threshold": "1000000000", "qmin": "2", "qmax": "4"}),
+    }[variant]
+
+    def through_codec(previous: ByteArray, present: ByteArray) -> Flow:
+        if variant == "h264" and (present.shape[0] % 2 or present.shape[1] % 2):
+            pytest.skip("H.264 in 4:2:0 has even sides")
+        path = tmp_path / f"{variant}.mp4"
+        encode(path, codec, [previous, previous, present], options)
+        first, second, third = decode(path)
+        estimator = make_flow("codec")
+        if present.size > 3:
+            estimator.estimate(first, second)
+        return estimator.estimate(second, third)
+
+    return through_codec
+
+
+@pytest.mark.parametrize("shift_xy", [(6, 0), (-4, 8), (3, -5)])
+def test_translation_is_recovered(measure: Measure, shift_xy: tuple[int, int]) -> None:
+    dx, dy = shift_xy
+    world = texture(240 + 40, 320 + 40)
+    previous, present = world[20:260, 20:340], world[20 - dy : 260 - dy, 20 - dx : 340 - dx]
+    flow = measure(previous, present)
+    assert flow.hw == (60, 80)
+    assert flow.span_frames == 1
+    trusted = flow.confidence > 0.9
+    assert trusted.mean() > 0.8
+    # The content moved by (dx, dy), so it was at -(dx, dy); the raster has a quarter of the pixels a side.
+    error_px = np.linalg.norm(flow.offset_px - np.float32([-dx / 4, -dy / 4]), axis=2)[trusted]
+    assert np.median(error_px) < 0.1
+    assert np.quantile(error_px, 0.95) < 0.5
+
+
+def test_still_picture_does_not_move(measure: Measure) -> None:
+    picture = texture(240, 320)
+    flow = measure(picture, picture)
+    assert np.abs(flow.offset_px).max() < 0.05
+    assert flow.confidence.min() > 0.95
+    assert flow.residual.max() < 0.05
+
+
+def test_cut_takes_confidence_away(measure: Measure) -> None:
+    flow = measure(texture(240, 320), texture(240, 320, seed=1))
+    assert flow.confidence.mean() < 0.5
+    assert flow.residual.mean() > 0.4
+
+
+def test_uncovered_background_is_not_trusted(measure: Measure) -> None:
+    background, thing = texture(240, 320), 255 - texture(240, 320, seed=2)
+    previous, present = background.copy(), background.copy()
+    previous[80:160, 100:180] = thing[80:160, 100:180]
+    present[80:160, 132:212] = thing[80:160, 100:180]
+    flow = measure(previous, present)
+    uncovered = flow.confidence[22:38, 26:32]
+    elsewhere = flow.confidence[:, 56:]
+    assert uncovered.mean() < elsewhere.mean() - 0.3
+    assert elsewhere.mean() > 0.9
+
+
+def test_what_comes_from_outside_is_not_trusted(measure: Measure) -> None:
+    world = texture(240, 360)
+    # The camera pans left by 32 px (8 on the raster): the left edge was never seen.
+    flow = measure(world[:, 40:], world[:, 8:-32])
+    assert flow.confidence[:, :3].mean() < 0.5
+    assert flow.confidence[:, 20:].mean() > 0.85
+
+
+@pytest.mark.parametrize("hw", [(1, 1), (8, 8), (2, 2), (16, 300), (300, 8), (24, 800)])
+def test_tiny_and_thin_pictures(measure: Measure, hw: tuple[int, int]) -> None:
+    height, width = hw
+    picture = texture(height, width)
+    if hw == (1, 1) and "codec" in str(measure):
+        pytest.skip("no codec of ours makes 1x1")
+    flow = measure(picture, picture)
+    assert flow.hw == (max(1, max(1, height // 2) // 2), max(1, max(1, width // 2) // 2))
+    assert np.abs(flow.offset_px).max() < 0.1
+    assert flow.confidence.min() > 0.9
+
+
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_uniform_picture_does_not_move(measure: Measure, level: int) -> None:
+    picture = np.full((96, 128, 3), level, np.uint8)
+    flow = measure(picture, picture)
+    assert np.abs(flow.offset_px).max() < 0.05
+    assert flow.confidence.min() > 0.99
+
+
+def test_noise_in_flat_areas_is_no_alarm(measure: Measure) -> None:
+    random = np.random.default_rng(5)
+    noisy = [np.clip(random.normal(128, 3, (240, 320, 3)), 0, 255).astype(np.uint8) for _ in range(2)]
+    assert measure(*noisy).confidence.mean() > 0.95
+
+
+def test_pictures_of_two_sizes_are_refused() -> None:
+    pair = flow_input(texture(64, 64)), flow_input(texture(64, 96))
+    for name in FLOWS:
+        estimator: FlowEstimator = make_flow(name)
+        with pytest.raises(ValueError, match="differ in size"):
+            estimator.estimate(*pair)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(InvalidSetting, match="dis, codec"):
+        make_flow("raft")
+    with pytest.raises(InvalidSetting, match="ultrafast, fast, medium"):
+        make_flow("dis", "slow")

@@ -1,0 +1,143 @@
+"""What every text finder promises, on real text drawn into real pictures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import NoReturn
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from arr_stream.errors import BackendUnavailable
+from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
+from arr_stream.keyframes.text import TEXT_FINDERS, make_text_finder
+from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.types import Frame, Grid, TextRegion
+
+FINDERS: dict[str, TextFinder] = {}
+READERS = [name for name in TEXT_FINDERS if name != "none"]
+
+every_finder = pytest.mark.parametrize("name", TEXT_FINDERS)
+every_reader = pytest.mark.parametrize("name", READERS)
+
+
+def find(name: str, rgb: npt.NDArray[np.uint8], *, read: bool = False) -> TextFinding:
+    if name not in FINDERS:
+        FINDERS[name] = make_text_finder(name, 1)
+    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
+    return FINDERS[name].find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
+
+
+def sign(words: str = "BAKERY", size_wh: tuple[int, int] = (640, 360)) -> npt.NDArray[np.uint8]:
+    """A white board with black words on a green wall; the board is at (160, 120) to (480, 220)."""
+    rgb = np.full((360, 640, 3), (60, 110, 70), np.uint8)
+    rgb += np.random.default_rng(0).integers(0, 20, rgb.shape, np.uint8)
+    cv2.rectangle(rgb, (160, 120), (480, 220), (240, 240, 235), -1)
+    cv2.putText(rgb, words, (180, 190), cv2.FONT_HERSHEY_SIMPLEX, 2.0, (20, 20, 20), 6, cv2.LINE_AA)
+    return rgb if size_wh == (640, 360) else cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA)
+
+
+@every_finder
+@pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (900, 20), (20, 300)])
+@pytest.mark.parametrize("read", [False, True])
+def test_any_size_gives_a_mask_at_a_quarter_of_the_texture(name: str, size_wh: tuple[int, int], read: bool) -> None:
+    rgb = np.random.default_rng(1).integers(0, 256, (size_wh[1], size_wh[0], 3), np.uint8)
+    finding = find(name, rgb, read=read)
+    grid = Grid.for_size(size_wh)
+    assert finding.mask.shape == (grid.rows * 8, grid.columns * 8)
+    assert finding.mask.dtype == np.float32
+    assert finding.mask.min() >= 0.0 and finding.mask.max() <= 1.0
+
+
+@every_finder
+def test_nothing_written_nothing_found(name: str) -> None:
+    finding = find(name, np.full((240, 320, 3), 90, np.uint8), read=True)
+    assert finding.regions == ()
+    assert finding.mask.max() == 0.0
+
+
+@every_reader
+@pytest.mark.parametrize("size_wh", [(640, 360), (320, 180), (1920, 1080)])
+def test_a_sign_is_found_where_it_is(name: str, size_wh: tuple[int, int]) -> None:
+    finding = find(name, sign(size_wh=size_wh))
+    height, width = finding.mask.shape
+    columns, rows = np.nonzero(finding.mask > 0.5)[::-1]
+    assert columns.min() / width > 155 / 640 and columns.max() / width < 485 / 640
+    assert rows.min() / height > 115 / 360 and rows.max() / height < 225 / 360
+    assert finding.mask[int(165 / 360 * height), int(300 / 640 * width)] > 0.5
+    for region in finding.regions:
+        assert len(region.polygon_xy) >= 4
+        assert all(0.0 <= value <= 1.0 for corner in region.polygon_xy for value in corner)
+        assert 0.0 <= region.confidence <= 1.0
+
+
+@every_reader
+def test_words_are_read_only_when_asked(name: str) -> None:
+    found, read = find(name, sign("BAKERY")), find(name, sign("BAKERY"), read=True)
+    assert [region.text for region in found.regions] == [None]
+    assert [region.text for region in read.regions] == ["BAKERY"]
+    assert read.regions[0].confidence > 0.8
+    np.testing.assert_array_equal(found.mask, read.mask)
+    assert found.regions[0].polygon_xy == read.regions[0].polygon_xy
+
+
+@every_reader
+def test_nothing_is_downloaded_or_printed(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("tried the network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    finder = make_text_finder(name, 1)
+    grid = Grid.for_size((640, 360))
+    assert finder.find(KeyframeInput(Frame(0, 0.0, sign()), grid), read=True).regions
+    finder.find(KeyframeInput(Frame(0, 0.0, np.zeros((360, 640, 3), np.uint8)), grid), read=True)
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger().level != logging.CRITICAL
+
+
+def test_missing_models_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import rapidocr
+
+    monkeypatch.setattr(rapidocr, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(BackendUnavailable, match="no det model.*force-reinstall"):
+        make_text_finder("rapidocr")
+
+
+def test_mask_is_where_the_polygon_is() -> None:
+    regions = (
+        TextRegion(((0.25, 0.25), (0.75, 0.25), (0.75, 0.5), (0.25, 0.5)), 0.9),
+        TextRegion(((0.5, 0.25), (1.0, 0.25), (1.0, 0.5), (0.5, 0.5)), 0.6),
+    )
+    mask = text_mask(regions, (80, 160))
+    assert mask[30, 60] == mask[30, 100] == pytest.approx(0.9)
+    assert mask[30, 150] == pytest.approx(0.6)
+    assert mask[10].max() == mask[50].max() == mask[30, 30] == 0.0
+
+
+@pytest.mark.data
+@every_reader
+def test_most_street_signs_are_found(name: str) -> None:
+    data = Path(os.environ.get("ARR_STREAM_DATA", "")) / "text" / "icdar2015"
+    if not (data / "textdet_test.json").is_file():
+        pytest.skip("set ARR_STREAM_DATA to the evaluation data, which holds text/icdar2015")
+    covered = total = 0
+    for entry in json.loads((data / "textdet_test.json").read_text())["data_list"]:
+        bgr = cv2.imread(str(data / "imgs" / Path(entry["img_path"]).name))
+        mask = find(name, np.ascontiguousarray(bgr[:, :, ::-1])).mask
+        truth = np.zeros(bgr.shape[:2], np.uint8)
+        legible = [instance for instance in entry["instances"] if not instance["ignore"]]
+        for instance in legible:
+            cv2.fillPoly(truth, [np.array(instance["polygon"], np.int32).reshape(-1, 2)], 1)
+        truth = cv2.resize(truth, mask.shape[::-1], interpolation=cv2.INTER_NEAREST)
+        covered += int(((mask > 0.3) & (truth > 0)).sum())
+        total += int(truth.sum())
+    assert covered / total > 0.55

@@ -1,0 +1,103 @@
+"""Generators that misbehave in one way each, for the worker process to be tested with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from arr_stream.errors import BackendUnavailable
+from arr_stream.keyframes.generate import KeyframeGenerator, KeyframeRequest
+from arr_stream.types import Clusters, Frame, Grid, KeyframeResult
+
+SIZE_WH = (96, 64)
+
+
+def request(index: int, size_wh: tuple[int, int] = SIZE_WH) -> KeyframeRequest:
+    """A frame whose every pixel tells its index."""
+    rgb = np.full((size_wh[1], size_wh[0], 3), index % 251, np.uint8)
+    return KeyframeRequest(Frame(index, index / 30, rgb), Grid.for_size(size_wh))
+
+
+def result(made_from: KeyframeRequest) -> KeyframeResult:
+    """One region; the embedding holds the picture's mean, so that tests see what arrived."""
+    rows, columns = made_from.grid.rows, made_from.grid.columns
+    clusters = Clusters(
+        np.zeros((rows * 8, columns * 8), np.int32),
+        np.ones(1, np.float32),
+        np.full((1, 2), 0.5, np.float32),
+        "fake",
+    )
+    embedding = np.full((16, rows * 2, columns * 2), made_from.frame.rgb.mean() / 255, np.float32)
+    mask = np.zeros((rows * 8, columns * 8), np.float32)
+    return KeyframeResult(
+        made_from.frame.index, clusters, embedding, mask, backends={"clusters": "fake", "process": str(os.getpid())}
+    )
+
+
+class Fake:
+    """Does what `settings["do"]` says on the frames of `settings["on"]` (all where not given), else works.
+
+    - `raise`, `nan`, `exit`, `segfault`: as named
+    - `hang`: never comes back
+    - `sleep`: takes `settings["seconds"]`
+    - `print`: writes to standard output, as careless libraries do
+    - `priority`: reports its niceness as the method of its clusters
+    """
+
+    def __init__(self, settings: Mapping[str, Any], threads: int) -> None:
+        self.settings = settings
+
+    def generate(self, request: KeyframeRequest) -> KeyframeResult:
+        made = result(request)
+        on = self.settings.get("on")
+        if on is not None and request.frame.index not in on:
+            return made
+        match self.settings.get("do"):
+            case "raise":
+                raise ArithmeticError("the fake was told to")
+            case "nan":
+                return replace(made, embedding=np.full_like(made.embedding, np.nan))
+            case "exit":
+                sys.stderr.write("last words\n")
+                sys.stderr.flush()
+                os._exit(7)
+            case "segfault":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "hang":
+                time.sleep(3600)
+            case "sleep":
+                time.sleep(self.settings["seconds"])
+            case "print":
+                print("a careless library says hello")  # noqa: T201
+                os.write(1, b"and writes to the descriptor\n")
+            case "priority":
+                return replace(made, backends={"clusters": str(os.nice(0))})
+        return made
+
+
+def make_fake(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+    return Fake(settings, threads)
+
+
+def make_unavailable(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+    raise BackendUnavailable("text nothing needs a package", remedy="install it")
+
+
+def make_broken(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+    raise KeyError("no such thing")
+
+
+def make_slowly(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+    time.sleep(settings["start_seconds"])
+    return Fake(settings, threads)
+
+
+def make_dying(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+    os._exit(9)

@@ -1,0 +1,429 @@
+"""The annotated video: read back, it must be what was put in."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arr_stream.config import VideoSettings
+from arr_stream.consumers import AnnotatedVideo
+from arr_stream.consumers.base import partial_path
+from arr_stream.consumers.overlay import draw_patches
+from arr_stream.consumers.strip import Strip
+from arr_stream.errors import EncodingFailed, InvalidSetting, OutputExists, OutputUnwritable
+from arr_stream.sources import open_source
+from arr_stream.types import Frame, Grid
+from tests.choices import PlainSource, boxes, choose, frames_of
+from tests.media import moving_frames, write_audio, write_video
+
+FAST = VideoSettings(crf=18, preset="ultrafast", dim=0.35)
+ROOT = Path(__file__).parent.parent
+
+
+def annotate(path: Path, frames: list[Frame], *, source: PlainSource | None = None, **options) -> AnnotatedVideo:
+    video = AnnotatedVideo(
+        path, size_wh=frames[0].size_wh, source=source or PlainSource(), **({"settings": FAST} | options)
+    )
+    for frame in frames:
+        video.consume(frame, choose(frame))
+    video.close()
+    return video
+
+
+def read_back(path: Path) -> tuple[list[float], av.VideoFrame]:
+    """Times of all frames in seconds, and the first frame."""
+    with av.open(str(path)) as container:
+        pictures = list(container.decode(video=0))
+    return [float(picture.pts * picture.time_base) for picture in pictures], pictures[0]
+
+
+def audio_packets(path: Path) -> list[tuple[float, bytes]]:
+    with av.open(str(path)) as container:
+        return [(float(p.pts * p.time_base), bytes(p)) for p in container.demux(audio=0) if p.size]
+
+
+@pytest.mark.parametrize("size_wh", [(96, 64), (1, 1), (8, 8), (17, 33), (33, 17), (320, 240), (2, 200)])
+def test_every_size_is_h264_that_browsers_play(tmp_path: Path, size_wh: tuple[int, int]) -> None:
+    frames = frames_of(moving_frames(7, size_wh))
+    annotate(tmp_path / "out.mp4", frames)
+    times, first = read_back(tmp_path / "out.mp4")
+    assert times == pytest.approx([frame.pts_seconds for frame in frames], abs=1e-4)
+    assert (first.width, first.height) == tuple(side + side % 2 for side in size_wh)
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.pix_fmt) == ("h264", "yuv420p")
+        assert float(stream.duration * stream.time_base) == pytest.approx(7 / 30, abs=1e-3)
+    assert boxes(tmp_path / "out.mp4")[-1] == "moov", "an ordinary index once closed"
+    assert not partial_path(tmp_path / "out.mp4").exists()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.sampled_from([0.0, 0.001, 0.02, 0.033, 0.04, 0.5, 3.0]), min_size=1, max_size=12))
+def test_uneven_times_stay_uneven(tmp_path: Path, steps: list[float]) -> None:
+    pts = list(itertools.accumulate([0.0, *steps]))
+    frames = frames_of(moving_frames(len(pts), (32, 32)), pts)
+    annotate(tmp_path / "out.mp4", frames, force=True)
+    times, _ = read_back(tmp_path / "out.mp4")
+    assert times == pytest.approx(pts, abs=2e-4)
+    assert all(later > earlier for earlier, later in itertools.pairwise(times)), "equal times are moved apart"
+
+
+def test_last_frame_lasts_as_long_as_the_one_before(tmp_path: Path) -> None:
+    annotate(tmp_path / "out.mp4", frames_of(moving_frames(4, (32, 32)), [0.0, 0.1, 0.2, 0.7]))
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert container.duration / av.time_base == pytest.approx(1.2, abs=2e-3)
+
+
+def test_single_frame_lasts_one_frame_of_the_source(tmp_path: Path) -> None:
+    annotate(tmp_path / "out.mp4", frames_of(moving_frames(1)), source=PlainSource(average_fps=10.0))
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert container.duration / av.time_base == pytest.approx(0.1, abs=2e-3)
+
+
+def test_start_is_the_zero_of_the_output(tmp_path: Path) -> None:
+    frames = frames_of(moving_frames(3), [5.02, 5.06, 5.1])
+    annotate(tmp_path / "out.mp4", frames, start_seconds=5.0)
+    assert read_back(tmp_path / "out.mp4")[0] == pytest.approx([0.02, 0.06, 0.1], abs=1e-4)
+
+
+def test_pixel_aspect_is_kept(tmp_path: Path) -> None:
+    annotate(tmp_path / "out.mp4", frames_of(moving_frames(2)), source=PlainSource(pixel_aspect=16 / 11))
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert container.streams.video[0].sample_aspect_ratio == Fraction(16, 11)
+
+
+def test_colours_survive_the_round_trip(tmp_path: Path) -> None:
+    picture = np.zeros((64, 96, 3), np.uint8)
+    picture[:, :32], picture[:, 32:64], picture[:, 64:] = (200, 40, 40), (40, 180, 60), (50, 60, 210)
+    frame = Frame(0, 0.0, picture)
+    video = AnnotatedVideo(tmp_path / "out.mp4", size_wh=(96, 64), source=PlainSource(), settings=FAST)
+    video.draw = lambda frame, patches: frame.rgb  # type: ignore[method-assign]
+    video.consume(frame, choose(frame))
+    video.close()
+    _, first = read_back(tmp_path / "out.mp4")
+    shown = first.to_ndarray(format="rgb24").astype(int)
+    for x in (16, 48, 80):
+        assert np.abs(shown[32, x] - picture[32, x]).max() <= 8
+
+
+def test_frames_of_another_size_are_fitted(tmp_path: Path) -> None:
+    frames = frames_of([*moving_frames(2, (96, 64)), *moving_frames(2, (64, 128))])
+    annotate(tmp_path / "out.mp4", frames)
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        shown = [picture.to_ndarray(format="rgb24") for picture in container.decode(video=0)]
+    assert [picture.shape for picture in shown] == [(64, 96, 3)] * 4
+    assert shown[3][:, :20].max() < 24, "bars beside a tall frame"
+    assert shown[3][:, 40:56].max() > 24
+
+
+def test_frames_are_left_as_they_are(tmp_path: Path) -> None:
+    frame = Frame(0, 0.0, moving_frames(1, (320, 240))[0])
+    before = frame.rgb.copy()
+    annotate(tmp_path / "out.mp4", [frame], region_xyxy=(10, 10, 60, 60), asked="query")
+    np.testing.assert_array_equal(frame.rgb, before)
+
+
+def test_chosen_cells_are_bright_and_the_rest_dim() -> None:
+    frame = Frame(0, 0.0, np.full((96, 128, 3), 200, np.uint8))
+    patches = choose(frame)
+    picture = draw_patches(frame.rgb, patches, 0.35)
+    grid = Grid.for_size((128, 96))
+    chosen = {(r, c) for r, c, level in zip(patches.rows, patches.columns, patches.level, strict=True) if level == 0}
+    coarse = [box for box, level in zip(patches.cells_xyxy, patches.level, strict=True) if level]
+    for row, column in itertools.product(range(grid.rows), range(grid.columns)):
+        y, x = row * 32 + 16, column * 32 + 16
+        in_coarse = any(x0 <= x < x1 and y0 <= y < y1 for x0, y0, x1, y1 in coarse)
+        expected = 200 if (row, column) in chosen else 113 if in_coarse else 70
+        assert abs(int(picture[y, x, 0]) - expected) <= 1
+
+
+@given(width=st.integers(1, 90), height=st.integers(1, 90))
+@settings(max_examples=40, deadline=None)
+def test_drawing_fits_every_size(width: int, height: int) -> None:
+    frame = Frame(0, 0.0, np.full((height, width, 3), 90, np.uint8))
+    assert draw_patches(frame.rgb, choose(frame), 0.35).shape == frame.rgb.shape
+
+
+@pytest.mark.parametrize(("size_wh", "shown"), [((320, 240), True), ((160, 159), False), ((3840, 2160), True)])
+def test_strip_is_there_where_it_can_be_read(size_wh: tuple[int, int], shown: bool) -> None:
+    picture = np.full((size_wh[1], size_wh[0], 3), 120, np.uint8)
+    frame = Frame(0, 0.0, picture.copy())
+    Strip("query “red car” https://user:secret@host/x").draw(picture, choose(frame))
+    changed = (picture != 120).any(axis=(1, 2))
+    assert changed.any() == shown
+    assert not changed[: size_wh[1] * 8 // 10].any(), "only the foot of the picture"
+
+
+def test_drawing_costs_little() -> None:
+    frame = Frame(0, 0.0, moving_frames(1, (1280, 720))[0])
+    patches, strip = choose(frame), Strip("query")
+
+    def seconds(work, times: int = 15) -> float:
+        work()
+        begin = time.process_time()
+        for _ in range(times):
+            work()
+        return (time.process_time() - begin) / times
+
+    def drawn() -> None:
+        strip.draw(draw_patches(frame.rgb, patches, 0.35), patches)
+
+    plain = seconds(lambda: np.right_shift(frame.rgb, 1))
+    assert seconds(drawn) < 20 * max(plain, 2e-4), "a checkerboard of cells is the dearest choice there is"
+
+
+@pytest.mark.parametrize("view", ["relevance", "clusters", "flow", "text", "channel:saliency"])
+def test_other_views_make_videos_too(tmp_path: Path, view: str) -> None:
+    annotate(tmp_path / "out.mp4", frames_of(moving_frames(2, (128, 96))), view=view)
+    assert len(read_back(tmp_path / "out.mp4")[0]) == 2
+
+
+class TestSound:
+    def make(self, tmp_path: Path, **options) -> tuple[Path, list[Frame], PlainSource]:
+        path = write_video(tmp_path / "in.mp4", moving_frames(60), audio=True, **options)
+        source = open_source(path)
+        return path, list(source.frames()), source.info
+
+    def test_aac_is_copied_bit_by_bit(self, tmp_path: Path) -> None:
+        path, frames, info = self.make(tmp_path)
+        video = annotate(tmp_path / "out.mp4", frames, source=info)
+        before, after = audio_packets(path), audio_packets(tmp_path / "out.mp4")
+        assert [data for _, data in after] == [data for _, data in before]
+        assert [time for time, _ in after] == pytest.approx([time for time, _ in before], abs=2e-3)
+        assert video.notices == []
+
+    def test_range_is_cut_and_aligned(self, tmp_path: Path) -> None:
+        path = write_video(tmp_path / "in.mp4", moving_frames(150), audio=True)
+        source = open_source(path, start_seconds=1.0, end_seconds=3.0)
+        annotate(tmp_path / "out.mp4", list(source.frames()), source=source.info, start_seconds=1.0, end_seconds=3.0)
+        before, after = {data: time for time, data in audio_packets(path)}, audio_packets(tmp_path / "out.mp4")
+        assert after[0][0] <= 0.001
+        assert 1.95 <= after[-1][0] <= 2.05
+        unique = [(time, before[data] - 1.0) for time, data in after if data in before]
+        assert np.median([abs(now - then) for now, then in unique]) < 0.05
+
+    @pytest.mark.parametrize("count", [10, 59])
+    def test_sound_ends_with_the_last_frame_shown(self, tmp_path: Path, count: int) -> None:
+        _, frames, info = self.make(tmp_path)
+        annotate(tmp_path / "out.mp4", frames[:count], source=info)
+        last, _ = audio_packets(tmp_path / "out.mp4")[-1]
+        assert count / 30 - 0.05 <= last <= count / 30
+
+    def test_sound_longer_than_the_pictures_is_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "long.mp4"
+        write_video(tmp_path / "v.mp4", moving_frames(6))
+        write_audio(tmp_path / "a.m4a", seconds=2.0)
+        with av.open(str(tmp_path / "v.mp4")) as v, av.open(str(tmp_path / "a.m4a")) as a, av.open(str(path), "w") as o:
+            streams = [o.add_stream_from_template(v.streams.video[0]), o.add_stream_from_template(a.streams.audio[0])]
+            for container, stream in zip((v, a), streams, strict=True):
+                for packet in container.demux():
+                    if packet.size:
+                        packet.stream = stream
+                        o.mux(packet)
+        source = open_source(path)
+        annotate(tmp_path / "out.mp4", list(source.frames()), source=source.info)
+        assert len(audio_packets(tmp_path / "out.mp4")) == len(audio_packets(path))
+
+    @pytest.mark.parametrize(
+        ("name", "codec", "kept"),
+        [("a.mkv", "libopus", "opus"), ("a.avi", "libmp3lame", "mp3"), ("a.mkv", "pcm_s16le", "aac"),
+         ("a.mkv", "ac3", "aac"), ("a.mkv", "mp2", "aac"), ("a.ts", "aac", "aac"), ("a.mkv", "flac", "flac")],
+    )  # fmt: skip
+    def test_what_browsers_cannot_play_becomes_aac(self, tmp_path: Path, name: str, codec: str, kept: str) -> None:
+        path = tmp_path / name
+        write_with_sound(path, codec, seconds=1.5, video="libvpx" if name.endswith("webm") else "mpeg4")
+        source = open_source(path)
+        video = annotate(tmp_path / "out.mp4", list(source.frames()), source=source.info)
+        assert video.notices == []
+        with av.open(str(tmp_path / "out.mp4")) as container:
+            assert container.streams.audio[0].codec_context.codec.canonical_name == kept
+            blocks = list(container.decode(audio=0))
+        seconds = sum(block.samples / block.sample_rate for block in blocks)
+        assert seconds == pytest.approx(1.5, abs=0.15)
+        assert max(float(np.abs(block.to_ndarray().astype(np.float64)).max()) for block in blocks) > 0.1, "not silence"
+
+    def test_no_audio_means_none(self, tmp_path: Path) -> None:
+        _, frames, info = self.make(tmp_path)
+        annotate(tmp_path / "out.mp4", frames, source=info, audio=False)
+        with av.open(str(tmp_path / "out.mp4")) as container:
+            assert not container.streams.audio
+
+    def test_sound_that_is_gone_is_told_of(self, tmp_path: Path) -> None:
+        path, frames, info = self.make(tmp_path)
+        path.write_bytes(b"no longer a video")
+        video = annotate(tmp_path / "out.mp4", frames, source=info)
+        assert len(video.notices) == 1
+        assert "sound left out" in video.notices[0]
+        assert len(read_back(tmp_path / "out.mp4")[0]) == 60
+
+
+def write_with_sound(path: Path, codec: str, *, seconds: float, video: str) -> None:
+    """Pictures and a stereo tone, interleaved."""
+    with av.open(str(path), "w") as container:
+        pictures = container.add_stream(video, rate=20)
+        pictures.width, pictures.height, pictures.pix_fmt = 96, 64, "yuv420p"
+        tone = container.add_stream(codec, rate=48_000, layout="stereo")
+        resampler = av.AudioResampler(tone.format, "stereo", 48_000, frame_size=tone.frame_size or 1024)
+        for index, picture in enumerate(moving_frames(round(seconds * 20))):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 20)
+            container.mux(pictures.encode(frame))
+            wave = np.sin(2 * np.pi * 440 * np.arange(index * 2400, (index + 1) * 2400) / 48_000) * 0.4
+            block = av.AudioFrame.from_ndarray(np.tile(wave.astype(np.float32), (2, 1)), format="fltp", layout="stereo")
+            block.sample_rate, block.pts, block.time_base = 48_000, index * 2400, Fraction(1, 48_000)
+            for ready in resampler.resample(block):
+                container.mux(tone.encode(ready))
+        for ready in resampler.resample(None):
+            container.mux(tone.encode(ready))
+        container.mux(pictures.encode(None))
+        container.mux(tone.encode(None))
+
+
+class TestTrouble:
+    def test_a_file_that_exists_is_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "out.mp4"
+        path.write_bytes(b"precious")
+        with pytest.raises(OutputExists, match="--force"):
+            AnnotatedVideo(path, size_wh=(8, 8), source=PlainSource())
+        assert path.read_bytes() == b"precious"
+
+    def test_force_replaces_only_when_there_is_something_to_replace_it_with(self, tmp_path: Path) -> None:
+        path = tmp_path / "out.mp4"
+        path.write_bytes(b"precious")
+        AnnotatedVideo(path, size_wh=(8, 8), source=PlainSource(), force=True).close(failed=True)
+        assert path.read_bytes() == b"precious"
+        annotate(path, frames_of(moving_frames(2)), force=True)
+        assert len(read_back(path)[0]) == 2
+
+    def test_leftovers_of_a_killed_run_are_not_overwritten(self, tmp_path: Path) -> None:
+        partial_path(tmp_path / "out.mp4").write_bytes(b"precious")
+        with pytest.raises(OutputExists, match=r"out\.partial\.mp4"):
+            AnnotatedVideo(tmp_path / "out.mp4", size_wh=(8, 8), source=PlainSource())
+
+    def test_no_frame_leaves_no_file(self, tmp_path: Path) -> None:
+        for failed in (False, True):
+            AnnotatedVideo(tmp_path / "new" / "out.mp4", size_wh=(8, 8), source=PlainSource()).close(failed=failed)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_folders_are_made(self, tmp_path: Path) -> None:
+        annotate(tmp_path / "a" / "b" / "-out.mp4", frames_of(moving_frames(1)))
+        assert (tmp_path / "a" / "b" / "-out.mp4").exists()
+
+    @pytest.mark.parametrize("name", ["out.avi", "out", "file/out.mp4", "folder.mp4"])
+    def test_places_that_will_not_do(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "file").touch()
+        (tmp_path / "folder.mp4").mkdir()
+        with pytest.raises(OutputUnwritable):
+            AnnotatedVideo(tmp_path / name, size_wh=(8, 8), source=PlainSource())
+
+    def test_unknown_view_names_the_nearest(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidSetting, match="relevance"):
+            AnnotatedVideo(tmp_path / "out.mp4", size_wh=(8, 8), source=PlainSource(), view="relevence")
+
+    def test_unknown_encoder_preset(self, tmp_path: Path) -> None:
+        video = AnnotatedVideo(
+            tmp_path / "out.mp4", size_wh=(96, 64), source=PlainSource(), settings=VideoSettings(preset="swift")
+        )
+        frame = frames_of(moving_frames(1))[0]
+        with pytest.raises(EncodingFailed, match=r"video\.preset"):
+            video.consume(frame, choose(frame))
+        video.close(failed=True)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_was_written_before_a_failure_is_kept(self, tmp_path: Path) -> None:
+        path = write_video(tmp_path / "in.mp4", moving_frames(40), audio=True)
+        source = open_source(path)
+        video = AnnotatedVideo(tmp_path / "out.mp4", size_wh=(96, 64), source=source.info, settings=FAST)
+        for frame in itertools.islice(source.frames(), 25):
+            video.consume(frame, choose(frame))
+        video.close(failed=True)
+        video.close()
+        assert len(read_back(tmp_path / "out.mp4")[0]) == 25
+        assert audio_packets(tmp_path / "out.mp4")[-1][0] <= 25 / 30
+        with pytest.raises(ValueError, match="closed"):
+            video.consume(frame, choose(frame))
+
+    def run(self, tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
+        script = f"""
+            import os, resource, signal, sys
+            from pathlib import Path
+            import numpy as np
+            from arr_stream.config import VideoSettings
+            from arr_stream.consumers import AnnotatedVideo
+            from arr_stream.errors import ArrStreamError
+            from tests.choices import PlainSource, choose, frames_of
+            from tests.media import moving_frames
+            rng = np.random.default_rng(0)
+            frames = frames_of([rng.integers(0, 255, (64, 96, 3), dtype=np.uint8) for _ in range(150)])
+            video = AnnotatedVideo(
+                {str(tmp_path / "out.mp4")!r}, size_wh=(96, 64), source=PlainSource(),
+                settings=VideoSettings(crf=18, preset="ultrafast", dim=0.35),
+            )
+        """
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script) + textwrap.dedent(body)],
+            cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+
+    def test_a_killed_run_leaves_a_playable_file(self, tmp_path: Path) -> None:
+        done = self.run(
+            tmp_path,
+            """
+            for frame in frames:
+                video.consume(frame, choose(frame))
+            os.kill(os.getpid(), signal.SIGKILL)
+            """,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert not (tmp_path / "out.mp4").exists(), "nothing half-written under the final name"
+        times, _ = read_back(tmp_path / "out.partial.mp4")
+        assert len(times) > 60
+        assert times == pytest.approx([index / 30 for index in range(len(times))], abs=1e-3)
+
+    @pytest.mark.parametrize("limit", [400_000, 4_000])
+    def test_a_full_disk_keeps_what_fitted(self, tmp_path: Path, limit: int) -> None:
+        done = self.run(
+            tmp_path,
+            f"""
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+            try:
+                for frame in frames:
+                    video.consume(frame, choose(frame))
+                video.close()
+            except ArrStreamError as exc:
+                print(type(exc).__name__, exc)
+                video.close(failed=True)
+            """,
+        )
+        assert done.stdout.startswith("DiskFull"), done.stdout + done.stderr
+        assert not partial_path(tmp_path / "out.mp4").exists()
+        if limit > 100_000:
+            times, _ = read_back(tmp_path / "out.mp4")
+            assert len(times) >= 30
+        else:
+            assert not (tmp_path / "out.mp4").exists(), "not one picture fitted"
+
+    def test_a_device_is_not_replaced(self, tmp_path: Path) -> None:
+        (tmp_path / "out.mp4").symlink_to("/dev/null")
+        with pytest.raises(OutputUnwritable, match="regular file"):
+            AnnotatedVideo(tmp_path / "out.mp4", size_wh=(8, 8), source=PlainSource(), force=True)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_folder_without_permission(self, tmp_path: Path) -> None:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        with pytest.raises(OutputUnwritable, match="permissions"):
+            AnnotatedVideo(tmp_path / "locked" / "out.mp4", size_wh=(8, 8), source=PlainSource())

@@ -1,0 +1,304 @@
+"""The worker process, with real processes and generators that misbehave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_stream.config import KeyframeSettings
+from arr_stream.errors import BackendUnavailable, KeyframeFailed
+from arr_stream.keyframes.generate import KeyframeFailure
+from arr_stream.keyframes.worker import KeyframeWorker
+from arr_stream.types import KeyframeResult
+from tests import keyframe_fakes as fakes
+
+Outcome = KeyframeResult | KeyframeFailure
+
+
+@contextmanager
+def worker(factory: str = "make_fake", timeout_seconds: float = 30.0, **settings: Any) -> Iterator[KeyframeWorker]:
+    made = KeyframeWorker(settings, factory=f"tests.keyframe_fakes:{factory}", timeout_seconds=timeout_seconds)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def until(true: Callable[[], Any], seconds: float = 20.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := true():
+            return value
+        time.sleep(0.005)
+    raise AssertionError(f"not so within {seconds} s")
+
+
+def outcome(of: KeyframeWorker, index: int) -> Outcome:
+    """What comes of a frame; waits out a pause after failures."""
+    until(lambda: of.submit(fakes.request(index)))
+    (arrived,) = until(of.collect)
+    assert arrived.index == index
+    return arrived
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def pid_of(arrived: Outcome) -> int:
+    assert isinstance(arrived, KeyframeResult), arrived
+    return int(arrived.backends["process"])
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_result_is_what_the_generator_made_in_another_process() -> None:
+    with worker() as made:
+        assert made.wait_ready(20.0)
+        arrived = outcome(made, 51)
+    assert pid_of(arrived) != os.getpid()
+    assert isinstance(arrived, KeyframeResult)
+    np.testing.assert_allclose(arrived.embedding, 51 / 255, rtol=1e-6)
+    assert arrived.clusters.method == "fake"
+    assert arrived.embedding.flags.writeable
+
+
+def test_many_submits_one_in_flight_and_none_lost() -> None:
+    taken: list[int] = []
+    arrived: list[int] = []
+    with worker() as made:
+        for index in range(400):
+            if made.submit(fakes.request(index)):
+                taken.append(index)
+            arrived += [one.index for one in made.collect() if isinstance(one, KeyframeResult)]
+            time.sleep(0.001)
+        until(lambda: arrived.extend(one.index for one in made.collect()) or len(arrived) == len(taken))
+    assert arrived == taken
+    assert 3 < len(taken) < 400
+
+
+def test_submit_never_waits_even_for_large_pictures_and_a_slow_start() -> None:
+    large = fakes.request(0, (3840, 2160))
+    with worker("make_slowly", start_seconds=1.0) as made:
+        started = time.perf_counter()
+        assert made.submit(large)
+        assert not made.submit(large)
+        assert made.collect() == []
+        assert time.perf_counter() - started < 0.2
+        assert not made.wait_ready(0.05)
+        (arrived,) = until(made.collect)
+    assert isinstance(arrived, KeyframeResult)
+
+
+@pytest.mark.parametrize(
+    ("do", "words"),
+    [
+        ("raise", "ArithmeticError: the fake was told to"),
+        ("nan", "embedding: values from nan"),
+        ("exit", "exit code 7"),
+        pytest.param("segfault", "SIGSEGV", marks=pytest.mark.skipif(os.name != "posix", reason="POSIX signals")),
+    ],
+)
+def test_failure_is_reported_and_the_next_one_works(do: str, words: str) -> None:
+    with worker(do=do, on=[1]) as made:
+        before = pid_of(outcome(made, 0))
+        failed = outcome(made, 1)
+        after = pid_of(outcome(made, 2))
+    assert isinstance(failed, KeyframeFailure)
+    assert words in failed.message
+    assert "\n" not in failed.message
+    assert (before == after) == (do in ("raise", "nan"))
+
+
+def test_failure_carries_its_cause() -> None:
+    with worker(do="raise") as made:
+        failed = outcome(made, 0)
+    assert isinstance(failed, KeyframeFailure)
+    assert "Traceback" in failed.details and "keyframe_fakes.py" in failed.details
+
+
+def test_last_words_of_a_process_that_ended_are_kept() -> None:
+    with worker(do="exit") as made:
+        failed = outcome(made, 0)
+    assert isinstance(failed, KeyframeFailure)
+    assert failed.details == "last words"
+
+
+def test_hanging_generation_is_killed_and_the_next_one_works() -> None:
+    with worker(timeout_seconds=0.5, do="hang", on=[1]) as made:
+        pid = pid_of(outcome(made, 0))
+        failed = outcome(made, 1)
+        assert isinstance(failed, KeyframeFailure)
+        assert "longer than 0.5 s" in failed.message
+        assert not running(pid)
+        assert pid_of(outcome(made, 2)) != pid
+
+
+def test_process_that_died_while_idle_is_replaced_without_a_failure() -> None:
+    with worker() as made:
+        pid = pid_of(outcome(made, 0))
+        os.kill(pid, signal.SIGKILL)
+        assert pid_of(outcome(made, 1)) != pid
+
+
+def test_repeated_deaths_are_tried_again_ever_later() -> None:
+    with worker("make_dying") as made:
+        with pytest.raises(KeyframeFailed, match="exit code 9"):
+            made.wait_ready(20.0)
+        assert isinstance(outcome(made, 0), KeyframeFailure)
+        assert isinstance(outcome(made, 1), KeyframeFailure)
+        assert not made.submit(fakes.request(2))
+        assert isinstance(outcome(made, 3), KeyframeFailure)
+
+
+@pytest.mark.parametrize(
+    ("factory", "error", "words"),
+    [
+        ("make_unavailable", BackendUnavailable, "text nothing needs a package; install it"),
+        ("make_broken", KeyframeFailed, "KeyError"),
+        ("no_such_function", KeyframeFailed, "AttributeError"),
+    ],
+)
+def test_start_that_fails_says_why(factory: str, error: type[Exception], words: str) -> None:
+    with worker(factory) as made:
+        with pytest.raises(error, match=words):
+            made.wait_ready(20.0)
+        failed = outcome(made, 0)
+    assert isinstance(failed, KeyframeFailure)
+    assert words in failed.message
+
+
+def test_what_libraries_print_does_not_reach_the_pipe(capfd: pytest.CaptureFixture[str]) -> None:
+    with worker(do="print") as made:
+        assert isinstance(outcome(made, 0), KeyframeResult)
+        assert isinstance(outcome(made, 1), KeyframeResult)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="no priorities here")
+def test_process_has_a_lower_priority() -> None:
+    with worker(do="priority") as made:
+        arrived = outcome(made, 0)
+    assert isinstance(arrived, KeyframeResult)
+    assert int(arrived.backends["clusters"]) >= min(19, os.nice(0) + 10)
+
+
+@pytest.mark.parametrize("state", ["starting", "idle", "busy", "failed"])
+def test_close_ends_process_and_thread_at_once(state: str) -> None:
+    threads = threading.active_count()
+    settings: dict[str, Any] = {"start_seconds": 60 if state == "starting" else 0, "do": "hang", "on": [1]}
+    with worker("make_broken" if state == "failed" else "make_slowly", **settings) as made:
+        pid = 0
+        if state in ("idle", "busy"):
+            pid = pid_of(outcome(made, 0))
+        if state == "busy":
+            assert made.submit(fakes.request(1))
+            time.sleep(0.1)
+        elif state == "starting":
+            time.sleep(0.2)
+        elif state == "failed":
+            made.ready.wait(20.0)
+        started = time.monotonic()
+        made.close()
+        assert time.monotonic() - started < 2.0
+        made.close()
+        assert not made.submit(fakes.request(2))
+    assert not pid or not running(pid)
+    until(lambda: threading.active_count() == threads)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_no_descriptor_and_no_zombie_is_left_behind() -> None:
+    with worker(do="exit", on=[1]) as made:
+        outcome(made, 0)
+    before = open_descriptors()
+    pids = []
+    for _ in range(2):
+        with worker(do="exit", on=[1]) as made:
+            pids.append(pid_of(outcome(made, 0)))
+            outcome(made, 1)
+            pids.append(pid_of(outcome(made, 2)))
+    assert open_descriptors() == before
+    # A process that has ended but was not waited for still answers.
+    assert not [pid for pid in pids if running(pid)]
+
+
+SCRIPT = """
+    import sys, time
+    from tests import keyframe_fakes as fakes
+    from arr_stream.keyframes.worker import KeyframeWorker
+    worker = KeyframeWorker({"do": "hang", "on": [1]}, factory="tests.keyframe_fakes:make_fake")
+    while not worker.submit(fakes.request(0)) or not (arrived := worker.collect()):
+        while not (arrived := worker.collect()):
+            time.sleep(0.01)
+        break
+    print(arrived[0].backends["process"], flush=True)
+    worker.submit(fakes.request(1))
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    if "close" in sys.argv:
+        worker.close()
+        print("closed", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+@pytest.mark.parametrize("how", ["interrupt", "interrupt close", "kill"])
+def test_process_ends_with_its_owner_and_is_silent_on_interrupt(tmp_path: Path, how: str) -> None:
+    """A script without a `__main__` guard, in a process group of its own, gets Ctrl-C or dies in mid-generation."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    owner = subprocess.Popen(
+        [sys.executable, str(script), *how.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        process_group=0,
+    )
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    time.sleep(0.1)
+    os.killpg(owner.pid, signal.SIGINT) if "interrupt" in how else owner.kill()
+    said, complaints = owner.communicate(timeout=10)
+    assert complaints == ""
+    assert said == ("closed\n" if "close" in how else "")
+    until(lambda: not running(pid) or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", seconds=5.0)
+
+
+def test_standard_generator_in_a_worker() -> None:
+    rng = np.random.default_rng(0)
+    asked = fakes.request(5, (320, 192))
+    asked.frame.rgb[:] = rng.integers(0, 255, asked.frame.rgb.shape, np.uint8)
+    made = KeyframeWorker(KeyframeSettings(clusters="grid", cluster_count=12, text="none"))
+    try:
+        assert made.wait_ready(60.0)
+        assert made.submit(asked)
+        (arrived,) = until(made.collect)
+    finally:
+        made.close()
+    assert isinstance(arrived, KeyframeResult)
+    assert arrived.backends == {"clusters": "grid", "embedding": "appearance", "text": "none"}
+    assert arrived.clusters.count == 12
+    assert arrived.embedding.shape == (16, 12, 20)

@@ -1,0 +1,293 @@
+"""The frame loop as a whole: what is carried, when it is renewed, and what is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from arr_stream.config import Settings
+from arr_stream.errors import BudgetError, KeyframeFailed
+from arr_stream.keyframes.generate import (
+    InStepKeyframes,
+    KeyframeFailure,
+    KeyframeRequest,
+    make_generator,
+)
+from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.gaze import GazeTrack
+from arr_stream.relevance.query import ExampleQuery, RegionQuery, parse_text
+from arr_stream.texture import CHANNELS
+from arr_stream.types import SCORERS, Frame, KeyframeResult, PatchSet
+from tests.scenes import moving_square, square_cells
+
+BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
+
+
+def _pipeline(queries=(), gaze=None, provider=None, **values: object) -> Pipeline:
+    settings = Settings().with_values({**BASE, **{key.replace("__", "."): value for key, value in values.items()}})
+    provider = provider or InStepKeyframes(make_generator(settings.keyframes))
+    return Pipeline(settings, provider, queries, gaze=gaze)
+
+
+def _cells(patches: PatchSet) -> set[tuple[int, int]]:
+    fine = patches.level == 0
+    return set(zip(patches.rows[fine].tolist(), patches.columns[fine].tolist(), strict=True))
+
+
+class LateProvider:
+    """Results arrive a number of frames after they were asked for; generation number `failing` fails."""
+
+    def __init__(self, delay_frames: int, failing: int | None = None) -> None:
+        self._generator = make_generator(Settings().with_values(BASE).keyframes)
+        self._delay = delay_frames
+        self._failing = failing
+        self._asked: list[tuple[int, KeyframeRequest]] = []
+        self._polls = 0
+        self.submitted: list[int] = []
+
+    def submit(self, request: KeyframeRequest) -> bool:
+        if self._asked:
+            return False
+        self.submitted.append(request.frame.index)
+        self._asked.append((self._polls + self._delay, request))
+        return True
+
+    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
+        self._polls += 1
+        if not self._asked or self._polls <= self._asked[0][0]:
+            return []
+        request = self._asked.pop(0)[1]
+        if len(self.submitted) - 1 == self._failing:
+            return [KeyframeFailure(request.frame.index, "model fell over")]
+        return [self._generator.generate(request)]
+
+    def close(self) -> None: ...
+
+
+def test_a_query_finds_its_colour_on_every_frame() -> None:
+    pipeline = _pipeline([parse_text("red")])
+    for frame in moving_square():
+        patches = pipeline.step(frame)
+        assert len(patches) == 12
+        assert square_cells(frame) <= _cells(patches)
+        assert patches.query_scores[0] > 0.8
+
+
+def test_a_region_is_followed() -> None:
+    frames = moving_square(20)
+    pipeline = _pipeline([RegionQuery((40, 60, 48, 48))])
+    for frame in frames:
+        patches = pipeline.step(frame)
+        wanted = square_cells(frame)
+        assert len(wanted & _cells(patches)) >= 0.75 * len(wanted)
+    assert patches.carried.any()
+
+
+def test_a_region_given_later_scores_nothing_before() -> None:
+    pipeline = _pipeline([RegionQuery((56, 64, 48, 48), at_seconds=4 / 30)])
+    scores = [pipeline.step(frame).query_scores[0] for frame in moving_square(8)]
+    assert scores[:4] == [0, 0, 0, 0]
+    assert min(scores[4:]) > 0.5
+
+
+def test_an_example_is_found() -> None:
+    frames = moving_square(6)
+    crop = frames[0].rgb[64:104, 44:84]
+    pipeline = _pipeline([ExampleQuery("crop.png", np.ascontiguousarray(crop))])
+    for frame in frames:
+        wanted = square_cells(frame)
+        assert len(wanted & _cells(pipeline.step(frame))) >= 0.75 * len(wanted)
+
+
+def test_without_a_query_the_moving_object_wins_attention() -> None:
+    pipeline = _pipeline(selection__levels=False)
+    hits = []
+    for frame in moving_square(10, colour=(90, 120, 100), step_xy=(5, 0)):
+        patches = pipeline.step(frame)
+        wanted = square_cells(frame, (90, 120, 100))
+        hits.append(len(wanted & _cells(patches)) / len(wanted))
+    assert np.mean(hits[2:]) > 0.6
+    assert set(patches.query.tolist()) == {-1}
+
+
+def test_several_queries_have_their_own_scores_and_one_choice() -> None:
+    pipeline = _pipeline([parse_text("red"), parse_text("blue")])
+    patches = pipeline.step(moving_square(1)[0])
+    assert patches.query_scores[0] > 0.8 > 0.1 > patches.query_scores[1]
+    assert 0 in patches.query.tolist()
+
+
+def test_the_same_input_gives_the_same_output() -> None:
+    def run() -> list[tuple[list[float], list[float]]]:
+        pipeline = _pipeline([parse_text("red")])
+        steps = (pipeline.step(frame) for frame in moving_square(15))
+        return [(patches.score.tolist(), patches.cells_xyxy.ravel().tolist()) for patches in steps]
+
+    assert run() == run()
+
+
+def test_refreshes_come_at_the_interval_and_on_a_cut() -> None:
+    pipeline = _pipeline(keyframes__interval=5, keyframes__min_confidence=0.0)
+    first = moving_square(8)
+    second = [dataclasses.replace(f, index=8 + i, rgb=255 - f.rgb) for i, f in enumerate(moving_square(4, seed=9))]
+    reasons = [pipeline.step(frame).refresh_reason for frame in [*first, *second]]
+    assert reasons == ["first", None, None, None, None, "interval", None, None, "cut", None, None, None]
+
+
+def test_a_new_query_asks_for_a_refresh() -> None:
+    pipeline = _pipeline()
+    frames = moving_square(3)
+    pipeline.step(frames[0])
+    pipeline.ask([parse_text("red")])
+    patches = pipeline.step(frames[1])
+    assert patches.refresh_reason == "query"
+    assert square_cells(frames[1]) <= _cells(patches)
+    assert pipeline.step(frames[2]).refresh_reason is None
+
+
+def test_a_new_frame_size_starts_afresh() -> None:
+    pipeline = _pipeline()
+    pipeline.step(moving_square(1)[0])
+    bigger = dataclasses.replace(moving_square(1, (256, 320))[0], index=1)
+    patches = pipeline.step(bigger)
+    assert patches.refresh_reason == "size"
+    assert (patches.grid.rows, patches.grid.columns) == (8, 10)
+
+
+def test_late_results_are_carried_to_the_present() -> None:
+    frames = moving_square(10)
+    late, in_step = _pipeline(provider=LateProvider(4)), _pipeline()
+    for frame in frames:
+        patches, reference = late.step(frame), in_step.step(frame)
+        if frame.index < 4:
+            assert patches.keyframe_index is None
+            assert patches.confidence == 0
+    assert patches.keyframe_index == 0
+    assert patches.keyframe_age == 9
+    same = patches.texture.plane("cluster") == reference.texture.plane("cluster")
+    assert same.mean() > 0.95
+
+
+def test_a_failed_generation_is_reported_and_tried_again_at_the_next_keyframe() -> None:
+    provider = LateProvider(1, failing=0)
+    pipeline = _pipeline(provider=provider, keyframes__interval=6)
+    steps = [pipeline.step(frame) for frame in moving_square(10)]
+    notices = [notice for patches in steps for notice in patches.notices]
+    assert len(notices) == 1
+    assert "model fell over" in notices[0]
+    assert provider.submitted == [0, 6]
+    assert [p.refresh_reason for p in steps if p.keyframe] == ["first", "retry"]
+    assert steps[-1].keyframe_index == 6
+
+
+def test_in_step_a_failing_generation_ends_the_run() -> None:
+    class Broken:
+        def generate(self, request: KeyframeRequest) -> KeyframeResult:
+            raise KeyframeFailed("clusters: out of order")
+
+    with pytest.raises(KeyframeFailed, match="out of order"):
+        _pipeline(provider=InStepKeyframes(Broken())).step(moving_square(1)[0])
+
+
+def test_all_channels_are_alive() -> None:
+    gaze = GazeTrack(np.array([0.0, 0.1], np.float64), np.array([[0.5, 0.5], [0.3, 0.6]], np.float32))
+    pipeline = _pipeline([parse_text("red")], gaze=gaze)
+    for frame in moving_square(6):
+        patches = pipeline.step(frame)
+        pipeline.attend(np.full((6, 8), 0.5, np.float32))
+    patches = pipeline.step(moving_square(7)[6])
+    dense = patches.texture.dense()
+    assert dense.shape == (40, 192, 256)
+    for channel in CHANNELS:
+        plane = dense[channel.index]
+        assert bool(plane.isfinite().all()), channel.name
+        assert float(plane.min()) >= channel.low - 1e-5, channel.name
+        assert channel.high is None or float(plane.max()) <= channel.high + 1e-5, channel.name
+        # Nothing is written in this scene.
+        if channel.name != "text":
+            assert float(plane.abs().max()) > 0, channel.name
+
+
+def test_attention_of_a_consumer_is_carried_and_raises_relevance() -> None:
+    frames = moving_square(6, step_xy=(8, 0))
+    pipeline, without = _pipeline([parse_text("red")]), _pipeline([parse_text("red")])
+    pipeline.step(frames[0])
+    without.step(frames[0])
+    attention = np.zeros((6, 8), np.float32)
+    attention[5, 7] = 1.0
+    pipeline.attend(attention)
+    raised, plain = pipeline.step(frames[1]), without.step(frames[1])
+    assert raised.texture.plane("attention").max() > 0.9
+    assert raised.texture.plane("attention_history").max() > 0.9
+    assert raised.relevance[5, 7] > plain.relevance[5, 7] + 0.2
+
+
+@pytest.mark.parametrize("attention", [np.zeros((2, 2), np.float32), np.full((6, 8), np.nan), np.full((6, 8), 2.0)])
+def test_impossible_attention_is_refused(attention: np.ndarray) -> None:
+    pipeline = _pipeline()
+    pipeline.step(moving_square(1)[0])
+    with pytest.raises(ValueError, match="attention"):
+        pipeline.attend(attention)
+
+
+def test_gaze_fades_and_moves_with_the_picture() -> None:
+    gaze = GazeTrack(np.array([0.0], np.float64), np.array([[0.25, 0.44]], np.float32))
+    pipeline = _pipeline(gaze=gaze)
+    peaks = [pipeline.step(frame).texture.plane("gaze") for frame in moving_square(10)]
+    assert peaks[0].max() > 0.9
+    assert 0.1 < peaks[-1].max() < peaks[0].max()
+    # The gaze fell on the square, which moves 36 pixels to the right.
+    assert int(peaks[-1].max(axis=0).argmax()) > int(peaks[0].max(axis=0).argmax())
+
+
+@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers"])
+@pytest.mark.parametrize("cascade", [True, False])
+def test_every_strategy_keeps_the_budget_and_gives_reasons(strategy: str, cascade: bool) -> None:
+    pipeline = _pipeline([parse_text("red")], selection__strategy=strategy, selection__cascade=cascade)
+    for frame in moving_square(4):
+        patches = pipeline.step(frame)
+        assert len(patches) == 12
+        assert all(0 <= scorer < len(SCORERS) for scorer in patches.scorer)
+        assert (patches.score >= 0).all()
+        assert (patches.score <= 1).all()
+    assert patches.cells_scored <= patches.grid.cells
+    assert cascade or patches.cells_scored == patches.grid.cells
+    asked = SCORERS.index("participation")
+    assert asked in patches.scorer.tolist()
+
+
+def test_coarse_cells_are_for_context() -> None:
+    patches = _pipeline([parse_text("red")], selection__budget="20").step(moving_square(1)[0])
+    coarse = patches.level > 0
+    assert 0 < coarse.sum() <= 2
+    assert set(patches.scorer[coarse].tolist()) == {SCORERS.index("context")}
+    widths = patches.cells_xyxy[coarse][:, 2] - patches.cells_xyxy[coarse][:, 0]
+    assert (widths > 32).all()
+
+
+def test_novelty_marks_or_skips_what_the_model_has() -> None:
+    still = moving_square(1)[0]
+    frames = [dataclasses.replace(still, index=i, pts_seconds=i / 30) for i in range(3)]
+    marking, skipping = _pipeline(selection__levels=False), _pipeline(selection__levels=False, selection__novelty="skip")
+    marked = [marking.step(frame) for frame in frames]
+    assert marked[0].fresh.all()
+    assert marked[1].fresh.sum() <= 1
+    skipped = [skipping.step(frame) for frame in frames]
+    assert not _cells(skipped[0]) & _cells(skipped[1])
+
+
+def test_the_budget_is_checked_against_the_grid() -> None:
+    with pytest.raises(BudgetError, match="1 to 48"):
+        _pipeline(selection__budget="49").step(moving_square(1)[0])
+
+
+@pytest.mark.parametrize("hw", [(1, 1), (8, 8), (3, 500), (33, 65)])
+def test_tiny_and_odd_frames_work(hw: tuple[int, int]) -> None:
+    pipeline = _pipeline([parse_text("red left")], selection__budget="auto")
+    rng = np.random.default_rng(0)
+    for index in range(4):
+        patches = pipeline.step(Frame(index, index / 30, rng.integers(0, 255, (*hw, 3), np.uint8)))
+        assert 1 <= len(patches) <= patches.grid.cells
+        assert patches.texture.dense().isfinite().all()
