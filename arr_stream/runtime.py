@@ -7,11 +7,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from arr_stream.consumers.annotate import AnnotatedVideo
 from arr_stream.consumers.base import Consumer, EndReason, Outcome
+from arr_stream.consumers.records import Header, Records
+from arr_stream.consumers.report import Report
 from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
+from arr_stream.relevance.query import RegionQuery
+from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Stream
 from arr_stream.types import PatchSet
+
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
@@ -102,6 +109,53 @@ def _close(
             failure.__cause__ = exc
             first = first or failure
     return first
+
+
+def annotated_video(
+    stream: Stream, path: Path, *, view: str = "patches", audio: bool = True, force: bool = False
+) -> AnnotatedVideo:
+    """A consumer that writes a stream's annotated video."""
+    region = next((query for query in stream.queries if isinstance(query, RegionQuery)), None)
+    x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
+    return AnnotatedVideo(
+        path,
+        size_wh=stream.source.info.size_wh,
+        source=stream.source.info,
+        view=view,
+        settings=stream.settings.video,
+        force=force,
+        audio=audio,
+        start_seconds=stream.start_seconds,
+        end_seconds=stream.end_seconds,
+        asked=asked(stream),
+        region_xyxy=(x, y, x + w, y + h) if region is not None else None,
+        region_at_seconds=region.at_seconds if region is not None else 0.0,
+    )
+
+
+def records(stream: Stream, path: Path, *, force: bool = False) -> Records:
+    """A consumer that writes a stream's records."""
+    header = Header.for_grid(
+        stream.grid,
+        source=stream.source.info.name,
+        query=[query.label for query in stream.queries] or None,
+        budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
+        config=stream.settings.model_dump(mode="json"),
+    )
+    return Records(path, header, force)
+
+
+def report(stream: Stream, folder: Path, *, force: bool = False) -> Report:
+    """A consumer that writes a stream's report."""
+    source = {
+        key: str(value) if isinstance(value, Path) else value for key, value in asdict(stream.source.info).items()
+    }
+    return Report(folder, force, source=source, asked=asked(stream), settings=stream.settings)
+
+
+def asked(stream: Stream) -> str | None:
+    """What was asked for, in one line."""
+    return ", ".join(query.label for query in stream.queries) or None
 
 
 @contextmanager

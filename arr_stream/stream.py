@@ -1,7 +1,7 @@
 """A source and a pipeline together: iterate to get one patch set a frame.
 
-    for patches in arr_stream.open("street.mp4", query="red"):
-        print(patches.pts_seconds, patches.cells_xyxy)
+for patches in arr_stream.open("street.mp4", query="red"):
+    print(patches.pts_seconds, patches.cells_xyxy)
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Stream:
         queries: What is asked.
         gaze_csv: Gaze samples for channel 39.
         realtime: Play at the source's own speed.
+        start_seconds, end_seconds: The part of the source that is read, for those who write it down.
 
     Attributes:
         frame: The frame of the last patch set.
@@ -50,8 +51,12 @@ class Stream:
         *,
         gaze_csv: str | Path | None = None,
         realtime: bool = False,
+        start_seconds: float = 0.0,
+        end_seconds: float | None = None,
     ) -> None:
         self.source = source
+        self.start_seconds = start_seconds
+        self.end_seconds = end_seconds
         self.settings = settings
         self.queries = tuple(queries)
         self.realtime = realtime
@@ -191,4 +196,12 @@ def open(  # noqa: A001 - reads as arr_stream.open
             motion_vectors=settings.motion.flow == "codec",
             max_pixels=settings.source.max_pixels,
         )
-    return Stream(source, settings, [*asked, *queries], gaze_csv=gaze_csv, realtime=realtime)
+    return Stream(
+        source,
+        settings,
+        [*asked, *queries],
+        gaze_csv=gaze_csv,
+        realtime=realtime,
+        start_seconds=start_seconds or 0.0,
+        end_seconds=end_seconds,
+    )

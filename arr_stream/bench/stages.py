@@ -17,11 +17,12 @@ import cv2
 
 from arr_stream.bench.statistics import Timing
 from arr_stream.config import Settings
-from arr_stream.consumers import AnnotatedVideo
+from arr_stream.consumers.mp4 import Mp4Writer
 from arr_stream.errors import NothingInRange
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query
+from arr_stream.runtime import annotated_video
 from arr_stream.sources import open_source
 from arr_stream.stream import Stream
 from arr_stream.types import Frame, PatchSet
@@ -193,17 +194,21 @@ class _EndToEnd:
     def _encode(self, out: Path) -> int:
         """Decoding to RGB and encoding with the same encoder settings, nothing drawn."""
         with self._open() as source:
-            video = AnnotatedVideo(
-                out, size_wh=source.info.size_wh, source=source.info, settings=self._settings.video, audio=False
+            writer = Mp4Writer(
+                out,
+                size_wh=source.info.size_wh,
+                settings=self._settings.video,
+                frame_seconds=1 / (source.info.average_fps or 25),
+                pixel_aspect=source.info.pixel_aspect,
             )
-            for count, frame in enumerate(source.frames(), start=1):  # noqa: B007 - counted after the loop
-                video.write(frame.rgb, frame.pts_seconds)
-            video.close()
-        return count
+            for frame in source.frames():
+                writer.write(frame.rgb, frame.pts_seconds)
+            writer.finish()
+            return writer.frames
 
     def _process(self, out: Path) -> int:
         stream = Stream(self._open(), self._settings, self._queries)
-        video = AnnotatedVideo.of(stream, out, audio=False)
+        video = annotated_video(stream, out, audio=False)
         count = 0
         for patches in stream:
             assert stream.frame is not None

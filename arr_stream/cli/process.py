@@ -86,14 +86,14 @@ def process(
         raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
 
     import arr_stream
-    from arr_stream.consumers import check_view, prepare_output, prepare_report
+    from arr_stream import runtime
+    from arr_stream.consumers import check_view, prepare_output
 
+    # Before models are loaded: what cannot be written should be said at once.
     check_view(view)
     for path in (output, patches):
         if path is not None:
             prepare_output(path, force)
-    if report is not None:
-        prepare_report(report, force)
     stream = arr_stream.open(
         source,
         queries=_queries(query or [], region, region_at, example),
@@ -107,12 +107,22 @@ def process(
         max_frames=max_frames,
     )
     with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
-        for notice in (*stream.source.info.notices, *stream.notices):
+        for notice in stream.notices:
             reporter.notice(notice)
-        consumers = _consumers(stream, output, view, patches, report, audio=audio, force=force)
+        # Records first: they are the cheapest to lose nothing of.
+        consumers: list[Consumer] = []
+        if patches is not None:
+            consumers.append(runtime.records(stream, patches, force=force))
+        if output is not None:
+            consumers.append(runtime.annotated_video(stream, output, view=view, audio=audio, force=force))
+        if report is not None:
+            consumers.append(runtime.report(stream, report, force=force))
         amortised = Amortised()
         result = _run(stream, consumers, reporter, amortised)
         written = [path for path in (output, patches, report) if path is not None and path.exists()]
+        for consumer in consumers:
+            for notice in getattr(consumer, "notices", ()):
+                reporter.notice(notice)
         reporter.done(_last_word(result, written, amortised))
     if result.error is not None:
         raise result.error
@@ -129,38 +139,6 @@ def _queries(texts: list[str], region: str | None, region_at: float, example: Pa
     if example is not None:
         queries.append(load_example(example))
     return queries
-
-
-def _consumers(
-    stream: Stream,
-    output: Path | None,
-    view: str,
-    patches: Path | None,
-    report: Path | None,
-    *,
-    audio: bool,
-    force: bool,
-) -> list[Consumer]:
-    """Records first: they are the cheapest to lose nothing of."""
-    from arr_stream.consumers import AnnotatedVideo, Records, Report
-    from arr_stream.consumers.records import Header
-    from arr_stream.selection.budget import budget_tokens
-
-    consumers: list[Consumer] = []
-    header = Header.for_grid(
-        stream.grid,
-        source=stream.source.info.name,
-        query=[query.label for query in stream.queries] or None,
-        budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
-        config=stream.settings.model_dump(mode="json"),
-    )
-    if patches is not None:
-        consumers.append(Records(patches, header, force))
-    if output is not None:
-        consumers.append(AnnotatedVideo.of(stream, output, view=view, audio=audio, force=force))
-    if report is not None:
-        consumers.append(Report(report, header, force))
-    return consumers
 
 
 class Amortised:

@@ -1,0 +1,150 @@
+"""The report: three files that agree with what was consumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from arr_stream.config import Settings
+from arr_stream.consumers import Outcome, Report
+from arr_stream.consumers.contact_sheet import ContactSheet, clock_time
+from arr_stream.consumers.run_statistics import Quantiles, Timeline
+from arr_stream.errors import OutputExists, OutputUnwritable
+from tests.choices import choose, frames_of
+from tests.media import moving_frames
+
+FRAMES = frames_of(moving_frames(23, (128, 96)))
+FILES = ["contact_sheet.png", "latency.png", "summary.json"]
+
+
+def write(folder: Path, **options) -> dict:
+    report = Report(folder, **options)
+    for frame in FRAMES:
+        report.consume(frame, choose(frame))
+    report.close()
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_three_files(tmp_path: Path) -> None:
+    write(tmp_path / "new" / "report")
+    assert sorted(path.name for path in (tmp_path / "new" / "report").iterdir()) == FILES
+    for name in FILES[:2]:
+        picture = np.asarray(Image.open(tmp_path / "new" / "report" / name).convert("RGB"))
+        assert min(picture.shape[:2]) > 300
+        assert picture.std() > 5, "not an empty picture"
+
+
+def test_summary_agrees_with_what_was_consumed(tmp_path: Path) -> None:
+    summary = write(
+        tmp_path, source={"name": "rtsp://me:secret@host/a", "size_wh": (128, 96)}, asked="red", settings=Settings()
+    )
+    patches = [choose(frame) for frame in FRAMES]
+    totals = [sum(one.latency_ms.values()) for one in patches]
+    assert summary["frames"] == 23
+    assert summary["ended"] == "finished"
+    assert summary["keyframes"] == {"count": 5, "by_reason": {"interval": 4, "first": 1}}
+    assert summary["amortised_ms"] == pytest.approx(np.mean(totals), abs=1e-3)
+    assert summary["latency_ms"]["all"]["median"] == pytest.approx(np.median(totals), abs=1e-3)
+    assert summary["latency_ms"]["stages"]["select"]["p95"] == pytest.approx(
+        np.percentile([one.latency_ms["select"] for one in patches], 95), abs=1e-3
+    )
+    assert summary["latency_ms"]["between"]["max"] < summary["latency_ms"]["keyframes"]["median"]
+    assert summary["tokens"]["mean"] == pytest.approx(np.mean([len(one) for one in patches]))
+    assert summary["confidence"]["mean"] == pytest.approx(0.75)
+    assert sum(summary["chosen_by"].values()) == pytest.approx(1.0, abs=1e-3)
+    assert summary["settings"]["keyframes"]["interval"] == 30
+    assert summary["source"] == {"name": "rtsp://***@host/a", "size_wh": [128, 96]}
+    assert summary["asked"] == "red"
+
+
+def test_outcome_is_told(tmp_path: Path) -> None:
+    report = Report(tmp_path)
+    report.consume(FRAMES[0], choose(FRAMES[0], latency_ms={}))
+    report.close(failed=True, outcome=Outcome("interrupted", 4, None, {"late": 1}))
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["ended"], summary["dropped"], summary["counters"]) == ("interrupted", 4, {"late": 1})
+    assert summary["frames_per_second"] is None
+    assert summary["amortised_fps"] is None
+
+
+def test_no_frame_leaves_nothing(tmp_path: Path) -> None:
+    Report(tmp_path / "new").close(failed=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_exist_are_kept(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(OutputExists, match="--force"):
+        Report(tmp_path)
+    Report(tmp_path, force=True).close()
+    assert (tmp_path / name).read_text() == "precious"
+    write(tmp_path, force=True)
+    assert (tmp_path / name).read_bytes() != b"precious"
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputUnwritable):
+        Report(tmp_path / "file")
+
+
+@pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (3000, 20), (20, 3000)])
+def test_contact_sheet_of_any_shape(size_wh: tuple[int, int]) -> None:
+    sheet = ContactSheet(0.35)
+    for frame in frames_of(moving_frames(3, size_wh)):
+        sheet.add(frame, choose(frame))
+    picture = sheet.picture("title", "subtitle")
+    assert max(picture.shape) < 2000
+
+
+@settings(deadline=None, max_examples=15)
+@given(count=st.integers(1, 300))
+def test_contact_sheet_is_spread_over_the_whole_run(count: int) -> None:
+    sheet = ContactSheet(0.35)
+    frame = FRAMES[0]
+    patches = choose(frame)
+    for index in range(count):
+        sheet.add(type(frame)(index, float(index), frame.rgb), patches)
+    kept = [thumb.pts_seconds for thumb in sheet._kept]
+    assert len(kept) <= 32
+    assert kept[0] == 0
+    assert len(set(np.diff(kept))) <= 1, "even"
+    assert count - kept[-1] <= max(1, count / 16 + 1)
+
+
+@given(st.integers(1, 3000), st.sampled_from([2, 16, 64]))
+@settings(deadline=None, max_examples=30)
+def test_timeline_is_bounded_and_loses_nothing(count: int, limit: int) -> None:
+    timeline = Timeline(limit)
+    for index in range(count):
+        timeline.add(index, float(index), index % 30 == 0)
+    assert len(timeline.bins) <= limit
+    assert sum(one.count for one in timeline.bins) == count
+    assert sum(one.total for one in timeline.bins) == count * (count - 1) / 2
+    assert max(one.largest for one in timeline.bins) == count - 1
+    assert timeline.bins[0].keyframe
+
+
+def test_quantiles_of_more_than_is_kept() -> None:
+    numbers = Quantiles()
+    for value in np.random.default_rng(0).permutation(30_000).tolist():
+        numbers.add(float(value))
+    summary = numbers.summary()
+    assert summary["median"] == pytest.approx(15_000, rel=0.05)
+    assert summary["p99"] == pytest.approx(29_700, rel=0.01)
+    assert summary["mean"] == pytest.approx(14_999.5)
+    assert summary["max"] == 29_999
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00.0"), (59.96, "1:00.0"), (61.25, "1:01.2"), (3723.4, "1:02:03.4"), (-1.5, "-0:01.5")]
+)
+def test_clock_times(seconds: float, text: str) -> None:
+    assert clock_time(seconds) == text
