@@ -30,7 +30,7 @@ texture = functools.cache(random_texture)
 
 def choose(frame: Frame, **changes: Any) -> PatchSet:
     """About half of the cells of the frame at random, and a coarse one; `changes` replace fields of the patch set."""
-    grid = Grid.for_size(frame.size_wh)
+    grid = changes.get("grid") or Grid.for_size(frame.size_wh)
     rng = np.random.default_rng(frame.index)
     count = max(1, grid.cells // 2)
     places = rng.permutation(grid.cells)[:count]

@@ -40,9 +40,13 @@ def moving_square(
     return frames
 
 
-def square_cells(frame: Frame, colour: tuple[int, int, int] = RED) -> set[tuple[int, int]]:
-    """Cells (row, column) of which the square covers at least a quarter."""
-    near = (np.abs(frame.rgb.astype(int) - np.array(colour)).max(axis=2) < 40).astype(np.float32)
-    height, width = near.shape
-    share = near.reshape(height // 32, 32, width // 32, 32).mean(axis=(1, 3))
+def square_cells(
+    frame: Frame, *, start_xy: tuple[int, int] = (40, 60), step_xy: tuple[int, int] = (4, 1), side: int = 48
+) -> set[tuple[int, int]]:
+    """Cells (row, column) of which the square of `moving_square` covers at least a quarter."""
+    x, y = start_xy[0] + frame.index * step_xy[0], start_xy[1] + frame.index * step_xy[1]
+    width, height = frame.size_wh
+    covered = np.zeros((height, width), np.float32)
+    covered[y : y + side, x : x + side] = 1
+    share = covered.reshape(height // 32, 32, width // 32, 32).mean(axis=(1, 3))
     return set(zip(*(axis.tolist() for axis in np.nonzero(share >= 0.25)), strict=True))

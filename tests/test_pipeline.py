@@ -18,7 +18,7 @@ from arr_stream.keyframes.generate import (
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
 from arr_stream.relevance.query import ExampleQuery, RegionQuery, parse_text
-from arr_stream.texture import CHANNELS
+from arr_stream.texture import CHANNELS, EMBEDDING
 from arr_stream.types import SCORERS, Frame, KeyframeResult, PatchSet
 from tests.scenes import moving_square, square_cells
 
@@ -72,7 +72,7 @@ def test_a_query_finds_its_colour_on_every_frame() -> None:
         patches = pipeline.step(frame)
         assert len(patches) == 12
         assert square_cells(frame) <= _cells(patches)
-        assert patches.query_scores[0] > 0.8
+        assert patches.query_scores[0] > 0.6
 
 
 def test_a_region_is_followed() -> None:
@@ -106,7 +106,7 @@ def test_without_a_query_the_moving_object_wins_attention() -> None:
     hits = []
     for frame in moving_square(10, colour=(90, 120, 100), step_xy=(5, 0)):
         patches = pipeline.step(frame)
-        wanted = square_cells(frame, (90, 120, 100))
+        wanted = square_cells(frame, step_xy=(5, 0))
         hits.append(len(wanted & _cells(patches)) / len(wanted))
     assert np.mean(hits[2:]) > 0.6
     assert set(patches.query.tolist()) == {-1}
@@ -115,7 +115,7 @@ def test_without_a_query_the_moving_object_wins_attention() -> None:
 def test_several_queries_have_their_own_scores_and_one_choice() -> None:
     pipeline = _pipeline([parse_text("red"), parse_text("blue")])
     patches = pipeline.step(moving_square(1)[0])
-    assert patches.query_scores[0] > 0.8 > 0.1 > patches.query_scores[1]
+    assert patches.query_scores[0] > 0.6 > 0.1 > patches.query_scores[1]
     assert 0 in patches.query.tolist()
 
 
@@ -205,9 +205,10 @@ def test_all_channels_are_alive() -> None:
         assert bool(plane.isfinite().all()), channel.name
         assert float(plane.min()) >= channel.low - 1e-5, channel.name
         assert channel.high is None or float(plane.max()) <= channel.high + 1e-5, channel.name
-        # Nothing is written in this scene.
-        if channel.name != "text":
+        # Nothing is written in this scene, and it lacks most of the hues that the embedding tells apart.
+        if channel.name != "text" and not channel.name.startswith("embedding"):
             assert float(plane.abs().max()) > 0, channel.name
+    assert (dense[EMBEDDING].abs().amax(dim=(1, 2)) > 0).sum() >= 8
 
 
 def test_attention_of_a_consumer_is_carried_and_raises_relevance() -> None:
@@ -273,7 +274,10 @@ def test_novelty_marks_or_skips_what_the_model_has() -> None:
     marking, skipping = _pipeline(selection__levels=False), _pipeline(selection__levels=False, selection__novelty="skip")
     marked = [marking.step(frame) for frame in frames]
     assert marked[0].fresh.all()
-    assert marked[1].fresh.sum() <= 1
+    again = [cell in _cells(marked[0]) for cell in zip(marked[1].rows, marked[1].columns, strict=True)]
+    assert sum(again) > 6
+    assert not marked[1].fresh[again].any()
+    assert marked[1].fresh[~np.array(again)].all()
     skipped = [skipping.step(frame) for frame in frames]
     assert not _cells(skipped[0]) & _cells(skipped[1])
 

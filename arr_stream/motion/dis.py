@@ -19,6 +19,10 @@ PRESETS = MappingProxyType(
     }
 )
 
+# The presets stop the search at a quarter of the picture, where a patch of 8x8 covers 32x32 of its pixels. In a small
+# picture that is an object; searching on to a finer level costs little there.
+_FINER_BELOW_PIXELS = ((14_000, 0), (56_000, 1))
+
 # OpenCV matches 8x8 patches on a pyramid whose finest level is a quarter: with a side below 32 some shapes and presets
 # abort (12x400) and others read past the picture.
 _LEAST_SIDE_PX = 32
@@ -41,6 +45,7 @@ class DisFlow:
         if raster_divisor < 1:
             raise InvalidSetting(f"raster_divisor={raster_divisor} is below 1", remedy="use a whole number from 1 on")
         self._search = cv2.DISOpticalFlow.create(PRESETS[preset])
+        self._preset_scale = self._search.getFinestScale()
         self._divisor = raster_divisor
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
@@ -59,6 +64,11 @@ class DisFlow:
         confidence, residual = photometric_check(to_raster(previous.grey, hw), to_raster(present.grey, hw), offset_px)
         return Flow(offset_px, confidence, residual, span_frames=1)
 
+    def _finest_scale(self, pixels: int) -> int:
+        """The pyramid level at which the search ends: the preset's own, or finer for small pictures."""
+        finer = (scale for limit, scale in _FINER_BELOW_PIXELS if pixels <= limit)
+        return min(self._preset_scale, next(finer, self._preset_scale))
+
     def _search_offsets(self, previous: ByteArray, present: ByteArray) -> FloatArray:
         """`[h, w, 2]` on the grey picture's own raster."""
         height, width = present.shape
@@ -67,5 +77,6 @@ class DisFlow:
             previous, present = (
                 cv2.copyMakeBorder(picture, 0, below, 0, right, cv2.BORDER_REPLICATE) for picture in (previous, present)
             )
+        self._search.setFinestScale(self._finest_scale(present.size))
         offsets: FloatArray = self._search.calc(present, previous, None)
         return np.ascontiguousarray(offsets[:height, :width])

@@ -49,7 +49,7 @@ def street(frames: int = 120) -> Scene:
 def pan_zoom(frames: int = 120) -> Scene:
     """The camera moves over a table while a model aeroplane flies the other way."""
     table = enlarged(data.coffee(), 1320)
-    across, down, zoom = ease(470, 830, 4.0), ease(560, 400, 4.0), ease(0.62, 1.0, 4.0)
+    across, down, zoom = ease(522, 800, 4.0), ease(560, 400, 4.0), ease(0.64, 1.0, 4.0)
 
     def camera(t: float) -> Matrix:
         return shift(319.5, 179.5) @ scale(zoom(t)) @ shift(-across(t), -down(t))

@@ -1,0 +1,324 @@
+"""The command line as users meet it: outputs, exit codes, one line for every error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from arr_stream.consumers import read_records
+from tests.media import write_audio, write_images, write_video
+from tests.scenes import moving_square
+
+FAST = ["--set", "keyframes.text=none", "--budget", "12"]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line in this process; exit code, standard output and standard error."""
+    from arr_stream.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["arr-stream", *(str(argument) for argument in arguments)])
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as exc:
+            code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
+    write_video(path, [frame.rgb for frame in moving_square(20)], audio=True)
+    return path
+
+
+def _frame_count(path: Path) -> int:
+    with av.open(str(path)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def test_everything_at_once(run: Run, clip: Path, tmp_path: Path) -> None:
+    video, records, report = tmp_path / "out.mp4", tmp_path / "out.jsonl", tmp_path / "report"
+    code, out, err = run(
+        "process", clip, "--query", "red", "-o", video, "--patches", records, "--report", report, *FAST
+    )
+    assert code == 0, err
+    assert out == ""
+    assert "20 frames" in err
+    assert "amortised" in err
+    with av.open(str(video)) as container:
+        assert container.streams.video[0].codec_context.pix_fmt == "yuv420p"
+        assert len(container.streams.audio) == 1
+    assert _frame_count(video) == 20
+    header, frames, end = read_records(records)
+    assert (header.budget_tokens, header.grid_hw, header.query) == (12, (6, 8), ["red"])
+    assert [frame.index for frame in frames] == list(range(20))
+    assert all(len(frame.cells) == 12 for frame in frames)
+    assert end is not None
+    assert end.reason == "finished"
+    summary = json.loads((report / "summary.json").read_text())
+    assert summary["frames"] == 20
+    assert {path.name for path in report.iterdir()} == {"contact_sheet.png", "latency.png", "summary.json"}
+
+
+def test_records_alone_from_a_folder_and_not_a_word(run: Run, tmp_path: Path) -> None:
+    write_images(tmp_path / "pictures", [frame.rgb for frame in moving_square(5)])
+    records = tmp_path / "out.jsonl"
+    code, out, err = run(
+        "process", tmp_path / "pictures", "--region", "40,60,48,48", "--patches", records, "--quiet", *FAST
+    )
+    assert (code, out, err) == (0, "", "")
+    assert len(read_records(records)[1]) == 5
+
+
+@pytest.mark.parametrize("view", ["relevance", "clusters", "flow", "text", "channel:motion"])
+def test_views(run: Run, clip: Path, tmp_path: Path, view: str) -> None:
+    code, _, err = run("process", clip, "-o", tmp_path / "v.mp4", "--view", view, "--max-frames", 3, *FAST)
+    assert code == 0, err
+    assert _frame_count(tmp_path / "v.mp4") == 3
+
+
+def test_unknown_words_are_named(run: Run, clip: Path) -> None:
+    code, _, err = run("process", clip, "--query", "red bicycle", "--max-frames", 1, *FAST)
+    assert code == 0
+    assert "'bicycle'" in err
+    assert "CLIP" in err
+
+
+def test_a_preset_and_what_overrides_it(run: Run, clip: Path, tmp_path: Path) -> None:
+    preset = tmp_path / "mine.toml"
+    preset.write_text('[keyframes]\ninterval = 4\ntext = "none"\n[selection]\nbudget = 9\n')
+    records = tmp_path / "r.jsonl"
+    code, _, err = run(
+        "process", clip, "--preset", preset, "--set", "selection.budget=7", "--patches", records, "--quiet"
+    )
+    assert code == 0, err
+    header, frames, _ = read_records(records)
+    assert header.budget_tokens == 7
+    assert [frame.index for frame in frames if frame.keyframe][:2] == [0, 4]
+
+
+def test_existing_files_are_kept_without_force(run: Run, clip: Path, tmp_path: Path) -> None:
+    video = tmp_path / "out.mp4"
+    video.write_bytes(b"precious")
+    code, _, err = run("process", clip, "-o", video, *FAST)
+    assert code == 20
+    assert err.count("\n") == 1
+    assert video.read_bytes() == b"precious"
+    assert run("process", clip, "-o", video, "--force", "--max-frames", 2, *FAST)[0] == 0
+    assert _frame_count(video) == 2
+
+
+def _no_images(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
+
+
+def _garbage(folder: Path) -> Path:
+    path = folder / "garbage.mp4"
+    path.write_bytes(b"\x00\x01nonsense" * 99)
+    return path
+
+
+def _sound(folder: Path) -> Path:
+    path = folder / "sound.mp3"
+    write_audio(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "expected"),
+    [
+        (lambda folder: folder / "missing.mp4", [], 10),
+        (_garbage, [], 11),
+        (_sound, [], 12),
+        (_no_images, [], 14),
+        (None, ["--start", "99"], 18),
+        (None, ["-o", "/proc/nowhere/out.mp4"], 21),
+        (None, ["--query", "  "], 30),
+        (None, ["--region", "900,10,20,20"], 31),
+        (None, ["--example", "missing.png"], 32),
+        (None, ["--gaze", "missing.csv"], 33),
+        (None, ["--budget", "0"], 40),
+        (None, ["--budget", "49"], 40),
+        (None, ["--set", "keyframes.intervall=3"], 50),
+        (None, ["--set", "keyframes.interval=0"], 51),
+        (None, ["--region", "1,2,3"], 51),
+        (None, ["--region-at", "2"], 51),
+        (None, ["--view", "pachtes"], 51),
+        (None, ["--preset", "missing.toml"], 52),
+        (None, ["--nonsense"], 2),
+    ],
+)
+def test_bad_input_ends_with_one_line_and_its_own_code(
+    run: Run, clip: Path, tmp_path: Path, source: Callable[[Path], Path] | None, arguments: list[str], expected: int
+) -> None:
+    path = clip if source is None else source(tmp_path)
+    before = {p for p in tmp_path.rglob("*") if p.is_file()}
+    output = [] if "-o" in arguments else ["-o", tmp_path / "out.mp4"]
+    code, out, err = run("process", path, *output, "--patches", tmp_path / "out.jsonl", *FAST[:2], *arguments)
+    assert code == expected, err
+    assert out == ""
+    if expected != 2:
+        assert err.count("\n") == 1, err
+        assert err.startswith("arr-stream: ")
+        assert "internal error" not in err
+    assert {p for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_the_nearest_known_setting_is_named(run: Run, clip: Path) -> None:
+    assert "'keyframes.interval'" in run("process", clip, "--set", "keyframes.intervall=3")[2]
+
+
+def test_damage_in_mid_file_keeps_what_came_before(run: Run, clip: Path, tmp_path: Path) -> None:
+    frames = [np.random.default_rng(i).integers(0, 255, (96, 128, 3), np.uint8) for i in range(30)]
+    whole = tmp_path / "whole.mp4"
+    write_video(whole, frames, container_options={"movflags": "faststart"})
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * 0.6)])
+    video, records = tmp_path / "out.mp4", tmp_path / "out.jsonl"
+    code, _, err = run("process", cut, "-o", video, "--patches", records, "--set", "keyframes.text=none")
+    assert code == 15, err
+    count = _frame_count(video)
+    assert 5 < count < 30
+    assert str(count) in err.splitlines()[-1]
+    end = read_records(records)[2]
+    assert end is not None
+    assert (end.frames, end.reason) == (count, "damaged")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_said(run: Run, clip: Path, tmp_path: Path) -> None:
+    link = tmp_path / "out.jsonl"
+    link.symlink_to("/dev/full")
+    code, _, err = run("process", clip, "--patches", link, "--force", "--quiet", *FAST)
+    assert code == 22
+    assert err.count("\n") == 1
+
+
+def test_json_log(run: Run, clip: Path) -> None:
+    _, _, err = run("process", clip, "--query", "red bus", "--log-json", "--max-frames", 2, *FAST)
+    events = [json.loads(line)["event"] for line in err.splitlines()]
+    assert events[0] == "notice"
+    assert events[-1] == "done"
+
+
+def test_channels_and_settings_and_version(run: Run) -> None:
+    code, out, _ = run("channels", "--json")
+    assert code == 0
+    assert len(json.loads(out)) == 40
+    assert "keyframes.interval" in run("settings")[1]
+    assert run("--version")[1].startswith("arr-stream 0.")
+
+
+def test_doctor_finds_the_defaults_working(run: Run) -> None:
+    code, out, _ = run("doctor", "--json")
+    findings = {finding["name"]: finding for finding in json.loads(out)}
+    assert code == 0, [f for f in findings.values() if not f["works"]]
+    assert findings["flow dis"]["works"]
+    assert findings["text rapidocr"]["works"]
+    assert not findings.get("one OpenCV", {"works": True})["works"] is False
+
+
+def test_bench_reports_ratios(run: Run, clip: Path) -> None:
+    code, out, err = run("bench", clip, "--frames", 8, "--repeats", 1, "--json", "--set", "keyframes.text=none")
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["frames"] == 8
+    assert set(report["baselines"]) >= {"decode", "decode and encode", "process"}
+    assert all(value > 0 for value in report["ratios"].values())
+
+
+def test_eval_on_a_folder_of_footage(run: Run, tmp_path: Path) -> None:
+    from PIL import Image
+
+    frames = moving_square(12)
+    for index, frame in enumerate(frames):
+        mask = (np.abs(frame.rgb.astype(int) - np.array((220, 30, 30))).max(axis=2) < 40).astype(np.uint8) * 255
+        for kind, picture, suffix in (("frames", frame.rgb, "jpg"), ("masks", mask, "png")):
+            folder = tmp_path / kind / "square"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(folder / f"{index:05d}.{suffix}")
+    code, out, err = run("eval", "coverage", tmp_path, "--budget", 9, "--json", "--plot", tmp_path / "c.png")
+    assert code == 0, err
+    means = json.loads(out)["mean_coverage"]["9"]
+    assert means["oracle"] >= means["arr-stream"] > 0.8
+    code, out, err = run("eval", "carry", tmp_path, "--interval", 6, "--json", "--plot", tmp_path / "i.png")
+    assert code == 0, err
+    by_tracker = {row["tracker"]: row["iou"] for row in json.loads(out)["rows"]}
+    assert by_tracker["arr-stream"] > by_tracker["not moved"]
+    assert (tmp_path / "c.png").stat().st_size > 5000
+    assert (tmp_path / "i.png").stat().st_size > 5000
+
+
+def test_eval_without_footage(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("eval", "carry", tmp_path)
+    assert code == 80
+    assert err.count("\n") == 1
+
+
+def _started(arguments: list[object]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "arr_stream", *(str(argument) for argument in arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+def test_ctrl_c_ends_soon_with_a_playable_file_and_an_end_record(tmp_path: Path, realtime: bool) -> None:
+    long = tmp_path / "long.mp4"
+    write_video(long, [frame.rgb for frame in moving_square(30, step_xy=(2, 0))] * 40)
+    video, records = tmp_path / "out.mp4", tmp_path / "out.jsonl"
+    options = ["--realtime"] if realtime else []
+    process = _started(["process", long, "-o", video, "--patches", records, *options, "--set", "keyframes.text=none"])
+    try:
+        deadline = time.monotonic() + 60
+        while not (records.exists() and records.read_text().count("\n") > 12):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        start = time.monotonic()
+        _, err = process.communicate(timeout=20)
+        assert time.monotonic() - start < 5  # two seconds, and room for a loaded machine
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    end = read_records(records)[2]
+    assert end is not None
+    assert end.reason == "interrupted"
+    assert _frame_count(video) == end.frames
+
+
+def test_help_loads_no_heavy_package() -> None:
+    code = (
+        "import sys; sys.argv=['arr-stream','--help']\n"
+        "from arr_stream.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy={'torch','cv2','av','skimage','matplotlib','rapidocr','numpy'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_importing_the_package_loads_neither_torch_nor_opencv() -> None:
+    code = "import sys, arr_stream; sys.exit(bool({'torch', 'cv2', 'av'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
