@@ -156,6 +156,7 @@ def test_process_that_died_while_idle_is_replaced_without_a_failure() -> None:
     with worker() as made:
         pid = pid_of(outcome(made, 0))
         os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert pid_of(outcome(made, 1)) != pid
 
 

@@ -27,6 +27,7 @@ from arr_stream.motion.camera import camera_flow
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
 from arr_stream.types import ByteArray, FloatArray
 
+SEED = 2
 _TINY = np.float32(1e-6)
 
 
@@ -75,6 +76,8 @@ class Anchoring:
     ring_region: int = 31
     cont: float = 0.0
     border: int = 0
+    gate: float = 0.0
+    exactcont: int = 0
 
 
 def cue_planes(rgb: ByteArray, blurs_px: tuple[int, int]) -> FloatArray:
@@ -120,7 +123,8 @@ class PixelModel:
 
 
 @lru_cache(maxsize=8)
-def _projection(cues, hidden, seed=2):
+def _projection(cues, hidden, seed=None):
+    seed = SEED if seed is None else seed
     rng = np.random.default_rng(seed)
     return (
         (rng.normal(size=(cues, hidden)) / np.sqrt(cues)).astype(np.float32),
@@ -291,7 +295,7 @@ class RegionTracker:
             e = np.clip(g, -s.limit, s.limit)
             z = logit(np.clip(p[y0:y1, x0:x1], s.floor, s.ceiling)) + e
             new[y0:y1, x0:x1] = sigmoid(z)
-        if not self.exact:
+        if not self.exact or s.exactcont:
             if self.age <= s.settle:
                 self.region_prior = cv2.remap(self.region_prior, mp, None, cv2.INTER_LINEAR)
                 box = (cv2.GaussianBlur(self.region_prior,(5,5),0) > 0.02)
@@ -303,7 +307,11 @@ class RegionTracker:
             elif s.cont:
                 ins = new > 0.3
                 mot = self.motion_cue(flow, ins, (h, w))
-                new = sigmoid(logit(np.clip(new, 0.003, 0.997)) + s.cont * mot)*(new>.01)
+                k = s.cont
+                if s.gate:
+                    mean = float((new * mot).sum() / max(new.sum(), 1e-6))
+                    k *= min(max(s.gate * mean, 0.0), 1.0)
+                new = sigmoid(logit(np.clip(new, 0.003, 0.997)) + k * mot)*(new>.01)
         self.p = new.astype(np.float32)
         return self.out()
 

@@ -27,10 +27,10 @@ def street(frames: int = 120) -> Scene:
     view = depth(1.0, 0, 0)
     grass = things.greenery(data.grass().astype(np.float32) / 255)
     vehicles = [
-        *bus(GREEN).layers("green bus", lambda t: 520 - 62 * t, lambda t: 222.0, 0.8, view=view, facing=-1),
-        *van(BLUE).layers("blue van", lambda t: 60 - 4 + 88 * t, lambda t: 264.0, 0.98, view=view),
-        *car(YELLOW, taxi=True).layers("yellow taxi", lambda t: 660 - 96 * t, lambda t: 262.0 + 0 * t, 0.92, view=view, facing=-1),
-        *car(RED).layers("red car", lambda t: 60 + 118 * t + 9 * t * t, lambda t: 318.0, 1.2, view=view),
+        *bus(GREEN).layers("green bus", lambda t: 470 - 62 * t, lambda t: 222.0, 0.8, view=view, facing=-1),
+        *van(BLUE).layers("blue van", lambda t: 690 - 98 * t, lambda t: 248.0, 0.9, view=view, facing=-1),
+        *car(YELLOW, taxi=True).layers("yellow taxi", lambda t: 50 + 74 * t, lambda t: 282.0, 1.0, view=view),
+        *car(RED).layers("red car", lambda t: 140 + 88 * t + 6 * t * t, lambda t: 322.0, 1.2, view=view),
     ]
     near = [
         Layer("tree", things.tree(grass, 5), depth(1.5, 455, 8, 1.05)),
@@ -48,38 +48,32 @@ def street(frames: int = 120) -> Scene:
 
 def pan_zoom(frames: int = 120) -> Scene:
     """The camera moves over a table while a model aeroplane flies the other way."""
-    table = enlarged(data.coffee(), 1320)
-    across, down, zoom = ease(522, 800, 4.0), ease(560, 400, 4.0), ease(0.64, 1.0, 4.0)
+    table = enlarged(data.coffee(), 1100)
+    across, down, zoom = ease(522, 700, 4.0), ease(372, 260, 4.0), ease(0.62, 0.95, 4.0)
 
     def camera(t: float) -> Matrix:
         return shift(319.5, 179.5) @ scale(zoom(t)) @ shift(-across(t), -down(t))
 
-    heading = wave(188, 11, 3.4, 0.1)
+    left, sway, heading = ease(566, 84, 4.4), wave(168, 34, 3.6, 0.2), wave(187, 10, 3.6, 0.45)
 
-    def flight(height: float) -> Motion:
-        """Above the table; higher things lie further from their shadow."""
+    def aloft(t: float) -> Matrix:
+        return shift(left(t), sway(t)) @ turn(heading(t)) @ scale(1.15 * zoom(t))
 
-        def place(t: float) -> Matrix:
-            x, y = 1010 - 175 * t, 330 + 70 * np.sin(1.1 * t)
-            return shift(x + height * 0.5, y - height) @ turn(heading(t)) @ scale(1.25 + 0.08 * np.sin(1.3 * t))
+    def below(t: float) -> Matrix:
+        return shift(26 * zoom(t), 66 * zoom(t)) @ aloft(t)
 
-        return place
+    def spun(t: float) -> Matrix:
+        # The blades turn in a plane seen from its edge, so only their apparent length changes.
+        return aloft(t) @ shift(86, 0) @ scale(1, 0.3 + 0.65 * abs(float(np.cos(37 * t)))) @ shift(-13, -42)
 
-    craft, rotor = things.plane(), things.blade()
+    craft = things.plane()
     shadow = things.silhouette(craft, 5, 0.5)
-    aloft = before(camera, flight(60))
-    edge = (shadow.shape[1] - 200) / 2
-
-    def spun(t: float) -> Matrix | None:
-        base = aloft(t)
-        # Foreshortened: the blade's disc is seen nearly from its side.
-        return None if base is None else base @ about(13, 42, shift(184 - 100, 0) @ scale(1, float(np.cos(37 * t)) * 0.92 + 0.0))
-
+    edge = (shadow.shape[1] - craft.shape[1]) / 2
     layers = (
         Layer("table", opaque(table), camera),
-        Layer("shadow", shadow, before(camera, lambda t: flight(0)(t) @ shift(-100 - edge, -95 - edge)), effect=True),
-        Layer("aeroplane", craft, lambda t: _then(aloft(t), shift(-100, -95)), "blue aeroplane"),
-        Layer("propeller", rotor, spun, "blue aeroplane"),
+        Layer("shadow", shadow, lambda t: below(t) @ shift(-100 - edge, -95 - edge), effect=True),
+        Layer("propeller", things.blade(), spun, "blue aeroplane"),
+        Layer("aeroplane", craft, lambda t: aloft(t) @ shift(-100, -95), "blue aeroplane"),
     )
     return Scene("pan_zoom", layers, frames, fps=FPS)
 
@@ -105,20 +99,20 @@ def signs(frames: int = 120) -> Scene:
     exit_texture, exit_words = things.sign("exit")
     open_texture, open_words = things.sign("open")
     cafe_texture, cafe_words = things.sign("cafe")
-    slide, rise = ease(30, 330, 4.0), wave(16, 8, 3.1)
+    slide, rise = ease(30, 330, 4.0), wave(26, 7, 3.1)
 
     def sliding(t: float) -> Matrix:
         return camera(t) @ shift(slide(t), rise(t)) @ scale(0.9)
 
     bracket = Canvas(270, 14)
     bracket.box(0, 3, 270, 9, ("#5a6570", "#242b31"), radius=3)
-    pizza = van(WHITE, "PIZZA").layers("pizza van", lambda t: -150 + 150 * t, lambda t: 348.0, 1.32, view=camera)
+    pizza = van(WHITE, "PIZZA").layers("pizza van", lambda t: -130 + 155 * t, lambda t: 336.0, 1.25, view=camera)
     layers = (
         Layer("wall", opaque(wall), before(camera, fixed(shift(-60, -90)))),
         Layer("pavement", _pavement(900), before(camera, fixed(shift(-60, 316)))),
-        Layer("bracket", bracket.finished(), before(camera, fixed(shift(52, 124)))),
-        Layer("cafe sign", cafe_texture, hung(180, 130, (105, 0), 9, 2.3, 0.1), "cafe sign", words=cafe_words),
-        Layer("open sign", open_texture, hung(512, 112, (145, 0), 4, 3.1, 0.4), "open sign", words=open_words),
+        Layer("bracket", bracket.finished(), before(camera, fixed(shift(52, 119)))),
+        Layer("cafe sign", cafe_texture, hung(186, 128, (105, 0), 9, 2.3, 0.1), "cafe sign", words=cafe_words),
+        Layer("open sign", open_texture, hung(474, 118, (145, 0), 4, 3.1, 0.4), "open sign", words=open_words),
         Layer("exit shadow", things.silhouette(exit_texture, 4, 0.45), lambda t: sliding(t) @ shift(-5, -3), effect=True),
         Layer("exit sign", exit_texture, sliding, "exit sign", words=exit_words),
         *pizza,
@@ -131,24 +125,25 @@ SCENES: dict[str, Callable[..., Scene]] = {"street": street, "pan_zoom": pan_zoo
 
 def _space(until: float) -> list[Layer]:
     stars = enlarged(data.hubble_deep_field()[60:700, 40:960], 900)
-    globe, ring = things.planet()
+    globe, (far_ring, near_ring) = things.planet()
     slip = ease(0, -40, until)
 
     def sky(t: float) -> Matrix:
         return shift(-90 + slip(t), -110) @ scale(1.0)
 
     def orb(t: float) -> Matrix:
-        return shift(424 + 2.2 * slip(t), 66) @ turn(-14) @ scale(1.0)
+        return shift(376 + 2.2 * slip(t), 96) @ turn(-14) @ scale(1.0)
 
     def craft(t: float) -> Matrix:
-        return shift(60 + 190 * t, 150 + 26 * np.sin(3.2 * t)) @ turn(7 * float(np.cos(3.2 * t))) @ scale(1.05)
+        return shift(104 + 185 * t, 168 + 26 * np.sin(3.2 * t)) @ turn(7 * float(np.cos(3.2 * t))) @ scale(1.05)
 
     saucer = things.saucer()
     layers = [
         Layer("stars", opaque(stars), sky),
+        Layer("far ring", far_ring, lambda t: orb(t) @ shift(-65, 45), "planet"),
         Layer("globe", globe, orb, "planet"),
         Layer("saucer", saucer, lambda t: craft(t) @ shift(-85, -46), "flying saucer"),
-        Layer("ring", ring, lambda t: orb(t) @ shift(-65, 88), "planet"),
+        Layer("near ring", near_ring, lambda t: orb(t) @ shift(-65, 45), "planet"),
     ]
     return [Layer(one.name, one.texture, during(0, until, one.motion), one.thing) for one in layers]
 
@@ -172,8 +167,6 @@ def _cat(start: float, end: float) -> list[Layer]:
     def flap(side: int) -> Motion:
         return lambda t: flutter(t) @ scale(side * (0.62 + 0.36 * float(np.sin(11 * t))), 1) @ shift(-1, -55)
 
-    shade = Canvas(110, 34)
-    shade.ellipse(55, 17, 44, 9, "#000000", opacity=0.4)
     layers = [
         Layer("cat", photo, room),
         Layer("yarn", things.ball(), bounce, "red ball"),
@@ -223,6 +216,3 @@ def _pavement(width: int) -> Floats:
     slab[:4] = rgb("#c3c5c9")
     return opaque(np.clip(slab, 0, 1).astype(np.float32))
 
-
-def _then(first: Matrix | None, second: Matrix) -> Matrix | None:
-    return None if first is None else first @ second

@@ -12,7 +12,7 @@ from sample_scenes.model import Matrix
 def plane() -> Floats:
     """A blue aeroplane from above, 200 x 190 px, flying to the right."""
     canvas = Canvas(200, 190)
-    wing = spline([(92, 92), (72, 12), (84, 5), (104, 8), (128, 90), (128, 100), (104, 182), (84, 185), (72, 178), (92, 98)])
+    wing = spline([(90, 90), (82, 50), (76, 14), (82, 6), (96, 5), (105, 12), (116, 50), (130, 90), (130, 100), (116, 140), (105, 178), (96, 185), (82, 184), (76, 176), (82, 140), (90, 100)])
     canvas.polygon(wing, ("#4aa3ff", "#1559b8"))
     canvas.polygon([(60, 12), (112, 12), (116, 34), (60, 34)], "#ffffff", opacity=0.92, inside=wing)
     canvas.polygon([(60, 156), (116, 156), (112, 178), (60, 178)], "#e8eef6", opacity=0.92, inside=wing)
@@ -57,8 +57,8 @@ def saucer() -> Floats:
     return canvas.finished()
 
 
-def planet() -> tuple[Floats, Floats]:
-    """A banded globe (200 x 200 px) and the front half of its ring (330 x 120 px)."""
+def planet() -> tuple[Floats, tuple[Floats, Floats]]:
+    """A banded globe (200 x 200 px) and the halves of its ring behind and before it (330 x 110 px)."""
     globe = Canvas(200, 200)
     disc = spline([(100 + 92 * np.cos(a), 100 + 92 * np.sin(a)) for a in np.linspace(0, 2 * np.pi, 40, endpoint=False)])
     globe.polygon(disc, ("#ffd9a0", "#b5542c"))
@@ -73,13 +73,17 @@ def planet() -> tuple[Floats, Floats]:
     # Light from the upper left: darker with distance from there.
     shade = np.clip(1.12 - 0.0052 * np.maximum(0, np.hypot(x - 60, y - 55) - 30), 0.18, 1)[..., None]
     lit[..., :3] *= shade.astype(np.float32)
-    ring = Canvas(330, 120)
-    angle = np.linspace(0.02 * np.pi, 0.98 * np.pi, 60)
-    for outer, inner, colour in ((160, 146, "#e9d3a8"), (143, 124, "#c9a877"), (121, 112, "#f5e6c4")):
-        front = [(165 + outer * np.cos(a), 14 + outer * 0.5 * np.sin(a)) for a in angle]
-        back = [(165 + inner * np.cos(a), 14 + inner * 0.5 * np.sin(a)) for a in angle[::-1]]
-        ring.polygon(front + back, colour)
-    return lit, ring.finished()
+    return lit, (_ring(np.pi, 2 * np.pi), _ring(0, np.pi))
+
+
+def _ring(start: float, end: float) -> Floats:
+    canvas = Canvas(330, 110)
+    angle = np.linspace(start, end, 80)
+    for outer, inner, colour in ((162, 147, "#e9d3a8"), (144, 126, "#c9a877"), (123, 113, "#f5e6c4")):
+        there = [(165 + outer * np.cos(a), 55 + outer * 0.3 * np.sin(a)) for a in angle]
+        back = [(165 + inner * np.cos(a), 55 + inner * 0.3 * np.sin(a)) for a in angle[::-1]]
+        canvas.polygon(there + back, colour)
+    return canvas.finished()
 
 
 def ball() -> Floats:
@@ -93,7 +97,7 @@ def ball() -> Floats:
             arc = [(u, offset + 9 * np.cos(u / 24)) for u in range(-44, 45, 4)]
             thread = [(45 + c * u - s * v, 45 + s * u + c * v) for u, v in arc if np.hypot(u, v) < 39]
             if len(thread) > 2:
-                canvas.line(thread, 1.7, colour, opacity=0.75)
+                canvas.line(thread, 1.8, colour, opacity=0.6)
     canvas.ellipse(32, 28, 13, 9, "#ffffff", opacity=0.16)
     return canvas.finished()
 
@@ -144,8 +148,8 @@ def sign(kind: str) -> tuple[Floats, tuple[tuple[str, Matrix], ...]]:
         return canvas.finished(), (("OPEN", first), ("24H", second))
     if kind == "cafe":
         canvas = Canvas(210, 140)
-        for x in (40, 170):
-            canvas.line([(x, 0), (x, 36)], 3, "#2b2320")
+        canvas.line([(38, 36), (105, 2), (172, 36)], 3, "#2b2320")
+        canvas.ellipse(105, 4, 4.5, 4.5, "#2b2320")
         canvas.box(4, 32, 206, 136, ("#4b2e1c", "#33200f"), radius=12)
         canvas.box(10, 38, 200, 130, ("#fff3da", "#eed6a8"), radius=9)
         words = (("CAFE", canvas.text(105, 84, "CAFE", 58, ("#7a3b16", "#4a2410"))),)
@@ -170,6 +174,7 @@ def tree(grass: Floats, seed: int) -> Floats:
     canvas.polygon(spline([(94, 340), (98, 240), (92, 150), (118, 150), (114, 240), (122, 340)]), ("#7a5636", "#3d2817"))
     rng = np.random.default_rng(seed)
     crown = Canvas(210, 340)
+    crown.ellipse(105, 102, 72, 66, "#ffffff")
     for _ in range(26):
         angle, reach = rng.uniform(0, 2 * np.pi), rng.uniform(0.2, 1) ** 0.5
         x, y = 105 + 62 * reach * np.cos(angle), 102 + 62 * reach * np.sin(angle)

@@ -92,6 +92,6 @@ def test_same_picture_same_numbers(name: str) -> None:
 
 
 def test_appearance_tells_orientation() -> None:
-    stripes = patch("stripes")
+    stripes = np.repeat(np.repeat(patch("stripes"), 4, axis=1), 4, axis=0)
     upright, lying = embed("appearance", stripes), embed("appearance", np.ascontiguousarray(stripes.transpose(1, 0, 2)))
     assert upright[13].min() > 0.2 and lying[13].max() < -0.2

@@ -108,7 +108,7 @@ def test_missing_models_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPat
     import rapidocr
 
     monkeypatch.setattr(rapidocr, "__file__", str(tmp_path / "__init__.py"))
-    with pytest.raises(BackendUnavailable, match="no det model.*force-reinstall"):
+    with pytest.raises(BackendUnavailable, match=r"no det model.*force-reinstall"):
         make_text_finder("rapidocr")
 
 

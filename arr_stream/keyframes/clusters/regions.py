@@ -33,15 +33,18 @@ def clusters_from_labels(labels: npt.NDArray[np.integer], method: str) -> Cluste
 
 
 def _centroids(ids: IntArray, counts: npt.NDArray[np.integer]) -> FloatArray:
-    """`[n, 2]` normalised means of the regions' pixel centres; the nearest inside place where a mean falls outside."""
+    """`[n, 2]` normalised centre of the place where each region has its mean, or of the region's place nearest to it.
+
+    Centres of places, and not the means themselves, so that no rounding can move one across its region's border.
+    """
     height, width = ids.shape
     flat = ids.ravel()
     rows, columns = np.divmod(np.arange(flat.size), width)
-    x = np.bincount(flat, weights=columns) / counts
-    y = np.bincount(flat, weights=rows) / counts
-    outside = np.flatnonzero(ids[np.rint(y).astype(int), np.rint(x).astype(int)] != np.arange(len(counts)))
-    for region in outside:
+    mean_x = np.bincount(flat, weights=columns) / counts
+    mean_y = np.bincount(flat, weights=rows) / counts
+    x, y = np.rint(mean_x).astype(np.int64), np.rint(mean_y).astype(np.int64)
+    for region in np.flatnonzero(ids[y, x] != np.arange(len(counts))):
         inside_y, inside_x = np.nonzero(ids == region)
-        nearest = np.argmin((inside_x - x[region]) ** 2 + (inside_y - y[region]) ** 2)
+        nearest = np.argmin((inside_x - mean_x[region]) ** 2 + (inside_y - mean_y[region]) ** 2)
         x[region], y[region] = inside_x[nearest], inside_y[nearest]
     return np.stack([(x + 0.5) / width, (y + 0.5) / height], axis=1).astype(np.float32)

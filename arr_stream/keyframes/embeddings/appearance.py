@@ -69,14 +69,14 @@ def _lightness_bins(lightness: FloatArray) -> list[FloatArray]:
 
 def _colour(a: FloatArray, b: FloatArray) -> list[FloatArray]:
     """Softened a*, b* and six hue bins: two plus six planes."""
-    chroma = np.sqrt(a * a + b * b)
+    chroma: FloatArray = np.hypot(a, b)
     strength = chroma / (chroma + _CHROMA_KNEE)
     hue_x, hue_y = a / (chroma + 1e-6), b / (chroma + 1e-6)
     red_degrees = 40.0  # where sRGB red lies in the a*b* plane
-    planes = [a / (np.abs(a) + _CHROMA_KNEE), b / (np.abs(b) + _CHROMA_KNEE)]
+    planes: list[FloatArray] = [a / (np.abs(a) + _CHROMA_KNEE), b / (np.abs(b) + _CHROMA_KNEE)]
     for step in range(6):
         angle = math.radians(red_degrees + 60.0 * step)
-        lobe = np.maximum(hue_x * math.cos(angle) + hue_y * math.sin(angle), 0.0)
+        lobe: FloatArray = np.maximum(hue_x * math.cos(angle) + hue_y * math.sin(angle), np.float32(0.0))
         planes.append(strength * lobe**_HUE_SHARPNESS)
     return planes
 

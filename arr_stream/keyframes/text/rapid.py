@@ -55,6 +55,9 @@ class RapidOcrFinder:
     def __init__(self, *, threads: int | None = None, detect_side_px: int = DETECT_SIDE_PX) -> None:
         self.detect_side_px = detect_side_px
         self._engine = _make_engine(threads)
+        # The engine loads a model at its first use. Loading the detector's here makes the first keyframe as quick as
+        # any other; the recogniser's waits until a query needs words.
+        self._engine(np.zeros((_STRIDE_PX, _STRIDE_PX, 3), np.uint8), use_det=True, use_cls=False, use_rec=False)
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
         rgb = picture.frame.rgb

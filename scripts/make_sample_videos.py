@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Makes the clips of sample_videos and the exact ground truth beside each.
+
+    scripts/make_sample_videos.py [--only NAME]... [--out DIR] [--seconds S] [--scale F]
+
+The same versions of the libraries give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+ROOT = Path(__file__).resolve().parent.parent
+for folder in (ROOT / "scripts", ROOT):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+from arr_stream.evaluate.truth import SceneTruth, save_truth  # noqa: E402
+from sample_scenes.model import Scene, render, truth_of  # noqa: E402
+from sample_scenes.scenes import FPS, SCENES  # noqa: E402
+
+AUDIO_RATE = 44_100
+CRF = 21
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """A rendered scene before compression.
+
+    Args:
+        scene: What was rendered.
+        frames: `[T, H, W, 3]` uint8.
+        truth: Labels and maps.
+    """
+
+    scene: Scene
+    frames: npt.NDArray[np.uint8]
+    truth: SceneTruth
+
+
+def make_scene(name: str, *, seconds: float = 4.0, scale: float = 1.0) -> Scene:
+    """A named scene, `seconds` long, in a frame of `scale` times 640x360."""
+    return SCENES[name](max(2, round(seconds * FPS))).resized(scale)
+
+
+def make_clip(scene: Scene) -> Clip:
+    """Renders a scene."""
+    pairs = list(render(scene))
+    labels = np.stack([labels for _, labels in pairs])
+    return Clip(scene, np.stack([frame for frame, _ in pairs]), truth_of(scene, labels))
+
+
+def write_clip(clip: Clip, folder: Path) -> tuple[Path, Path]:
+    """Writes `NAME.mp4` and `NAME.truth.npz`; gives both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    video, truth = folder / f"{clip.scene.name}.mp4", folder / f"{clip.scene.name}.truth.npz"
+    _encode(video, clip.frames, clip.scene.fps, tone=clip.scene.audio)
+    save_truth(truth, clip.truth)
+    return video, truth
+
+
+def _encode(path: Path, frames: npt.NDArray[np.uint8], fps: int, *, tone: bool) -> None:
+    # One thread: how x264 divides its work must not show in the file.
+    options = {"crf": str(CRF), "preset": "slow", "threads": "1"}
+    with av.open(str(path), "w", options={"movflags": "+faststart"}) as container:
+        video = container.add_stream("libx264", rate=fps, options=options)
+        video.height, video.width = frames.shape[1:3]
+        video.pix_fmt = "yuv420p"
+        audio = container.add_stream("aac", rate=AUDIO_RATE, options={"b": "64k"}) if tone else None
+        for index, pixels in enumerate(frames):
+            picture = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            picture.pts, picture.time_base = index, Fraction(1, fps)
+            container.mux(video.encode(picture))
+        container.mux(video.encode(None))
+        if audio is not None:
+            for block in _chord(len(frames) / fps):
+                container.mux(audio.encode(block))
+            container.mux(audio.encode(None))
+
+
+def _chord(seconds: float) -> list[av.AudioFrame]:
+    """A quiet chord that swells and fades, as blocks of 1024 samples."""
+    samples = round(seconds * AUDIO_RATE)
+    t = np.arange(samples) / AUDIO_RATE
+    swell = np.minimum(1, np.minimum(t, t[-1] - t) / 0.3) * (0.75 + 0.25 * np.sin(2 * np.pi * 0.5 * t))
+    sound = sum(np.sin(2 * np.pi * pitch * t) for pitch in (220.0, 277.18, 329.63)) * swell * 0.03
+    blocks = []
+    for start in range(0, samples, 1024):
+        part = np.asarray(sound[start : start + 1024], np.float32)[None]
+        block = av.AudioFrame.from_ndarray(part, format="fltp", layout="mono")
+        block.sample_rate, block.pts, block.time_base = AUDIO_RATE, start, Fraction(1, AUDIO_RATE)
+        blocks.append(block)
+    return blocks
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=tuple(SCENES), help="make this clip alone; may be repeated")
+    parser.add_argument("--out", type=Path, default=ROOT / "sample_videos", help="folder to write to (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a clip (default %(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="1 gives 640x360 (default %(default)s)")
+    args = parser.parse_args()
+    for name in args.only or SCENES:
+        paths = write_clip(make_clip(make_scene(name, seconds=args.seconds, scale=args.scale)), args.out)
+        print("  ".join(f"{path} {path.stat().st_size / 1000:.0f} kB" for path in paths), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""The sample clips: their truth is exact, their maker repeats itself, the committed files are in order."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluate.truth import SceneTruth, load_truth, save_truth
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "sample_videos"
+NAMES = ("street", "pan_zoom", "cut", "signs")
+
+
+def _maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_sample_videos", ROOT / "scripts" / "make_sample_videos.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+maker = _maker()
+
+
+def _away_from_borders(labels: np.ndarray, px: int) -> np.ndarray:
+    """Pixels whose neighbourhood shows one surface only."""
+    kernel = np.ones((2 * px + 1, 2 * px + 1), np.uint8)
+    return cv2.dilate(labels, kernel) == cv2.erode(labels, kernel)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flow_takes_the_frame_before_to_the_present_one(name: str) -> None:
+    clip = maker.make_clip(maker.make_scene(name, seconds=0.4).without_effects())
+    truth, differences, moved = clip.truth, [], []
+    for frame in (1, 4, 11):
+        flow, valid = truth.backward_flow(frame)
+        height, width = valid.shape
+        y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+        filled = np.nan_to_num(flow)
+        there_x, there_y = x + filled[..., 0], y + filled[..., 1]
+        before, now = (clip.frames[i].astype(np.float32) for i in (frame - 1, frame))
+        warped = cv2.remap(before, there_x, there_y, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+        clean_before = _away_from_borders(truth.labels[frame - 1], 3)[
+            np.clip(np.rint(there_y), 0, height - 1).astype(int), np.clip(np.rint(there_x), 0, width - 1).astype(int)
+        ]
+        clean = valid & clean_before & _away_from_borders(truth.labels[frame], 3)
+        assert clean.mean() > 0.8
+        differences.append(np.abs(warped - now).mean(axis=2)[clean])
+        moved.append(np.abs(before - now).mean(axis=2)[clean & (np.hypot(*filled.transpose(2, 0, 1)) > 1)])
+    error = np.concatenate(differences)
+    assert error.mean() < 1.5 and np.quantile(error, 0.99) < 12, (error.mean(), np.quantile(error, 0.99))
+    # What moves by a pixel or more would differ far more if it were not followed.
+    assert np.concatenate(moved).mean() > 3 * error.mean()
+
+
+def test_a_cut_has_no_flow_across_it() -> None:
+    truth = maker.make_clip(maker.make_scene("cut", seconds=0.4, scale=0.5)).truth
+    _, at_cut = truth.backward_flow(truth.frames // 2)
+    assert not at_cut.any()
+    _, after = truth.backward_flow(truth.frames // 2 + 1)
+    assert after.mean() > 0.9
+
+
+def test_hidden_pixels_have_no_flow_and_masks_do_not_overlap() -> None:
+    truth = maker.make_clip(maker.make_scene("street", seconds=0.5, scale=0.5)).truth
+    flow, valid = truth.backward_flow(9)
+    assert np.isnan(flow[~valid]).all() and np.isfinite(flow[valid]).all()
+    covered = truth.masks(truth.object_id("yellow taxi"))
+    red = truth.masks(truth.object_id("red car"))
+    assert covered.any() and red.any() and not (covered & red).any()
+    # The lamp post stands before the red car and takes a bite out of it.
+    assert 0 < red[9].sum() < cv2.boundingRect(red[9].astype(np.uint8))[2:][0] * cv2.boundingRect(red[9].astype(np.uint8))[3]
+
+
+def test_words_lie_where_their_sign_is() -> None:
+    truth = maker.make_clip(maker.make_scene("signs", seconds=0.3)).truth
+    words = {word.text: word for word in truth.placed_words}
+    assert set(words) == {"EXIT", "OPEN", "24H", "CAFE", "PIZZA"}
+    exit_word = words["EXIT"]
+    x0, y0, x1, y1 = np.rint(exit_word.boxes_xyxy[0]).astype(int)
+    sign = truth.mask(truth.object_id("exit sign"), 0)
+    assert sign[y0:y1, x0:x1].all() and (x1 - x0) * (y1 - y0) > 4000
+    assert exit_word.visible[0] == 1.0
+    assert words["PIZZA"].visible[0] == 0.0, "the van has not come yet"
+
+
+def test_the_maker_repeats_itself(tmp_path: Path) -> None:
+    files = []
+    for run in ("first", "second"):
+        clip = maker.make_clip(maker.make_scene("street", seconds=0.2, scale=0.5))
+        files.append([path.read_bytes() for path in maker.write_clip(clip, tmp_path / run)])
+    assert files[0] == files[1]
+
+
+def test_truth_survives_its_file(tmp_path: Path) -> None:
+    truth = maker.make_clip(maker.make_scene("signs", seconds=0.2, scale=0.5)).truth
+    save_truth(tmp_path / "x.truth.npz", truth)
+    again = load_truth(tmp_path / "x.truth.npz")
+    assert np.array_equal(again.labels, truth.labels) and np.array_equal(again.affines, truth.affines, equal_nan=True)
+    assert again.layer_names == truth.layer_names and again.layer_objects == truth.layer_objects
+    assert [word.text for word in again.words] == [word.text for word in truth.words]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", None])
+def test_a_bad_truth_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "bad.truth.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EvaluationDataError, match=r"bad\.truth\.npz"):
+        load_truth(path)
+
+
+def test_questions_that_truth_cannot_answer() -> None:
+    truth = SceneTruth(30.0, np.ones((2, 4, 6), np.uint8), np.tile(np.eye(3)[:2], (2, 1, 1, 1)), ("a",), (1,), ("thing",))
+    with pytest.raises(EvaluationDataError, match="thing"):
+        truth.object_id("nothing")
+    with pytest.raises(ValueError, match="allowed are 1 to 1"):
+        truth.backward_flow(0)
+    with pytest.raises(ValueError, match="do not fit"):
+        SceneTruth(30.0, np.ones((3, 4, 6), np.uint8), np.tile(np.eye(3)[:2], (2, 1, 1, 1)), ("a",), (1,), ("thing",))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_clips(name: str) -> None:
+    video, truth = SAMPLES / f"{name}.mp4", load_truth(SAMPLES / f"{name}.truth.npz")
+    assert video.stat().st_size < 1_000_000
+    with av.open(str(video)) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == "h264" and stream.codec_context.pix_fmt == "yuv420p"
+        decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    assert len(decoded) == truth.frames and decoded[0].shape[:2] == truth.labels.shape[1:]
+    assert all(truth.masks(i + 1).any() for i in range(len(truth.object_names)))
+    # The committed picture is the one that the maker draws, but for compression.
+    drawn = maker.make_clip(maker.make_scene(name, seconds=2 / 30)) if name != "cut" else None
+    if drawn is not None:
+        assert np.abs(drawn.frames[0].astype(int) - decoded[0]).mean() < 4
+        assert np.array_equal(drawn.truth.labels[0], truth.labels[0])
+
+
+def test_committed_clips_together_are_small_and_one_has_sound() -> None:
+    assert sum(path.stat().st_size for path in SAMPLES.iterdir()) < 8_000_000
+    with av.open(str(SAMPLES / "street.mp4")) as container:
+        assert container.streams.audio[0].codec_context.name == "aac"
+        loudest = max(float(np.abs(frame.to_ndarray()).max()) for frame in container.decode(audio=0))
+    assert 0.005 < loudest < 0.3
