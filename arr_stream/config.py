@@ -25,7 +25,7 @@ class _Section(BaseModel):
 
 
 class GridSettings(_Section):
-    max_pixels: int = Field(1_048_576, ge=1024, description="frames with more are scaled down to this many for perception")
+    max_pixels: int = Field(1_048_576, ge=1024, description="larger frames are scaled down to this for perception")
 
 
 class SourceSettings(_Section):
@@ -57,9 +57,11 @@ class RelevanceSettings(_Section):
 
 class SelectionSettings(_Section):
     budget: str = Field(
-        "auto", description="tokens a frame, or a share of the grid such as `10%`; `auto` is 273, or the grid if smaller"
+        "auto", description="tokens a frame, or a share of the grid (`10%`); `auto`: 273, or a smaller grid"
     )
-    strategy: Literal["topk", "proportional", "canonical", "tiers"] = Field("topk", description="how scores become cells")
+    strategy: Literal["topk", "proportional", "canonical", "tiers"] = Field(
+        "topk", description="how scores become cells"
+    )
     cascade: bool = Field(True, description="score regions first and only the cells of the best")
     cascade_keep: int = Field(10, ge=1, description="regions that stay after the first look")
     levels: bool = Field(True, description="spend a share of the tokens on coarse cells for context")
@@ -121,7 +123,8 @@ class Settings(_Section):
             first = exc.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
             raise InvalidSetting(
-                f"{key}={first['input']!r}: {first['msg'].lower()}", remedy=f"see `arr-stream settings` for what {key} takes"
+                f"{key}={first['input']!r}: {first['msg'].lower()}",
+                remedy=f"`arr-stream settings` tells what {key} takes",
             ) from exc
 
 

@@ -131,7 +131,7 @@ class Pipeline:
             raise ValueError(f"attention is {list(attention.shape)}, expected one value a cell, {list(expected)}")
         if not (np.isfinite(attention).all() and attention.min() >= 0 and attention.max() <= 1):
             raise ValueError("attention must lie in [0, 1]")
-        self._state.cache.attend(np.kron(attention.astype(np.float32), np.ones((4, 4), np.float32)))
+        self._state.cache.attend(_to_eighth(attention.astype(np.float32)))
 
     def step(self, frame: Frame) -> PatchSet:
         """Take the next frame and choose its cells.
@@ -293,9 +293,7 @@ class Pipeline:
             return realized, np.ones(len(realized.chosen), bool)
         return realized, state.seen.send(realized.chosen, pictures.eighth_grey)
 
-    def _remember(
-        self, state: _State, frame: Frame, realized: Realized, asked: Asked, visual: VisualChannels
-    ) -> None:
+    def _remember(self, state: _State, frame: Frame, realized: Realized, asked: Asked, visual: VisualChannels) -> None:
         """What the next frame will know of this one."""
         state.cache.remember("previous_relevance", _to_eighth(asked.combined))
         state.cache.remember("previous_saliency", visual.saliency)

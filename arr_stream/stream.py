@@ -23,6 +23,9 @@ from arr_stream.sources import open_source
 from arr_stream.sources.base import Source
 from arr_stream.types import Frame, Grid, PatchSet
 
+_READY_SECONDS = 60.0
+"""How long real time waits for the keyframe models before the first frame."""
+
 
 class Stream:
     """Frames of a source with the cells chosen on each.
@@ -128,14 +131,14 @@ class Stream:
             yield from self.source.frames()
             return
         if isinstance(self._provider, KeyframeWorker):
-            self._provider.ready.wait(timeout=60)
+            self._provider.wait_ready(_READY_SECONDS)
         self._reader = PacedReader(self.source.frames())
         for frame in self._reader:
             self.dropped = self._reader.dropped
             yield frame
 
 
-def open(  # noqa: A001 - reads as arr_stream.open
+def open(
     source: str | Path | Source,
     query: str | Sequence[str] | None = None,
     *,

@@ -23,9 +23,10 @@ for folder in (ROOT / "scripts", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from arr_stream.evaluate.truth import SceneTruth, save_truth  # noqa: E402
 from sample_scenes.model import Scene, render, truth_of  # noqa: E402
 from sample_scenes.scenes import FPS, SCENES  # noqa: E402
+
+from arr_stream.evaluate.truth import SceneTruth, save_truth  # noqa: E402
 
 AUDIO_RATE = 44_100
 CRF = 21
@@ -104,7 +105,9 @@ def _chord(seconds: float) -> list[av.AudioFrame]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=tuple(SCENES), help="make this clip alone; may be repeated")
-    parser.add_argument("--out", type=Path, default=ROOT / "sample_videos", help="folder to write to (default %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "sample_videos", help="folder to write to (default %(default)s)"
+    )
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a clip (default %(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="1 gives 640x360 (default %(default)s)")
     args = parser.parse_args()

@@ -271,7 +271,8 @@ def test_coarse_cells_are_for_context() -> None:
 def test_novelty_marks_or_skips_what_the_model_has() -> None:
     still = moving_square(1)[0]
     frames = [dataclasses.replace(still, index=i, pts_seconds=i / 30) for i in range(3)]
-    marking, skipping = _pipeline(selection__levels=False), _pipeline(selection__levels=False, selection__novelty="skip")
+    marking = _pipeline(selection__levels=False)
+    skipping = _pipeline(selection__levels=False, selection__novelty="skip")
     marked = [marking.step(frame) for frame in frames]
     assert marked[0].fresh.all()
     again = [cell in _cells(marked[0]) for cell in zip(marked[1].rows, marked[1].columns, strict=True)]

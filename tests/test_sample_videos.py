@@ -79,7 +79,11 @@ def test_hidden_pixels_have_no_flow_and_masks_do_not_overlap() -> None:
     red = truth.masks(truth.object_id("red car"))
     assert covered.any() and red.any() and not (covered & red).any()
     # The lamp post stands before the red car and takes a bite out of it.
-    assert 0 < red[9].sum() < cv2.boundingRect(red[9].astype(np.uint8))[2:][0] * cv2.boundingRect(red[9].astype(np.uint8))[3]
+    assert (
+        0
+        < red[9].sum()
+        < cv2.boundingRect(red[9].astype(np.uint8))[2:][0] * cv2.boundingRect(red[9].astype(np.uint8))[3]
+    )
 
 
 def test_words_lie_where_their_sign_is() -> None:
@@ -121,7 +125,9 @@ def test_a_bad_truth_file_is_named(tmp_path: Path, content: bytes | None) -> Non
 
 
 def test_questions_that_truth_cannot_answer() -> None:
-    truth = SceneTruth(30.0, np.ones((2, 4, 6), np.uint8), np.tile(np.eye(3)[:2], (2, 1, 1, 1)), ("a",), (1,), ("thing",))
+    truth = SceneTruth(
+        30.0, np.ones((2, 4, 6), np.uint8), np.tile(np.eye(3)[:2], (2, 1, 1, 1)), ("a",), (1,), ("thing",)
+    )
     with pytest.raises(EvaluationDataError, match="thing"):
         truth.object_id("nothing")
     with pytest.raises(ValueError, match="allowed are 1 to 1"):

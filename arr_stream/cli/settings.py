@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -12,11 +13,11 @@ from arr_stream.config import Settings, setting_keys
 
 
 def settings(
-    preset: Path | None = typer.Option(None, "--preset", help="Show the values with this preset."),
-    overrides: list[str] = typer.Option([], "--set", help="key=value, over the preset."),  # noqa: B008
+    preset: Annotated[Path | None, typer.Option(help="Show the values with this preset.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
 ) -> None:
     """List every setting with its value and meaning. Precedence: --set and options, then the preset, then defaults."""
-    values = Settings.load(preset, overrides)
+    values = Settings.load(preset, overrides or ())
     table = Table(title="Settings", title_justify="left")
     for heading in ("key", "value", "default", "meaning"):
         table.add_column(heading, overflow="fold")

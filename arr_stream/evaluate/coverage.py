@@ -107,8 +107,8 @@ def _score_sequence(
             continue
         chosen = {
             "arr-stream": patches.cells_xyxy,
-            "first box held still": _still_box(grid, region, budget),
-            "centre": _nearest(grid, (grid.size_wh[0] / 2, grid.size_wh[1] / 2), budget),
+            "first box held still": _nearest(grid, region, budget),
+            "centre": _nearest(grid, (0.0, 0.0, float(grid.size_wh[0]), float(grid.size_wh[1])), budget),
         }
         for method, cells_xyxy in chosen.items():
             scores[method].append((*score_cells(mask, cells_xyxy, grid.cell_px), len(cells_xyxy)))
@@ -153,27 +153,15 @@ def oracle(mask: Mask, grid_hw: tuple[int, int], tokens: int) -> float:
     return float(np.sort(per_cell.ravel())[::-1][:tokens].sum() / mask.sum())
 
 
-def _still_box(grid: Grid, region: tuple[float, float, float, float], tokens: int) -> FloatArray:
-    """The cells that overlap a box most, then those nearest to its middle."""
-    x, y, w, h = region
+def _nearest(grid: Grid, box_xywh: tuple[float, float, float, float], tokens: int) -> FloatArray:
+    """The cells nearest to a box's middle, each direction measured in sides of the box."""
+    x, y, w, h = box_xywh
     cells = _all_cells(grid)
-    across = np.minimum(cells[:, 2], x + w) - np.maximum(cells[:, 0], x)
-    down = np.minimum(cells[:, 3], y + h) - np.maximum(cells[:, 1], y)
-    overlap = np.maximum(across, 0) * np.maximum(down, 0)
-    distance = _distance(cells, (x + w / 2, y + h / 2))
-    return cells[np.lexsort((distance, -overlap))[:tokens]]
-
-
-def _nearest(grid: Grid, point_xy: tuple[float, float], tokens: int) -> FloatArray:
-    cells = _all_cells(grid)
-    return cells[np.argsort(_distance(cells, point_xy), kind="stable")[:tokens]]
+    middle = (cells[:, :2] + cells[:, 2:]) / 2
+    distance = np.hypot((middle[:, 0] - x - w / 2) / w, (middle[:, 1] - y - h / 2) / h)
+    return cells[np.argsort(distance, kind="stable")[:tokens]]
 
 
 def _all_cells(grid: Grid) -> FloatArray:
     rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), grid.columns)
     return grid.cells_xyxy(rows.astype(np.int32), columns.astype(np.int32), np.ones(grid.cells, np.int32))
-
-
-def _distance(cells_xyxy: FloatArray, point_xy: tuple[float, float]) -> FloatArray:
-    middle = (cells_xyxy[:, :2] + cells_xyxy[:, 2:]) / 2
-    return np.hypot(middle[:, 0] - point_xy[0], middle[:, 1] - point_xy[1])

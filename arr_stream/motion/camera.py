@@ -25,8 +25,8 @@ def _design(hw: tuple[int, int]) -> FloatArray:
 def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> FloatArray:
     """The affine flow that most places agree on.
 
-    Iteratively reweighted least squares with Cauchy weights on every `step`-th place each way, so that a moving object of less
-    than half the picture does not pull the fit.
+    Iteratively reweighted least squares with Cauchy weights on every `step`-th place each way, so that a moving
+    object of less than half the picture does not pull the fit.
 
     Args:
         offset_px: `[h, w, 2]` flow.

@@ -157,7 +157,8 @@ class RegionScorer:
         x, y, w, h = self._query.checked((width, height)).xywh
         across = _overlap(shape[1], width, x, x + w)
         down = _overlap(shape[0], height, y, y + h)
-        return np.outer(down, across).astype(np.float32)
+        mask: FloatArray = np.outer(down, across).astype(np.float32)
+        return mask
 
 
 def _overlap(samples: int, size: int, start: float, end: float) -> FloatArray:

@@ -68,9 +68,7 @@ def realize_relevance(
     region_score, _ = _score(table, asked_of_region, regions.seat, answered)
     if settings.cascade:
         edge_distance = table[:, _EDGE_DISTANCE].cpu().numpy()
-        scored = candidates(
-            regions, region_score, relevance, edge_distance, keep=settings.cascade_keep, tokens=tokens
-        )
+        scored = candidates(regions, region_score, relevance, edge_distance, keep=settings.cascade_keep, tokens=tokens)
     else:
         scored = np.arange(grid.cells, dtype=np.int32)
     cell_score, by_scorer = _score(table, relevance[scored], scored, answered)
@@ -110,9 +108,8 @@ def _choose(
     skip: npt.NDArray[np.bool_] | None,
 ) -> Allocation:
     if settings.strategy == "topk":
-        eligible = np.zeros(score.size, bool)
-        eligible[scored] = True
-        eligible = eligible.reshape(score.shape)
+        eligible = np.zeros(score.shape, bool)
+        eligible.ravel()[scored] = True
         if skip is not None:
             eligible &= ~skip
         coarse_most = int(settings.context_share * tokens) if settings.levels else 0

@@ -35,14 +35,14 @@ class SeenCells:
         """`[gh, gw]` mean difference from what was sent, in grey levels; infinite where nothing was."""
         rows, columns = self._shape
         difference = cv2.absdiff(eighth_grey, self._sent)
-        mean = cv2.resize(difference, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32)
+        mean: FloatArray = cv2.resize(difference, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32)
         mean[self._level == _NEVER] = np.inf
         return mean
 
     def known(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
         """`[gh, gw]`: sent in full detail before, and unchanged."""
-        unchanged: npt.NDArray[np.bool_] = self.change(eighth_grey) < CHANGE_THRESHOLD
-        return unchanged & (self._level == 0)
+        known: npt.NDArray[np.bool_] = (self.change(eighth_grey) < CHANGE_THRESHOLD) & (self._level == 0)
+        return known
 
     def send(self, chosen: Allocation, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
         """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail."""

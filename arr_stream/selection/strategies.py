@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from arr_stream.relevance.attending import Allocation
 from arr_stream.selection.cascade import Regions
@@ -105,7 +106,7 @@ def split_regions(cluster_of_cell: IntArray, count: int) -> IntArray:
     return labels
 
 
-def _share_out(weight: FloatArray, most: IntArray, tokens: int) -> IntArray:
+def _share_out(weight: npt.NDArray[np.floating], most: IntArray, tokens: int) -> IntArray:
     """Whole tokens in proportion to `weight`, none above `most`, by largest remainder; ties go to the first."""
     quota = np.zeros(len(weight), np.int32)
     weight = np.maximum(np.asarray(weight, np.float64), 1e-12)

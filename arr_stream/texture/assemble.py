@@ -99,12 +99,13 @@ def centroid_distance(labels: IntArray) -> FloatArray:
     off_x = x - (np.bincount(flat, x) / sizes)[flat]
     off_y = y - (np.bincount(flat, y) / sizes)[flat]
     distance = np.hypot(off_x, off_y) / np.hypot(width, height)
-    return distance.reshape(labels.shape).astype(np.float32)
+    normalised: FloatArray = distance.reshape(labels.shape).astype(np.float32)
+    return normalised
 
 
 def cluster_size(labels: IntArray) -> FloatArray:
     """`[h, w]`: share of the frame that each place's region covers."""
-    sizes = np.bincount(labels.ravel()).astype(np.float32) / labels.size
+    sizes: FloatArray = (np.bincount(labels.ravel()) / labels.size).astype(np.float32)
     return sizes[labels]
 
 
@@ -114,5 +115,3 @@ def boundaries(labels: IntArray) -> FloatArray:
     edge[:, :-1] = labels[:, :-1] != labels[:, 1:]
     np.maximum(edge[:-1], labels[:-1] != labels[1:], out=edge[:-1])
     return edge
-
-

@@ -83,7 +83,8 @@ def saliency(lab: ByteArray) -> FloatArray:
     near = cv2.blur(lab, (3, 3))
     difference = cv2.absdiff(near, around).astype(np.float32)
     distance = np.sqrt(np.einsum("hwc,hwc->hw", difference, difference))
-    return np.minimum(distance * np.float32(_SALIENCY_SCALE), np.float32(1.0))
+    salient: FloatArray = np.minimum(distance * np.float32(_SALIENCY_SCALE), np.float32(1.0))
+    return salient
 
 
 def edge_distance(strength: ByteArray) -> FloatArray:
@@ -100,5 +101,5 @@ def eccentricity(size_wh: tuple[int, int]) -> FloatArray:
     width, height = size_wh
     x = (np.arange(width, dtype=np.float32) + 0.5) / width * 2 - 1
     y = (np.arange(height, dtype=np.float32) + 0.5) / height * 2 - 1
-    distance = np.hypot(x[None] * width, y[:, None] * height) / np.hypot(width, height)
-    return distance.astype(np.float32)
+    distance: FloatArray = (np.hypot(x[None] * width, y[:, None] * height) / np.hypot(width, height)).astype(np.float32)
+    return distance

@@ -51,9 +51,7 @@ class Canvas:
 
     def ellipse(self, x: float, y: float, rx: float, ry: float, fill: Colour, *, opacity: float = 1.0) -> None:
         angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
-        self.polygon(
-            list(zip(x + rx * np.cos(angle), y + ry * np.sin(angle), strict=True)), fill, opacity=opacity
-        )
+        self.polygon(list(zip(x + rx * np.cos(angle), y + ry * np.sin(angle), strict=True)), fill, opacity=opacity)
 
     def box(
         self, x0: float, y0: float, x1: float, y1: float, fill: Colour, *, radius: float = 0, opacity: float = 1.0
@@ -104,15 +102,16 @@ class Canvas:
         return _as_mask(mask)
 
     def _composite(self, mask: Floats, fill: Colour) -> None:
-        rows = np.flatnonzero(mask.any(axis=1))
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
         if len(rows) == 0:
             return
+        touched = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         top, bottom = (fill, fill) if isinstance(fill, str) else fill
-        share = np.clip((np.arange(len(mask)) - rows[0]) / max(1, rows[-1] - rows[0]), 0, 1)[:, None, None]
-        colour = rgb(top) * (1 - share) + rgb(bottom) * share
-        alpha = mask[..., None]
-        self._image[..., :3] = self._image[..., :3] * (1 - alpha) + colour * alpha
-        self._image[..., 3:] = self._image[..., 3:] * (1 - alpha) + alpha
+        share = np.linspace(0, 1, rows[-1] + 1 - rows[0], dtype=np.float32)[:, None, None]
+        alpha, below = mask[touched][..., None], self._image[touched]
+        below *= 1 - alpha
+        below[..., :3] += (rgb(top) * (1 - share) + rgb(bottom) * share) * alpha
+        below[..., 3:] += alpha
 
 
 def opaque(picture: npt.NDArray[np.uint8] | Floats) -> Floats:

@@ -152,5 +152,7 @@ def _covered(texture: Floats, matrix: Matrix, size_wh: tuple[int, int]) -> tuple
 def _warp(texture: Floats, matrix: Matrix, box: tuple[int, int, int, int]) -> Floats:
     x0, y0, x1, y1 = box
     moved = np.array([[1, 0, -x0], [0, 1, -y0], [0, 0, 1]], np.float64) @ matrix
-    warped = cv2.warpAffine(texture, moved[:2], (x1 - x0, y1 - y0), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
+    warped = cv2.warpAffine(
+        texture, moved[:2], (x1 - x0, y1 - y0), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT
+    )
     return np.asarray(warped, np.float32)

@@ -39,7 +39,12 @@ def street(frames: int = 120) -> Scene:
     ]
     return Scene(
         "street",
-        (Layer("dusk", _dusk(), depth(0.3, -12, -150)), Layer("road", _road(800), depth(1.0, -20, 190)), *vehicles, *near),
+        (
+            Layer("dusk", _dusk(), depth(0.3, -12, -150)),
+            Layer("road", _road(800), depth(1.0, -20, 190)),
+            *vehicles,
+            *near,
+        ),
         frames,
         fps=FPS,
         audio=True,
@@ -113,7 +118,9 @@ def signs(frames: int = 120) -> Scene:
         Layer("bracket", bracket.finished(), before(camera, fixed(shift(52, 119)))),
         Layer("cafe sign", cafe_texture, hung(186, 128, (105, 0), 9, 2.3, 0.1), "cafe sign", words=cafe_words),
         Layer("open sign", open_texture, hung(474, 118, (145, 0), 4, 3.1, 0.4), "open sign", words=open_words),
-        Layer("exit shadow", things.silhouette(exit_texture, 4, 0.45), lambda t: sliding(t) @ shift(-5, -3), effect=True),
+        Layer(
+            "exit shadow", things.silhouette(exit_texture, 4, 0.45), lambda t: sliding(t) @ shift(-5, -3), effect=True
+        ),
         Layer("exit sign", exit_texture, sliding, "exit sign", words=exit_words),
         *pizza,
     )
@@ -215,4 +222,3 @@ def _pavement(width: int) -> Floats:
     slab = rgb("#7d8088") * (0.6 + 0.7 * tiled(gravel, width, 120))
     slab[:4] = rgb("#c3c5c9")
     return opaque(np.clip(slab, 0, 1).astype(np.float32))
-

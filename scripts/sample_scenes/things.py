@@ -1,4 +1,4 @@
-"""What moves and stands in the scenes besides vehicles: an aeroplane, a flying saucer, a planet, a butterfly, signs, trees."""
+"""What moves and stands in the scenes besides vehicles: an aeroplane, a saucer, a planet, a butterfly, signs, trees."""
 
 from __future__ import annotations
 
@@ -12,13 +12,36 @@ from sample_scenes.model import Matrix
 def plane() -> Floats:
     """A blue aeroplane from above, 200 x 190 px, flying to the right."""
     canvas = Canvas(200, 190)
-    wing = spline([(90, 90), (82, 50), (76, 14), (82, 6), (96, 5), (105, 12), (116, 50), (130, 90), (130, 100), (116, 140), (105, 178), (96, 185), (82, 184), (76, 176), (82, 140), (90, 100)])
+    wing = spline(
+        [
+            (90, 90),
+            (82, 50),
+            (76, 14),
+            (82, 6),
+            (96, 5),
+            (105, 12),
+            (116, 50),
+            (130, 90),
+            (130, 100),
+            (116, 140),
+            (105, 178),
+            (96, 185),
+            (82, 184),
+            (76, 176),
+            (82, 140),
+            (90, 100),
+        ]
+    )
     canvas.polygon(wing, ("#4aa3ff", "#1559b8"))
     canvas.polygon([(60, 12), (112, 12), (116, 34), (60, 34)], "#ffffff", opacity=0.92, inside=wing)
     canvas.polygon([(60, 156), (116, 156), (112, 178), (60, 178)], "#e8eef6", opacity=0.92, inside=wing)
-    tail = spline([(22, 92), (12, 60), (18, 55), (30, 58), (44, 92), (44, 98), (30, 132), (18, 135), (12, 130), (22, 98)])
+    tail = spline(
+        [(22, 92), (12, 60), (18, 55), (30, 58), (44, 92), (44, 98), (30, 132), (18, 135), (12, 130), (22, 98)]
+    )
     canvas.polygon(tail, ("#3d94f0", "#124c9e"))
-    body = spline([(8, 95), (24, 88), (70, 82), (130, 80), (166, 84), (178, 95), (166, 106), (130, 110), (70, 108), (24, 102)])
+    body = spline(
+        [(8, 95), (24, 88), (70, 82), (130, 80), (166, 84), (178, 95), (166, 106), (130, 110), (70, 108), (24, 102)]
+    )
     canvas.polygon(body, ("#8cc8ff", "#1d66c4"))
     canvas.line([(14, 95), (96, 95)], 3, "#ffffff", opacity=0.75)
     canvas.polygon(spline([(112, 95), (118, 86), (138, 86), (148, 95), (138, 104), (118, 104)]), ("#f2fbff", "#3a5e7c"))
@@ -30,7 +53,10 @@ def plane() -> Floats:
 def blade() -> Floats:
     """A propeller seen a little from behind, 26 x 84 px."""
     canvas = Canvas(26, 84)
-    canvas.polygon(spline([(13, 2), (17, 14), (15, 40), (15, 44), (17, 70), (13, 82), (9, 70), (11, 44), (11, 40), (9, 14)]), "#2c2f36")
+    canvas.polygon(
+        spline([(13, 2), (17, 14), (15, 40), (15, 44), (17, 70), (13, 82), (9, 70), (11, 44), (11, 40), (9, 14)]),
+        "#2c2f36",
+    )
     canvas.ellipse(13, 42, 6, 6, ("#ffd98a", "#c96f12"))
     return canvas.finished()
 
@@ -171,7 +197,9 @@ def lamp_post() -> Floats:
 def tree(grass: Floats, seed: int) -> Floats:
     """A round tree whose leaves are a photograph of grass, 210 x 340 px."""
     canvas = Canvas(210, 340)
-    canvas.polygon(spline([(94, 340), (98, 240), (92, 150), (118, 150), (114, 240), (122, 340)]), ("#7a5636", "#3d2817"))
+    canvas.polygon(
+        spline([(94, 340), (98, 240), (92, 150), (118, 150), (114, 240), (122, 340)]), ("#7a5636", "#3d2817")
+    )
     rng = np.random.default_rng(seed)
     crown = Canvas(210, 340)
     crown.ellipse(105, 102, 72, 66, "#ffffff")
@@ -185,7 +213,9 @@ def tree(grass: Floats, seed: int) -> Floats:
     light = np.clip(1.25 - 0.006 * np.hypot(x - 70, y - 50), 0.4, 1.2)[..., None]
     trunk = canvas.finished()
     colour = np.clip(leaves * light, 0, 1).astype(np.float32)
-    return np.dstack([colour * alpha + trunk[..., :3] * (1 - alpha), alpha + trunk[..., 3:] * (1 - alpha)]).astype(np.float32)
+    return np.dstack([colour * alpha + trunk[..., :3] * (1 - alpha), alpha + trunk[..., 3:] * (1 - alpha)]).astype(
+        np.float32
+    )
 
 
 def hedge(grass: Floats, width: int, height: int, seed: int) -> Floats:
@@ -193,7 +223,9 @@ def hedge(grass: Floats, width: int, height: int, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
     canvas = Canvas(width, height)
     for x in range(-20, width + 20, 16):
-        canvas.ellipse(x + rng.uniform(-5, 5), height * 0.62, rng.uniform(16, 26), height * rng.uniform(0.36, 0.58), "#ffffff")
+        canvas.ellipse(
+            x + rng.uniform(-5, 5), height * 0.62, rng.uniform(16, 26), height * rng.uniform(0.36, 0.58), "#ffffff"
+        )
     canvas.box(0, height * 0.5, width, height, "#ffffff")
     alpha = canvas.finished()[..., 3:]
     leaves = tiled(enlarged(grass, 420), width, height)

@@ -55,7 +55,11 @@ class Vehicle:
             def motion(t: float) -> Matrix | None:
                 body = place(t)
                 rolled = np.degrees((x(t) - x(0)) / (self.radius * size)) * facing
-                return None if body is None else body @ about(_WHEEL / 2, _WHEEL / 2, _wheel_turn(cx, cy, rolled, self.radius))
+                return (
+                    None
+                    if body is None
+                    else body @ about(_WHEEL / 2, _WHEEL / 2, _wheel_turn(cx, cy, rolled, self.radius))
+                )
 
             return motion
 
@@ -80,7 +84,22 @@ def car(paint: Paint, *, taxi: bool = False) -> Vehicle:
     """A saloon, 196 x 84 px."""
     canvas = Canvas(196, 84)
     outline = spline(
-        [(6, 58), (8, 44), (22, 38), (46, 34), (70, 14), (92, 9), (122, 11), (146, 32), (176, 39), (189, 48), (190, 62), (180, 67), (98, 68), (14, 67)]
+        [
+            (6, 58),
+            (8, 44),
+            (22, 38),
+            (46, 34),
+            (70, 14),
+            (92, 9),
+            (122, 11),
+            (146, 32),
+            (176, 39),
+            (189, 48),
+            (190, 62),
+            (180, 67),
+            (98, 68),
+            (14, 67),
+        ]
     )
     cabin = spline([(56, 33), (72, 18), (92, 14), (119, 16), (137, 32), (98, 34)])
     canvas.polygon(outline, (paint.light, paint.dark))
@@ -112,7 +131,22 @@ def van(paint: Paint, word: str | None = None) -> Vehicle:
     """A delivery van, 210 x 104 px, perhaps with a word on its side."""
     canvas = Canvas(210, 104)
     outline = spline(
-        [(5, 84), (5, 40), (6, 14), (14, 8), (80, 7), (140, 7), (160, 14), (180, 44), (202, 54), (205, 66), (205, 84), (196, 88), (100, 88), (12, 88)],
+        [
+            (5, 84),
+            (5, 40),
+            (6, 14),
+            (14, 8),
+            (80, 7),
+            (140, 7),
+            (160, 14),
+            (180, 44),
+            (202, 54),
+            (205, 66),
+            (205, 84),
+            (196, 88),
+            (100, 88),
+            (12, 88),
+        ],
     )
     canvas.polygon(outline, (paint.light, paint.main))
     canvas.polygon([(0, 66), (210, 66), (210, 96), (0, 96)], (paint.main, paint.dark), inside=outline)
@@ -141,7 +175,9 @@ def bus(paint: Paint) -> Vehicle:
     canvas.box(4, 70, 296, 76, "#fff7dc")
     for i in range(6):
         canvas.box(16 + 42 * i, 22, 52 + 42 * i, 58, GLASS, radius=4)
-        canvas.polygon([(24 + 42 * i, 22), (34 + 42 * i, 22), (24 + 42 * i, 58), (16 + 42 * i, 58)], "#ffffff", opacity=0.3)
+        canvas.polygon(
+            [(24 + 42 * i, 22), (34 + 42 * i, 22), (24 + 42 * i, 58), (16 + 42 * i, 58)], "#ffffff", opacity=0.3
+        )
     canvas.box(268, 20, 294, 66, GLASS, radius=5)
     canvas.box(198, 24, 226, 102, ("#b9d3e2", "#39566a"), radius=3)
     canvas.line([(212, 24), (212, 102)], 2, "#26343d")
@@ -187,5 +223,3 @@ def _on_wheels(
     # A wheel house ends with the body's underside.
     body[round(wheels[0][1]) + 3 :] = 0
     return Vehicle(body, wheels, radius, floor, words)
-
-

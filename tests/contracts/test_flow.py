@@ -96,12 +96,12 @@ def test_translation_is_recovered(measure: Measure, shift_xy: tuple[int, int]) -
     world = texture(240 + 40, 320 + 40)
     previous, present = world[20:260, 20:340], world[20 - dy : 260 - dy, 20 - dx : 340 - dx]
     flow = measure(previous, present)
-    assert flow.hw == (60, 80)
     assert flow.span_frames == 1
+    raster_per_px = np.float32([flow.hw[1] / 320, flow.hw[0] / 240])
     trusted = flow.confidence > 0.9
     assert trusted.mean() > 0.8
-    # The content moved by (dx, dy), so it was at -(dx, dy); the raster has a quarter of the pixels a side.
-    error_px = np.linalg.norm(flow.offset_px - np.float32([-dx / 4, -dy / 4]), axis=2)[trusted]
+    # The content moved by (dx, dy), so it was at -(dx, dy).
+    error_px = np.linalg.norm(flow.offset_px + np.float32([dx, dy]) * raster_per_px, axis=2)[trusted]
     assert np.median(error_px) < 0.1
     assert np.quantile(error_px, 0.95) < 0.5
 
@@ -126,28 +126,27 @@ def test_uncovered_background_is_not_trusted(measure: Measure) -> None:
     previous[80:160, 100:180] = thing[80:160, 100:180]
     present[80:160, 132:212] = thing[80:160, 100:180]
     flow = measure(previous, present)
-    uncovered = flow.confidence[22:38, 26:32]
-    elsewhere = flow.confidence[:, 56:]
+    confidence = cv2.resize(flow.confidence, (320, 240), interpolation=cv2.INTER_LINEAR)
+    uncovered, elsewhere = confidence[88:152, 104:128], confidence[:, 224:]
     assert uncovered.mean() < elsewhere.mean() - 0.3
     assert elsewhere.mean() > 0.9
 
 
 def test_what_comes_from_outside_is_not_trusted(measure: Measure) -> None:
     world = texture(240, 360)
-    # The camera pans left by 32 px (8 on the raster): the left edge was never seen.
+    # The camera pans left by 32 px: the left edge was never seen.
     flow = measure(world[:, 40:], world[:, 8:-32])
-    assert flow.confidence[:, :3].mean() < 0.5
-    assert flow.confidence[:, 20:].mean() > 0.85
+    confidence = cv2.resize(flow.confidence, (320, 240), interpolation=cv2.INTER_LINEAR)
+    assert confidence[:, :12].mean() < 0.5
+    assert confidence[:, 80:].mean() > 0.85
 
 
 @pytest.mark.parametrize("hw", [(1, 1), (8, 8), (2, 2), (16, 300), (300, 8), (24, 800)])
 def test_tiny_and_thin_pictures(measure: Measure, hw: tuple[int, int]) -> None:
     height, width = hw
     picture = texture(height, width)
-    if hw == (1, 1) and "codec" in str(measure):
-        pytest.skip("no codec of ours makes 1x1")
     flow = measure(picture, picture)
-    assert flow.hw == (max(1, max(1, height // 2) // 2), max(1, max(1, width // 2) // 2))
+    assert min(flow.hw) >= 1
     assert np.abs(flow.offset_px).max() < 0.1
     assert flow.confidence.min() > 0.9
 

@@ -17,7 +17,7 @@ from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.types import ByteArray, Clusters
 
 SKIMAGE_COMPACTNESS, FAST_COMPACTNESS = 10.0, 20.0
-"""Weight of nearness against likeness of colour, in Lab units; the two measure distance differently. Higher: squarer."""
+"""Weight of nearness against likeness of colour (Lab); each measures distance in its own way. Higher is squarer."""
 
 SMALLEST_SHARE = 0.1
 """Regions below this share of the average are joined to a neighbour.

@@ -70,10 +70,10 @@ def _lightness_bins(lightness: FloatArray) -> list[FloatArray]:
 def _colour(a: FloatArray, b: FloatArray) -> list[FloatArray]:
     """Softened a*, b* and six hue bins: two plus six planes."""
     chroma: FloatArray = np.hypot(a, b)
-    strength = chroma / (chroma + _CHROMA_KNEE)
+    strength = _softened(chroma, _CHROMA_KNEE)
     hue_x, hue_y = a / (chroma + 1e-6), b / (chroma + 1e-6)
     red_degrees = 40.0  # where sRGB red lies in the a*b* plane
-    planes: list[FloatArray] = [a / (np.abs(a) + _CHROMA_KNEE), b / (np.abs(b) + _CHROMA_KNEE)]
+    planes = [_softened(a, _CHROMA_KNEE), _softened(b, _CHROMA_KNEE)]
     for step in range(6):
         angle = math.radians(red_degrees + 60.0 * step)
         lobe: FloatArray = np.maximum(hue_x * math.cos(angle) + hue_y * math.sin(angle), np.float32(0.0))
@@ -85,13 +85,16 @@ def _texture(lightness: FloatArray) -> list[FloatArray]:
     """Fine and coarse contrast, the structure tensor's entries xx, yy and xy, edge density: six planes."""
     fine_blur = np.asarray(cv2.GaussianBlur(lightness, (0, 0), 1.0), np.float32)
     coarse_blur = np.asarray(cv2.GaussianBlur(lightness, (0, 0), 4.0), np.float32)
-    fine = np.abs(lightness - fine_blur)
-    coarse = np.abs(fine_blur - coarse_blur)
+    fine, coarse = np.abs(lightness - fine_blur), np.abs(fine_blur - coarse_blur)
     gx = np.asarray(cv2.Scharr(lightness, cv2.CV_32F, 1, 0, scale=1 / 32), np.float32)
     gy = np.asarray(cv2.Scharr(lightness, cv2.CV_32F, 0, 1, scale=1 / 32), np.float32)
-    squared = gx * gx + gy * gy
-    edges = squared / (squared + _EDGE_KNEE**2)
-    return [fine / (fine + _CONTRAST_KNEE), coarse / (coarse + _CONTRAST_KNEE), gx * gx, gy * gy, gx * gy, edges]
+    edges = _softened(gx * gx + gy * gy, _EDGE_KNEE**2)
+    return [_softened(fine, _CONTRAST_KNEE), _softened(coarse, _CONTRAST_KNEE), gx * gx, gy * gy, gx * gy, edges]
+
+
+def _softened(values: FloatArray, knee: float) -> FloatArray:
+    """Any values to (-1, 1): nearly linear near zero, one half at the knee."""
+    return np.asarray(values / (np.abs(values) + np.float32(knee)), np.float32)
 
 
 def _orientation(gxx: FloatArray, gyy: FloatArray, gxy: FloatArray) -> list[FloatArray]:
