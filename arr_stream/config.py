@@ -124,7 +124,7 @@ class Settings(_Section):
             key = ".".join(str(part) for part in first["loc"])
             raise InvalidSetting(
                 f"{key}={first['input']!r}: {first['msg'].lower()}",
-                remedy=f"`arr-stream settings` tells what {key} takes",
+                remedy="see `arr-stream settings`",
             ) from exc
 
 

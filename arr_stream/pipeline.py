@@ -38,6 +38,7 @@ from arr_stream.texture.array import Texture
 from arr_stream.texture.assemble import assemble
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import VisualChannels, visual_channels
+from arr_stream.threads import one_torch_thread
 from arr_stream.types import FloatArray, Frame, Grid, PatchSet
 
 Clock = Callable[[], float]
@@ -141,6 +142,10 @@ class Pipeline:
             BudgetError: The budget does not fit this frame's grid.
             RegionOutsideFrame: A region query does not fit this frame.
         """
+        with one_torch_thread():
+            return self._step(frame)
+
+    def _step(self, frame: Frame) -> PatchSet:
         watch = Stopwatch(self._clock)
         state, size_changed = self._fit(frame)
         pictures = Pictures(frame, state.grid)

@@ -69,8 +69,8 @@ def write_clip(clip: Clip, folder: Path) -> tuple[Path, Path]:
 
 
 def _encode(path: Path, frames: npt.NDArray[np.uint8], fps: int, *, tone: bool) -> None:
-    # One thread: how x264 divides its work must not show in the file.
-    options = {"crf": str(CRF), "preset": "slow", "threads": "1"}
+    # One thread and no shortcuts that depend on the processor: otherwise the same frames give different files.
+    options = {"crf": str(CRF), "preset": "slow", "threads": "1", "x264-params": "cpu-independent=1"}
     with av.open(str(path), "w", options={"movflags": "+faststart"}) as container:
         video = container.add_stream("libx264", rate=fps, options=options)
         video.height, video.width = frames.shape[1:3]

@@ -139,7 +139,7 @@ def _garbage(folder: Path) -> Path:
 
 
 def _sound(folder: Path) -> Path:
-    path = folder / "sound.mp3"
+    path = folder / "sound.m4a"
     write_audio(path)
     return path
 
@@ -152,7 +152,7 @@ def _sound(folder: Path) -> Path:
         (_sound, [], 12),
         (_no_images, [], 14),
         (None, ["--start", "99"], 18),
-        (None, ["-o", "/proc/nowhere/out.mp4"], 21),
+        (None, ["-o", f"{__file__}/out.mp4"], 21),
         (None, ["--query", "  "], 30),
         (None, ["--region", "900,10,20,20"], 31),
         (None, ["--example", "missing.png"], 32),

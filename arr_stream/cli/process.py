@@ -91,9 +91,10 @@ def process(
 
     # Before models are loaded: what cannot be written should be said at once.
     check_view(view)
-    for path in (output, patches):
-        if path is not None:
-            prepare_output(path, force)
+    if output is not None:
+        prepare_output(output, force)
+    if patches is not None:
+        prepare_output(patches, force, direct=True)
     stream = arr_stream.open(
         source,
         queries=_queries(query or [], region, region_at, example),
@@ -109,21 +110,22 @@ def process(
     with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
         for notice in stream.notices:
             reporter.notice(notice)
-        # Records first: they are the cheapest to lose nothing of.
         consumers: list[Consumer] = []
-        if patches is not None:
-            consumers.append(runtime.records(stream, patches, force=force))
         if output is not None:
             consumers.append(runtime.annotated_video(stream, output, view=view, audio=audio, force=force))
         if report is not None:
             consumers.append(runtime.report(stream, report, force=force))
+        # Last: a frame's record says that everything else about the frame is written.
+        if patches is not None:
+            consumers.append(runtime.records(stream, patches, force=force))
         amortised = Amortised()
         result = _run(stream, consumers, reporter, amortised)
         written = [path for path in (output, patches, report) if path is not None and path.exists()]
         for consumer in consumers:
             for notice in getattr(consumer, "notices", ()):
                 reporter.notice(notice)
-        reporter.done(_last_word(result, written, amortised))
+        if result.frames:
+            reporter.done(_last_word(result, written, amortised))
     if result.error is not None:
         raise result.error
     if result.reason == "interrupted":

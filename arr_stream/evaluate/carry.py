@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import cv2
 import numpy as np
 
-from arr_stream.evaluate.davis import Mask
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluate.davis import Mask, check_mask
 from arr_stream.evaluate.davis import Sequence as Footage
 from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import RegionTracker
@@ -158,7 +159,11 @@ def evaluate_carry(
 ) -> CarryReport:
     """Intersection over union of carried masks with the true ones, at full size.
 
-    Trackers take turns frame by frame, so that all are timed on the same moments of a noisy machine.
+    Trackers take turns frame by frame, so that all are timed on the same moments of a noisy machine. The mean is taken
+    over sequences, of the mean over each one's frames: keyframes and frames without the object do not count.
+
+    Raises:
+        EvaluationDataError: Masks that do not fit the frames, or no frame between keyframes to score.
     """
     trackers = {**TRACKERS, **(trackers or {})}
     overlap: dict[tuple[str, int], dict[str, list[tuple[int, float]]]] = {}
@@ -166,7 +171,7 @@ def evaluate_carry(
     flow_seconds: list[float] = []
     for footage in sequences:
         progress(footage.name)
-        frames, masks = footage.frames(), footage.masks()
+        frames, masks = _paired(footage)
         for interval in intervals:
             running = {name: make() for name, make in trackers.items()}
             for name, (ages, spent) in _run(frames, masks, interval, running).items():
@@ -178,6 +183,17 @@ def evaluate_carry(
         _row(name, interval, by_sequence, seconds[name, interval]) for (name, interval), by_sequence in overlap.items()
     ]
     return CarryReport(tuple(rows), float(np.median(flow_seconds)) * 1e3)
+
+
+def _paired(footage: Footage) -> tuple[list[Frame], list[Mask]]:
+    frames, masks = footage.frames(), footage.masks()
+    if len(frames) != len(masks):
+        raise EvaluationDataError(
+            f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
+        )
+    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
+        check_mask(footage, index, mask, frame.size_wh)
+    return frames, masks
 
 
 def _run(
@@ -208,6 +224,10 @@ def intersection_over_union(first: Mask, second: Mask) -> float:
 def _row(
     name: str, interval: int, by_sequence: Mapping[str, Sequence[tuple[int, float]]], seconds: Sequence[float]
 ) -> CarryRow:
+    if not any(by_sequence.values()):
+        raise EvaluationDataError(
+            f"no frame with the object between keyframes {interval} frames apart", remedy="choose a smaller interval"
+        )
     means = {sequence: float(np.mean([iou for _, iou in ages])) for sequence, ages in by_sequence.items() if ages}
     by_age = []
     for age in range(1, interval):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from arr_stream.evaluate.davis import Mask, tight_box
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluate.davis import Mask, check_mask, tight_box
 from arr_stream.evaluate.davis import Sequence as Footage
 from arr_stream.types import FloatArray, Grid, PatchSet
 
@@ -82,11 +84,19 @@ def evaluate_coverage(
         budgets: Tokens a frame.
         open_patches: What is evaluated.
         progress: Told which sequence comes next.
+
+    Raises:
+        EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
     """
     rows: list[CoverageRow] = []
     for footage in sequences:
         progress(footage.name)
         masks = footage.masks()
+        if not masks[0].any() or not any(mask.any() for mask in masks[1:]):
+            raise EvaluationDataError(
+                f"{footage.name}: the object is not on the first frame and a later one",
+                remedy="start where it is visible",
+            )
         region = tight_box(masks[0])
         for budget in budgets:
             rows += _score_sequence(footage, masks, region, budget, open_patches)
@@ -101,8 +111,15 @@ def _score_sequence(
     open_patches: OpenPatches,
 ) -> list[CoverageRow]:
     scores: dict[str, list[tuple[float, float, float]]] = {method: [] for method in METHODS}
-    for index, patches in enumerate(open_patches(footage, region, budget)):
-        mask, grid = masks[index], patches.grid
+    for index, (patches, mask) in enumerate(zip_longest(open_patches(footage, region, budget), masks)):
+        if patches is None or mask is None:
+            absent = "frame" if patches is None else "mask"
+            raise EvaluationDataError(
+                f"{footage.name}: no {absent} of index {index} beside {len(masks)} masks",
+                remedy="every frame needs one mask",
+            )
+        grid = patches.grid
+        check_mask(footage, index, mask, grid.size_wh)
         if index == 0 or not mask.any():
             continue
         chosen = {

@@ -47,7 +47,7 @@ def load_sequences(folder: Path) -> list[Sequence]:
     if (folder / "frames").is_dir():
         found = [_davis_sequence(folder, path) for path in sorted((folder / "frames").iterdir()) if path.is_dir()]
     else:
-        found = [_truth_sequence(path) for path in sorted(folder.glob("*.truth.npz"))]
+        found = [truth_sequence(path) for path in sorted(folder.glob("*.truth.npz"))]
     if not found:
         raise EvaluationDataError(f"{folder}: no sequences", remedy=_LAYOUT)
     return found
@@ -63,13 +63,32 @@ def _davis_sequence(folder: Path, path: Path) -> Sequence:
     return Sequence(path.name, path, lambda: _read_frames(path), lambda: [_read_mask(mask) for mask in masks])
 
 
-def _truth_sequence(path: Path) -> Sequence:
+def truth_sequence(path: Path) -> Sequence:
+    """A generated clip with the mask of its first object.
+
+    Raises:
+        EvaluationDataError: The clip is not beside its truth.
+    """
     from arr_stream.evaluate.truth import load_truth
 
     clip = path.with_name(path.name.removesuffix(".truth.npz") + ".mp4")
     if not clip.is_file():
         raise EvaluationDataError(f"{path}: no {clip.name} beside it", remedy=_LAYOUT)
     return Sequence(clip.stem, clip, lambda: _read_frames(clip), lambda: list(load_truth(path).masks(1)))
+
+
+def check_mask(footage: Sequence, index: int, mask: Mask, size_wh: tuple[int, int]) -> None:
+    """Masks lie on their frames pixel by pixel.
+
+    Raises:
+        EvaluationDataError: A mask of another size than its frame.
+    """
+    if mask.shape[::-1] != size_wh:
+        width, height = mask.shape[::-1]
+        raise EvaluationDataError(
+            f"{footage.name}: mask {index} has {width}x{height} px, its frame {size_wh[0]}x{size_wh[1]}",
+            remedy="masks must have the size of their frames",
+        )
 
 
 def _read_frames(path: Path) -> list[Frame]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from arr_stream.evaluate.carry import CarryReport
 from arr_stream.evaluate.coverage import METHODS, CoverageReport
 from arr_stream.evaluate.flow import FlowReport
 
-_COLOURS = ("#1f6feb", "#8b949e", "#d29922", "#3fb950", "#a371f7")
+_OURS = "#1f6feb"
+_OTHERS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
 
 
 def plot_carry(report: CarryReport, path: Path) -> None:
@@ -17,7 +19,8 @@ def plot_carry(report: CarryReport, path: Path) -> None:
     intervals = sorted({row.interval for row in report.rows})
     figure, panels = _panels(len(intervals))
     for panel, interval in zip(panels, intervals, strict=True):
-        for row, colour in zip([r for r in report.rows if r.interval == interval], _COLOURS, strict=False):
+        shown = [row for row in report.rows if row.interval == interval]
+        for row, colour in zip(shown, _colours([row.tracker for row in shown]), strict=True):
             ages = range(1, len(row.by_age) + 1)
             panel.plot(ages, row.by_age, label=f"{row.tracker} (mean {row.iou:.2f})", color=colour, linewidth=2)
         panel.set(
@@ -33,7 +36,7 @@ def plot_coverage(report: CoverageReport, path: Path) -> None:
     sequences = sorted({row.sequence for row in report.rows})
     figure, panels = _panels(len(budgets))
     for panel, budget in zip(panels, budgets, strict=True):
-        for offset, (method, colour) in enumerate(zip(METHODS, _COLOURS, strict=False)):
+        for offset, (method, colour) in enumerate(zip(METHODS, _colours(METHODS), strict=True)):
             values = {
                 row.sequence: row.coverage for row in report.rows if row.method == method and row.budget == budget
             }
@@ -42,7 +45,7 @@ def plot_coverage(report: CoverageReport, path: Path) -> None:
             panel.bar(places, [values[name] for name in sequences], width=0.2, color=colour, label=label)
         panel.set(ylabel="share of the object seen", ylim=(0, 1), title=f"{budget} tokens a frame")
         panel.set_xticks(range(len(sequences)), sequences, rotation=35, ha="right")
-        panel.legend(frameon=True, framealpha=0.9, loc="lower right", fontsize=8)
+        panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=9)
     _save(figure, path)
 
 
@@ -52,14 +55,28 @@ def plot_flow(report: FlowReport, path: Path) -> None:
     estimators = list(dict.fromkeys(row.estimator for row in report.rows))
     figure, (panel,) = _panels(1)
     width = 0.8 / len(estimators)
-    for offset, (estimator, colour) in enumerate(zip(estimators, _COLOURS, strict=False)):
+    for offset, (estimator, colour) in enumerate(zip(estimators, _colours(estimators), strict=True)):
         values = {row.pair: row.endpoint_error_px for row in report.rows if row.estimator == estimator}
         places = [index + (offset - (len(estimators) - 1) / 2) * width for index in range(len(pairs))]
-        panel.bar(places, [values[pair] for pair in pairs], width=width, color=colour, label=estimator)
+        bars = panel.bar(places, [values[pair] for pair in pairs], width=width, color=colour, label=estimator)
+        if len(pairs) <= 4:
+            panel.bar_label(bars, fmt="%.2g", padding=2, fontsize=8)
     panel.set(ylabel="mean endpoint error (px)", yscale="log")
-    panel.set_xticks(range(len(pairs)), pairs)
-    panel.legend(frameon=False)
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.set_xticks(range(len(pairs)), pairs, rotation=35 if len(pairs) > 4 else 0)
+    panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
     _save(figure, path)
+
+
+def _colours(names: Sequence[str]) -> list[str]:
+    """One colour a row: shades of blue for arr-stream, which stands out, and others for what it is compared with."""
+    ours = [name for name in names if name.startswith("arr-stream")]
+    others = [name for name in names if name not in ours]
+    shades = (_OURS, "#6cb0ff", "#b6d8ff")
+    return [
+        shades[ours.index(name) % len(shades)] if name in ours else _OTHERS[others.index(name) % len(_OTHERS)]
+        for name in names
+    ]
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:

@@ -3,15 +3,15 @@
 Chained warping drifts, and a look at appearance is worth more than a dearer flow. Where the region is known, a small
 classifier learns object against surroundings; on each later frame, at every place,
 
-    prior   = blur(warp(posterior of the frame before)), pulled towards ignorance where the flow explains nothing
-    logit posterior = logit prior + clip(gain * g(cues)) + strength * m        g: classifier's score, m: motion evidence
+    prior            = blur(warp(posterior of the frame before)), pulled towards ignorance where the flow fails
+    logit posterior  = logit prior + clip(gain * g(cues)) + motion * m
 
-The blur lets the border move by a pixel or two a frame; the prior keeps look-alikes elsewhere out. The classifier is
-ridge regression on fixed random rectified features (the "extreme learning machine" of Huang, Zhu and Siew,
-Neurocomputing 2006): learned in closed form in milliseconds, without weights from elsewhere. Its cues are colour, mean
-colour of two neighbourhoods, texture, and the place relative to the object's centre and spread, so that the dark
-below and the dark above can be told apart. Motion evidence, for loose regions only, is how much faster than its
-surroundings a place moves against the camera.
+with g the classifier's score and m, for loose regions only, motion evidence: how much faster than its surroundings a
+place moves against the camera. The blur lets the border move by a pixel or two a frame; the prior keeps look-alikes
+elsewhere out. The cues are colour, mean colour of two neighbourhoods, texture, and the place relative to the object's
+centre and spread, so that the dark below and the dark above can be told apart.
+
+Only places where the prior is unsure are classified; elsewhere a coarse lattice is, and its evidence is interpolated.
 
 A loose region, such as a box, is first split into figure and ground by alternation: what lies outside is ground,
 inside both are mixed, so a classifier on colour and texture alone is learned from the present guess and makes the next.
@@ -26,20 +26,18 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.motion.appearance import COLOUR_AND_TEXTURE, Box, ColourModel, PixelModel, Places, cue_rows
 from arr_stream.motion.camera import camera_flow
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
 from arr_stream.types import ByteArray, FloatArray
 
-Mask = npt.NDArray[np.bool_]
-Box = tuple[int, int, int, int]
-"""First row, end row, first column, end column."""
+__all__ = ["Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
 
-# Of ten fixed sets of random features all gave the same accuracy within 0.005; any would do.
-_SEED = 2
-_PLAIN_CUES = 10
-_COLOUR_AND_TEXTURE = (0, 1, 2, 9)
+Mask = npt.NDArray[np.bool_]
+
 _LEAST_MASS_PX = 1.0
-_LEAST_SPREAD = 0.25  # grey levels
+_NEGLIGIBLE = 0.015  # a prior
+_LATTICE = 5  # odd, so that a lattice point can stand in the middle of its square
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +55,22 @@ class Anchoring:
         limit: Largest evidence of one frame, in logits.
         blur_px: Side of the prior's blur.
         floor, ceiling: Bounds of the prior, so that a frame can overrule it.
-        doubt: How much of the flow's residual counts as "explains nothing".
+        doubt: How much of the flow's residual counts as failure.
         ignorance: The prior there.
+        unsure: Priors within these bounds are classified pixel by pixel.
+        rows_px: Where more pixels than this are unsure, every second row is classified, the others interpolated.
         motion: Logits per unit of motion evidence on loose regions.
         fill: Share of a box that its object is taken to cover.
         figure_gain: Logits per unit of score while figure and ground are told apart.
         figure_rounds: Alternations of that.
         hedge: Weight of the surroundings in a loose region's relevance: what to look at when the object is covered.
-        dense_px: Regions of more pixels than this are classified at every second pixel.
+        memory: Share of what was known that is believed after a cut.
     """
 
     hidden: int = 128
     ridge: float = 3e-4
     blurs_px: tuple[int, int] = (5, 15)
-    place: float = 0.5
+    place: float = 0.4
     ring_px: int = 21
     far: float = 0.15
     gain: float = 4.0
@@ -79,14 +79,16 @@ class Anchoring:
     blur_px: int = 5
     floor: float = 0.003
     ceiling: float = 0.98
-    doubt: float = 0.1
+    doubt: float = 0.3
     ignorance: float = 0.3
+    unsure: tuple[float, float] = (0.08, 0.92)
+    rows_px: int = 1000
     motion: float = 1.2
     fill: float = 0.45
     figure_gain: float = 4.0
     figure_rounds: int = 6
     hedge: float = 0.1
-    dense_px: int = 3000
+    memory: float = 0.5
 
 
 DEFAULT = Anchoring()
@@ -131,90 +133,6 @@ def _steps(count: int) -> FloatArray:
     return np.arange(count, dtype=np.float32)
 
 
-class PixelModel:
-    """Tells object pixels from ground by their cues: ridge regression on random rectified features.
-
-    Args:
-        cues: `[n, c]` float32 cues of the sample; fixes the scale of each cue.
-        hidden: Number of random features.
-        ridge: Regularisation, relative to the mean square of a feature.
-        scaled: How many of the last cues keep their scale.
-    """
-
-    def __init__(self, cues: FloatArray, *, hidden: int, ridge: float, scaled: int = 0) -> None:
-        mean, spread = cues.mean(axis=0), cues.std(axis=0)
-        # A cue that hardly varies here must not blow up where it does.
-        spread += np.float32(_LEAST_SPREAD)
-        if scaled:
-            mean[-scaled:], spread[-scaled:] = 0, 1
-        weights, offsets = _random_features(cues.shape[1], hidden)
-        self._weights = weights / spread[:, None]
-        self._offsets = offsets - mean @ self._weights
-        self._ridge = ridge
-        self._scratch = np.empty((0, hidden), np.float32)
-        self._beta = np.zeros(hidden + 1, np.float32)
-
-    def learn(self, cues: FloatArray, towards: FloatArray, against: FloatArray) -> None:
-        """Fit scores to +1 where `towards` and -1 where `against`; `[n]` weights, each side counts the same in sum."""
-        towards = towards / max(float(towards.sum()), 1e-6)
-        against = against / max(float(against.sum()), 1e-6)
-        weight = (towards + against).astype(np.float32)
-        features = np.empty((len(cues), self._weights.shape[1] + 1), np.float32)
-        features[:, :-1] = self._features(cues)
-        features[:, -1] = 1
-        weighted = features * weight[:, None]
-        normal = weighted.T @ features
-        normal[np.diag_indices(len(normal))] += np.float32(self._ridge * np.trace(normal) / len(normal) + 1e-9)
-        self._beta = np.linalg.solve(normal, features.T @ (towards - against).astype(np.float32)).astype(np.float32)
-
-    def score(self, cues: FloatArray) -> FloatArray:
-        """`[n]`, about -1 (ground) to 1 (object)."""
-        score: FloatArray = self._features(cues) @ self._beta[:-1]
-        score += self._beta[-1]
-        return score
-
-    def _features(self, cues: FloatArray) -> FloatArray:
-        """`[n, hidden]`, valid until the next call."""
-        if len(self._scratch) < len(cues):
-            self._scratch = np.empty((len(cues), self._weights.shape[1]), np.float32)
-        features = self._scratch[: len(cues)]
-        np.matmul(cues, self._weights, out=features)
-        features += self._offsets
-        # Seven times as quick as numpy's maximum.
-        cv2.threshold(features, 0, 0, cv2.THRESH_TOZERO, dst=features)
-        return features
-
-
-@lru_cache(maxsize=8)
-def _random_features(cues: int, hidden: int) -> tuple[FloatArray, FloatArray]:
-    generator = np.random.default_rng(_SEED)
-    weights = generator.normal(size=(cues, hidden)) / np.sqrt(cues)
-    return weights.astype(np.float32), generator.uniform(-1.5, 1.5, hidden).astype(np.float32)
-
-
-def cue_planes(rgb: ByteArray, box: Box, step: int, blurs_px: tuple[int, int]) -> FloatArray:
-    """Colour, mean colour of two neighbourhoods and texture at every `step`-th pixel of a box.
-
-    Returns:
-        `[rows, columns, 13]`; the last three are left for the place and a constant 1, which takes the offsets in.
-    """
-    y0, y1, x0, x1 = box
-    height, width = rgb.shape[:2]
-    margin = blurs_px[1] // 2 + 1
-    top, left = max(0, y0 - margin), max(0, x0 - margin)
-    crop = rgb[top : min(height, y1 + margin), left : min(width, x1 + margin)]
-    rows, columns = slice(y0 - top, y1 - top, step), slice(x0 - left, x1 - left, step)
-    grey = cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)
-    detail = cv2.absdiff(grey, cv2.blur(grey, (3, 3))).reshape(grey.shape)
-    texture = cv2.boxFilter(detail, cv2.CV_32F, (5, 5), normalize=False).reshape(grey.shape)
-    planes = np.empty((len(range(y0, y1, step)), len(range(x0, x1, step)), _PLAIN_CUES + 2), np.float32)
-    planes[..., 0:3] = crop[rows, columns]
-    for index, side in enumerate(blurs_px):
-        planes[..., 3 + 3 * index : 6 + 3 * index] = cv2.blur(crop, (side, side))[rows, columns]
-    planes[..., 9] = texture[rows, columns]
-    return planes
-
-
 def posterior_of(prior: FloatArray, evidence: FloatArray) -> FloatArray:
     """Bayes' rule: a prior in (0, 1) and evidence in logits."""
     odds = cv2.exp(evidence).reshape(evidence.shape)
@@ -257,7 +175,7 @@ def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = D
     if place is None or not inside.any() or inside.all():
         return region
     prior = np.clip(_centred(region, place, settings.fill), 0.02, 0.98)
-    cues = cue_planes(rgb, (0, height, 0, width), 1, settings.blurs_px)[..., _COLOUR_AND_TEXTURE].reshape(-1, 4)
+    cues = cue_rows(rgb, (0, height, 0, width), np.arange(height * width), settings.blurs_px)[:, COLOUR_AND_TEXTURE]
     near = _dilated(region, 31) & ~inside
     sample = _sample(near | inside)
     model = PixelModel(cues[sample], hidden=64, ridge=1e-3)
@@ -310,6 +228,7 @@ class RegionTracker:
         self._posterior: FloatArray = np.zeros((1, 1), np.float32)
         self._model: PixelModel | None = None
         self._exact = True
+        self._known = self._posterior
         self._area_px = 0.0
         self.confidence = 0.0
 
@@ -332,6 +251,7 @@ class RegionTracker:
         self._exact = exact
         mask = np.ascontiguousarray(mask, dtype=np.float32)
         self._posterior = mask if exact else figure_in_region(rgb, mask, self._settings)
+        self._known = self._posterior
         self._area_px = float(self._posterior.sum())
         self._model = self._learned(rgb, self._posterior)
         self.confidence = 1.0 if self._area_px >= _LEAST_MASS_PX else 0.0
@@ -342,7 +262,8 @@ class RegionTracker:
 
         Args:
             rgb: `[h, w, 3]` uint8, of the size that `start` had.
-            flow: Backward flow to the frame before, on any raster; None after a cut, where nothing can be carried.
+            flow: Backward flow to the frame before, on any raster; None after a cut: the region is then kept only if its
+                place still looks like it, and looked for there again after every later cut.
 
         Returns:
             `[h, w]` float32 in [0, 1].
@@ -352,21 +273,33 @@ class RegionTracker:
         """
         if rgb.shape[:2] != self._posterior.shape:
             raise ValueError(f"rgb is {list(rgb.shape[:2])}, the region {list(self._posterior.shape)}; start again")
-        if flow is None:
-            self._forget()
-            return self._relevance()
-        prior = self._carried(flow)
-        place = ObjectFrame.of(prior)
-        box = _support(prior)
-        if place is None or box is None:
-            self._forget()
-            return self._relevance()
-        self._posterior = self._judged(rgb, flow, prior, place, box)
+        self._posterior = self._sought(rgb) if flow is None else self._followed(rgb, flow)
         return self._relevance()
 
-    def _forget(self) -> None:
-        self._posterior = np.zeros_like(self._posterior)
+    def _followed(self, rgb: ByteArray, flow: Flow) -> FloatArray:
+        prior = self._carried(flow)
+        place, box = ObjectFrame.of(prior), _support(prior)
+        if place is None or box is None:
+            self.confidence = 0.0
+            return np.zeros_like(prior)
+        self._known = self._posterior
+        posterior, self.confidence = self._judged(rgb, prior, flow.residual, place, box)
+        return posterior if self._exact else self._moved(posterior, flow, box)
+
+    def _sought(self, rgb: ByteArray) -> FloatArray:
+        """After a cut: where the region was last, if it looks the same (a flash, or back from a cutaway)."""
+        shape = self._known.shape
+        prior = np.maximum(cv2.blur(self._known, (9, 9)).reshape(shape) * np.float32(self._settings.memory), 0)
+        place, box = ObjectFrame.of(prior), _support(prior)
         self.confidence = 0.0
+        if place is None or box is None:
+            return np.zeros_like(prior)
+        place = ObjectFrame.of(self._known) or place
+        posterior, agreement = self._judged(rgb, prior, np.zeros_like(prior), place, box)
+        if agreement < 0.5:
+            return np.zeros_like(prior)
+        self.confidence = agreement
+        return posterior
 
     def _carried(self, flow: Flow) -> FloatArray:
         shape = self._posterior.shape
@@ -376,44 +309,58 @@ class RegionTracker:
         side = self._settings.blur_px
         return cv2.GaussianBlur(warped.reshape(shape), (side, side), 0).reshape(shape)
 
-    def _judged(self, rgb: ByteArray, flow: Flow, prior: FloatArray, place: ObjectFrame, box: Box) -> FloatArray:
-        settings, shape = self._settings, prior.shape
-        y0, y1, x0, x1 = box
+    def _judged(
+        self, rgb: ByteArray, prior: FloatArray, residual: FloatArray, place: ObjectFrame, box: Box
+    ) -> tuple[FloatArray, float]:
+        """Posterior `[h, w]`, 0 outside the box, and how well the picture agrees with it."""
+        settings, (y0, y1, x0, x1) = self._settings, box
+        failure = cv2.resize(residual, prior.shape[::-1], interpolation=cv2.INTER_LINEAR).reshape(prior.shape)
         near = prior[y0:y1, x0:x1]
-        residual = cv2.resize(flow.residual, shape[::-1], interpolation=cv2.INTER_LINEAR).reshape(shape)[y0:y1, x0:x1]
-        near = near + (np.float32(settings.ignorance) - near) * (residual * np.float32(settings.doubt))
+        near = near + (np.float32(settings.ignorance) - near) * (failure[y0:y1, x0:x1] * np.float32(settings.doubt))
         near = np.clip(near, settings.floor, settings.ceiling)
-        evidence = self._evidence(rgb, place, box)
-        posterior = np.zeros(shape, np.float32)
-        posterior[y0:y1, x0:x1] = posterior_of(near, evidence)
-        self.confidence = self._agreement(posterior[y0:y1, x0:x1], evidence)
-        if not self._exact:
-            moving = motion_evidence(flow, posterior)[y0:y1, x0:x1]
-            near = np.clip(posterior[y0:y1, x0:x1], settings.floor, 1 - settings.floor)
-            posterior[y0:y1, x0:x1] = posterior_of(near, np.float32(settings.motion) * moving)
+        evidence = self._evidence(rgb, place, box, near)
+        inner = posterior_of(near, evidence)
+        posterior = np.zeros_like(prior)
+        posterior[y0:y1, x0:x1] = inner
+        return posterior, self._agreement(inner, evidence)
+
+    def _moved(self, posterior: FloatArray, flow: Flow, box: Box) -> FloatArray:
+        """What moves with the region is more likely it, what stands still around it less."""
+        y0, y1, x0, x1 = box
+        evidence = motion_evidence(flow, posterior)[y0:y1, x0:x1]
+        near = np.clip(posterior[y0:y1, x0:x1], self._settings.floor, 1 - self._settings.floor)
+        posterior[y0:y1, x0:x1] = posterior_of(near, np.float32(self._settings.motion) * evidence)
         return posterior
 
-    def _evidence(self, rgb: ByteArray, place: ObjectFrame, box: Box) -> FloatArray:
+    def _evidence(self, rgb: ByteArray, place: ObjectFrame, box: Box, prior: FloatArray) -> FloatArray:
         """`[rows, columns]` of the box: what the classifier says, in logits."""
-        settings = self._settings
-        y0, y1, x0, x1 = box
+        settings, shape = self._settings, prior.shape
         if self._model is None:
-            return np.zeros((y1 - y0, x1 - x0), np.float32)
-        step = 1 if (y1 - y0) * (x1 - x0) <= settings.dense_px else 2
-        cues = self._cues(rgb, place, box, step)
-        score = self._model.score(cues.reshape(-1, cues.shape[2])).reshape(cues.shape[:2])
-        if step > 1:
-            score = _spread(score, (y1 - y0, x1 - x0))
+            return np.zeros_like(prior)
+        asked, halved = _worth_asking(prior, settings)
+        places = np.flatnonzero(asked)
+        score = self._model.score(self._cues(rgb, place, box, places))
         score *= np.float32(settings.gain if self._exact else settings.region_gain)
-        return np.clip(score, -settings.limit, settings.limit, out=score)
+        np.clip(score, -settings.limit, settings.limit, out=score)
+        if len(places) == prior.size:
+            return score.reshape(shape)
+        sparse = np.zeros(prior.size, np.float32)
+        sparse[places] = score
+        evidence = _from_lattice(sparse.reshape(shape))
+        evidence.ravel()[places] = score
+        if halved:
+            last = 2 * ((shape[0] - 1) // 2)
+            evidence[1:last:2] = (evidence[0 : last - 1 : 2] + evidence[2 : last + 1 : 2]) * np.float32(0.5)
+        return evidence
 
-    def _cues(self, rgb: ByteArray, place: ObjectFrame, box: Box, step: int) -> FloatArray:
-        planes = cue_planes(rgb, box, step, self._settings.blurs_px)
+    def _cues(self, rgb: ByteArray, place: ObjectFrame, box: Box, places: Places) -> FloatArray:
+        rows = cue_rows(rgb, box, places, self._settings.blurs_px, extra=2)
         across, down = place.axes(box)
         weight = np.float32(self._settings.place)
-        planes[..., _PLAIN_CUES] = across[::step] * weight
-        planes[..., _PLAIN_CUES + 1] = (down[::step] * weight)[:, None]
-        return planes
+        y, x = np.divmod(places, len(across))
+        rows[:, -2] = (across * weight)[x]
+        rows[:, -1] = (down * weight)[y]
+        return rows
 
     def _learned(self, rgb: ByteArray, mask: FloatArray) -> PixelModel | None:
         place, (height, width) = ObjectFrame.of(mask), mask.shape
@@ -422,7 +369,7 @@ class RegionTracker:
         settings = self._settings
         near = _dilated(mask, settings.ring_px)
         sample = _sample(near)
-        cues = self._cues(rgb, place, (0, height, 0, width), 1).reshape(height * width, -1)[sample]
+        cues = self._cues(rgb, place, (0, height, 0, width), sample)
         ground = 1 - mask
         if self._exact:
             # Mixed pixels on the border would teach nothing but noise.
@@ -455,15 +402,30 @@ class RegionTracker:
 
 def _support(prior: FloatArray) -> Box | None:
     """The rows and columns where the prior is more than negligible, two pixels around included."""
-    rows = np.flatnonzero(cv2.reduce(prior, 1, cv2.REDUCE_MAX).ravel() > 0.015)
-    columns = np.flatnonzero(cv2.reduce(prior, 0, cv2.REDUCE_MAX).ravel() > 0.015)
-    if not len(rows):
+    x, y, width, height = cv2.boundingRect(cv2.inRange(prior, _NEGLIGIBLE, 2.0))
+    if not width:
         return None
-    height, width = prior.shape
-    return max(0, rows[0] - 2), min(height, rows[-1] + 3), max(0, columns[0] - 2), min(width, columns[-1] + 3)
+    return max(0, y - 2), min(prior.shape[0], y + height + 2), max(0, x - 2), min(prior.shape[1], x + width + 2)
 
 
-def _spread(score: FloatArray, hw: tuple[int, int]) -> FloatArray:
-    """Values of every second pixel brought to all pixels, each staying at its own place."""
-    doubled = cv2.resize(score, (score.shape[1] * 2, score.shape[0] * 2), interpolation=cv2.INTER_LINEAR)
-    return np.ascontiguousarray(doubled.reshape(score.shape[0] * 2, score.shape[1] * 2)[: hw[0], : hw[1]])
+def _worth_asking(prior: FloatArray, settings: Anchoring) -> tuple[ByteArray, bool]:
+    """Where to classify (`[rows, columns]`, not 0), and whether unsure rows were halved."""
+    if min(prior.shape) < 2 * _LATTICE:
+        return np.ones(prior.shape, np.uint8), False
+    asked: ByteArray = cv2.inRange(prior, *settings.unsure).reshape(prior.shape)
+    halved = cv2.countNonZero(asked) > settings.rows_px
+    if halved:
+        asked[1::2] = 0
+    asked[_LATTICE // 2 :: _LATTICE, _LATTICE // 2 :: _LATTICE] = 255
+    return asked, halved
+
+
+def _from_lattice(sparse: FloatArray) -> FloatArray:
+    """Values known on the lattice, interpolated to all places."""
+    lattice = np.ascontiguousarray(sparse[_LATTICE // 2 :: _LATTICE, _LATTICE // 2 :: _LATTICE])
+    height, width = lattice.shape
+    full = cv2.resize(lattice, (width * _LATTICE, height * _LATTICE), interpolation=cv2.INTER_LINEAR)
+    below, right = max(0, sparse.shape[0] - full.shape[0]), max(0, sparse.shape[1] - full.shape[1])
+    if below or right:
+        full = cv2.copyMakeBorder(full, 0, below, 0, right, cv2.BORDER_REPLICATE)
+    return np.ascontiguousarray(full[: sparse.shape[0], : sparse.shape[1]])

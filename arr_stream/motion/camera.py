@@ -11,15 +11,20 @@ from arr_stream.types import FloatArray
 
 _ROUNDS = 2
 _TOLERANCE_PX = 0.25
+_RIDGE = np.eye(3, dtype=np.float32) * np.float32(1e-4)
 
 
-@lru_cache(maxsize=8)
-def _design(hw: tuple[int, int]) -> FloatArray:
-    """`[h * w, 3]`: 1, x, y of every place, centred and scaled to about [-1, 1] for conditioning."""
+@lru_cache(maxsize=16)
+def _design(hw: tuple[int, int], step: int) -> FloatArray:
+    """`[n, 3]`: 1, x, y of every `step`-th place, centred and scaled to about [-1, 1] for conditioning."""
     height, width = hw
     y, x = np.mgrid[:height, :width].astype(np.float32)
     columns = [np.ones_like(x), (x - (width - 1) / 2) / max(width, 2) * 2, (y - (height - 1) / 2) / max(height, 2) * 2]
-    return np.stack([column.ravel() for column in columns], axis=1)
+    return np.stack([column[_every(step, height), _every(step, width)].ravel() for column in columns], axis=1)
+
+
+def _every(step: int, size: int) -> slice:
+    return slice(step // 2 if size > step else 0, None, step)
 
 
 def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> FloatArray:
@@ -36,11 +41,10 @@ def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> 
         `[h, w, 2]` flow of the camera alone.
     """
     height, width = offset_px.shape[:2]
-    ys, xs = slice(step // 2 if height > step else 0, None, step), slice(step // 2 if width > step else 0, None, step)
-    design_all = _design((height, width))
-    design = np.ascontiguousarray(design_all.reshape(height, width, 3)[ys, xs]).reshape(-1, 3)
-    observed = np.ascontiguousarray(offset_px[ys, xs]).reshape(-1, 2)
-    trust = np.ascontiguousarray(weight[ys, xs]).reshape(-1) + np.float32(1e-3)
+    places = _every(step, height), _every(step, width)
+    design = _design((height, width), step)
+    observed = offset_px[places].reshape(-1, 2)
+    trust = weight[places].reshape(-1) + np.float32(1e-3)
     # Start from the median, which no minority can move.
     middle = len(observed) // 2
     parameters = np.zeros((3, 2), np.float32)
@@ -50,9 +54,9 @@ def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> 
         squared = np.einsum("nc,nc->n", residual, residual)
         scale = max(float(np.partition(squared, middle)[middle]), _TOLERANCE_PX**2)
         weights = trust / (1 + squared / np.float32(scale))
-        normal = design.T @ (design * weights[:, None]) + np.eye(3, dtype=np.float32) * 1e-4
-        parameters = np.linalg.solve(normal, design.T @ (observed * weights[:, None])).astype(np.float32)
-    return (design_all @ parameters).reshape(height, width, 2)
+        weighted = (design * weights[:, None]).T
+        parameters = np.linalg.solve(weighted @ design + _RIDGE, weighted @ observed)
+    return (_design((height, width), 1) @ parameters).reshape(height, width, 2)
 
 
 def independent_motion(offset_px: FloatArray, camera_px: FloatArray, *, full_px: float = 1.0) -> FloatArray:

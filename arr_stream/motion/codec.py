@@ -7,8 +7,9 @@ VP9 and AV1 export none.
 What the vectors do not tell: which frame they point to. FFmpeg gives "past" or "future" only, while with B-frames or
 several references the frame meant may be four away. One scale for all past vectors of a frame, and one for all
 future vectors, is therefore chosen as the one that explains the picture best. Blocks of the same frame that refer to
-another distance come out wrong, and the check against the picture lowers their confidence. The same holds for "direct"
-blocks in B-frames of MPEG-4, which FFmpeg exports as vectors of zero.
+another distance come out wrong, and the check against the picture lowers their confidence. "Direct" blocks in B-frames
+of MPEG-4 FFmpeg exports as vectors of zero: where a whole frame is said to be still and the picture clearly is not, no
+place of it is trusted much.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _SCALE_GAIN = 0.97
 _JUDGED_PLACES = 3000
 # Trust before the check: a vector of the block's own; one to the future, reversed; a neighbour's; none in the frame.
 _OWN, _REVERSED, _NEIGHBOUR, _NO_VECTORS = 1.0, 0.9, 0.3, 0.3
+# A still picture leaves less than this unexplained on average.
+_STILL_RESIDUAL = 0.1
 
 
 class CodecFlow:
@@ -78,6 +81,8 @@ class CodecFlow:
             self._seen_vectors = True
             offset_px, trust = _rasterise(vectors, present.frame.size_wh, pictures)
         confidence, residual = photometric_check(*pictures, offset_px)
+        if not offset_px.any() and float(residual.mean()) > _STILL_RESIDUAL:
+            trust = np.minimum(trust, np.float32(_NO_VECTORS))
         return Flow(offset_px, cv2.multiply(confidence, trust), residual, span_frames=1)
 
     def _refuse_unless_intra(self, present: FlowInput) -> None:

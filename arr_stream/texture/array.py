@@ -7,6 +7,7 @@ whole pictures. All three agree to rounding: `sample(points, level)` equals `mip
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -98,11 +99,13 @@ class Texture:
 
     texture_wh: tuple[int, int]
     planes: dict[int, Plane | LazyPlane]
+    _firsts: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         width, height = self.texture_wh
         if width % CELL_PX or height % CELL_PX:
             raise ValueError(f"texture size must be whole cells of {CELL_PX} px, got {width}x{height}")
+        self._firsts = sorted(self.planes)
 
     @property
     def device(self) -> torch.device:
@@ -169,7 +172,7 @@ class Texture:
         return Texture(self.texture_wh, moved)
 
     def _plane(self, channel: int) -> Plane:
-        first = max(index for index in self.planes if index <= channel)
+        first = self._firsts[bisect_right(self._firsts, channel) - 1]
         plane = self.planes[first]
         if not isinstance(plane, Plane):
             plane = self.planes[first] = plane()

@@ -29,11 +29,8 @@ def assemble(pictures: Pictures, visual: VisualChannels, motion: FloatArray, cac
     planes: dict[int, Plane | LazyPlane] = {
         0: Plane(0, torch.from_numpy(pictures.full).permute(2, 0, 1), _BYTE),
         **_position_planes((width, height)),
-        6: Plane(6, torch.from_numpy(visual.edges), _BYTE),
-        8: _plane("high_pass", visual.high_pass, _BYTE),
-        9: _plane("low_pass", visual.low_pass, _BYTE),
-        10: _plane("motion", motion),
-        11: _plane("saliency", visual.saliency),
+        6: Plane(6, torch.from_numpy(visual.fine), _BYTE),
+        9: Plane(9, torch.from_numpy(np.stack([visual.low_pass, motion, visual.saliency]))),
         12: _plane("edge_distance", visual.edge_distance),
         13: _plane("cluster", labels),
         14: lambda: _plane("centroid_distance", centroid_distance(labels)),
@@ -48,8 +45,8 @@ def assemble(pictures: Pictures, visual: VisualChannels, motion: FloatArray, cac
     return Texture((width, height), planes)
 
 
-def _plane(name: str, data: FloatArray | IntArray | np.ndarray, scale: float = 1.0) -> Plane:
-    return Plane(CHANNEL_INDEX[name], torch.from_numpy(data)[None], scale)
+def _plane(name: str, data: FloatArray | IntArray) -> Plane:
+    return Plane(CHANNEL_INDEX[name], torch.from_numpy(data)[None])
 
 
 @lru_cache(maxsize=8)

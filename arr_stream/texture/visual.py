@@ -30,16 +30,14 @@ class VisualChannels:
     """Channels that need this frame's picture only.
 
     Args:
-        edges: `[2, H/4, W/4]` uint8, rising (dark to light) and falling.
-        high_pass: `[H/4, W/4]` uint8.
-        low_pass: `[H/8, W/8]` uint8.
+        fine: `[3, H/4, W/4]` uint8, edges rising (dark to light), edges falling, high-pass.
+        low_pass: `[H/8, W/8]` float32 in [0, 1].
         saliency: `[H/8, W/8]` float32 in [0, 1].
         edge_distance: `[H/4, W/4]` float32, over the diagonal.
     """
 
-    edges: ByteArray
-    high_pass: ByteArray
-    low_pass: ByteArray
+    fine: ByteArray
+    low_pass: FloatArray
     saliency: FloatArray
     edge_distance: FloatArray
 
@@ -49,27 +47,27 @@ def visual_channels(pictures: Pictures) -> VisualChannels:
 
     Fine detail is found at half size, where it still is, and kept at a quarter.
     """
-    edges, strength = _polar_edges(pictures.quarter_grey)
+    width, height = pictures.reduced_wh(4)
+    fine = np.empty((3, height, width), np.uint8)
+    strength = _polar_edges(pictures.quarter_grey, fine)
     detail = cv2.absdiff(pictures.grey, cv2.blur(pictures.grey, (7, 7)))
-    high_pass = cv2.convertScaleAbs(
-        cv2.resize(detail, pictures.reduced_wh(4), interpolation=cv2.INTER_AREA), alpha=_DETAIL_GAIN
-    )
+    cv2.convertScaleAbs(cv2.resize(detail, (width, height), interpolation=cv2.INTER_AREA), fine[2], alpha=_DETAIL_GAIN)
     lab = cv2.cvtColor(pictures.eighth, cv2.COLOR_RGB2LAB)
-    low_pass = cv2.blur(pictures.eighth_grey, (5, 5))
-    return VisualChannels(edges, high_pass, low_pass, saliency(lab), edge_distance(strength))
+    low_pass = cv2.blur(pictures.eighth_grey, (5, 5)) * np.float32(1 / 255)
+    return VisualChannels(fine, low_pass, saliency(lab), edge_distance(strength))
 
 
-def _polar_edges(grey: ByteArray) -> tuple[ByteArray, ByteArray]:
-    """The two polarities of the Sobel response, `[2, h, w]`, and the larger of the two, `[h, w]`; uint8.
+def _polar_edges(grey: ByteArray, edges: ByteArray) -> ByteArray:
+    """Writes the two polarities of the Sobel response into `edges`; gives the larger of the two, `[h, w]` uint8.
 
     A place is rising as far as lightness grows to the right or downwards, falling as far as it shrinks; a step of
     half the range gives full strength.
     """
     dx, dy = cv2.spatialGradient(grey, ksize=3)
-    edges = np.empty((2, *grey.shape), np.uint8)
     cv2.convertScaleAbs(cv2.max(cv2.max(dx, dy), 0), edges[0], alpha=0.5)
     cv2.convertScaleAbs(cv2.min(cv2.min(dx, dy), 0), edges[1], alpha=0.5)
-    return edges, cv2.max(edges[0], edges[1])
+    strength: ByteArray = cv2.max(edges[0], edges[1])
+    return strength
 
 
 def saliency(lab: ByteArray) -> FloatArray:

@@ -162,7 +162,8 @@ def test_uniform_picture_does_not_move(measure: Measure, level: int) -> None:
 def test_noise_in_flat_areas_is_no_alarm(measure: Measure) -> None:
     random = np.random.default_rng(5)
     noisy = [np.clip(random.normal(128, 3, (240, 320, 3)), 0, 255).astype(np.uint8) for _ in range(2)]
-    assert measure(*noisy).confidence.mean() > 0.95
+    # Confidence may fall, since noise has no true flow (it may point outside, or be coded as intra).
+    assert measure(*noisy).residual.mean() < 0.02
 
 
 def test_pictures_of_two_sizes_are_refused() -> None:

@@ -1,0 +1,98 @@
+"""Footage with masks: what is read, and what is said of folders that do not fit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluate.carry import evaluate_carry
+from arr_stream.evaluate.davis import load_sequences, tight_box
+
+SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
+
+
+def write_sequence(folder: Path, name: str, masks: list[np.ndarray]) -> None:
+    """A sequence in the layout of DAVIS, its pictures white where the object is."""
+    pictures, truth = folder / "frames" / name, folder / "masks" / name
+    pictures.mkdir(parents=True)
+    truth.mkdir(parents=True)
+    for index, mask in enumerate(masks):
+        cv2.imwrite(
+            str(pictures / f"{index:05}.jpg"), np.where(mask[..., None], 255, 40).repeat(3, axis=2).astype(np.uint8)
+        )
+        cv2.imwrite(str(truth / f"{index:05}.png"), mask.astype(np.uint8) * 255)
+
+
+def squares(count: int, *, step_px: int = 2) -> list[np.ndarray]:
+    """A 24-px square that goes right in a 96x64 frame."""
+    masks = np.zeros((count, 64, 96), bool)
+    for index in range(count):
+        masks[index, 20:44, 8 + step_px * index : 32 + step_px * index] = True
+    return list(masks)
+
+
+def test_a_folder_in_the_layout_of_davis(tmp_path: Path) -> None:
+    write_sequence(tmp_path, "b", squares(3))
+    write_sequence(tmp_path, "a", squares(2))
+    first, second = load_sequences(tmp_path)
+    assert (first.name, second.name) == ("a", "b")
+    frames, masks = second.frames(), second.masks()
+    assert [frame.index for frame in frames] == [0, 1, 2]
+    assert all(np.array_equal(mask, true) for mask, true in zip(masks, squares(3), strict=True))
+    assert frames[1].rgb[masks[1]].mean() > 240 > 60 > frames[1].rgb[~masks[1]].mean()
+
+
+def test_clips_with_truth(tmp_path: Path) -> None:
+    for path in SAMPLES.glob("pan_zoom.*"):
+        shutil.copy(path, tmp_path)
+    (clip,) = load_sequences(tmp_path)
+    frames, masks = clip.frames(), clip.masks()
+    assert clip.name == "pan_zoom" and len(frames) == len(masks) == 120
+    # The aeroplane is the only blue thing over a brown table.
+    blue = [frame.rgb[mask].mean(axis=0) for frame, mask in zip(frames[::40], masks[::40], strict=True)]
+    assert all(colour[2] > colour[0] + 60 for colour in blue)
+
+
+@pytest.mark.parametrize("spoil", ["nothing", "no masks", "too few masks", "no clip"])
+def test_a_folder_that_does_not_fit_is_refused_with_what_was_expected(tmp_path: Path, spoil: str) -> None:
+    if spoil in ("no masks", "too few masks"):
+        write_sequence(tmp_path, "a", squares(3))
+        for path in sorted((tmp_path / "masks" / "a").iterdir())[: 3 if spoil == "no masks" else 1]:
+            path.unlink()
+    if spoil == "no clip":
+        shutil.copy(SAMPLES / "pan_zoom.truth.npz", tmp_path)
+    with pytest.raises(EvaluationDataError, match="expected frames/SEQ"):
+        load_sequences(tmp_path)
+
+
+def test_a_mask_of_another_size_is_refused(tmp_path: Path) -> None:
+    write_sequence(tmp_path, "a", squares(3))
+    cv2.imwrite(str(tmp_path / "masks" / "a" / "00001.png"), np.zeros((10, 12), np.uint8))
+    with pytest.raises(EvaluationDataError, match="mask 1 has 12x10 px, its frame 96x64"):
+        evaluate_carry(load_sequences(tmp_path), [2])
+
+
+def test_an_unreadable_mask_is_named(tmp_path: Path) -> None:
+    write_sequence(tmp_path, "a", squares(2))
+    (tmp_path / "masks" / "a" / "00001.png").write_bytes(b"no picture")
+    with pytest.raises(EvaluationDataError, match=r"00001\.png: not a readable picture"):
+        load_sequences(tmp_path)[0].masks()
+
+
+@given(st.integers(0, 30), st.integers(0, 20), st.integers(1, 10), st.integers(1, 10))
+def test_the_tight_box_holds_the_mask_and_no_more(x: int, y: int, w: int, h: int) -> None:
+    mask = np.zeros((32, 44), bool)
+    mask[y : y + h, x : x + w] = True
+    assert tight_box(mask) == (x, y, w, h)
+
+
+def test_an_empty_mask_has_no_box() -> None:
+    with pytest.raises(EvaluationDataError, match="empty"):
+        tight_box(np.zeros((4, 4), bool))
