@@ -69,7 +69,8 @@ def test_the_frame_before_is_meant_whatever_the_vectors_refer_to(
     """B-frames and several references: vectors span one to four frames, the flow always one."""
     path = tmp_path / "clip.avi"
     encode(path, codec, panning(14), options)
-    frames = decode(path)
+    # The last frame of MPEG-2 with B-frames is flushed without its vectors.
+    frames = decode(path)[:-1]
     estimator = CodecFlow(raster_divisor=2)
     for previous, present in itertools.pairwise(frames):
         flow = estimator.estimate(previous, present)

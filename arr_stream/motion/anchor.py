@@ -70,7 +70,7 @@ class Anchoring:
     hidden: int = 128
     ridge: float = 3e-4
     blurs_px: tuple[int, int] = (5, 15)
-    place: float = 0.4
+    place: float = 0.35
     ring_px: int = 21
     far: float = 0.15
     gain: float = 4.0
@@ -262,7 +262,7 @@ class RegionTracker:
 
         Args:
             rgb: `[h, w, 3]` uint8, of the size that `start` had.
-            flow: Backward flow to the frame before, on any raster; None after a cut: the region is then kept only if its
+            flow: Backward flow to the frame before, on any raster. None after a cut: the region is kept only if its
                 place still looks like it, and looked for there again after every later cut.
 
         Returns:
@@ -289,12 +289,11 @@ class RegionTracker:
     def _sought(self, rgb: ByteArray) -> FloatArray:
         """After a cut: where the region was last, if it looks the same (a flash, or back from a cutaway)."""
         shape = self._known.shape
-        prior = np.maximum(cv2.blur(self._known, (9, 9)).reshape(shape) * np.float32(self._settings.memory), 0)
-        place, box = ObjectFrame.of(prior), _support(prior)
+        prior = cv2.blur(self._known, (9, 9)).reshape(shape) * np.float32(self._settings.memory)
+        place, box = ObjectFrame.of(self._known), _support(prior)
         self.confidence = 0.0
         if place is None or box is None:
             return np.zeros_like(prior)
-        place = ObjectFrame.of(self._known) or place
         posterior, agreement = self._judged(rgb, prior, np.zeros_like(prior), place, box)
         if agreement < 0.5:
             return np.zeros_like(prior)
@@ -307,7 +306,8 @@ class RegionTracker:
         # Nothing is known about what comes in from outside.
         warped = cv2.remap(self._posterior, map_px, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
         side = self._settings.blur_px
-        return cv2.GaussianBlur(warped.reshape(shape), (side, side), 0).reshape(shape)
+        blurred: FloatArray = cv2.GaussianBlur(warped.reshape(shape), (side, side), 0)
+        return blurred.reshape(shape)
 
     def _judged(
         self, rgb: ByteArray, prior: FloatArray, residual: FloatArray, place: ObjectFrame, box: Box

@@ -95,12 +95,16 @@ class PixelModel:
         """Fit to weights `[n]` that each pixel has as object and as ground; both sides count the same in sum."""
         towards = towards / max(float(towards.sum()), 1e-6)
         against = against / max(float(against.sum()), 1e-6)
-        features = np.ones((len(cues), len(self._beta)), np.float32)
-        features[:, :-1] = self._rectified(cues)[: len(cues)]
-        normal = (features * (towards + against).astype(np.float32)[:, None]).T @ features
-        normal[np.diag_indices(len(normal))] += np.float32(self._ridge * np.trace(normal) / len(normal) + 1e-9)
-        target = features.T @ (towards - against).astype(np.float32)
-        self._beta = np.linalg.solve(normal, target).astype(np.float32)
+        weight = (towards + against).astype(np.float32)
+        features = np.ones((len(cues), len(self._beta) + 1), np.float32)
+        features[:, :-2] = self._rectified(cues)[: len(cues)]
+        features[:, -1] = (towards - against) / np.maximum(weight, np.float32(1e-12))
+        weighted = np.ascontiguousarray((features[:, :-1] * weight[:, None]).T)
+        # OpenCV's product is slower than numpy's, but does not stall where cores are shared.
+        product = cv2.gemm(weighted, features, 1, None, 0).astype(np.float64)
+        normal, target = product[:, :-1], product[:, -1:]
+        normal = normal + np.eye(len(normal)) * (self._ridge * np.trace(normal) / len(normal) + 1e-9)
+        self._beta = np.linalg.solve(normal, target).ravel().astype(np.float32)
 
     def score(self, cues: FloatArray) -> FloatArray:
         """`[n]`, about -1 (ground) to 1 (object)."""
@@ -133,8 +137,8 @@ def _random_features(cues: int, hidden: int) -> tuple[FloatArray, FloatArray]:
 class ColourModel:
     """How much likelier a colour is under an object than under its ground: `log (f + e) / (g + e)`.
 
-    f and g are histograms of 32 levels a channel, smoothed so that light and noise do not decide, normalised, and e is a
-    floor in the density that makes colours seen on neither side say nothing.
+    f and g are normalised histograms of 32 levels a channel, smoothed so that light and noise do not decide; e is a
+    floor that makes colours seen on neither side say nothing.
 
     Args:
         prior: Share of the picture that the object is expected to cover.
@@ -195,7 +199,7 @@ class ColourModel:
         levels = red.astype(np.uint16)
         for channel in (green, blue):
             levels = (levels << self._BITS) | channel
-        return levels.reshape(rgb.shape[:2])
+        return np.asarray(levels.reshape(rgb.shape[:2]), dtype=np.uint16)
 
     def _histogram(self, rgb: ByteArray, weight: FloatArray) -> FloatArray:
         side = 1 << self._BITS

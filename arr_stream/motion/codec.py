@@ -45,8 +45,8 @@ class CodecFlow:
     """Motion vectors of `Frame.motion_vectors`, brought to the flow's raster.
 
     Blocks without a vector (coded as intra) take their neighbours' with little trust. A frame without any (an intra
-    frame, or one after a cut that the encoder did not mark) is taken as still, with little trust and none where the
-    picture contradicts it.
+    frame, one after a cut that the encoder did not mark, the last of an MPEG-2 or -4 file with B-frames) is taken as
+    still, with little trust and none where the picture contradicts it.
 
     Args:
         raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
