@@ -37,8 +37,12 @@ _CONTAINER_OPTIONS = {
 
 
 def codec_options(settings: VideoSettings) -> dict[str, str]:
-    """What the encoder is told; a baseline that wants the same encode takes the same."""
-    return {"crf": str(settings.crf), "preset": settings.preset}
+    """What the encoder is told; a baseline that wants the same encode takes the same.
+
+    Without B-frames pictures are stored in the order in which they are shown. With them, FFmpeg's fragments forget a
+    last picture whose packet lies in an earlier fragment, and a killed run loses more.
+    """
+    return {"crf": str(settings.crf), "preset": settings.preset, "bf": "0"}
 
 
 class Mp4Writer:

@@ -92,6 +92,7 @@ class Anchoring:
 
 
 DEFAULT = Anchoring()
+SP, SF = 6000, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +175,20 @@ def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = D
     inside, place = region > 0.5, ObjectFrame.of(region)
     if place is None or not inside.any() or inside.all():
         return region
+    y0, y1, x0, x1 = box = _support(inside.astype(np.float32)) or (0, height, 0, width)
     prior = np.clip(_centred(region, place, settings.fill), 0.02, 0.98)
-    cues = cue_rows(rgb, (0, height, 0, width), np.arange(height * width), settings.blurs_px)[:, COLOUR_AND_TEXTURE]
-    near = _dilated(region, 31) & ~inside
+    near = _dilated(region, settings.ring_px) & ~inside
     sample = _sample(near | inside)
-    model = PixelModel(cues[sample], hidden=64, ridge=1e-3)
+    sampled = cue_rows(rgb, (0, height, 0, width), sample, settings.blurs_px)[:, COLOUR_AND_TEXTURE]
+    every = cue_rows(rgb, box, np.arange((y1 - y0) * (x1 - x0)), settings.blurs_px)[:, COLOUR_AND_TEXTURE]
+    model = PixelModel(sampled, hidden=64, ridge=1e-3)
     figure = np.where(inside, prior, 0).astype(np.float32)
     for _ in range(settings.figure_rounds):
         ground = _ground_weights(np.where(inside | near, 1 - figure, 0), ~inside & ~near, sample, 0.2)
-        model.learn(cues[sample], figure.ravel()[sample], ground)
-        score = cv2.blur(model.score(cues).reshape(height, width), (5, 5)).reshape(height, width)
-        figure = posterior_of(prior, np.float32(settings.figure_gain) * np.clip(score, -1.5, 1.5)) * inside
+        model.learn(sampled, figure.ravel()[sample], ground)
+        score = cv2.blur(model.score(every).reshape(y1 - y0, x1 - x0), (5, 5)).reshape(y1 - y0, x1 - x0)
+        evidence = np.float32(settings.figure_gain) * np.clip(score, -1.5, 1.5)
+        figure[y0:y1, x0:x1] = posterior_of(prior[y0:y1, x0:x1], evidence) * inside[y0:y1, x0:x1]
     return figure
 
 
@@ -203,10 +207,10 @@ def _dilated(mask: FloatArray, side_px: int) -> Mask:
 
 def _sample(near: Mask) -> npt.NDArray[np.intp]:
     """Flat indices of about 6,000 pixels of interest, and every 16th of the others."""
-    step = max(1, round(float(np.sqrt(near.sum() / 6000))))
+    step = max(1, round(float(np.sqrt(near.sum() / SP))))
     chosen = np.zeros_like(near)
     chosen[::step, ::step] = near[::step, ::step]
-    chosen[::4, ::4] |= ~near[::4, ::4]
+    chosen[::SF, ::SF] |= ~near[::SF, ::SF]
     return np.flatnonzero(chosen)
 
 

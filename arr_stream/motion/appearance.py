@@ -100,11 +100,12 @@ class PixelModel:
         features[:, :-2] = self._rectified(cues)[: len(cues)]
         features[:, -1] = (towards - against) / np.maximum(weight, np.float32(1e-12))
         weighted = np.ascontiguousarray((features[:, :-1] * weight[:, None]).T)
-        # OpenCV's product is slower than numpy's, but does not stall where cores are shared.
+        # OpenCV's algebra is slower than numpy's, but does not stall for tens of milliseconds where cores are shared.
         product = cv2.gemm(weighted, features, 1, None, 0).astype(np.float64)
         normal, target = product[:, :-1], product[:, -1:]
         normal = normal + np.eye(len(normal)) * (self._ridge * np.trace(normal) / len(normal) + 1e-9)
-        self._beta = np.linalg.solve(normal, target).ravel().astype(np.float32)
+        # Cholesky cannot fail: the ridge makes the matrix positive definite.
+        self._beta = cv2.solve(normal, target, flags=cv2.DECOMP_CHOLESKY)[1].ravel().astype(np.float32)
 
     def score(self, cues: FloatArray) -> FloatArray:
         """`[n]`, about -1 (ground) to 1 (object)."""
