@@ -17,12 +17,13 @@ import cv2
 
 from arr_stream.bench.statistics import Timing
 from arr_stream.config import Settings
+from arr_stream.consumers.beside import Beside
 from arr_stream.consumers.mp4 import Mp4Writer
 from arr_stream.errors import NothingInRange
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query
-from arr_stream.runtime import annotated_video
+from arr_stream.runtime import annotated_video, run
 from arr_stream.sources import open_source
 from arr_stream.stream import Stream
 from arr_stream.types import Frame, PatchSet
@@ -208,14 +209,10 @@ class _EndToEnd:
 
     def _process(self, out: Path) -> int:
         stream = Stream(self._open(), self._settings, self._queries)
-        video = annotated_video(stream, out, audio=False)
-        count = 0
-        for patches in stream:
-            assert stream.frame is not None
-            video.consume(stream.frame, patches)
-            count += 1
-        video.close()
-        return count
+        result = run(stream, [Beside(annotated_video(stream, out, audio=False))])
+        if result.error is not None:
+            raise result.error
+        return result.frames
 
     def _open(self) -> Any:
         return open_source(

@@ -87,7 +87,7 @@ def process(
 
     import arr_stream
     from arr_stream import runtime
-    from arr_stream.consumers import check_view, prepare_output
+    from arr_stream.consumers import Beside, check_view, prepare_output
 
     # Before models are loaded: what cannot be written should be said at once.
     check_view(view)
@@ -112,7 +112,8 @@ def process(
             reporter.notice(notice)
         consumers: list[Consumer] = []
         if output is not None:
-            consumers.append(runtime.annotated_video(stream, output, view=view, audio=audio, force=force))
+            video = runtime.annotated_video(stream, output, view=view, audio=audio, force=force)
+            consumers.append(Beside(video))
         if report is not None:
             consumers.append(runtime.report(stream, report, force=force))
         # Last: a frame's record says that everything else about the frame is written.

@@ -12,6 +12,7 @@ from arr_stream.consumers.base import Consumer, Outcome, prepare_output, redact_
 
 if TYPE_CHECKING:
     from arr_stream.consumers.annotate import AnnotatedVideo
+    from arr_stream.consumers.beside import Beside
     from arr_stream.consumers.records import EndRecord, FrameRecord, Header, Records, read_records
     from arr_stream.consumers.report import Report
     from arr_stream.consumers.views import VIEWS, check_view, render
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "VIEWS",
     "AnnotatedVideo",
+    "Beside",
     "Consumer",
     "EndRecord",
     "FrameRecord",
@@ -35,6 +37,7 @@ __all__ = [
 
 _HOMES = {
     "AnnotatedVideo": "annotate",
+    "Beside": "beside",
     "EndRecord": "records",
     "FrameRecord": "records",
     "Header": "records",

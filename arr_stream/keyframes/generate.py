@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,7 +127,8 @@ def make_generator(settings: KeyframeSettings, threads: int | None = None) -> St
 
     Args:
         settings: Names of the parts.
-        threads: Threads for the parts that have pools of their own; None leaves the choice to them.
+        threads: Threads for the parts that have pools of their own; None for half of the cores, since such pools
+            wait by spinning, at the cost of whatever else is running.
 
     Raises:
         BackendUnavailable: A package or weights are missing.
@@ -135,7 +137,7 @@ def make_generator(settings: KeyframeSettings, threads: int | None = None) -> St
     return StandardGenerator(
         make_clusterer(settings.clusters, settings.cluster_count),
         make_embedder(settings.embeddings),
-        make_text_finder(settings.text, threads),
+        make_text_finder(settings.text, threads or max(1, (os.cpu_count() or 1) // 2)),
     )
 
 

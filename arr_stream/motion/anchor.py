@@ -15,6 +15,22 @@ Only places where the prior is unsure are classified; elsewhere a coarse lattice
 
 A loose region, such as a box, is first split into figure and ground by alternation: what lies outside is ground,
 inside both are mixed, so a classifier on colour and texture alone is learned from the present guess and makes the next.
+
+What each part is worth, on ten sequences of DAVIS (mean IoU of a mask carried over 10 and 30 frames, and coverage of
+the object by the best 40 and 101 of 405 cells from the first frame's box):
+
+                                     IoU 10   30    |  cells 40   101
+    all parts                          0.77   0.70  |    0.77     0.97
+    without the classifier             0.67   0.48  |    0.70     0.92
+    ... place among the cues           0.74   0.65  |    0.77     0.97
+    ... doubt where the flow fails     0.76   0.69  |    0.74     0.95
+    ... half of the features           0.75   0.66  |
+    ... motion evidence                             |    0.72     0.95
+    ... figure told from ground                     |    0.71     0.94
+    ... either of these                             |    0.65     0.93
+    ... the halo                                    |    0.77     0.96
+
+An object that was covered or left the frame is not looked for when it comes back, except after a cut.
 """
 
 from __future__ import annotations
@@ -28,7 +44,7 @@ import numpy.typing as npt
 
 from arr_stream.motion.appearance import COLOUR_AND_TEXTURE, Box, ColourModel, PixelModel, Places, cue_rows
 from arr_stream.motion.camera import camera_flow
-from arr_stream.motion.flow import Flow, resize_offsets, source_map
+from arr_stream.motion.flow import Flow, base_grid, source_map
 from arr_stream.types import ByteArray, FloatArray
 
 __all__ = ["Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
@@ -48,7 +64,8 @@ class Anchoring:
         hidden: Random features of the classifier.
         ridge: Regularisation, relative to the mean square of a feature.
         blurs_px: Sides of the two neighbourhoods whose mean colour is a cue.
-        place: Weight of the place relative to the object among the cues.
+        place, region_place: Weight of the place relative to the object among the cues, for exact masks and for loose
+            regions, where it is known less well.
         ring_px: Ground within half of this around the object is learned with most of the ground's weight.
         far: Share of that weight that lies beyond.
         gain, region_gain: Logits per unit of the classifier's score (about -1 to 1), for exact masks and loose regions.
@@ -69,8 +86,9 @@ class Anchoring:
 
     hidden: int = 128
     ridge: float = 3e-4
-    blurs_px: tuple[int, int] = (5, 15)
+    blurs_px: tuple[int, int] = (3, 9)
     place: float = 0.35
+    region_place: float = 0.2
     ring_px: int = 21
     far: float = 0.15
     gain: float = 4.0
@@ -82,7 +100,7 @@ class Anchoring:
     doubt: float = 0.3
     ignorance: float = 0.3
     unsure: tuple[float, float] = (0.08, 0.92)
-    rows_px: int = 1000
+    rows_px: int = 600
     motion: float = 1.2
     fill: float = 0.45
     figure_gain: float = 4.0
@@ -92,7 +110,6 @@ class Anchoring:
 
 
 DEFAULT = Anchoring()
-SP, SF = 6000, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +122,15 @@ class ObjectFrame:
     spread_y: float
 
     @classmethod
-    def of(cls, mask: FloatArray) -> ObjectFrame | None:
-        """None where the mask holds less than one pixel."""
+    def of(cls, mask: FloatArray, box: Box) -> ObjectFrame | None:
+        """Of a mask given on a box only; None where it holds less than one pixel."""
         column = cv2.reduce(mask, 0, cv2.REDUCE_SUM).ravel()
         row = cv2.reduce(mask, 1, cv2.REDUCE_SUM).ravel()
         mass = float(column.sum())
         if not mass >= _LEAST_MASS_PX:
             return None
         (x, spread_x), (y, spread_y) = _moments(column, mass), _moments(row, mass)
-        return cls(x, y, spread_x, spread_y)
+        return cls(x + box[2], y + box[0], spread_x, spread_y)
 
     def axes(self, box: Box) -> tuple[FloatArray, FloatArray]:
         """Coordinates of a box's columns and rows, cut at 3 spreads."""
@@ -172,7 +189,7 @@ def figure_in_region(rgb: ByteArray, region: FloatArray, settings: Anchoring = D
         `[h, w]` float32 in [0, 1], 0 outside the region.
     """
     height, width = region.shape
-    inside, place = region > 0.5, ObjectFrame.of(region)
+    inside, place = region > 0.5, ObjectFrame.of(region, (0, height, 0, width))
     if place is None or not inside.any() or inside.all():
         return region
     y0, y1, x0, x1 = box = _support(inside.astype(np.float32)) or (0, height, 0, width)
@@ -206,11 +223,11 @@ def _dilated(mask: FloatArray, side_px: int) -> Mask:
 
 
 def _sample(near: Mask) -> npt.NDArray[np.intp]:
-    """Flat indices of about 6,000 pixels of interest, and every 16th of the others."""
-    step = max(1, round(float(np.sqrt(near.sum() / SP))))
+    """Flat indices of about 3,000 pixels of interest, and every 36th of the others."""
+    step = max(1, round(float(np.sqrt(near.sum() / 3000))))
     chosen = np.zeros_like(near)
     chosen[::step, ::step] = near[::step, ::step]
-    chosen[::SF, ::SF] |= ~near[::SF, ::SF]
+    chosen[::6, ::6] |= ~near[::6, ::6]
     return np.flatnonzero(chosen)
 
 
@@ -281,50 +298,59 @@ class RegionTracker:
         return self._relevance()
 
     def _followed(self, rgb: ByteArray, flow: Flow) -> FloatArray:
-        prior = self._carried(flow)
-        place, box = ObjectFrame.of(prior), _support(prior)
-        if place is None or box is None:
-            self.confidence = 0.0
-            return np.zeros_like(prior)
+        shape, self.confidence = self._posterior.shape, 0.0
+        reach = _reach(flow, _support(self._posterior), shape)
+        carried = None if reach is None else self._carried(flow, reach)
+        inner = None if carried is None else _support(carried)
+        if reach is None or carried is None or inner is None:
+            return np.zeros_like(self._posterior)
+        box = inner[0] + reach[0], inner[1] + reach[0], inner[2] + reach[2], inner[3] + reach[2]
+        prior = carried[inner[0] : inner[1], inner[2] : inner[3]]
+        place = ObjectFrame.of(prior, box)
+        if place is None:
+            return np.zeros_like(self._posterior)
+        failure = _enlarged(flow.residual, box, shape)
         self._known = self._posterior
-        posterior, self.confidence = self._judged(rgb, prior, flow.residual, place, box)
+        posterior, self.confidence = self._judged(rgb, prior, failure, place, box)
         return posterior if self._exact else self._moved(posterior, flow, box)
 
     def _sought(self, rgb: ByteArray) -> FloatArray:
         """After a cut: where the region was last, if it looks the same (a flash, or back from a cutaway)."""
-        shape = self._known.shape
+        shape, self.confidence = self._known.shape, 0.0
         prior = cv2.blur(self._known, (9, 9)).reshape(shape) * np.float32(self._settings.memory)
-        place, box = ObjectFrame.of(self._known), _support(prior)
-        self.confidence = 0.0
+        place, box = ObjectFrame.of(self._known, (0, shape[0], 0, shape[1])), _support(prior)
         if place is None or box is None:
             return np.zeros_like(prior)
-        posterior, agreement = self._judged(rgb, prior, np.zeros_like(prior), place, box)
+        near = prior[box[0] : box[1], box[2] : box[3]]
+        posterior, agreement = self._judged(rgb, near, np.zeros_like(near), place, box)
         if agreement < 0.5:
             return np.zeros_like(prior)
         self.confidence = agreement
         return posterior
 
-    def _carried(self, flow: Flow) -> FloatArray:
+    def _carried(self, flow: Flow, box: Box) -> FloatArray:
+        """The prior `[rows, columns]` of a box."""
+        y0, y1, x0, x1 = box
         shape = self._posterior.shape
-        map_px = source_map(resize_offsets(flow.offset_px, (shape[0], shape[1])))
+        offset_px = _enlarged(flow.offset_px, box, shape)
+        offset_px = cv2.multiply(offset_px, (shape[1] / flow.hw[1], shape[0] / flow.hw[0], 0.0, 0.0))
+        map_px = cv2.add(base_grid((shape[0], shape[1]))[y0:y1, x0:x1], offset_px.reshape(y1 - y0, x1 - x0, 2))
         # Nothing is known about what comes in from outside.
         warped = cv2.remap(self._posterior, map_px, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
         side = self._settings.blur_px
-        blurred: FloatArray = cv2.GaussianBlur(warped.reshape(shape), (side, side), 0)
-        return blurred.reshape(shape)
+        blurred: FloatArray = cv2.GaussianBlur(warped.reshape(y1 - y0, x1 - x0), (side, side), 0)
+        return blurred.reshape(y1 - y0, x1 - x0)
 
     def _judged(
-        self, rgb: ByteArray, prior: FloatArray, residual: FloatArray, place: ObjectFrame, box: Box
+        self, rgb: ByteArray, prior: FloatArray, failure: FloatArray, place: ObjectFrame, box: Box
     ) -> tuple[FloatArray, float]:
-        """Posterior `[h, w]`, 0 outside the box, and how well the picture agrees with it."""
+        """Posterior `[h, w]`, 0 outside the box that `prior` and `failure` are of, and how well the picture agrees."""
         settings, (y0, y1, x0, x1) = self._settings, box
-        failure = cv2.resize(residual, prior.shape[::-1], interpolation=cv2.INTER_LINEAR).reshape(prior.shape)
-        near = prior[y0:y1, x0:x1]
-        near = near + (np.float32(settings.ignorance) - near) * (failure[y0:y1, x0:x1] * np.float32(settings.doubt))
+        near = prior + (np.float32(settings.ignorance) - prior) * (failure * np.float32(settings.doubt))
         near = np.clip(near, settings.floor, settings.ceiling)
         evidence = self._evidence(rgb, place, box, near)
         inner = posterior_of(near, evidence)
-        posterior = np.zeros_like(prior)
+        posterior = np.zeros(self._posterior.shape, np.float32)
         posterior[y0:y1, x0:x1] = inner
         return posterior, self._agreement(inner, evidence)
 
@@ -342,7 +368,7 @@ class RegionTracker:
         if self._model is None:
             return np.zeros_like(prior)
         asked, halved = _worth_asking(prior, settings)
-        places = np.flatnonzero(asked)
+        places = np.flatnonzero(asked > 0)
         score = self._model.score(self._cues(rgb, place, box, places))
         score *= np.float32(settings.gain if self._exact else settings.region_gain)
         np.clip(score, -settings.limit, settings.limit, out=score)
@@ -360,14 +386,15 @@ class RegionTracker:
     def _cues(self, rgb: ByteArray, place: ObjectFrame, box: Box, places: Places) -> FloatArray:
         rows = cue_rows(rgb, box, places, self._settings.blurs_px, extra=2)
         across, down = place.axes(box)
-        weight = np.float32(self._settings.place)
-        y, x = np.divmod(places, len(across))
-        rows[:, -2] = (across * weight)[x]
-        rows[:, -1] = (down * weight)[y]
+        weight = np.float32(self._settings.place if self._exact else self._settings.region_place)
+        y = places // len(across)
+        rows[:, -2] = (across * weight).take(places - y * len(across))
+        rows[:, -1] = (down * weight).take(y)
         return rows
 
     def _learned(self, rgb: ByteArray, mask: FloatArray) -> PixelModel | None:
-        place, (height, width) = ObjectFrame.of(mask), mask.shape
+        height, width = mask.shape
+        place = ObjectFrame.of(mask, (0, height, 0, width))
         if place is None:
             return None
         settings = self._settings
@@ -402,6 +429,46 @@ class RegionTracker:
         wide = cv2.GaussianBlur(close, (0, 0), 4.0, borderType=cv2.BORDER_CONSTANT)
         halo = cv2.resize(close + 0.5 * wide, shape[::-1], interpolation=cv2.INTER_LINEAR).reshape(shape)
         return np.asarray(np.minimum(posterior + np.float32(self._settings.hedge) * halo, 1), dtype=np.float32)
+
+
+def _reach(flow: Flow, support: Box | None, shape: tuple[int, ...]) -> Box | None:
+    """Rows and columns that the flow can bring a region to; where it is cheaper, only a little more than needed."""
+    if support is None:
+        return None
+    scale_y, scale_x = shape[0] / flow.hw[0], shape[1] / flow.hw[1]
+    if not (scale_y.is_integer() and scale_x.is_integer()):
+        return 0, shape[0], 0, shape[1]
+    y0, y1, x0, x1 = support
+    # Between two samples of the flow the map may reach a sample's step further.
+    low = (x0 / scale_x - 1.5, y0 / scale_y - 1.5, 0.0, 0.0)
+    high = (x1 / scale_x + 1.5, y1 / scale_y + 1.5, 0.0, 0.0)
+    x, y, width, height = cv2.boundingRect(cv2.inRange(source_map(flow.offset_px), low, high))
+    if not width:
+        return None
+    top, bottom, left, right = (
+        max(0, y - 2),
+        min(flow.hw[0], y + height + 2),
+        max(0, x - 2),
+        min(flow.hw[1], x + width + 2),
+    )
+    return int(top * scale_y), int(bottom * scale_y), int(left * scale_x), int(right * scale_x)
+
+
+def _enlarged(plane: FloatArray, box: Box, shape: tuple[int, ...]) -> FloatArray:
+    """A plane of the flow's raster on a box of the region's raster `shape`, interpolated linearly."""
+    (height, width), (y0, y1, x0, x1) = plane.shape[:2], box
+    scale_y, scale_x = shape[0] / height, shape[1] / width
+    if not (scale_y.is_integer() and scale_x.is_integer()):
+        full = cv2.resize(plane, (shape[1], shape[0]), interpolation=cv2.INTER_LINEAR)
+        return np.asarray(full.reshape(*shape, *plane.shape[2:])[y0:y1, x0:x1])
+    down, across = int(scale_y), int(scale_x)
+    # One sample more on each side, so that a cut border is interpolated like the rest.
+    top, left = max(0, y0 // down - 1), max(0, x0 // across - 1)
+    part = plane[top : -(-y1 // down) + 1, left : -(-x1 // across) + 1]
+    size_wh = (part.shape[1] * across, part.shape[0] * down)
+    large = cv2.resize(part, size_wh, interpolation=cv2.INTER_LINEAR).reshape(size_wh[1], size_wh[0], *plane.shape[2:])
+    rows, columns = slice(y0 - top * down, y1 - top * down), slice(x0 - left * across, x1 - left * across)
+    return np.ascontiguousarray(large[rows, columns])
 
 
 def _support(prior: FloatArray) -> Box | None:

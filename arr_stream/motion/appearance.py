@@ -19,7 +19,7 @@ PLAIN_CUES = 10
 COLOUR_AND_TEXTURE = (0, 1, 2, 9)
 """The cues that know nothing of the neighbourhood's colour."""
 
-# Over five seeds accuracy stayed within 0.005; any would do.
+# Over five seeds the accuracy of carried masks stayed within 0.01; any would do.
 _SEED = 2
 _LEAST_SPREAD = 0.25
 # Products of blocks this small stay on one thread of the linear algebra library. Waking others costs more than it
@@ -49,8 +49,9 @@ def cue_rows(rgb: ByteArray, box: Box, places: Places, blurs_px: tuple[int, int]
     detail = _shaped(cv2.absdiff(grey, cv2.blur(grey, (3, 3))), grey.shape)
     texture = cv2.boxFilter(detail, cv2.CV_32F, (5, 5), normalize=False)
     rows = np.empty((len(places), PLAIN_CUES + extra), np.float32)
-    in_box = np.divmod(places, max(x1 - x0, 1))
-    in_crop = (in_box[0] + (y0 - top)) * crop.shape[1] + (in_box[1] + (x0 - left))
+    # Both rasters are counted row by row; a row of the crop is longer.
+    skipped = crop.shape[1] - (x1 - x0)
+    in_crop = places + (places // (x1 - x0)) * skipped + ((y0 - top) * crop.shape[1] + x0 - left)
     rows[:, 0:3] = crop.reshape(-1, 3).take(in_crop, axis=0)
     for first, side in zip((3, 6), blurs_px, strict=True):
         rows[:, first : first + 3] = cv2.blur(crop, (side, side)).reshape(-1, 3).take(in_crop, axis=0)

@@ -1,0 +1,218 @@
+"""Runs end, always: on success, on errors of any part, and when they are told to stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import arr_stream
+from arr_stream.config import Settings
+from arr_stream.consumers import Beside, Outcome, read_records
+from arr_stream.errors import ConsumerFailed, DiskFull, SourceDamaged
+from arr_stream.pacing import PacedReader
+from arr_stream.runtime import records, run
+from arr_stream.stream import Stream
+from arr_stream.types import Frame, PatchSet
+from tests.media import write_video
+from tests.scenes import moving_square
+
+SETTINGS = Settings().with_values({"keyframes.text": "none", "selection.budget": "12"})
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
+    write_video(path, [frame.rgb for frame in moving_square(12)])
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 3
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [thread.name for thread in left if thread.name.startswith("arr-stream")]
+
+
+class Collecting:
+    """Keeps indices; raises on frame `failing`."""
+
+    def __init__(self, failing: int | None = None, error: Exception | None = None) -> None:
+        self.indices: list[int] = []
+        self.closed: list[tuple[bool, Outcome | None]] = []
+        self._failing, self._error = failing, error or ValueError("broken pipe to nowhere")
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        if frame.index == self._failing:
+            raise self._error
+        self.indices.append(patches.index)
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        self.closed.append((failed, outcome))
+
+
+def _stream(clip: Path) -> Stream:
+    return arr_stream.open(clip, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("wrap", [lambda consumer: consumer, Beside], ids=["in step", "beside"])
+def test_every_consumer_gets_every_frame_and_is_closed(clip: Path, wrap) -> None:
+    first, second = Collecting(), Collecting()
+    result = run(_stream(clip), [wrap(first), wrap(second)])
+    assert (result.frames, result.reason, result.error) == (12, "finished", None)
+    assert first.indices == second.indices == list(range(12))
+    assert len(first.closed) == len(second.closed) == 1
+    assert first.closed[0][1] is not None
+    assert first.closed[0][1].counters["frames"] == 12
+
+
+@pytest.mark.parametrize("wrap", [lambda consumer: consumer, Beside], ids=["in step", "beside"])
+@pytest.mark.parametrize("error", [ValueError("broken"), DiskFull("out.mp4: no space")])
+def test_a_failing_consumer_ends_the_run_with_its_error(clip: Path, wrap, error: Exception) -> None:
+    bystander = Collecting()
+    result = run(_stream(clip), [bystander, wrap(Collecting(5, error))])
+    assert result.reason == "failed"
+    assert result.error is error or isinstance(result.error, ConsumerFailed)
+    assert "broken" in str(result.error) or "no space" in str(result.error)
+    assert bystander.closed[0][0] is True
+    assert 5 <= len(bystander.indices) <= 12
+
+
+def test_an_error_on_the_last_frame_beside_is_not_lost(clip: Path) -> None:
+    result = run(_stream(clip), [Beside(Collecting(11))])
+    assert result.reason == "failed"
+    assert isinstance(result.error, ConsumerFailed)
+
+
+def test_a_slow_consumer_beside_holds_the_queue_bounded(clip: Path) -> None:
+    ahead = []
+
+    class Slow(Collecting):
+        def consume(self, frame: Frame, patches: PatchSet) -> None:
+            time.sleep(0.03)
+            super().consume(frame, patches)
+
+    slow = Slow()
+    run(_stream(clip), [Beside(slow, depth=2)], on_frame=lambda p: ahead.append(p.index - len(slow.indices)))
+    assert slow.indices == list(range(12))
+    assert max(ahead) <= 4
+
+
+def test_stop_ends_after_the_present_frame(clip: Path) -> None:
+    stop, consumer = threading.Event(), Collecting()
+
+    def on_frame(patches: PatchSet) -> None:
+        if patches.index == 3:
+            stop.set()
+
+    result = run(_stream(clip), [consumer], on_frame=on_frame, stop=stop)
+    assert (result.reason, result.frames) == ("interrupted", 4)
+
+
+def test_keyboard_interrupt_closes_consumers(clip: Path, tmp_path: Path) -> None:
+    stream = _stream(clip)
+
+    def on_frame(patches: PatchSet) -> None:
+        if patches.index == 2:
+            raise KeyboardInterrupt
+
+    result = run(stream, [records(stream, tmp_path / "r.jsonl")], on_frame=on_frame)
+    assert result.reason == "interrupted"
+    end = read_records(tmp_path / "r.jsonl")[2]
+    assert end is not None
+    assert (end.frames, end.reason) == (3, "interrupted")
+
+
+def test_records_are_complete_before_the_next_frame_is_read(clip: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    stream = _stream(clip)
+    lines = []
+    run(stream, [records(stream, path)], on_frame=lambda _: lines.append(path.read_text().count("\n")))
+    assert lines == list(range(2, 14))
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def _frames(count: int, step_seconds: float = 0.02):
+    for index in range(count):
+        yield Frame(index, index * step_seconds, np.zeros((2, 2, 3), np.uint8))
+
+
+def test_a_paced_source_keeps_its_own_speed() -> None:
+    start = time.monotonic()
+    reader = PacedReader(_frames(11))
+    taken = [frame.index for frame in reader]
+    reader.close()
+    assert taken[-1] == 10
+    assert time.monotonic() - start >= 0.2
+    assert len(taken) + reader.dropped == 11
+
+
+def test_the_newest_frame_wins_when_the_taker_is_slow() -> None:
+    reader = PacedReader(_frames(40))
+    taken = []
+    for frame in reader:
+        taken.append(frame.index)
+        time.sleep(0.1)
+    reader.close()
+    assert reader.dropped > 20
+    assert len(taken) + reader.dropped == 40
+    assert taken == sorted(taken)
+
+
+def test_an_error_of_the_source_arrives_after_its_frames() -> None:
+    def breaking():
+        yield from _frames(3)
+        raise SourceDamaged("cut", frames_read=3)
+
+    reader = PacedReader(breaking())
+    taken = []
+    with pytest.raises(SourceDamaged):
+        for frame in reader:
+            taken.append(frame.index)
+    reader.close()
+    assert taken[-1] == 2
+
+
+def test_closing_a_paced_reader_ends_a_long_wait() -> None:
+    reader = PacedReader(_frames(3, step_seconds=60))
+    assert next(iter(reader)).index == 0
+    start = time.monotonic()
+    reader.close()
+    assert time.monotonic() - start < 2
+
+
+def test_realtime_processes_a_file_with_its_keyframes_beside(clip: Path) -> None:
+    stream = arr_stream.open(clip, query="red", settings=SETTINGS, realtime=True)
+    collected = []
+    result = run(stream, [], on_frame=collected.append)
+    assert result.reason == "finished"
+    assert result.frames + result.dropped == 12
+    assert collected[0].refresh_reason == "first"
+    assert collected[0].keyframe_index in (None, 0)
+    assert collected[-1].keyframe_index == 0
+
+
+def test_a_stream_answers_a_new_query_on_the_next_frame(clip: Path) -> None:
+    with arr_stream.open(clip, settings=SETTINGS) as stream:
+        for patches in stream:
+            if patches.index == 2:
+                assert patches.query_scores == ()
+                stream.ask("red")
+            if patches.index == 3:
+                assert patches.query_scores[0] > 0.6
+                break
+
+
+def test_the_example_of_the_documentation_runs(clip: Path) -> None:
+    count = 0
+    for patches in arr_stream.open(clip, query="red", budget=10, settings=SETTINGS):
+        assert patches.cells_xyxy.shape == (10, 4)
+        count += 1
+    assert count == 12
