@@ -62,7 +62,9 @@ class SelectionSettings(_Section):
     strategy: Literal["topk", "proportional", "canonical", "tiers"] = Field(
         "topk", description="how scores become cells"
     )
-    cascade: bool = Field(True, description="score regions first and only the cells of the best")
+    cascade: Literal["auto", "on", "off"] = Field(
+        "auto", description="score regions first, then only the cells of the best; `auto`: on grids above 1024 cells"
+    )
     cascade_keep: int = Field(10, ge=1, description="regions that stay after the first look")
     levels: bool = Field(True, description="spend a share of the tokens on coarse cells for context")
     context_share: Unit = Field(0.1, description="largest share of the tokens for coarse cells")

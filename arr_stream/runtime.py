@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
 from arr_stream.relevance.query import RegionQuery
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Stream
+from arr_stream.threads import one_opencv_thread
 from arr_stream.types import PatchSet
 
 
@@ -59,16 +60,16 @@ def run(
     reason: EndReason = "finished"
     error: Exception | None = None
     try:
-        for patches in stream:
-            assert stream.frame is not None
-            for consumer in consumers:
-                _consume(consumer, stream, patches)
-            frames += 1
-            if on_frame is not None:
-                on_frame(patches)
-            if stop is not None and stop.is_set():
-                reason = "interrupted"
-                break
+        with nullcontext() if stream.realtime else one_opencv_thread():
+            for patches in stream:
+                for consumer in consumers:
+                    _consume(consumer, stream, patches)
+                frames += 1
+                if on_frame is not None:
+                    on_frame(patches)
+                if stop is not None and stop.is_set():
+                    reason = "interrupted"
+                    break
     except KeyboardInterrupt:
         reason = "interrupted"
     except SourceDamaged as exc:

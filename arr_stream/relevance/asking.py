@@ -165,7 +165,8 @@ def _overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
     """`[samples]`: the share of each of `samples` equal parts of `size` pixels that lies in `[start, end]`."""
     edges = np.linspace(0, size, samples + 1)
     inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0, None)
-    return (inside / (size / samples)).astype(np.float32)
+    share: FloatArray = (inside / (size / samples)).astype(np.float32)
+    return share
 
 
 class ExampleScorer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -21,22 +22,22 @@ _BYTE = 1 / 255
 def assemble(pictures: Pictures, visual: VisualChannels, motion: FloatArray, cache: TemporalCache) -> Texture:
     """The 40 channels of a frame.
 
-    Channels that nothing has asked for yet (embedding, text, what follows from the clusters) are carried or derived
-    when they are first read; what they are made from does not change after this call.
+    Channels that nothing has asked for yet (clusters and what follows from them, text, embedding) are carried or
+    derived when they are first read; what they are made from does not change after this call.
     """
     width, height = pictures.grid.texture_wh
-    labels = _carried_labels(cache)
+    labels = _once(_carrying_labels(cache))
     planes: dict[int, Plane | LazyPlane] = {
         0: Plane(0, torch.from_numpy(pictures.full).permute(2, 0, 1), _BYTE),
         **_position_planes((width, height)),
         6: Plane(6, torch.from_numpy(visual.fine), _BYTE),
         9: Plane(9, torch.from_numpy(np.stack([visual.low_pass, motion, visual.saliency]))),
         12: _plane("edge_distance", visual.edge_distance),
-        13: _plane("cluster", labels),
-        14: lambda: _plane("centroid_distance", centroid_distance(labels)),
-        15: lambda: _plane("cluster_size", cluster_size(labels)),
-        16: _text_plane(cache.keyframe, labels.shape),
-        17: lambda: _plane("boundary", boundaries(labels)),
+        13: lambda: _plane("cluster", labels()),
+        14: lambda: _plane("centroid_distance", centroid_distance(labels())),
+        15: lambda: _plane("cluster_size", cluster_size(labels())),
+        16: _text_plane(cache.keyframe, cache.reduced_hw(4)),
+        17: lambda: _plane("boundary", boundaries(labels())),
         EMBEDDING.start: _embedding_plane(cache.keyframe, pictures),
     }
     # The history is changed in place by the next frame, so this texture keeps a copy of its own.
@@ -53,18 +54,25 @@ def _plane(name: str, data: FloatArray | IntArray) -> Plane:
 def _position_planes(texture_wh: tuple[int, int]) -> dict[int, Plane]:
     """Channels 3 to 5: made once a size. A row and a column are enough for x and y."""
     width, height = texture_wh
-    x = ((np.arange(width, dtype=np.float32) + 0.5) / width)[None]
-    y = ((np.arange(height, dtype=np.float32) + 0.5) / height)[:, None]
+    x: FloatArray = ((np.arange(width, dtype=np.float32) + 0.5) / width).astype(np.float32)[None]
+    y: FloatArray = ((np.arange(height, dtype=np.float32) + 0.5) / height).astype(np.float32)[:, None]
     centre = eccentricity((width // 4, height // 4))
     return {3: _plane("x", x), 4: _plane("y", y), 5: _plane("eccentricity", centre)}
 
 
-def _carried_labels(cache: TemporalCache) -> IntArray:
-    """Cluster ids on this frame; one region before the first keyframe."""
-    if cache.keyframe is None:
-        return np.zeros(cache.reduced_hw(4), np.int32)
-    labels: IntArray = carry(cache.keyframe.result.clusters.labels, cache.keyframe.flow, nearest=True)
-    return labels
+def _carrying_labels(cache: TemporalCache) -> Callable[[], IntArray]:
+    """Gives cluster ids on this frame when called; one region before the first keyframe."""
+    in_use, shape = cache.keyframe, cache.reduced_hw(4)
+    if in_use is None:
+        return lambda: np.zeros(shape, np.int32)
+    # The keyframe in use moves on with the next frame, so its flow as it is now is held on to.
+    labels, flow = in_use.result.clusters.labels, in_use.flow
+    return lambda: carry(labels, flow, nearest=True)
+
+
+def _once(make: Callable[[], IntArray]) -> Callable[[], IntArray]:
+    """The same, made at the first call only."""
+    return lru_cache(maxsize=1)(make)
 
 
 def _text_plane(in_use: KeyframeInUse | None, shape: tuple[int, ...]) -> Plane | LazyPlane:
