@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -231,16 +232,17 @@ class FfmpegSource(OnePass):
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
-        matrix = picture.side_data.get("DISPLAYMATRIX")
-        orientation = Orientation()
-        if isinstance(matrix, SideData):
-            orientation = Orientation.from_display_matrix(bytes(matrix))
         if index == 0:
-            self._orientation = orientation
+            self._orientation, self._turned = _orientation(picture), picture.rotation
+        # A picture whose side data was looked at is freed by the garbage collector only, and many large ones would pile
+        # up; so that is done where there is something new to see.
+        orientation = self._orientation if picture.rotation == self._turned else _orientation(picture)
         # One thread: for pictures of usual size, swscale's own threads cost more than they save.
         decoded = np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
         rgb = orientation.turn(decoded)
         vectors = exported_vectors(picture) if self._motion_vectors else None
+        if self._motion_vectors and index % _COLLECT_EVERY == 0:
+            gc.collect(0)
         if vectors is not None:
             vectors = orientation.turn_vectors(vectors, (rgb.shape[1], rgb.shape[0]))
         return Frame(index, seconds, rgb, vectors, is_intra(picture))
@@ -284,3 +286,13 @@ def _chained(first: tuple[float, VideoFrame], rest: Timed) -> Timed:
     yield first
     del first
     yield from rest
+
+
+def _orientation(picture: VideoFrame) -> Orientation:
+    """How to make the picture upright, as its display matrix says."""
+    matrix = picture.side_data.get("DISPLAYMATRIX")
+    return Orientation.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else Orientation()
+
+
+_COLLECT_EVERY = 16
+"""Frames between collections of pictures whose motion vectors were read; see `_frame`."""
