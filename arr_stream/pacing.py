@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from arr_stream.types import Frame
 
 _JOIN_SECONDS = 2.0
+_PAUSE_SHARE = 0.3
+_LONGEST_PAUSE_SECONDS = 0.02
 
 
 class PacedReader:
@@ -54,13 +56,20 @@ class PacedReader:
     def _read(self) -> None:
         try:
             start_seconds: float | None = None
+            asked, previous_pts_seconds = time.monotonic(), 0.0
             for frame in self._frames:
                 now = time.monotonic()
+                decoding_seconds = now - asked
                 if start_seconds is None:
                     start_seconds = now - frame.pts_seconds
                 if self._stop.wait(max(0.0, start_seconds + frame.pts_seconds - now)):
                     return
                 self._offer(frame)
+                # Decoding the next frame at once would take a core from whoever has just got this one.
+                pause_seconds = (frame.pts_seconds - previous_pts_seconds) * _PAUSE_SHARE
+                if decoding_seconds < pause_seconds and self._stop.wait(min(pause_seconds, _LONGEST_PAUSE_SECONDS)):
+                    return
+                asked, previous_pts_seconds = time.monotonic(), frame.pts_seconds
         except BaseException as exc:
             self._error = exc
         finally:

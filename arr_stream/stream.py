@@ -12,8 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from arr_stream.config import Settings
-from arr_stream.keyframes.generate import InStepKeyframes, KeyframeProvider, make_generator
+from arr_stream.keyframes.generate import (
+    InStepKeyframes,
+    KeyframeFailure,
+    KeyframeProvider,
+    KeyframeRequest,
+    make_generator,
+)
 from arr_stream.keyframes.worker import KeyframeWorker
 from arr_stream.pacing import PacedReader
 from arr_stream.pipeline import Pipeline
@@ -21,10 +29,22 @@ from arr_stream.relevance.gaze import load_gaze
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, load_example, parse_text
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source
-from arr_stream.types import Frame, Grid, PatchSet
+from arr_stream.types import Frame, Grid, KeyframeResult, PatchSet
 
 _READY_SECONDS = 60.0
 """How long real time waits for the keyframe models before the first frame."""
+
+
+class _NoKeyframes:
+    """A provider that is always busy."""
+
+    def submit(self, request: KeyframeRequest) -> bool:
+        return False
+
+    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
+        return []
+
+    def close(self) -> None: ...
 
 
 class Stream:
@@ -126,12 +146,21 @@ class Stream:
             return KeyframeWorker(self.settings.keyframes)
         return InStepKeyframes(make_generator(self.settings.keyframes))
 
+    def _warm_up(self) -> None:
+        """Step through two made-up frames: what libraries load and allocate at first use must not cost a live frame."""
+        width, height = self.source.info.size_wh
+        noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+        pipeline = Pipeline(self.settings.with_values({"motion.flow": "dis"}), _NoKeyframes(), self.queries)
+        for index in range(2):
+            pipeline.step(Frame(index, float(index), noise))
+
     def _frames(self) -> Iterator[Frame]:
         if not self.realtime:
             yield from self.source.frames()
             return
         if isinstance(self._provider, KeyframeWorker):
             self._provider.wait_ready(_READY_SECONDS)
+        self._warm_up()
         self._reader = PacedReader(self.source.frames())
         for frame in self._reader:
             self.dropped = self._reader.dropped
