@@ -35,7 +35,6 @@ class SourceSettings(_Section):
 class MotionSettings(_Section):
     flow: Literal["dis", "codec"] = Field("dis", description="where the flow comes from")
     preset: Literal["ultrafast", "fast", "medium"] = Field("ultrafast", description="DIS preset")
-    reanchor: bool = Field(True, description="correct carried regions by what they look like")
 
 
 class KeyframeSettings(_Section):

@@ -1,0 +1,59 @@
+"""Settings: precedence, presets, and errors that name the nearest known key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arr_stream.config import Settings, setting_keys
+from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
+
+PRESETS = sorted((Path(__file__).parent.parent / "pipelines").glob("*.toml"))
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_presets_hold_only_what_differs_from_the_defaults(preset: Path) -> None:
+    loaded, defaults = Settings.load(preset).model_dump(), Settings().model_dump()
+    assert loaded != defaults
+    import tomllib
+
+    for section, values in tomllib.loads(preset.read_text()).items():
+        for name in values:
+            assert loaded[section][name] != defaults[section][name], f"{section}.{name} is the default"
+
+
+def test_overrides_win_over_the_preset_and_the_preset_over_defaults(tmp_path: Path) -> None:
+    preset = tmp_path / "p.toml"
+    preset.write_text("[keyframes]\ninterval = 7\ncluster_count = 9\n")
+    settings = Settings.load(preset, ["keyframes.interval=5", "selection.budget=10%"])
+    assert settings.keyframes.interval == 5
+    assert settings.keyframes.cluster_count == 9
+    assert settings.selection.budget == "10%"
+    assert settings.keyframes.text == Settings().keyframes.text
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"), [("keyframes.intervall=3", "keyframes.interval"), ("video.cfr=3", "video.crf")]
+)
+def test_unknown_keys_name_the_nearest(override: str, nearest: str) -> None:
+    with pytest.raises(UnknownSetting, match=nearest):
+        Settings.load(None, [override])
+
+
+@pytest.mark.parametrize("override", ["keyframes.interval=0", "keyframes.interval=often", "video.crf=99", "interval"])
+def test_impossible_values_are_refused(override: str) -> None:
+    with pytest.raises(InvalidSetting):
+        Settings.load(None, [override])
+
+
+def test_a_preset_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
+    (tmp_path / "realtime.toml").write_text("= nonsense")
+    with pytest.raises(PresetNotFound, match=r"realtime\.toml"):
+        Settings.load(tmp_path / "realtme.toml")
+    with pytest.raises(PresetNotFound, match="TOML"):
+        Settings.load(tmp_path / "realtime.toml")
+
+
+def test_every_setting_is_described() -> None:
+    assert all(description for _, description in setting_keys().values())
