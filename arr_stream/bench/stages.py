@@ -17,6 +17,7 @@ import cv2
 
 from arr_stream.bench.statistics import Timing
 from arr_stream.config import Settings
+from arr_stream.consumers.base import total_ms
 from arr_stream.consumers.beside import Beside
 from arr_stream.consumers.mp4 import Mp4Writer
 from arr_stream.errors import NothingInRange
@@ -165,7 +166,7 @@ def _full_generation(
     every = settings.with_values({"keyframes.interval": 1})
     pipeline = Pipeline(every, InStepKeyframes(generator), queries, clock=time.perf_counter)
     chosen = frames[:: max(1, len(frames) // FULL_GENERATION_FRAMES)][: FULL_GENERATION_FRAMES + 1]
-    return Timing.of([sum(pipeline.step(frame).latency_ms.values()) for frame in chosen][1:])
+    return Timing.of([total_ms(pipeline.step(frame).latency_ms) for frame in chosen][1:])
 
 
 class _EndToEnd:
@@ -233,7 +234,7 @@ def _report(
     end_to_end: _EndToEnd,
     full: Timing,
 ) -> BenchReport:
-    totals = {kind: [sum(p.latency_ms.values()) for p in patches if p.keyframe == key] for kind, key in _KINDS}
+    totals = {kind: [total_ms(p.latency_ms) for p in patches if p.keyframe == key] for kind, key in _KINDS}
     between, keyframes = Timing.of(totals["between"]), Timing.of(totals["keyframe"] or [full.median])
     stages = {
         stage: {kind: Timing.of([p.latency_ms[stage] for p in patches if p.keyframe == key]) for kind, key in _KINDS}

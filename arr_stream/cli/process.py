@@ -154,7 +154,9 @@ class Amortised:
 
     def add(self, patches: PatchSet) -> float:
         """Count a frame; its latency in milliseconds."""
-        latency_ms = sum(patches.latency_ms.values())
+        from arr_stream.consumers.base import total_ms
+
+        latency_ms = total_ms(patches.latency_ms)
         self.frames += 1
         self.keyframes += patches.keyframe
         self.total_ms += latency_ms

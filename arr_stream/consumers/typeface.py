@@ -17,7 +17,6 @@ Colour = tuple[int, int, int]
 WHITE: Colour = (244, 246, 248)
 GREY: Colour = (158, 166, 176)
 ACCENT: Colour = (255, 196, 61)
-INK: Colour = (17, 19, 23)
 
 
 @functools.lru_cache(maxsize=32)

@@ -16,7 +16,7 @@ from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
-from arr_stream.relevance.senses import Senses, text_relevance, word_mask
+from arr_stream.relevance.senses import Senses, combine, text_relevance, word_mask
 from arr_stream.temporal.cache import KeyframeInUse
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import FloatArray
@@ -230,8 +230,8 @@ class Asking:
             return Asked(np.zeros((0, rows, columns), np.float32), zeros, none, np.zeros((rows, columns), bool))
         answers = [scorer.score(scene) for scorer in self._scorers]
         relevance = np.stack([_cell_means(answer.relevance, (columns, rows)) for answer in answers])
-        combined = relevance.max(axis=0)
-        query = np.where(combined > 0, relevance.argmax(axis=0), -1).astype(np.int32)
+        combined, best = combine(relevance)
+        query = np.where(combined > 0, best, -1).astype(np.int32)
         carried = np.stack([_cell_means(answer.carried.astype(np.float32), (columns, rows)) for answer in answers])
         winner = np.take_along_axis(carried, np.maximum(query, 0)[None], axis=0)[0]
         return Asked(relevance, combined, query, (winner > 0.5) & (query >= 0))
