@@ -127,6 +127,16 @@ def test_existing_files_are_kept_without_force(run: Run, clip: Path, tmp_path: P
     assert _frame_count(video) == 2
 
 
+def test_the_source_is_never_overwritten(run: Run, clip: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source.mp4"
+    source.write_bytes(clip.read_bytes())
+    for option in ("-o", "--patches"):
+        code, _, err = run("process", source, option, source, "--force", *FAST)
+        assert code == 21
+        assert err.count("\n") == 1
+    assert source.read_bytes() == clip.read_bytes()
+
+
 def _no_images(folder: Path) -> Path:
     (folder / "empty").mkdir()
     return folder / "empty"

@@ -9,7 +9,7 @@ import typer
 
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Reporter, reporting
 from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting
+from arr_stream.errors import InvalidSetting, OutputUnwritable
 
 if TYPE_CHECKING:
     from arr_stream.consumers import Consumer
@@ -91,6 +91,11 @@ def process(
 
     # Before models are loaded: what cannot be written should be said at once.
     check_view(view)
+    for path in (output, patches):
+        if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
+            raise OutputUnwritable(
+                f"{path}: is the source itself", remedy="choose another name; --force is no help here"
+            )
     if output is not None:
         prepare_output(output, force)
     if patches is not None:
