@@ -42,16 +42,46 @@ class KeyframeSettings(_Section):
     min_interval: int = Field(10, ge=1, description="fewest frames between refreshes for low confidence")
     min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
-    clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid"] = Field(
+    clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
         "auto", description="`auto` and `slic` take fast-slic where installed, scikit-image otherwise"
     )
-    cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions")
-    embeddings: Literal["appearance"] = Field("appearance", description="what channels 18-33 hold")
-    text: Literal["rapidocr", "none"] = Field("rapidocr", description="how text is found")
+    cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions (`sam` finds its own number)")
+    embeddings: Literal["appearance", "clip"] = Field("appearance", description="what channels 18-33 hold")
+    text: Literal["auto", "rapidocr", "easyocr", "none"] = Field("rapidocr", description="how text is found")
+
+
+class ClipSettings(_Section):
+    model: str = Field("tiny", description="`tiny`, NAME:PRETRAINED, or a folder or file with a checkpoint")
+    method: Literal["value", "self", "neighbour", "raw"] = Field("value", description="how places get their features")
+    passes: Literal["native", "coarse", "windows"] = Field(
+        "native", description="one forward at the frame's aspect, at the model's own size, or in overlapping windows"
+    )
+    batch: int = Field(8, ge=1, description="windows in one forward")
+    pca: str = Field(
+        "auto", description="file from `train-pca`; `auto`: the model's own if it has one, else learned on the stream"
+    )
+
+
+class SamSettings(_Section):
+    model: str = Field("vit_b", description="`vit_b`, `vit_l` or `vit_h`")
+    checkpoint: str = Field("auto", description="file with the weights; `auto`: the one in the models folder")
+    points_per_side: int = Field(16, ge=1, le=128, description="prompts on a grid of so many by so many points")
+    pred_iou_thresh: Unit = Field(0.88, description="least quality that SAM itself expects of a mask")
+    stability_score_thresh: Unit = Field(0.95, description="least stability of a mask under a changed threshold")
+    min_area: Unit = Field(0.0005, description="smallest region, as a share of the frame")
+
+
+class ModelSettings(_Section):
+    folder: str = Field("auto", description="where weights are kept; `auto`: ARR_STREAM_MODELS or the user's cache")
+    download: bool = Field(False, description="fetch weights that are missing")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where CLIP and SAM run")
 
 
 class RelevanceSettings(_Section):
     trust: Unit = Field(0.5, description="relevance is carried where confidence is at least this, computed elsewhere")
+    language: Literal["auto", "lexicon", "clip"] = Field(
+        "auto", description="who understands a text; `auto`: the lexicon where it knows every word, else CLIP if in use"
+    )
 
 
 class SelectionSettings(_Section):
@@ -85,6 +115,9 @@ class Settings(_Section):
     source: SourceSettings = SourceSettings()
     motion: MotionSettings = MotionSettings()
     keyframes: KeyframeSettings = KeyframeSettings()
+    clip: ClipSettings = ClipSettings()
+    sam: SamSettings = SamSettings()
+    models: ModelSettings = ModelSettings()
     relevance: RelevanceSettings = RelevanceSettings()
     selection: SelectionSettings = SelectionSettings()
     video: VideoSettings = VideoSettings()

@@ -30,6 +30,8 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- PresetNotFound              52
     +-- BackendUnavailable              60   a package or weights are missing
     +-- KeyframeFailed                  61   generation raised, in step
+    +-- WeightsInvalid                  62   damaged, of another model, with a wrong hash, or with code in them
+    +-- FetchFailed                     63   weights could not be downloaded
     +-- ConsumerFailed                  70
     +-- EvaluationDataError             80
 
@@ -173,6 +175,14 @@ class BackendUnavailable(ArrStreamError):
 
 class KeyframeFailed(ArrStreamError):
     exit_code = 61
+
+
+class WeightsInvalid(ArrStreamError):
+    exit_code = 62
+
+
+class FetchFailed(ArrStreamError):
+    exit_code = 63
 
 
 class ConsumerFailed(ArrStreamError):

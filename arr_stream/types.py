@@ -129,6 +129,22 @@ class Clusters:
         return len(self.areas)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """What every place of a frame is, as vectors.
+
+    Args:
+        values: `[D, h, w]` float32, at most about two samples a cell. In a joint space the vectors have unit length and
+            any D; otherwise D is 16 and values lie in [-1, 1].
+        space: Name of what made them; vectors, texts and projections of one space can be compared.
+        joint: Texts can be encoded into the same space.
+    """
+
+    values: FloatArray
+    space: str
+    joint: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class TextRegion:
     """A place where something is written.

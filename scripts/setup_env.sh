@@ -30,7 +30,7 @@ install() {
     echo "setup: installing into $VENV (5 GB, a few minutes the first time)" >&2
     [ -x "$PYTHON" ] || "$base" -m venv "$VENV"
     # What pip has to say is of interest only when it fails.
-    if ! "$PYTHON" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' \
+    if ! "$PYTHON" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,all]' \
         >"$VENV/pip.log" 2>&1; then
         tail -n 20 "$VENV/pip.log" >&2
         echo "setup: installation failed; the whole output is in $VENV/pip.log" >&2
