@@ -48,6 +48,9 @@ class KeyframeSettings(_Section):
     cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions (`sam` finds its own number)")
     embeddings: Literal["appearance", "clip"] = Field("appearance", description="what channels 18-33 hold")
     text: Literal["auto", "rapidocr", "easyocr", "none"] = Field("rapidocr", description="how text is found")
+    timeout_seconds: float = Field(
+        120.0, gt=0, description="in real time, a keyframe that takes longer is given up and its models loaded anew"
+    )
 
 
 class ClipSettings(_Section):

@@ -8,7 +8,7 @@ Whatever owns threads, clocks and files is around this module, never in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
+from arr_stream.keyframes.base import PARTS, PartName, TextEncoder
+from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
 from arr_stream.keyframes.schedule import (
     RefreshReason,
@@ -29,8 +31,9 @@ from arr_stream.motion.camera import camera_flow, independent_motion
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.relevance.asking import Asked, Asking, Scene
 from arr_stream.relevance.gaze import GazeTrack, splat
-from arr_stream.relevance.query import Query
+from arr_stream.relevance.query import Query, TextQuery
 from arr_stream.relevance.realizing import Realized, realize_relevance
+from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.temporal.cache import TemporalCache
@@ -65,6 +68,21 @@ class Stopwatch:
         self._last = now
 
 
+@dataclass(frozen=True, slots=True)
+class _Meanings:
+    """How well the places of one embedding fit the phrases that are asked, each `[h, w]` in [0, 1].
+
+    Args:
+        index: Frame of the embedding.
+        version: Of the semantic space that they were scored in.
+        maps: By phrase.
+    """
+
+    index: int
+    version: int
+    maps: Mapping[str, FloatArray]
+
+
 @dataclass(slots=True)
 class _State:
     """What is remembered of a stream while its frames keep one size."""
@@ -78,7 +96,9 @@ class _State:
     histogram: FloatArray | None = None
     requested_index: int | None = None
     owed: RefreshReason | None = None
+    owed_parts: tuple[PartName, ...] = ()
     failed: bool = False
+    meanings: _Meanings | None = None
     last_pts_seconds: float = -math.inf
 
 
@@ -90,6 +110,8 @@ class Pipeline:
         keyframes: Who runs full generation: at once (`InStepKeyframes`) or beside the frames (`KeyframeWorker`).
         queries: What is asked; may be replaced at any time with `ask`.
         gaze: Where someone looked, by time.
+        encoder: Encodes texts into the space of the keyframes' embeddings; without one the lexicon answers alone.
+        pca: Principal directions of that space; None to learn them from the stream's first keyframes.
         clock: For `PatchSet.latency_ms`; without one it stays empty.
     """
 
@@ -100,6 +122,8 @@ class Pipeline:
         queries: Sequence[Query] = (),
         *,
         gaze: GazeTrack | None = None,
+        encoder: TextEncoder | None = None,
+        pca: Pca | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
@@ -110,14 +134,36 @@ class Pipeline:
         self._estimator = make_flow(settings.motion.flow, settings.motion.preset)
         self._state: _State | None = None
         self._query_changed = False
+        self._space = SemanticSpace(encoder, pca) if encoder is not None else None
+        self._notices = self._ask_model()
 
     def ask(self, queries: Sequence[Query]) -> None:
-        """Replace the queries from the next frame on."""
+        """Replace the queries from the next frame on.
+
+        Texts that go to a model are encoded here; what the last keyframe knows is then scored anew, without another
+        look at its picture.
+        """
         self._queries = tuple(queries)
         self._query_changed = True
+        self._notices = self._ask_model()
         if self._state is not None:
-            grid = self._state.grid
-            self._state.asking = Asking(self._queries, (grid.rows, grid.columns))
+            self._state.asking = self._asking(self._state.grid)
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """What a model is asked about, each once: the texts that the lexicon does not understand in full."""
+        language = self._settings.relevance.language
+        if self._space is None or language == "lexicon":
+            return ()
+        texts = [query for query in self._queries if isinstance(query, TextQuery) and query.phrase]
+        return tuple(dict.fromkeys(query.phrase for query in texts if language == "clip" or query.unknown_words))
+
+    def _ask_model(self) -> tuple[str, ...]:
+        """Encode what is asked of the model; notices about it."""
+        return () if self._space is None else self._space.ask(self.phrases)
+
+    def _asking(self, grid: Grid) -> Asking:
+        return Asking(self._queries, (grid.rows, grid.columns), self.phrases)
 
     def attend(self, attention: FloatArray) -> None:
         """Take a consumer model's attention over the cells of the last frame, `[gh, gw]` in [0, 1].
@@ -156,6 +202,7 @@ class Pipeline:
         motion = self._carry(state, flow, frame, cut=cut)
         watch.lap("carry")
         reason, notices = self._refresh(state, frame, size_changed=size_changed, cut=cut)
+        self._understand(state)
         watch.lap("keyframe")
         asked = state.asking.ask(self._scene(state, pictures, flow, motion))
         watch.lap("relevance")
@@ -164,7 +211,7 @@ class Pipeline:
         realized, fresh = self._select(state, texture, asked, pictures)
         self._remember(state, frame, realized, asked, visual)
         watch.lap("selection")
-        chosen, in_use = realized.chosen, state.cache.keyframe
+        chosen, in_use = realized.chosen, state.cache.keyframe_index
         return PatchSet(
             index=frame.index,
             pts_seconds=frame.pts_seconds,
@@ -180,8 +227,9 @@ class Pipeline:
             confidence=float(state.cache.confidence.mean()),
             keyframe=reason is not None,
             refresh_reason=reason,
-            keyframe_age=frame.index - in_use.result.index if in_use is not None else 0,
-            keyframe_index=in_use.result.index if in_use is not None else None,
+            keyframe_age=frame.index - in_use if in_use is not None else 0,
+            keyframe_index=in_use,
+            parts=state.cache.origins,
             query_scores=tuple(float(scores.max()) for scores in asked.relevance),
             cells_scored=realized.cells_scored,
             texture=texture,
@@ -202,7 +250,7 @@ class Pipeline:
             tokens=budget_tokens(self._settings.selection.budget, grid.cells),
             cache=TemporalCache(grid),
             seen=SeenCells(grid),
-            asking=Asking(self._queries, (grid.rows, grid.columns)),
+            asking=self._asking(grid),
         )
         return self._state, state is not None
 
@@ -241,8 +289,8 @@ class Pipeline:
         since = state.requested_index
         due = refresh_reason(
             ScheduleState(
-                have_keyframe=cache.keyframe is not None,
-                pending=cache.pending,
+                have_keyframe=cache.keyframe_index is not None,
+                pending=all(cache.pending(part) for part in PARTS),
                 age_frames=frame.index - since if since is not None else 0,
                 confidence=float(cache.confidence.mean()),
                 size_changed=size_changed,
@@ -252,29 +300,61 @@ class Pipeline:
             ),
             self._settings.keyframes,
         )
+        notices, self._notices = self._notices, ()
         reason = due or state.owed
-        if reason is not None:
-            read_text = any(query.needs_words for query in self._queries)
-            if self._provider.submit(KeyframeRequest(frame, state.grid, read_text)):
-                cache.requested(frame.index)
-                state.seen.forget()
-                state.requested_index, state.owed = frame.index, None
-                self._query_changed = False
-            else:
-                # The worker is still busy with a scene that is gone; the refresh stays due.
-                reason, state.owed = None, reason
-        return reason, self._collect(state)
+        accepted = self._submit(state, frame, PARTS if reason is not None else state.owed_parts)
+        if reason is not None and accepted:
+            state.seen.forget()
+            state.requested_index, state.owed = frame.index, None
+            self._query_changed = False
+        elif reason is not None:
+            # Everything is still busy with a scene that is gone; the refresh stays due.
+            reason, state.owed = None, reason
+        return reason, (*notices, *self._collect(state))
+
+    def _submit(self, state: _State, frame: Frame, wanted: tuple[PartName, ...]) -> tuple[PartName, ...]:
+        """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
+        if not wanted:
+            return ()
+        read_text = any(query.needs_words for query in self._queries)
+        accepted = self._provider.submit(KeyframeRequest(frame, state.grid, read_text, wanted))
+        if accepted:
+            state.cache.requested(frame.index, accepted)
+        state.owed_parts = tuple(part for part in wanted if part not in accepted)
+        return accepted
 
     def _collect(self, state: _State) -> tuple[str, ...]:
         notices = []
         for outcome in self._provider.collect():
             if isinstance(outcome, KeyframeFailure):
-                state.cache.dropped(outcome.index)
-                state.failed = True
+                state.cache.dropped(outcome.index, outcome.parts)
+                state.failed = len(outcome.parts) == len(PARTS) or state.cache.keyframe_index is None
                 notices.append(f"keyframe {outcome.index} failed: {outcome.message}; next try at the next keyframe")
             elif state.cache.adopt(outcome):
                 state.failed = False
         return tuple(notices)
+
+    def _understand(self, state: _State) -> None:
+        """Bring a new embedding, or an old one under new queries, to channels 18 to 33 and to meanings."""
+        cache, space = state.cache, self._space
+        embedding = cache.embedding
+        if embedding is None:
+            state.meanings = None
+            return
+        made = embedding.value
+        if not made.joint:
+            if cache.embedding_channels is None:
+                cache.embedding_channels = _to_half_cells(made.values, state.grid)
+            return
+        if space is None:
+            raise ValueError(f"embeddings of {made.space!r} are in a joint space: give the pipeline its text encoder")
+        if cache.embedding_channels is None:
+            space.learn(made)
+        known = state.meanings
+        if cache.embedding_channels is None or known is None or known.version != space.version:
+            cache.embedding_channels = _to_half_cells(space.project(made), state.grid)
+            scores = space.relevance(cache.embedding_channels)
+            state.meanings = _Meanings(embedding.index, space.version, dict(zip(self.phrases, scores, strict=True)))
 
     def _scene(self, state: _State, pictures: Pictures, flow: Flow | None, motion: FloatArray) -> Scene:
         return Scene(
@@ -282,9 +362,9 @@ class Pipeline:
             pts_seconds=pictures.frame.pts_seconds,
             flow=flow,
             eighth_motion=motion,
-            keyframe=state.cache.keyframe,
+            cache=state.cache,
             trust=self._settings.relevance.trust,
-            anchors=state.cache.anchors,
+            meanings=state.meanings.maps if state.meanings is not None else {},
         )
 
     def _select(
@@ -313,3 +393,11 @@ def _to_eighth(cells: FloatArray) -> FloatArray:
     """One value a cell as a map at an eighth of the texture's size."""
     eighth: FloatArray = cells.repeat(4, axis=0).repeat(4, axis=1)
     return eighth
+
+
+def _to_half_cells(channels: FloatArray, grid: Grid) -> FloatArray:
+    """`[16, 2*gh, 2*gw]`: two samples a cell and side, whatever the embedder gave."""
+    size_wh = (2 * grid.columns, 2 * grid.rows)
+    if channels.shape[1:] == size_wh[::-1]:
+        return channels
+    return np.stack([cv2.resize(plane, size_wh, interpolation=cv2.INTER_LINEAR) for plane in channels])

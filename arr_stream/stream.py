@@ -15,6 +15,8 @@ from typing import Self
 import numpy as np
 
 from arr_stream.config import Settings
+from arr_stream.keyframes.base import KeyframePart, PartName
+from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
     KeyframeFailure,
@@ -22,14 +24,14 @@ from arr_stream.keyframes.generate import (
     KeyframeRequest,
     make_generator,
 )
-from arr_stream.keyframes.worker import KeyframeWorker
+from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.pacing import PacedReader
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import load_gaze
-from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, load_example, parse_text
+from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, load_example, parse_text
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source
-from arr_stream.types import Frame, Grid, KeyframeResult, PatchSet
+from arr_stream.types import Frame, Grid, PatchSet
 
 _READY_SECONDS = 60.0
 """How long real time waits for the keyframe models before the first frame."""
@@ -38,10 +40,10 @@ _READY_SECONDS = 60.0
 class _NoKeyframes:
     """A provider that is always busy."""
 
-    def submit(self, request: KeyframeRequest) -> bool:
-        return False
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        return ()
 
-    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
+    def collect(self) -> list[KeyframePart | KeyframeFailure]:
         return []
 
     def close(self) -> None: ...
@@ -90,8 +92,18 @@ class Stream:
         try:
             self._check_queries()
             gaze = load_gaze(gaze_csv) if gaze_csv is not None else None
+            # Workers load their models while this process loads the text encoder.
             self._provider = self._make_provider()
-            self.pipeline = Pipeline(settings, self._provider, self.queries, gaze=gaze, clock=time.perf_counter)
+            encoder = make_text_encoder(settings)
+            self.pipeline = Pipeline(
+                settings,
+                self._provider,
+                self.queries,
+                gaze=gaze,
+                encoder=encoder,
+                pca=find_pca(settings, encoder),
+                clock=time.perf_counter,
+            )
         except BaseException:
             self.close()
             raise
@@ -103,8 +115,13 @@ class Stream:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """One line for each query that is not understood in full."""
-        return tuple(notice for query in self.queries if (notice := query.notice()) is not None)
+        """One line for each query that nobody understands in full."""
+        asked = self.pipeline.phrases
+        return tuple(
+            notice
+            for query in self.queries
+            if not (isinstance(query, TextQuery) and query.phrase in asked) and (notice := query.notice()) is not None
+        )
 
     def ask(self, *queries: Query | str) -> None:
         """Replace the queries from the next frame on; plain strings are text queries."""
@@ -143,8 +160,8 @@ class Stream:
 
     def _make_provider(self) -> KeyframeProvider:
         if self.realtime:
-            return KeyframeWorker(self.settings.keyframes)
-        return InStepKeyframes(make_generator(self.settings.keyframes))
+            return KeyframeWorkers(self.settings)
+        return InStepKeyframes(make_generator(self.settings))
 
     def _warm_up(self) -> None:
         """Step through two made-up frames: what libraries load and allocate at first use must not cost a live frame."""
@@ -158,7 +175,7 @@ class Stream:
         if not self.realtime:
             yield from self.source.frames()
             return
-        if isinstance(self._provider, KeyframeWorker):
+        if isinstance(self._provider, KeyframeWorkers):
             self._provider.wait_ready(_READY_SECONDS)
         self._warm_up()
         self._reader = PacedReader(self.source.frames())

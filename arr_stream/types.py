@@ -160,29 +160,6 @@ class TextRegion:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyframeResult:
-    """What full generation found on one frame; it may reach the pipeline frames later.
-
-    Args:
-        index: Index of the frame that it was made from.
-        clusters: The label map.
-        embedding: `[16, h, w]` in [-1, 1], about two samples a cell.
-        text_mask: `[h, w]` in [0, 1], at a quarter of the texture's size.
-        text_regions: The regions behind `text_mask`.
-        seconds: How long generation took, by part.
-        backends: Name of what made each part, as in the records.
-    """
-
-    index: int
-    clusters: Clusters
-    embedding: FloatArray
-    text_mask: FloatArray
-    text_regions: tuple[TextRegion, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    backends: Mapping[str, str] = field(default_factory=dict)
-
-
 SCORERS = ("information", "perspective", "participation", "context", "coverage")
 """Why a cell was chosen: the way of knowing that spoke loudest for it; `context` marks coarse background cells and
 `coverage` cells that a strategy must fill (every region gets its share)."""
@@ -206,8 +183,10 @@ class PatchSet:
         confidence: Mean trust in what was carried, in [0, 1].
         keyframe: A refresh was asked for on this frame.
         refresh_reason: `first`, `interval`, `confidence`, `cut`, `query`, `size` or `retry`; None between refreshes.
-        keyframe_age: Frames since the frame whose generation is in use.
+        keyframe_age: Frames since the newest frame whose generation is in use.
         keyframe_index: Index of that frame, None before the first result.
+        parts: For each part of generation that is in use, the keyframe it came from and what made it; a part that
+            is missing, because it has not arrived yet or failed, is not there.
         query_scores: For each query, the highest relevance of any cell on this frame.
         cells_scored: How many cells were scored one by one (the cascade saves the others).
         latency_ms: Milliseconds by stage, filled in by whoever owns a clock.
@@ -238,6 +217,7 @@ class PatchSet:
     texture: Texture
     relevance: FloatArray
     flow: Flow | None = None
+    parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 

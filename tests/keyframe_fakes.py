@@ -6,15 +6,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.generate import KeyframeGenerator, KeyframeRequest
-from arr_stream.types import Clusters, Frame, Grid, KeyframeResult
+from arr_stream.keyframes.base import PartName, PartValue, TextFinding
+from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
+from arr_stream.types import Clusters, Embedding, Frame, Grid
 
 SIZE_WH = (96, 64)
 
@@ -25,7 +26,7 @@ def request(index: int, size_wh: tuple[int, int] = SIZE_WH) -> KeyframeRequest:
     return KeyframeRequest(Frame(index, index / 30, rgb), Grid.for_size(size_wh))
 
 
-def result(made_from: KeyframeRequest) -> KeyframeResult:
+def parts(made_from: KeyframeRequest) -> dict[PartName, tuple[PartValue, str]]:
     """One region; the embedding holds the picture's mean, so that tests see what arrived."""
     rows, columns = made_from.grid.rows, made_from.grid.columns
     clusters = Clusters(
@@ -36,9 +37,11 @@ def result(made_from: KeyframeRequest) -> KeyframeResult:
     )
     embedding = np.full((16, rows * 2, columns * 2), made_from.frame.rgb.mean() / 255, np.float32)
     mask = np.zeros((rows * 8, columns * 8), np.float32)
-    return KeyframeResult(
-        made_from.frame.index, clusters, embedding, mask, backends={"clusters": "fake", "process": str(os.getpid())}
-    )
+    return {
+        "clusters": (clusters, "fake"),
+        "embedding": (Embedding(embedding, "fake"), str(os.getpid())),
+        "text": (TextFinding(mask), "none"),
+    }
 
 
 class Fake:
@@ -48,22 +51,29 @@ class Fake:
     - `hang`: never comes back
     - `sleep`: takes `settings["seconds"]`
     - `print`: writes to standard output, as careless libraries do
-    - `priority`: reports its niceness as the method of its clusters
+    - `priority`: reports its niceness as the backend of its clusters
+
+    `settings["to"]` are the parts that it happens to (the first where not given).
     """
 
     def __init__(self, settings: Mapping[str, Any], threads: int) -> None:
         self.settings = settings
 
-    def generate(self, request: KeyframeRequest) -> KeyframeResult:
-        made = result(request)
+    def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
+        made = parts(request)
+        return {part: lambda part=part: self._make(part, made[part], request) for part in request.parts}  # type: ignore[misc]
+
+    def _make(self, part: PartName, made: tuple[PartValue, str], request: KeyframeRequest) -> tuple[PartValue, str]:
         on = self.settings.get("on")
         if on is not None and request.frame.index not in on:
+            return made
+        if part not in self.settings.get("to", request.parts[:1]):
             return made
         match self.settings.get("do"):
             case "raise":
                 raise ArithmeticError("the fake was told to")
             case "nan":
-                return replace(made, embedding=np.full_like(made.embedding, np.nan))
+                return spoilt(made[0]), made[1]
             case "exit":
                 sys.stderr.write("last words\n")
                 sys.stderr.flush()
@@ -78,26 +88,37 @@ class Fake:
                 print("a careless library says hello")  # noqa: T201
                 os.write(1, b"and writes to the descriptor\n")
             case "priority":
-                return replace(made, backends={"clusters": str(os.nice(0))})
+                return made[0], str(os.nice(0))
         return made
 
 
-def make_fake(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+def spoilt(value: PartValue) -> PartValue:
+    """The same with values that are not numbers."""
+    match value:
+        case Clusters():
+            return replace(value, areas=np.full_like(value.areas, np.nan))
+        case Embedding():
+            return replace(value, values=np.full_like(value.values, np.nan))
+        case TextFinding():
+            return replace(value, mask=np.full_like(value.mask, np.nan))
+
+
+def make_fake(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
     return Fake(settings, threads)
 
 
-def make_unavailable(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+def make_unavailable(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
     raise BackendUnavailable("text nothing needs a package", remedy="install it")
 
 
-def make_broken(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+def make_broken(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
     raise KeyError("no such thing")
 
 
-def make_slowly(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+def make_slowly(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
     time.sleep(settings["start_seconds"])
     return Fake(settings, threads)
 
 
-def make_dying(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
+def make_dying(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
     os._exit(9)

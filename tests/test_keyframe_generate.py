@@ -10,20 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_stream.config import KeyframeSettings
+from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, KeyframeFailed
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
+from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, PartName
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
+    KeyframeFailure,
+    KeyframeGenerator,
+    KeyframeRequest,
+    OncePerPicture,
     StandardGenerator,
-    check_result,
+    check_value,
     make_generator,
+    make_part,
 )
 from arr_stream.keyframes.text import make_text_finder
+from arr_stream.types import Embedding
 from tests import keyframe_fakes as fakes
 
-PLAIN = KeyframeSettings(clusters="grid", text="none")
+PLAIN = Settings().with_values({"keyframes.clusters": "grid", "keyframes.text": "none"})
 
 
 class Failing:
@@ -34,91 +41,147 @@ class Failing:
     def cluster(self, picture: object) -> Any:
         raise ZeroDivisionError("on purpose")
 
-    embed = find = cluster
+    embed = cluster
 
-
-class FailingText(Failing):
     def find(self, picture: object, *, read: bool) -> Any:
         raise ZeroDivisionError("on purpose")
 
 
+def generated(generator: KeyframeGenerator, request: KeyframeRequest) -> dict[str, KeyframePart]:
+    made = [make_part(request.frame.index, part, job) for part, job in generator.jobs(request).items()]
+    return {part.part: part for part in made if isinstance(part, KeyframePart)}
+
+
 def test_generation_gives_all_parts_with_times_and_names() -> None:
-    made = make_generator(PLAIN).generate(fakes.request(7))
-    assert made.index == 7
-    assert made.embedding.shape == (16, 4, 6)
-    assert made.text_mask.shape == (16, 24)
-    assert set(made.seconds) == {"clusters", "embedding", "text"}
-    assert all(0.0 <= seconds < 10.0 for seconds in made.seconds.values())
-    assert made.backends == {"clusters": "grid", "embedding": "appearance", "text": "none"}
+    made = generated(make_generator(PLAIN), fakes.request(7))
+    assert all(part.index == 7 for part in made.values())
+    assert made["embedding"].value.values.shape == (16, 4, 6)
+    assert made["text"].value.mask.shape == (16, 24)
+    assert all(0.0 <= part.seconds < 10.0 for part in made.values())
+    assert {name: part.backend for name, part in made.items()} == {
+        "clusters": "grid",
+        "embedding": "appearance",
+        "text": "none",
+    }
 
 
 def test_generation_is_deterministic() -> None:
-    first, second = (make_generator(PLAIN).generate(fakes.request(7)) for _ in range(2))
-    np.testing.assert_array_equal(first.embedding, second.embedding)
-    np.testing.assert_array_equal(first.clusters.labels, second.clusters.labels)
+    first, second = (generated(make_generator(PLAIN), fakes.request(7)) for _ in range(2))
+    np.testing.assert_array_equal(first["embedding"].value.values, second["embedding"].value.values)
+    np.testing.assert_array_equal(first["clusters"].value.labels, second["clusters"].value.labels)
 
 
-@pytest.mark.parametrize("part", ["clusters", "embedding", "text"])
-def test_a_failing_part_is_named(part: str) -> None:
+def test_only_the_parts_that_are_wanted_are_made() -> None:
+    generator = make_generator(PLAIN, parts=["text"])
+    assert generator.clusterer is None and generator.embedder is None
+    assert list(generator.jobs(fakes.request(0))) == ["text"]
+    assert list(make_generator(PLAIN).jobs(replace(fakes.request(0), parts=("clusters",)))) == ["clusters"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_failing_part_is_named_and_the_others_work(part: str) -> None:
     parts: dict[str, Any] = {
-        "clusters": make_clusterer("grid", 4),
-        "embedding": make_embedder("appearance"),
-        "text": make_text_finder("none"),
+        "clusters": make_clusterer(PLAIN),
+        "embedding": make_embedder(PLAIN),
+        "text": make_text_finder(PLAIN),
     }
-    parts[part] = FailingText() if part == "text" else Failing()
+    parts[part] = Failing()
     provider = InStepKeyframes(StandardGenerator(*parts.values()))
-    with pytest.raises(KeyframeFailed, match=f"frame 3: {part}: ZeroDivisionError: on purpose") as caught:
+    assert provider.submit(fakes.request(3)) == PARTS
+    outcomes = provider.collect()
+    (failure,) = [one for one in outcomes if isinstance(one, KeyframeFailure)]
+    assert failure.message == f"{part}: ZeroDivisionError: on purpose"
+    assert failure.parts == (part,) and failure.index == 3
+    assert "Traceback" in failure.details
+    assert {one.part for one in outcomes if isinstance(one, KeyframePart)} == set(PARTS) - {part}
+
+
+def test_in_step_nothing_at_all_is_an_error() -> None:
+    provider = InStepKeyframes(StandardGenerator(Failing(), Failing(), Failing()))
+    with pytest.raises(KeyframeFailed, match="frame 3: clusters: ZeroDivisionError: on purpose; embedding: "):
         provider.submit(fakes.request(3))
     assert provider.collect() == []
-    assert caught.value.__cause__ is not None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, -1.5])
-@pytest.mark.parametrize("part", ["embedding", "text_mask"])
-def test_unusable_values_are_refused_by_part(part: str, value: float) -> None:
-    good = fakes.result(fakes.request(0))
-    spoilt = getattr(good, part).copy()
+@pytest.mark.parametrize("part", ["embedding", "text"])
+def test_unusable_values_are_refused_by_part(part: PartName, value: float) -> None:
+    good = fakes.parts(fakes.request(0))[part][0]
+    check_value(part, good)
+    array = "values" if part == "embedding" else "mask"
+    spoilt = getattr(good, array).copy()
     spoilt.flat[3] = value
-    check_result(good)
-    with pytest.raises(KeyframeFailed, match=part.split("_", maxsplit=1)[0]):
-        check_result(replace(good, **{part: spoilt}))
+    with pytest.raises(KeyframeFailed, match=part):
+        check_value(part, replace(good, **{array: spoilt}))
 
 
 def test_unusable_clusters_are_refused() -> None:
-    good = fakes.result(fakes.request(0))
+    good: Any = fakes.parts(fakes.request(0))["clusters"][0]
     for clusters in (
-        replace(good.clusters, labels=good.clusters.labels + 1),
-        replace(good.clusters, centroids_xy=np.full((1, 2), np.nan, np.float32)),
-        replace(good.clusters, areas=np.zeros(0, np.float32)),
+        replace(good, labels=good.labels + 1),
+        replace(good, centroids_xy=np.full((1, 2), np.nan, np.float32)),
+        replace(good, areas=np.zeros(0, np.float32)),
     ):
         with pytest.raises(KeyframeFailed, match="clusters"):
-            check_result(replace(good, clusters=clusters))
+            check_value("clusters", clusters)
+
+
+def test_another_kind_of_value_is_refused() -> None:
+    made = fakes.parts(fakes.request(0))
+    with pytest.raises(KeyframeFailed, match="text: got Clusters"):
+        check_value("text", made["clusters"][0])
+    with pytest.raises(KeyframeFailed, match="512 rows"):
+        check_value("embedding", Embedding(np.zeros((512, 2, 2), np.float32), "somewhere"))
+    check_value("embedding", Embedding(np.zeros((512, 2, 2), np.float32), "somewhere", joint=True))
 
 
 def test_in_step_provider_answers_at_once_and_only_once() -> None:
     provider = InStepKeyframes(make_generator(PLAIN))
     assert provider.submit(fakes.request(1)) and provider.submit(fakes.request(2))
-    assert [one.index for one in provider.collect()] == [1, 2]
+    assert [one.index for one in provider.collect()] == [1, 1, 1, 2, 2, 2]
     assert provider.collect() == []
     provider.close()
 
 
 def test_in_step_provider_checks_what_any_generator_gives() -> None:
-    with pytest.raises(KeyframeFailed, match="frame 4: embedding: values from nan"):
-        InStepKeyframes(fakes.Fake({"do": "nan"}, 1)).submit(fakes.request(4))
-    with pytest.raises(KeyframeFailed, match="frame 4: generation: ArithmeticError"):
-        InStepKeyframes(fakes.Fake({"do": "raise"}, 1)).submit(fakes.request(4))
+    provider = InStepKeyframes(fakes.Fake({"do": "nan", "to": ["embedding"]}, 1))
+    provider.submit(fakes.request(4))
+    assert (
+        "embedding: values from nan"
+        in [one.message for one in provider.collect() if isinstance(one, KeyframeFailure)][0]
+    )
 
 
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidSetting, match="slic-skimage"):
-        make_clusterer("voronoi", 4)
-    with pytest.raises(InvalidSetting, match="at least 1"):
-        make_clusterer("grid", 0)
-    with pytest.raises(InvalidSetting, match="appearance"):
-        make_embedder("smell")
-    with pytest.raises(InvalidSetting, match="rapidocr"):
-        make_text_finder("monks")
+def test_a_shared_embedder_looks_at_a_picture_once() -> None:
+    class Counting:
+        name = "counting"
+        calls = 0
+
+        def embed(self, picture: KeyframeInput) -> Embedding:
+            self.calls += 1
+            return Embedding(np.zeros((16, 1, 1), np.float32), "counting")
+
+    counting = Counting()
+    shared = OncePerPicture(counting)
+    first, second = (KeyframeInput(fakes.request(i).frame, fakes.request(i).grid) for i in range(2))
+    assert shared.embed(first) is shared.embed(first)
+    shared.embed(second)
+    assert counting.calls == 2 and shared.name == "counting"
+
+
+@pytest.mark.parametrize(
+    ("key", "known"),
+    [
+        ("keyframes.clusters", "slic-skimage"),
+        ("keyframes.embeddings", "appearance"),
+        ("keyframes.text", "rapidocr"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_known_ones(key: str, known: str) -> None:
+    with pytest.raises(InvalidSetting, match=known):
+        Settings().with_values({key: "monks"})
+    with pytest.raises(InvalidSetting, match="greater than or equal to 1"):
+        Settings().with_values({"keyframes.cluster_count": 0})
 
 
 def test_importing_the_package_loads_no_heavy_one() -> None:

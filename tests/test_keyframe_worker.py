@@ -11,25 +11,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from arr_stream.config import KeyframeSettings
+from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed
+from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
 from arr_stream.keyframes.generate import KeyframeFailure
-from arr_stream.keyframes.worker import KeyframeWorker
-from arr_stream.types import KeyframeResult
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, worker_groups
+from arr_stream.types import Clusters, Embedding
 from tests import keyframe_fakes as fakes
 
-Outcome = KeyframeResult | KeyframeFailure
+Outcome = KeyframePart | KeyframeFailure
 
 
 @contextmanager
-def worker(factory: str = "make_fake", timeout_seconds: float = 30.0, **settings: Any) -> Iterator[KeyframeWorker]:
-    made = KeyframeWorker(settings, factory=f"tests.keyframe_fakes:{factory}", timeout_seconds=timeout_seconds)
+def worker(
+    factory: str = "make_fake",
+    timeout_seconds: float = 30.0,
+    parts: tuple[PartName, ...] = ("embedding",),
+    **settings: Any,
+) -> Iterator[KeyframeWorker]:
+    factory = f"tests.keyframe_fakes:{factory}"
+    made = KeyframeWorker(settings, parts=parts, factory=factory, timeout_seconds=timeout_seconds)
     try:
         yield made
     finally:
@@ -62,8 +70,8 @@ def running(pid: int) -> bool:
 
 
 def pid_of(arrived: Outcome) -> int:
-    assert isinstance(arrived, KeyframeResult), arrived
-    return int(arrived.backends["process"])
+    assert isinstance(arrived, KeyframePart), arrived
+    return int(arrived.backend)
 
 
 def open_descriptors() -> int:
@@ -75,20 +83,22 @@ def test_result_is_what_the_generator_made_in_another_process() -> None:
         assert made.wait_ready(20.0)
         arrived = outcome(made, 51)
     assert pid_of(arrived) != os.getpid()
-    assert isinstance(arrived, KeyframeResult)
-    np.testing.assert_allclose(arrived.embedding, 51 / 255, rtol=1e-6)
-    assert arrived.clusters.method == "fake"
-    assert arrived.embedding.flags.writeable
+    assert isinstance(arrived, KeyframePart)
+    assert arrived.part == "embedding"
+    assert isinstance(arrived.value, Embedding)
+    np.testing.assert_allclose(arrived.value.values, 51 / 255, rtol=1e-6)
+    assert arrived.value.values.flags.writeable
 
 
 def test_many_submits_one_in_flight_and_none_lost() -> None:
     taken: list[int] = []
     arrived: list[int] = []
     with worker() as made:
+        assert made.wait_ready(60.0)
         for index in range(400):
             if made.submit(fakes.request(index)):
                 taken.append(index)
-            arrived += [one.index for one in made.collect() if isinstance(one, KeyframeResult)]
+            arrived += [one.index for one in made.collect() if isinstance(one, KeyframePart)]
             time.sleep(0.001)
         until(lambda: arrived.extend(one.index for one in made.collect()) or len(arrived) == len(taken))
     assert arrived == taken
@@ -105,7 +115,7 @@ def test_submit_never_waits_even_for_large_pictures_and_a_slow_start() -> None:
         assert time.perf_counter() - started < 0.2
         assert not made.wait_ready(0.05)
         (arrived,) = until(made.collect)
-    assert isinstance(arrived, KeyframeResult)
+    assert isinstance(arrived, KeyframePart)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +199,8 @@ def test_start_that_fails_says_why(factory: str, error: type[Exception], words: 
 
 def test_what_libraries_print_does_not_reach_the_pipe(capfd: pytest.CaptureFixture[str]) -> None:
     with worker(do="print") as made:
-        assert isinstance(outcome(made, 0), KeyframeResult)
-        assert isinstance(outcome(made, 1), KeyframeResult)
+        assert isinstance(outcome(made, 0), KeyframePart)
+        assert isinstance(outcome(made, 1), KeyframePart)
     assert capfd.readouterr() == ("", "")
 
 
@@ -198,8 +208,8 @@ def test_what_libraries_print_does_not_reach_the_pipe(capfd: pytest.CaptureFixtu
 def test_process_has_a_lower_priority() -> None:
     with worker(do="priority") as made:
         arrived = outcome(made, 0)
-    assert isinstance(arrived, KeyframeResult)
-    assert int(arrived.backends["clusters"]) >= min(19, os.nice(0) + 10)
+    assert isinstance(arrived, KeyframePart)
+    assert int(arrived.backend) >= min(19, os.nice(0) + 10)
 
 
 @pytest.mark.parametrize("state", ["starting", "idle", "busy", "failed"])
@@ -246,12 +256,12 @@ SCRIPT = """
     import sys, time
     from tests import keyframe_fakes as fakes
     from arr_stream.keyframes.worker import KeyframeWorker
-    worker = KeyframeWorker({"do": "hang", "on": [1]}, factory="tests.keyframe_fakes:make_fake")
+    worker = KeyframeWorker({"do": "hang", "on": [1]}, parts=["embedding"], factory="tests.keyframe_fakes:make_fake")
     while not worker.submit(fakes.request(0)) or not (arrived := worker.collect()):
         while not (arrived := worker.collect()):
             time.sleep(0.01)
         break
-    print(arrived[0].backends["process"], flush=True)
+    print(arrived[0].backend, flush=True)
     worker.submit(fakes.request(1))
     try:
         time.sleep(60)
@@ -288,18 +298,65 @@ def test_process_ends_with_its_owner_and_is_silent_on_interrupt(tmp_path: Path, 
     until(lambda: not running(pid) or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", seconds=5.0)
 
 
-def test_standard_generator_in_a_worker() -> None:
-    rng = np.random.default_rng(0)
-    asked = fakes.request(5, (320, 192))
-    asked.frame.rgb[:] = rng.integers(0, 255, asked.frame.rgb.shape, np.uint8)
-    made = KeyframeWorker(KeyframeSettings(clusters="grid", cluster_count=12, text="none"))
-    try:
+def test_parts_arrive_as_they_are_made_and_a_lost_process_loses_only_the_rest() -> None:
+    with worker(parts=PARTS, timeout_seconds=1.0, do="hang", on=[1], to=["text"]) as made:
+        assert made.submit(fakes.request(0)) == PARTS
+        arrived: list[Outcome] = []
+        until(lambda: arrived.extend(made.collect()) or len(arrived) == 3)
+        assert [one.part for one in arrived if isinstance(one, KeyframePart)] == list(PARTS)
+        until(lambda: made.submit(fakes.request(1)))
+        arrived.clear()
+        until(lambda: arrived.extend(made.collect()) or len(arrived) == 2)
+        assert made.submit(fakes.request(2)) == ()
+        until(lambda: arrived.extend(made.collect()) or len(arrived) == 3)
+    assert isinstance(arrived[2], KeyframeFailure)
+    assert arrived[2].parts == ("text",)
+
+
+def test_a_worker_takes_only_what_it_makes() -> None:
+    with worker(parts=("clusters",)) as made:
+        assert made.submit(replace(fakes.request(0), parts=("text", "embedding"))) == ()
+        assert made.submit(fakes.request(0)) == ("clusters",)
+
+
+def random_request(index: int) -> fakes.KeyframeRequest:
+    asked = fakes.request(index, (320, 192))
+    asked.frame.rgb[:] = np.random.default_rng(0).integers(0, 255, asked.frame.rgb.shape, np.uint8)
+    return asked
+
+
+def test_standard_generators_in_several_workers() -> None:
+    settings = Settings().with_values({"keyframes.clusters": "grid", "keyframes.cluster_count": 12})
+    with KeyframeWorkers(settings) as made:
+        assert [one.parts for one in made.workers] == [("clusters", "embedding"), ("text",)]
         assert made.wait_ready(60.0)
-        assert made.submit(asked)
-        (arrived,) = until(made.collect)
-    finally:
-        made.close()
-    assert isinstance(arrived, KeyframeResult)
-    assert arrived.backends == {"clusters": "grid", "embedding": "appearance", "text": "none"}
-    assert arrived.clusters.count == 12
-    assert arrived.embedding.shape == (16, 12, 20)
+        assert made.submit(random_request(5)) == PARTS
+        arrived: list[Outcome] = []
+        until(lambda: arrived.extend(made.collect()) or len(arrived) == 3)
+        pids = [one._process._popen.pid for one in made.workers if one._process is not None]
+    parts = {one.part: one for one in arrived if isinstance(one, KeyframePart)}
+    assert {name: part.backend for name, part in parts.items()} == {
+        "clusters": "grid",
+        "embedding": "appearance",
+        "text": parts["text"].backend,
+    }
+    assert parts["text"].backend.startswith("rapidocr")
+    assert isinstance(parts["clusters"].value, Clusters)
+    assert parts["clusters"].value.count == 12
+    assert len(pids) == 2
+    assert not any(map(running, pids))
+
+
+@pytest.mark.parametrize(
+    ("clusters", "embeddings", "text", "groups"),
+    [
+        ("slic", "appearance", "none", (("clusters", "embedding", "text"),)),
+        ("slic", "appearance", "rapidocr", (("clusters", "embedding"), ("text",))),
+        ("sam", "clip", "easyocr", (("clusters",), ("embedding",), ("text",))),
+        ("features", "clip", "rapidocr", (("clusters", "embedding"), ("text",))),
+        ("slic", "clip", "none", (("clusters",), ("embedding", "text"))),
+    ],
+)
+def test_heavy_parts_have_a_process_each(clusters: str, embeddings: str, text: str, groups: object) -> None:
+    keys = {"keyframes.clusters": clusters, "keyframes.embeddings": embeddings, "keyframes.text": text}
+    assert worker_groups(Settings().with_values(keys)) == groups

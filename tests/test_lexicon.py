@@ -301,7 +301,8 @@ def test_the_documentation_lists_every_word() -> None:
 
 @given(st.lists(st.sampled_from([*COLOURS, *MODIFIERS, *PLACES, *MOTION, *LIGHT, "navy", "car", "the"]), max_size=8))
 def test_understanding_never_fails_and_stays_in_range(words: list[str]) -> None:
-    terms, unknown = understand([part for word in words for part in word.split()])
+    understood = understand([part for word in words for part in word.split()])
+    terms, unknown = understood.terms, understood.unknown
     assert set(unknown) <= {"car", *MODIFIERS, "sky", "hot"}
     table = compile_colours(terms).membership
     assert table.dtype == np.float32

@@ -9,17 +9,20 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import BudgetError, KeyframeFailed
+from arr_stream.keyframes.base import KeyframePart, PartName, PartValue
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
+    Job,
     KeyframeFailure,
     KeyframeRequest,
     make_generator,
+    make_part,
 )
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
 from arr_stream.relevance.query import ExampleQuery, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
-from arr_stream.types import SCORERS, Frame, KeyframeResult, PatchSet
+from arr_stream.types import SCORERS, Frame, PatchSet
 from tests.scenes import moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
@@ -27,7 +30,7 @@ BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selecti
 
 def _pipeline(queries=(), gaze=None, provider=None, **values: object) -> Pipeline:
     settings = Settings().with_values({**BASE, **{key.replace("__", "."): value for key, value in values.items()}})
-    provider = provider or InStepKeyframes(make_generator(settings.keyframes))
+    provider = provider or InStepKeyframes(make_generator(settings))
     return Pipeline(settings, provider, queries, gaze=gaze)
 
 
@@ -40,28 +43,28 @@ class LateProvider:
     """Results arrive a number of frames after they were asked for; generation number `failing` fails."""
 
     def __init__(self, delay_frames: int, failing: int | None = None) -> None:
-        self._generator = make_generator(Settings().with_values(BASE).keyframes)
+        self._generator = make_generator(Settings().with_values(BASE))
         self._delay = delay_frames
         self._failing = failing
         self._asked: list[tuple[int, KeyframeRequest]] = []
         self._polls = 0
         self.submitted: list[int] = []
 
-    def submit(self, request: KeyframeRequest) -> bool:
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
         if self._asked:
-            return False
+            return ()
         self.submitted.append(request.frame.index)
         self._asked.append((self._polls + self._delay, request))
-        return True
+        return request.parts
 
-    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
+    def collect(self) -> list[KeyframePart | KeyframeFailure]:
         self._polls += 1
         if not self._asked or self._polls <= self._asked[0][0]:
             return []
         request = self._asked.pop(0)[1]
         if len(self.submitted) - 1 == self._failing:
             return [KeyframeFailure(request.frame.index, "model fell over")]
-        return [self._generator.generate(request)]
+        return [make_part(request.frame.index, part, job) for part, job in self._generator.jobs(request).items()]
 
     def close(self) -> None: ...
 
@@ -184,8 +187,11 @@ def test_a_failed_generation_is_reported_and_tried_again_at_the_next_keyframe() 
 
 def test_in_step_a_failing_generation_ends_the_run() -> None:
     class Broken:
-        def generate(self, request: KeyframeRequest) -> KeyframeResult:
-            raise KeyframeFailed("clusters: out of order")
+        def jobs(self, request: KeyframeRequest) -> dict[PartName, Job]:
+            def fail() -> tuple[PartValue, str]:
+                raise KeyframeFailed("clusters: out of order")
+
+            return {"clusters": fail}
 
     with pytest.raises(KeyframeFailed, match="out of order"):
         _pipeline(provider=InStepKeyframes(Broken())).step(moving_square(1)[0])

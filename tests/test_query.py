@@ -54,8 +54,25 @@ def test_notice_names_every_unknown_word_once() -> None:
     notice = query.notice()
     assert notice is not None
     assert notice.count("'car'") == 1
-    assert "'dog'" in notice and "CLIP would understand" in notice and "arr-stream[clip]" in notice
+    assert "'dog'" in notice and "CLIP may understand" in notice and "--clip-model" in notice
     assert "scores nothing" not in notice
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("find the red CAR on the left", "red car"),
+        ("moving dark blue van", "dark blue van"),
+        ("where is the dog near the bus?", "dog near the bus"),
+        ('the sign that says "STOP"', "sign"),
+        ("left", ""),
+        ("something", ""),
+        ("zebra", "zebra"),
+        ("собака", "собака"),
+    ],
+)
+def test_the_phrase_is_what_the_thing_is_called(text: str, phrase: str) -> None:
+    assert parse_text(text).phrase == phrase
 
 
 def test_wholly_unknown_query_scores_nothing_and_says_so() -> None:

@@ -11,8 +11,9 @@ from arr_stream.errors import BudgetError
 from arr_stream.relevance.attending import allocate_tokens
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import best_of_region, candidates, regions_of_cells
+from arr_stream.selection.division import split_regions
 from arr_stream.selection.novelty import SeenCells
-from arr_stream.selection.strategies import QUOTAS, choose_by_region, split_regions
+from arr_stream.selection.strategies import QUOTAS, choose_by_region
 from arr_stream.types import Grid
 
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
@@ -93,7 +94,7 @@ def test_cascade_gives_enough_candidates_and_keeps_what_is_relevant(
     regions = regions_of_cells(labels)
     region_score = best_of_region(relevance, regions)
     edge_distance = np.random.default_rng(seed).random(labels.size).astype(np.float32) * 0.1
-    chosen = candidates(regions, region_score, relevance, edge_distance, keep=3, tokens=tokens)
+    chosen = candidates(regions, region_score, relevance, edge_distance, tokens=tokens, most=labels.size)
     assert len(chosen) >= tokens
     assert (np.diff(chosen) > 0).all()
     assert set(np.flatnonzero(relevance > 0).tolist()) <= set(chosen.tolist())

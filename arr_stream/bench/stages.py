@@ -103,7 +103,7 @@ def bench_file(
     frames = list(_decoded(path, settings, max_frames))
     if len(frames) < 2:
         raise NothingInRange(f"{path}: {len(frames)} frame", remedy="bench needs a video of at least two")
-    generator = make_generator(settings.keyframes)
+    generator = make_generator(settings)
     patches: list[PatchSet] = []
     flow_ms: list[float] = []
     end_to_end = _EndToEnd(path, settings, queries, max_frames)

@@ -8,16 +8,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from arr_stream.cli.console import out
-from arr_stream.errors import ArrStreamError
+from arr_stream.errors import ArrStreamError, KeyframeFailed
+
+if TYPE_CHECKING:
+    from arr_stream.keyframes.base import PartName
 
 PACKAGES = ("torch", "opencv-python-headless", "av", "numpy", "scikit-image", "rapidocr")
 OPTIONAL = ("fast-slic", "segment-anything", "open_clip_torch", "easyocr")
+OPTIONAL_BACKENDS = ("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr")
 OPENCV_FLAVOURS = (
     "opencv-python",
     "opencv-python-headless",
@@ -84,14 +88,15 @@ def _version(package: str) -> str | None:
 
 def _backends() -> list[Finding]:
     """Each backend is made and used once on a small picture."""
-    from arr_stream.config import KeyframeSettings
-
     checks: dict[str, Callable[[], str]] = {
         "flow dis": lambda: _try_flow("dis"),
         "flow codec": lambda: "needs H.264, MPEG-4 or HEVC input; checked when the file is opened",
-        **{f"clusters {name}": _cluster_check(name) for name in ("slic-fast", "slic-skimage", "grid")},
-        "embeddings appearance": lambda: _try_part(KeyframeSettings(clusters="grid", text="none")),
-        "text rapidocr": lambda: _try_part(KeyframeSettings(clusters="grid", text="rapidocr")),
+        **{
+            f"clusters {name}": _part_check("clusters", name)
+            for name in ("slic-fast", "slic-skimage", "grid", "merge", "features", "sam")
+        },
+        **{f"embeddings {name}": _part_check("embedding", name) for name in ("appearance", "clip")},
+        **{f"text {name}": _part_check("text", name) for name in ("rapidocr", "easyocr")},
         "video h264": _try_encoder,
     }
     return [_checked(name, check) for name, check in checks.items()]
@@ -101,31 +106,32 @@ def _checked(name: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding("backend", name, True, check())
     except ArrStreamError as error:
-        optional = " (optional)" if name == "clusters slic-fast" else ""
+        optional = " (optional)" if name in OPTIONAL_BACKENDS else ""
         return Finding("backend", name, False, f"{error}{optional}")
     except Exception as error:
         return Finding("backend", name, False, f"{type(error).__name__}: {error}")
 
 
-def _cluster_check(name: str) -> Callable[[], str]:
-    from arr_stream.config import KeyframeSettings
+def _part_check(part: PartName, name: str) -> Callable[[], str]:
+    """Makes one part by the backend of that name, on a small picture."""
+    key = {"clusters": "keyframes.clusters", "embedding": "keyframes.embeddings", "text": "keyframes.text"}[part]
 
-    return lambda: _try_part(KeyframeSettings.model_validate({"clusters": name, "text": "none"}))
+    def check() -> str:
+        import numpy as np
 
+        from arr_stream.config import Settings
+        from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest, make_generator, make_part
+        from arr_stream.types import Frame, Grid
 
-def _try_part(settings: object) -> str:
-    import numpy as np
+        picture = np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8)
+        request = KeyframeRequest(Frame(0, 0.0, picture), Grid.for_size((128, 96)), read_text=False)
+        generator = make_generator(Settings().with_values({key: name}), parts=[part])
+        made = make_part(0, part, generator.jobs(request)[part])
+        if isinstance(made, KeyframeFailure):
+            raise KeyframeFailed(made.message)
+        return f"{made.backend}: {made.seconds * 1e3:.0f} ms on 128x96"
 
-    from arr_stream.config import KeyframeSettings
-    from arr_stream.keyframes.generate import KeyframeRequest, make_generator
-    from arr_stream.types import Frame, Grid
-
-    assert isinstance(settings, KeyframeSettings)
-    picture = np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8)
-    request = KeyframeRequest(Frame(0, 0.0, picture), Grid.for_size((128, 96)), read_text=False)
-    result = make_generator(settings).generate(request)
-    seconds = sum(result.seconds.values())
-    return f"{', '.join(result.backends.values())}: {seconds * 1e3:.0f} ms on 128x96"
+    return check
 
 
 def _try_flow(name: str) -> str:

@@ -103,6 +103,38 @@ def flow(
     _finish(report.as_json(), table, as_json, plot, lambda path: plot_flow(report, path))
 
 
+@app.command()
+def localisation(
+    model: Annotated[str, typer.Option("--model", help="As `clip.model`.")] = "tiny",
+    scenes: Annotated[int, typer.Option("--scenes", min=1, help="Generated scenes to look at.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Other scenes.")] = 0,
+    method: Annotated[list[str] | None, typer.Option("--method", help="As `clip.method`; all that fit.")] = None,
+    passes: Annotated[list[str] | None, typer.Option("--passes", help="As `clip.passes`; all.")] = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Ask generated scenes for their things in words: which dense method finds them?"""
+    settings = Settings.load(preset, overrides or ()).with_values({"clip.model": model})
+
+    from arr_stream.evaluate.localisation import clip_variants, evaluate_localisation, held_out_scenes
+    from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+
+    embedders = clip_variants(settings, method, passes)
+    encoder = ClipTextEncoder(settings.clip, settings.models)
+    report = evaluate_localisation(held_out_scenes(scenes, seed), embedders, encoder, progress=_progress)
+    table = Table("method", "pass", title=f"{encoder.space}: {scenes} generated scenes", padding=(0, 0, 0, 1))
+    for kind in ("colour\n+shape", "shape\nalone"):
+        for figure in ("AUC\ncells", "AUC\nthings", "share\nat 10%"):
+            table.add_column(f"{kind}\n{figure}", justify="right")
+    table.add_column("ms", justify="right", vertical="bottom")
+    for both, alone in zip(report.rows[::2], report.rows[1::2], strict=True):
+        figures = [(row.auc_all, row.auc_things, row.coverage_share) for row in (both, alone)]
+        name = both.embedder.split()[-2:]
+        table.add_row(*name, *(f"{value:.3f}" for value in (*figures[0], *figures[1])), f"{both.milliseconds:.1f}")
+    _finish(report.as_json(), table, as_json, None, lambda path: None)
+
+
 def _progress(name: str) -> None:
     if err.is_terminal:
         err.print(name, style="dim", markup=False)

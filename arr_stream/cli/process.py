@@ -68,6 +68,19 @@ def process(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, over the preset.", rich_help_panel=_RUN)
     ] = None,
+    clip_model: Annotated[
+        str | None,
+        typer.Option(
+            help="Understand words with CLIP: `tiny`, NAME:PRETRAINED or a checkpoint (`arr-stream models list`).",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    sam_checkpoint: Annotated[
+        Path | None, typer.Option(help="Regions from SAM, with these weights.", rich_help_panel=_RUN)
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch weights that are missing.", rich_help_panel=_RUN)
+    ] = False,
     realtime: Annotated[
         bool, typer.Option("--realtime", help="Play at the source's own speed.", rich_help_panel=_RUN)
     ] = False,
@@ -79,9 +92,9 @@ def process(
     Precedence of settings: options and --set, then the preset, then the defaults (`arr-stream settings`).
     A name that begins with a dash goes after `--`.
     """
-    settings = Settings.load(preset, overrides or ())
-    if budget is not None:
-        settings = settings.with_values({"selection.budget": budget})
+    settings = Settings.load(preset, overrides or ()).with_values(
+        _chosen(budget=budget, clip_model=clip_model, sam_checkpoint=sam_checkpoint, download=download)
+    )
     if region_at and region is None:
         raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
 
@@ -136,6 +149,22 @@ def process(
         raise result.error
     if result.reason == "interrupted":
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
+
+
+def _chosen(
+    *, budget: str | None, clip_model: str | None, sam_checkpoint: Path | None, download: bool
+) -> dict[str, object]:
+    """The settings behind the options that were given."""
+    values: dict[str, object] = {}
+    if budget is not None:
+        values["selection.budget"] = budget
+    if clip_model is not None:
+        values |= {"keyframes.embeddings": "clip", "clip.model": clip_model}
+    if sam_checkpoint is not None:
+        values |= {"keyframes.clusters": "sam", "sam.checkpoint": str(sam_checkpoint)}
+    if download:
+        values["models.download"] = True
+    return values
 
 
 def _queries(texts: list[str], region: str | None, region_at: float, example: Path | None) -> list[Query]:

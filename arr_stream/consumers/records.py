@@ -4,13 +4,15 @@
      "grid_hw": [gh, gw], "query": ..., "budget_tokens": ..., "config": {...}}
     {"type": "frame", "index": 0, "pts_seconds": 0.0, "keyframe": true, "refresh_reason": "first", "keyframe_age": 0,
      "confidence": 1.0, "cells": [[x0, y0, x1, y1, score], ...], "latency_ms": {"flow": ...},
-     "reasons": [[scorer, query, origin, novelty, level], ...], "keyframe_index": 0, "query_scores": [0.9],
-     "cells_scored": 312, "notices": []}
+     "reasons": [[scorer, query, origin, novelty, level], ...], "keyframe_index": 0,
+     "parts": {"clusters": [0, "slic-skimage"], "embedding": [0, "appearance"], "text": null},
+     "query_scores": [0.9], "cells_scored": 312, "notices": []}
     {"type": "end", "frames": N, "dropped": 0, "reason": "finished"}
 
 `cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
 spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
-(the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4). A frame whose size differs
+(the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4). `parts` says for each part of
+generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
 from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own. Every line is handed to the system
 before `consume` returns, so a killed run leaves valid lines.
 """
@@ -28,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from arr_stream.consumers.base import EndReason, Outcome, make_parent, prepare_output, redact_url, writing
 from arr_stream.errors import ArrStreamError, EvaluationDataError
+from arr_stream.keyframes.base import PARTS
 from arr_stream.types import SCORERS, Frame, Grid, PatchSet
 
 Pair = tuple[int, int]
@@ -88,6 +91,7 @@ class FrameRecord(_Record):
     latency_ms: dict[str, float]
     reasons: list[Reason] = Field(default_factory=list)
     keyframe_index: int | None = None
+    parts: dict[str, tuple[int, str] | None] = Field(default_factory=dict)
     query_scores: list[float] = Field(default_factory=list)
     cells_scored: int | None = None
     notices: list[str] = Field(default_factory=list)
@@ -204,6 +208,7 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> dict[str, A
         "latency_ms": {stage: round(float(ms), 3) for stage, ms in patches.latency_ms.items()},
         "reasons": _reasons(patches),
         "keyframe_index": patches.keyframe_index,
+        "parts": {name: patches.parts.get(name) for name in PARTS},
         "query_scores": [round(float(score), 4) for score in patches.query_scores],
         "cells_scored": int(patches.cells_scored),
         "notices": [redact_url(notice) for notice in patches.notices],

@@ -1,14 +1,22 @@
-"""What full generation looks at, and what its three parts are."""
+"""What full generation looks at, and what its three parts are and give."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
-from arr_stream.types import ByteArray, Clusters, FloatArray, Frame, Grid, TextRegion
+from arr_stream.types import ByteArray, Clusters, Embedding, FloatArray, Frame, Grid, TextRegion
+
+PartName = Literal["clusters", "embedding", "text"]
+PARTS: tuple[PartName, ...] = ("clusters", "embedding", "text")
+"""What full generation makes, each by itself: a part that is slow or fails holds up no other."""
+
+EMBEDDING_CHANNELS = 16
+"""Channels of the texture for an embedding; one in a joint space is projected to them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +63,28 @@ class TextFinding:
     regions: tuple[TextRegion, ...] = ()
 
 
+PartValue = Clusters | Embedding | TextFinding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyframePart:
+    """One part of full generation on one frame; it may reach the pipeline frames later, and without the others.
+
+    Args:
+        index: Index of the frame that it was made from.
+        part: Which part it is.
+        value: `Clusters`, `Embedding` or `TextFinding`, as the part's name says.
+        backend: Name of what made it, as in the records.
+        seconds: How long that took.
+    """
+
+    index: int
+    part: PartName
+    value: PartValue
+    backend: str
+    seconds: float = 0.0
+
+
 class Clusterer(Protocol):
     """Divides a frame into regions."""
 
@@ -64,15 +94,37 @@ class Clusterer(Protocol):
 
 
 class Embedder(Protocol):
-    """Describes every place of a frame by 16 numbers."""
+    """Describes every place of a frame by a vector."""
 
     @property
     def name(self) -> str:
         """As it stands in the records."""
         ...
 
-    def embed(self, picture: KeyframeInput) -> FloatArray:
-        """`[16, h, w]` float32 in [-1, 1], about two samples a cell; places that look alike have a high cosine."""
+    def embed(self, picture: KeyframeInput) -> Embedding:
+        """Vectors of all places, about two samples a cell; places that are alike have a high cosine."""
+        ...
+
+
+class TextEncoder(Protocol):
+    """The other half of an embedder whose space is joint: texts as vectors."""
+
+    @property
+    def space(self) -> str:
+        """Equal to `Embedding.space` of what its texts can be compared with."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text, start and end included; what comes after is not read."""
+        ...
+
+    def token_count(self, text: str) -> int:
+        """Tokens of the whole text, start and end included."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> FloatArray:
+        """`[N, D]` float32 of unit length."""
         ...
 
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from arr_stream.config import KeyframeSettings
-from arr_stream.errors import KeyframeFailed
-from arr_stream.keyframes.base import Clusterer, Embedder, KeyframeInput, TextFinder
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.keyframes.base import (
+    EMBEDDING_CHANNELS,
+    PARTS,
+    Clusterer,
+    Embedder,
+    KeyframeInput,
+    KeyframePart,
+    PartName,
+    PartValue,
+    TextFinder,
+    TextFinding,
+)
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.text import make_text_finder
-from arr_stream.types import FloatArray, Frame, Grid, IntArray, KeyframeResult
-
-Part = TypeVar("Part")
+from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,11 +38,13 @@ class KeyframeRequest:
         frame: The frame.
         grid: Its grid.
         read_text: Text is also read, because a query needs words.
+        parts: What is wanted.
     """
 
     frame: Frame
     grid: Grid
     read_text: bool = False
+    parts: tuple[PartName, ...] = PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +55,35 @@ class KeyframeFailure:
         index: Index of the frame that was asked for.
         message: One line: what failed and why.
         details: Traceback or last words of the worker, empty where there are none.
+        parts: What there will not be.
     """
 
     index: int
     message: str
     details: str = ""
+    parts: tuple[PartName, ...] = PARTS
+
+
+Job = Callable[[], tuple[PartValue, str]]
+"""Makes one part: its value, and the name of what made it."""
 
 
 class KeyframeGenerator(Protocol):
-    """Makes everything that a keyframe renews."""
+    """Makes what a keyframe renews."""
 
-    def generate(self, request: KeyframeRequest) -> KeyframeResult:
-        """Clusters, embedding and text of one frame.
-
-        Raises:
-            KeyframeFailed: A part raised or gave values that are not numbers.
-        """
+    def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
+        """One job for each part that the request wants; any order will do, and threads of their own."""
         ...
 
 
 class KeyframeProvider(Protocol):
     """Where a pipeline gets keyframes from; whether they are made at once or beside it is the provider's business."""
 
-    def submit(self, request: KeyframeRequest) -> bool:
-        """Ask for a keyframe; False when another is still being made, and then nothing happens."""
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        """Ask for a keyframe; gives the parts that will be made. The others are still busy with an earlier frame."""
         ...
 
-    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
+    def collect(self) -> list[KeyframePart | KeyframeFailure]:
         """What has arrived since the last call, oldest first; never waits."""
         ...
 
@@ -78,81 +93,122 @@ class KeyframeProvider(Protocol):
 
 
 class StandardGenerator:
-    """Clusters, embedding and text, one after the other.
+    """Clusters, embedding and text.
 
     Args:
-        clusterer, embedder, text_finder: The three parts.
+        clusterer, embedder, text_finder: What makes each part; a part without one is never made.
     """
 
-    def __init__(self, clusterer: Clusterer, embedder: Embedder, text_finder: TextFinder) -> None:
+    def __init__(
+        self,
+        clusterer: Clusterer | None = None,
+        embedder: Embedder | None = None,
+        text_finder: TextFinder | None = None,
+    ) -> None:
         self.clusterer = clusterer
         self.embedder = embedder
         self.text_finder = text_finder
 
-    def generate(self, request: KeyframeRequest) -> KeyframeResult:
+    def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
         picture = KeyframeInput(request.frame, request.grid)
-        seconds: dict[str, float] = {}
+        jobs: dict[PartName, Job] = {}
+        if (clusterer := self.clusterer) is not None:
 
-        def timed(part: str, make: Callable[[], Part]) -> Part:
-            started = time.perf_counter()
-            try:
-                return make()
-            except Exception as exc:
-                raise KeyframeFailed(f"{part}: {type(exc).__name__}: {exc}") from exc
-            finally:
-                seconds[part] = time.perf_counter() - started
+            def clusters() -> tuple[PartValue, str]:
+                made = clusterer.cluster(picture)
+                return made, made.method
 
-        clusters = timed("clusters", lambda: self.clusterer.cluster(picture))
-        embedding = timed("embedding", lambda: self.embedder.embed(picture))
-        text = timed("text", lambda: self.text_finder.find(picture, read=request.read_text))
-        result = KeyframeResult(
-            index=request.frame.index,
-            clusters=clusters,
-            embedding=embedding,
-            text_mask=text.mask,
-            text_regions=text.regions,
-            seconds=seconds,
-            backends={
-                "clusters": clusters.method,
-                "embedding": self.embedder.name,
-                "text": self.text_finder.name,
-            },
-        )
-        check_result(result)
-        return result
+            jobs["clusters"] = clusters
+        if (embedder := self.embedder) is not None:
+            jobs["embedding"] = lambda: (embedder.embed(picture), embedder.name)
+        if (finder := self.text_finder) is not None:
+            jobs["text"] = lambda: (finder.find(picture, read=request.read_text), finder.name)
+        return {part: job for part, job in jobs.items() if part in request.parts}
 
 
-def make_generator(settings: KeyframeSettings, threads: int | None = None) -> StandardGenerator:
-    """The three parts that the settings name.
+class OncePerPicture:
+    """An embedder that others share: the same picture is embedded once, whoever asks first.
 
     Args:
-        settings: Names of the parts.
+        embedder: Does the work.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._lock = threading.Lock()
+        self._last: tuple[KeyframeInput, Embedding] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._embedder.name
+
+    def embed(self, picture: KeyframeInput) -> Embedding:
+        with self._lock:
+            if self._last is None or self._last[0] is not picture:
+                self._last = picture, self._embedder.embed(picture)
+            return self._last[1]
+
+
+def make_generator(
+    settings: Settings, threads: int | None = None, parts: Sequence[PartName] = PARTS
+) -> StandardGenerator:
+    """The parts that the settings name.
+
+    Args:
+        settings: Names of the parts and how they work.
         threads: Threads for the parts that have pools of their own; None for half of the cores, since such pools
             wait by spinning, at the cost of whatever else is running.
+        parts: Only these; models of the others are not loaded.
 
     Raises:
         BackendUnavailable: A package or weights are missing.
+        WeightsInvalid: Weights that are damaged or of another model.
         InvalidSetting: A name that does not exist.
     """
+    threads = threads or max(1, (os.cpu_count() or 1) // 2)
+    needs_embedder = "embedding" in parts or ("clusters" in parts and settings.keyframes.clusters == "features")
+    embedder = OncePerPicture(make_embedder(settings, threads)) if needs_embedder else None
     return StandardGenerator(
-        make_clusterer(settings.clusters, settings.cluster_count),
-        make_embedder(settings.embeddings),
-        make_text_finder(settings.text, threads or max(1, (os.cpu_count() or 1) // 2)),
+        make_clusterer(settings, embedder) if "clusters" in parts else None,
+        embedder if "embedding" in parts else None,
+        make_text_finder(settings, threads) if "text" in parts else None,
     )
 
 
-def check_result(result: KeyframeResult) -> None:
+def make_part(index: int, part: PartName, job: Job) -> KeyframePart | KeyframeFailure:
+    """Do one job; its value is checked, and whatever it raises becomes a failure of that part alone."""
+    started = time.perf_counter()
+    try:
+        value, backend = job()
+        check_value(part, value)
+    except KeyframeFailed as exc:
+        return KeyframeFailure(index, str(exc), traceback.format_exc(), (part,))
+    except ArrStreamError as exc:
+        return KeyframeFailure(index, f"{part}: {exc}", traceback.format_exc(), (part,))
+    except Exception as exc:
+        said = " ".join(f"{type(exc).__name__}: {exc}".split())
+        return KeyframeFailure(index, f"{part}: {said}", traceback.format_exc(), (part,))
+    return KeyframePart(index, part, value, backend, time.perf_counter() - started)
+
+
+def check_value(part: PartName, value: PartValue) -> None:
     """Refuse values that would spread through every carried channel.
 
     Raises:
-        KeyframeFailed: NaN, infinity or a value out of range; names the part.
+        KeyframeFailed: NaN, infinity, a value out of range, or another part's value; names the part.
     """
-    clusters = result.clusters
-    _check_range("clusters: areas", clusters.areas, 0.0, 1.0)
-    _check_range("clusters: centroids", clusters.centroids_xy, 0.0, 1.0)
-    _check_range("clusters: labels", clusters.labels, 0, clusters.count - 1)
-    _check_range("embedding", result.embedding, -1.0, 1.0)
-    _check_range("text", result.text_mask, 0.0, 1.0)
+    if part == "clusters" and isinstance(value, Clusters):
+        _check_range("clusters: areas", value.areas, 0.0, 1.0)
+        _check_range("clusters: centroids", value.centroids_xy, 0.0, 1.0)
+        _check_range("clusters: labels", value.labels, 0, value.count - 1)
+    elif part == "embedding" and isinstance(value, Embedding):
+        _check_range("embedding", value.values, -1.0, 1.0)
+        if not value.joint and len(value.values) != EMBEDDING_CHANNELS:
+            raise KeyframeFailed(f"embedding: {len(value.values)} rows, channels 18 to 33 are 16")
+    elif part == "text" and isinstance(value, TextFinding):
+        _check_range("text", value.mask, 0.0, 1.0)
+    else:
+        raise KeyframeFailed(f"{part}: got {type(value).__name__}")
 
 
 def _check_range(what: str, values: FloatArray | IntArray, low: float, high: float) -> None:
@@ -165,7 +221,7 @@ def _check_range(what: str, values: FloatArray | IntArray, low: float, high: flo
 
 
 class InStepKeyframes:
-    """Keyframes made at once, inside `submit`: the same input always gives the same output.
+    """Keyframes made at once, inside `submit`, one part after the other: the same input always gives the same output.
 
     Args:
         generator: Makes them.
@@ -173,39 +229,26 @@ class InStepKeyframes:
 
     def __init__(self, generator: KeyframeGenerator) -> None:
         self.generator = generator
-        self._arrived: list[KeyframeResult | KeyframeFailure] = []
+        self._arrived: list[KeyframePart | KeyframeFailure] = []
 
-    def submit(self, request: KeyframeRequest) -> bool:
-        """Always True.
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        """Always takes every part. One that fails is told by `collect`, as long as another works.
 
         Raises:
-            KeyframeFailed: Generation failed.
+            KeyframeFailed: Every part failed.
         """
-        try:
-            self._arrived.append(generate_checked(self.generator, request))
-        except KeyframeFailed as exc:
-            raise KeyframeFailed(f"frame {request.frame.index}: {exc.message}", remedy=exc.remedy) from exc
-        return True
+        index = request.frame.index
+        jobs = self.generator.jobs(request)
+        outcomes = [make_part(index, part, job) for part, job in jobs.items()]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, KeyframeFailure)]
+        if failures and len(failures) == len(outcomes):
+            raise KeyframeFailed(f"frame {index}: {'; '.join(failure.message for failure in failures)}")
+        self._arrived += outcomes
+        return tuple(jobs)
 
-    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
+    def collect(self) -> list[KeyframePart | KeyframeFailure]:
         arrived, self._arrived = self._arrived, []
         return arrived
 
     def close(self) -> None:
         self._arrived = []
-
-
-def generate_checked(generator: KeyframeGenerator, request: KeyframeRequest) -> KeyframeResult:
-    """A generator's result, checked, with every exception turned into one of our kind.
-
-    Raises:
-        KeyframeFailed: It raised, or its values are not usable.
-    """
-    try:
-        result = generator.generate(request)
-    except KeyframeFailed:
-        raise
-    except Exception as exc:
-        raise KeyframeFailed(f"generation: {type(exc).__name__}: {exc}") from exc
-    check_result(result)
-    return result

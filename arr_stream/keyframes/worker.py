@@ -1,7 +1,8 @@
-"""Keyframes made in a process of their own, so that a live frame loop never waits for one.
+"""Keyframes made in processes of their own, so that a live frame loop never waits for one.
 
-A process and not a thread: generation in a thread would share the interpreter's lock and the thread pools of OpenCV
-and onnxruntime with the frame loop, and each keyframe would be seen as a jump in latency.
+Processes and not threads: generation in a thread would share the interpreter's lock and the thread pools of OpenCV
+and onnxruntime with the frame loop, and each keyframe would be seen as a jump in latency. Heavy parts have a process
+each: the slowest holds up no other, and one that dies takes none with it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import arr_stream.errors
-from arr_stream.config import KeyframeSettings
+from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest
 from arr_stream.keyframes.wire import receive, send
-from arr_stream.types import KeyframeResult
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.worker_main import Refused
@@ -44,8 +45,11 @@ _JOIN_SECONDS = 2.0
 _STDERR_TAIL_BYTES = 4000
 
 
+Outcome = KeyframePart | KeyframeFailure
+
+
 class KeyframeWorker:
-    """A `KeyframeProvider` that generates in a child process, one request at a time.
+    """A `KeyframeProvider` that generates in a child process, one request at a time, its parts one after the other.
 
     Neither `submit` nor `collect` waits: a thread starts the process, moves pictures and results, and replaces a
     process that died or was stopped because it took too long. The first replacement follows at the next `submit`; when
@@ -53,7 +57,9 @@ class KeyframeWorker:
 
     Args:
         settings: What the factory is given; values that JSON can say.
-        factory: `module:function`; called in the process with the settings and `threads`, gives a `KeyframeGenerator`.
+        parts: What this worker makes; of other parts it knows nothing.
+        factory: `module:function`; called in the process with the settings, `threads` and the parts, gives a
+            `KeyframeGenerator`.
         timeout_seconds: A generation that takes longer is stopped and reported.
         threads: Threads of the process's pools (OpenCV, OpenMP, onnxruntime).
         nice: How far the process's priority is lowered, where the system has such a thing.
@@ -64,19 +70,21 @@ class KeyframeWorker:
 
     def __init__(
         self,
-        settings: KeyframeSettings | Mapping[str, Any],
+        settings: Settings | Mapping[str, Any],
         *,
+        parts: Sequence[PartName] = PARTS,
         factory: str = _STANDARD_FACTORY,
         timeout_seconds: float = 30.0,
         threads: int = 1,
         nice: int = 15,
     ) -> None:
-        values = settings.model_dump(mode="json") if isinstance(settings, KeyframeSettings) else dict(settings)
-        self._command = _command(values, factory, threads, nice)
+        values = settings.model_dump(mode="json") if isinstance(settings, Settings) else dict(settings)
+        self.parts = tuple(parts)
+        self._command = _command(values, factory, self.parts, threads, nice)
         self._environment = _environment(threads)
         self._timeout_seconds = timeout_seconds
         self._inbox: queue.SimpleQueue[KeyframeRequest | None] = queue.SimpleQueue()
-        self._arrived: deque[KeyframeResult | KeyframeFailure] = deque()
+        self._arrived: deque[Outcome] = deque()
         self._lock = threading.Lock()
         self._busy = False
         self._closed = False
@@ -101,33 +109,39 @@ class KeyframeWorker:
             raise self._start_error
         return True
 
-    def submit(self, request: KeyframeRequest) -> bool:
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
         """Ask for a keyframe; its picture must not be written to afterwards.
 
         Returns:
-            False when another is under way, after repeated failures for a while, and once closed.
+            The parts that will be made: none when another request is under way, after repeated failures for a while,
+            and once closed.
         """
+        parts = tuple(part for part in request.parts if part in self.parts)
         with self._lock:
-            if self._closed or self._busy or time.monotonic() < self._not_before_seconds:
-                return False
+            if not parts or self._closed or self._busy or time.monotonic() < self._not_before_seconds:
+                return ()
             self._busy = True
-        self._inbox.put(request)
-        return True
+        self._inbox.put(replace(request, parts=parts))
+        return parts
 
-    def collect(self) -> list[KeyframeResult | KeyframeFailure]:
-        arrived: list[KeyframeResult | KeyframeFailure] = []
+    def collect(self) -> list[Outcome]:
+        arrived: list[Outcome] = []
         while self._arrived:
             arrived.append(self._arrived.popleft())
         return arrived
 
-    def close(self) -> None:
-        """End process and thread, in the middle of a generation too; at most about two seconds."""
+    def stop(self) -> None:
+        """Begin to end, without waiting: what is under way is given up."""
         with self._lock:
             self._closed = True
             process = self._process
         if process is not None:
             process.kill()
         self._inbox.put(None)
+
+    def close(self) -> None:
+        """End process and thread, in the middle of a generation too; at most about two seconds."""
+        self.stop()
         self._thread.join(_JOIN_SECONDS)
 
     def __enter__(self) -> KeyframeWorker:
@@ -146,9 +160,10 @@ class KeyframeWorker:
         try:
             self._first_start()
             while (request := self._inbox.get()) is not None:
-                outcome = self._answer(request)
+                failure = self._answer(request)
                 with self._lock:
-                    self._arrived.append(outcome)
+                    if failure is not None:
+                        self._arrived.append(failure)
                     self._busy = False
         finally:
             self._discard()
@@ -162,22 +177,31 @@ class KeyframeWorker:
         finally:
             self.ready.set()
 
-    def _answer(self, request: KeyframeRequest) -> KeyframeResult | KeyframeFailure:
+    def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
+        """Let the process work on a request; what it makes arrives as it is made. A failure if it did not last."""
         index = request.frame.index
+        left = set(request.parts)
+
+        def arrive(outcome: Outcome) -> None:
+            left.difference_update(outcome.parts if isinstance(outcome, KeyframeFailure) else {outcome.part})
+            self._arrived.append(outcome)
+
         try:
-            reply = self._running().ask(_without_vectors(request), self._timeout_seconds)
+            self._running().ask(_without_vectors(request), self._timeout_seconds, arrive)
         except Exception as exc:
             # Whatever went wrong, the thread lives on: its end would leave the provider busy for ever.
             self._discard()
             self._back_off()
+            parts = tuple(part for part in request.parts if part in left)
             if isinstance(exc, _Lost):
-                return KeyframeFailure(index, str(exc), exc.details)
+                return KeyframeFailure(index, str(exc), exc.details, parts)
             if isinstance(exc, ArrStreamError):
-                return KeyframeFailure(index, str(exc))
-            return KeyframeFailure(index, f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc())
+                return KeyframeFailure(index, str(exc), "", parts)
+            message = f"keyframe worker: {type(exc).__name__}: {exc}"
+            return KeyframeFailure(index, message, traceback.format_exc(), parts)
         self._losses = 0
         self._start_error = None
-        return reply
+        return None
 
     def _running(self) -> _Process:
         """The process, started when there is none or it has ended since."""
@@ -204,6 +228,78 @@ class KeyframeWorker:
             process, self._process = self._process, None
         if process is not None:
             process.end()
+
+
+class KeyframeWorkers:
+    """Several workers as one `KeyframeProvider`: parts are made side by side, and each arrives when it is ready.
+
+    Args:
+        settings: What the workers are given.
+        groups: The parts of each worker; None to give every heavy part a process of its own.
+        timeout_seconds: A worker that takes longer over one request is stopped and reported.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        groups: Sequence[Sequence[PartName]] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        timeout = settings.keyframes.timeout_seconds if timeout_seconds is None else timeout_seconds
+        self.workers = tuple(
+            KeyframeWorker(settings, parts=parts, timeout_seconds=timeout)
+            for parts in (groups or worker_groups(settings))
+        )
+
+    def wait_ready(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until all are ready; False when one is still starting after `timeout_seconds`.
+
+        Raises:
+            ArrStreamError: What the first that could not start says.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        return all(
+            worker.wait_ready(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for worker in self.workers
+        )
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        return tuple(part for worker in self.workers for part in worker.submit(request))
+
+    def collect(self) -> list[Outcome]:
+        return [outcome for worker in self.workers for outcome in worker.collect()]
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        for worker in self.workers:
+            worker.close()
+
+    def __enter__(self) -> KeyframeWorkers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
+    """Which parts share a process: light ones do, heavy ones have their own.
+
+    `features` clusters by what the embedder gives, so the two stay together, and the model is loaded once.
+    """
+    keyframes = settings.keyframes
+    together: tuple[tuple[PartName, ...], ...]
+    heavy_clusters, heavy_embedding = keyframes.clusters == "sam", keyframes.embeddings == "clip"
+    if keyframes.clusters != "features" and (heavy_clusters or heavy_embedding):
+        together = (("clusters",), ("embedding",))
+    else:
+        together = (("clusters", "embedding"),)
+    if keyframes.text == "none":
+        return (*together[:-1], (*together[-1], "text"))
+    return (*together, ("text",))
 
 
 class _Lost(KeyframeFailed):
@@ -245,18 +341,20 @@ class _Process:
         if isinstance(reply, Refused):
             raise _as_error(reply)
 
-    def ask(self, request: KeyframeRequest, timeout_seconds: float) -> KeyframeResult | KeyframeFailure:
-        """One request, one reply.
+    def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Callable[[Outcome], None]) -> None:
+        """One request; `arrive` is called with each part as it comes.
 
         Raises:
             KeyframeFailed: The process ended, or took longer and was killed.
         """
+        from arr_stream.keyframes.worker_main import Done
 
-        def exchange() -> KeyframeResult | KeyframeFailure:
+        def exchange() -> None:
             send(self._requests, request)
-            return cast("KeyframeResult | KeyframeFailure", receive(self._replies))
+            while not isinstance(reply := receive(self._replies), Done):
+                arrive(reply)
 
-        return self._within(timeout_seconds, "generating", exchange)
+        self._within(timeout_seconds, "generating", exchange)
 
     def kill(self) -> None:
         """Stop at once; whoever waits for a reply is told that there will be none."""
@@ -329,11 +427,13 @@ class _Deadline:
                 self._expire()
 
 
-def _command(settings: Mapping[str, Any], factory: str, threads: int, nice: int) -> list[str]:
+def _command(
+    settings: Mapping[str, Any], factory: str, parts: Sequence[PartName], threads: int, nice: int
+) -> list[str]:
     # -P keeps the current folder from shadowing modules; PYTHONPATH says where this process finds them.
     program = [sys.executable, "-P", "-m", "arr_stream.keyframes.worker_main"]
-    options = ["--factory", factory, "--settings", json.dumps(settings), "--threads", str(threads), "--nice", str(nice)]
-    return program + options
+    options = ["--factory", factory, "--settings", json.dumps(settings), "--parts", ",".join(parts)]
+    return [*program, *options, "--threads", str(threads), "--nice", str(nice)]
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """The worker process: makes keyframes for a pipeline in another process.
 
-    python -m arr_stream.keyframes.worker_main --factory MODULE:FUNCTION --settings JSON --threads N --nice N
+    python -m arr_stream.keyframes.worker_main --factory MODULE:FUNCTION --settings JSON --parts A,B --threads N --nice N
 
-Requests come by standard input, replies go by standard output (`wire`). The factory is called once with the settings
-and `threads` and gives a `KeyframeGenerator`. First reply: `Ready`, or `Refused` with the reason and the process ends.
-Then one `KeyframeResult` or `KeyframeFailure` a request. It ends when its standard input closes, in mid-generation too,
-and pays no heed to Ctrl-C, which is the pipeline's to answer.
+Requests come by standard input, replies go by standard output (`wire`). The factory is called once with the settings,
+`threads` and the parts, and gives a `KeyframeGenerator`. First reply: `Ready`, or `Refused` with the reason and the
+process ends. Then, for each request, one `KeyframePart` or `KeyframeFailure` a part as it is made, and `Done`. It ends
+when its standard input closes, in mid-generation too, and pays no heed to Ctrl-C, which is the pipeline's to answer.
 """
 
 from __future__ import annotations
@@ -24,22 +24,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from arr_stream.config import KeyframeSettings
-from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError
+from arr_stream.keyframes.base import PartName
 from arr_stream.keyframes.generate import (
     KeyframeFailure,
     KeyframeGenerator,
     KeyframeRequest,
-    generate_checked,
     make_generator,
+    make_part,
 )
 from arr_stream.keyframes.wire import receive, send
-from arr_stream.types import KeyframeResult
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """Models are loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Every part of the request is made or has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,9 @@ class Refused:
     details: str
 
 
-def standard_generator(settings: Mapping[str, Any], threads: int) -> KeyframeGenerator:
-    """The generator for the fields of `KeyframeSettings`."""
-    return make_generator(KeyframeSettings.model_validate(settings), threads)
+def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+    """The generator for the fields of `Settings`."""
+    return make_generator(Settings.model_validate(settings), threads, parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         module, _, function = options.factory.partition(":")
         make = getattr(importlib.import_module(module), function)
-        generator: KeyframeGenerator = make(json.loads(options.settings), options.threads)
+        generator: KeyframeGenerator = make(json.loads(options.settings), options.threads, options.parts.split(","))
     except Exception as exc:
         message, remedy = (exc.message, exc.remedy) if isinstance(exc, ArrStreamError) else (str(exc), None)
         send(replies, Refused(type(exc).__name__, message, remedy, traceback.format_exc()))
@@ -81,14 +86,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inbox: queue.SimpleQueue[KeyframeRequest] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests, inbox), daemon=True).start()
     while True:
-        send(replies, _answer(generator, inbox.get()))
+        _answer(generator, inbox.get(), replies)
 
 
-def _answer(generator: KeyframeGenerator, request: KeyframeRequest) -> KeyframeResult | KeyframeFailure:
+def _answer(generator: KeyframeGenerator, request: KeyframeRequest, replies: IO[bytes]) -> None:
+    index = request.frame.index
     try:
-        return generate_checked(generator, request)
-    except KeyframeFailed as exc:
-        return KeyframeFailure(request.frame.index, str(exc), traceback.format_exc())
+        for part, job in generator.jobs(request).items():
+            send(replies, make_part(index, part, job))
+    except Exception as exc:
+        failed = KeyframeFailure(
+            index, f"generation: {type(exc).__name__}: {exc}", traceback.format_exc(), request.parts
+        )
+        send(replies, failed)
+    send(replies, Done())
 
 
 def _listen(requests: IO[bytes], inbox: queue.SimpleQueue[KeyframeRequest]) -> None:
@@ -114,6 +125,8 @@ def _be_modest(threads: int, nice: int) -> None:
     import cv2
 
     cv2.setNumThreads(threads)
+    # Read by torch when a part imports it.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     if hasattr(os, "nice"):
         os.nice(nice)
 
@@ -122,6 +135,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="arr_stream.keyframes.worker_main")
     parser.add_argument("--factory", required=True)
     parser.add_argument("--settings", default="{}")
+    parser.add_argument("--parts", required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--nice", type=int, default=0)
     return parser.parse_args(arguments)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -17,11 +17,14 @@ from arr_stream.motion.flow import Flow
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.senses import Senses, combine, text_relevance, word_mask
-from arr_stream.temporal.cache import KeyframeInUse
+from arr_stream.temporal.cache import TemporalCache
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import FloatArray
 
 Mask = npt.NDArray[np.bool_]
+
+LEAST_MEANING = 0.02
+"""What a model scores below this is chance: its scores never quite reach 0."""
 
 
 @dataclass(slots=False, eq=False)
@@ -33,18 +36,19 @@ class Scene:
         pts_seconds: Its time.
         flow: To the frame before; None on the first frame and after a cut.
         eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel at an eighth of the texture's size.
-        keyframe: The keyframe in use, if any.
+        cache: What is carried from keyframes.
         trust: Confidence from which carried relevance is believed.
-        anchors: Indices of the frames that generation was asked for and whose results are, or may come, into use.
+        meanings: For each phrase that a model was asked about, `[h', w']` in [0, 1], how well places fit it on the
+            frame of the embedding in use; empty before the first embedding.
     """
 
     pictures: Pictures
     pts_seconds: float
     flow: Flow | None
     eighth_motion: FloatArray
-    keyframe: KeyframeInUse | None
+    cache: TemporalCache
     trust: float
-    anchors: frozenset[int]
+    meanings: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,18 +65,32 @@ class Scene:
     @cached_property
     def trusted(self) -> Mask:
         """`[h, w]`: where what the keyframe knew can be carried here."""
-        if self.keyframe is None:
+        flow = self.cache.keyframe_flow
+        if flow is None:
             return np.zeros(self.shape, bool)
-        confidence = cv2.resize(self.keyframe.flow.confidence, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
+        confidence = cv2.resize(flow.confidence, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
         trusted: Mask = confidence.reshape(self.shape) >= self.trust
         return trusted
 
     def word_map(self, word: str) -> FloatArray:
         """`[h, w]` in [0, 1]: where the keyframe read the word, carried to this frame."""
-        if self.keyframe is None:
+        text = self.cache.text
+        if text is None:
             return np.zeros(self.shape, np.float32)
-        mask = word_mask(self.keyframe.result.text_regions, word, self.shape)
-        return carry(mask, self.keyframe.flow, outside=0.0)
+        mask = word_mask(text.value.regions, word, self.shape)
+        return carry(mask, text.flow, outside=0.0)
+
+    def meaning(self, phrase: str) -> FloatArray:
+        """`[h, w]` in [0, 1]: how well places fit a phrase, carried to this frame; fades where carrying lost track."""
+        embedding = self.cache.embedding
+        found = self.meanings.get(phrase)
+        if embedding is None or found is None:
+            return np.zeros(self.shape, np.float32)
+        confidence = cv2.resize(embedding.flow.confidence, found.shape[::-1], interpolation=cv2.INTER_AREA)
+        carried = carry(found, embedding.flow, outside=0.0)
+        carried *= np.minimum(confidence.reshape(found.shape) / max(self.trust, 1e-6), 1.0)
+        resized: FloatArray = cv2.resize(carried, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
+        return resized
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,21 +131,40 @@ class TextScorer:
         computed = text_relevance(self._query, Senses(scene.pictures.quarter, motion, scene.word_map))
         if not self._carryable:
             return Answer(computed, nothing)
-        base = self._base(scene, computed)
-        if base is None or scene.keyframe is None:
+        base, flow = self._base(scene, computed), scene.cache.keyframe_flow
+        if base is None or flow is None:
             return Answer(computed, nothing)
-        carried = carry(base, scene.keyframe.flow, outside=0.0)
+        carried = carry(base, flow, outside=0.0)
         return Answer(np.where(scene.trusted, carried, computed), scene.trusted)
 
     def _base(self, scene: Scene, computed: FloatArray) -> FloatArray | None:
         """What this query found on the keyframe in use, if that was an earlier frame."""
-        index = scene.pictures.frame.index
-        in_use = scene.keyframe.result.index if scene.keyframe is not None else None
+        index, anchors = scene.pictures.frame.index, scene.cache.anchors
+        in_use = scene.cache.keyframe_index
         base = self._known.get(in_use) if in_use is not None and in_use != index else None
-        self._known = {key: value for key, value in self._known.items() if key in scene.anchors}
-        if index in scene.anchors:
+        self._known = {key: value for key, value in self._known.items() if key in anchors}
+        if index in anchors:
             self._known[index] = computed
         return base
+
+
+class MeaningScorer:
+    """A text through a model that knows the words, on keyframes, carried between them.
+
+    Places, motion and quoted words are not the model's business: they narrow what it finds, on every frame.
+    """
+
+    def __init__(self, query: TextQuery) -> None:
+        self._query = query
+
+    def score(self, scene: Scene) -> Answer:
+        motion = scene.motion if self._query.needs_motion else None
+        meaning = scene.meaning(self._query.phrase)
+        relevance = text_relevance(self._query, Senses(scene.pictures.quarter, motion, scene.word_map, meaning))
+        relevance[relevance < LEAST_MEANING] = 0.0
+        embedding = scene.cache.embedding
+        carried = embedding is not None and embedding.index != scene.pictures.frame.index
+        return Answer(relevance, np.full(scene.shape, carried))
 
 
 class RegionScorer:
@@ -181,16 +218,20 @@ class ExampleScorer:
 
     def score(self, scene: Scene) -> Answer:
         picture = scene.pictures.quarter
-        if self._model is None or scene.pictures.frame.index in scene.anchors:
+        if self._model is None or scene.pictures.frame.index in scene.cache.anchors:
             self._model = ColourModel.from_example(self._query.rgb, picture)
         return Answer(self._model.posterior(picture), np.zeros(scene.shape, bool))
 
 
-_SCORERS: dict[type, Callable[..., QueryScorer]] = {
-    TextQuery: TextScorer,
-    RegionQuery: RegionScorer,
-    ExampleQuery: ExampleScorer,
-}
+def make_scorer(query: Query, phrases: Collection[str]) -> QueryScorer:
+    """What answers a query; `phrases` are those that a model is asked about."""
+    match query:
+        case TextQuery():
+            return MeaningScorer(query) if query.phrase in phrases else TextScorer(query)
+        case RegionQuery():
+            return RegionScorer(query)
+        case ExampleQuery():
+            return ExampleScorer(query)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,10 +257,11 @@ class Asking:
     Args:
         queries: What is asked; may be empty.
         cells_hw: Rows and columns of the grid.
+        phrases: Those of the queries that a model is asked about.
     """
 
-    def __init__(self, queries: Sequence[Query], cells_hw: tuple[int, int]) -> None:
-        self._scorers = [_SCORERS[type(query)](query) for query in queries]
+    def __init__(self, queries: Sequence[Query], cells_hw: tuple[int, int], phrases: Collection[str] = ()) -> None:
+        self._scorers = [make_scorer(query, phrases) for query in queries]
         self._cells_hw = cells_hw
 
     def ask(self, scene: Scene) -> Asked:

@@ -249,24 +249,49 @@ def modified(shade: Shade, modifier: str) -> Shade:
     return replace(shade, lightness=(max(low, focal - 0.18), high + 0.2), saturation=(purest, most * 1.6))
 
 
-def understand(words: Sequence[str]) -> tuple[tuple[Term, ...], tuple[str, ...]]:
-    """Terms and unknown words of a query's words, each once, in order.
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What the lexicon makes of a query's words.
+
+    Args:
+        terms: Known words, each once, in order.
+        unknown: Words that are neither known nor stop words, each once, in order.
+        phrase: What the thing itself is called: the words without those for places, motion and writing, and without
+            stop words at either end. "find the red car on the left" is about a "red car".
+    """
+
+    terms: tuple[Term, ...]
+    unknown: tuple[str, ...]
+    phrase: str
+
+
+def understand(words: Sequence[str]) -> Understood:
+    """Sorts a query's words.
 
     Args:
         words: Lower-case words without punctuation.
     """
     terms: dict[Term, None] = {}
     unknown: dict[str, None] = {}
+    phrase: list[str] = []
     at = 0
     while at < len(words):
         colour, taken = _colour_at(words, at)
         term = colour or _single(words[at])
+        taken = max(taken, 1)
         if term is not None:
             terms[term] = None
         elif words[at] not in STOP_WORDS:
             unknown[words[at]] = None
-        at += max(taken, 1)
-    return tuple(terms), tuple(unknown)
+        if term is None or isinstance(term, ColourTerm | LightTerm):
+            phrase += words[at : at + taken]
+        at += taken
+    return Understood(tuple(terms), tuple(unknown), " ".join(_without_stop_words_at_the_ends(phrase)))
+
+
+def _without_stop_words_at_the_ends(words: list[str]) -> list[str]:
+    telling = [at for at, word in enumerate(words) if word not in STOP_WORDS]
+    return words[telling[0] : telling[-1] + 1] if telling else []
 
 
 def _colour_at(words: Sequence[str], at: int) -> tuple[ColourTerm | None, int]:

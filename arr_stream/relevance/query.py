@@ -48,11 +48,13 @@ class TextQuery:
         text: As given.
         terms: What was understood. Without any the query is valid and scores nothing.
         unknown_words: What was not, each once, in order.
+        phrase: What the thing itself is called, for a model that understands more than the lexicon; may be empty.
     """
 
     text: str
     terms: tuple[Term, ...]
     unknown_words: tuple[str, ...]
+    phrase: str = ""
 
     @property
     def label(self) -> str:
@@ -75,7 +77,7 @@ class TextQuery:
         return any(isinstance(term, MotionTerm) for term in self.terms)
 
     def notice(self) -> str | None:
-        """One line about what was not understood, None if all was."""
+        """One line about what the lexicon does not understand, None if it understands all."""
         if not self.unknown_words and self.terms:
             return None
         effect = "" if self.terms else ", so it scores nothing"
@@ -85,7 +87,7 @@ class TextQuery:
         them = "it" if len(self.unknown_words) == 1 else "them"
         return (
             f"query {self.label!r}: the lexicon does not know {named}{effect}; "
-            f"CLIP would understand {them} (later, as arr-stream[clip]); docs/queries.md lists the words"
+            f"CLIP may understand {them}: give --clip-model; docs/queries.md lists the words"
         )
 
 
@@ -203,10 +205,9 @@ def parse_text(text: str) -> TextQuery:
         return " "
 
     rest = unicodedata.normalize("NFKC", _QUOTED.sub(take, text)).casefold()
-    terms, unknown = understand(_WORD.findall(rest))
-    if quoted:
-        terms = tuple(term for term in terms if term != WordTerm(""))
-    return TextQuery(text, (*terms, *quoted), unknown)
+    understood = understand(_WORD.findall(rest))
+    terms = tuple(term for term in understood.terms if not (quoted and term == WordTerm("")))
+    return TextQuery(text, (*terms, *quoted), understood.unknown, understood.phrase)
 
 
 def parse_region(text: str, at_seconds: float = 0.0) -> RegionQuery:

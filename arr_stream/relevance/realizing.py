@@ -13,8 +13,18 @@ from arr_stream.relevance.asking import Asked
 from arr_stream.relevance.attending import Allocation, allocate_tokens
 from arr_stream.relevance.balancing import balance_tensions
 from arr_stream.relevance.knowing import SCORED_CHANNELS, Sample
-from arr_stream.selection.cascade import Regions, best_of_region, candidates, regions_of_cells
-from arr_stream.selection.strategies import CANONICAL_SHARE, choose_by_region, split_regions
+from arr_stream.selection.atlas import region_importance
+from arr_stream.selection.cascade import (
+    Regions,
+    best_of_region,
+    candidates,
+    mean_of_region,
+    regions_of_cells,
+    scored_most,
+)
+from arr_stream.selection.division import divide
+from arr_stream.selection.quotas import CANONICAL_EACH
+from arr_stream.selection.strategies import choose_by_region, choose_hybrid
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
@@ -64,35 +74,99 @@ def realize_relevance(
         skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
     """
     cascade = settings.cascade == "on" or (settings.cascade == "auto" and grid.cells > CASCADE_FROM_CELLS)
-    regions = _regions(texture, settings, tokens) if cascade or settings.strategy != "topk" else None
     relevance = asked.combined.ravel()
     table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
-    answered = float(relevance.max(initial=0.0))
+    saliency = table[:, _SALIENCY].cpu().numpy()
+    regions = None
+    if cascade or settings.strategy != "topk":
+        regions = _regions(texture, settings, tokens, relevance, saliency)
     if cascade and regions is not None:
-        # At its centroid a region shows what it is made of, but not a small thing inside it that the query wants.
-        asked_of_region = best_of_region(relevance, regions)
-        region_score, _ = _score(table, asked_of_region, regions.seat, answered)
-        edge_distance = table[:, _EDGE_DISTANCE].cpu().numpy()
-        scored = candidates(regions, region_score, relevance, edge_distance, keep=settings.cascade_keep, tokens=tokens)
-        score = (region_score * 0.5)[regions.member]
-        score[scored], by_scorer = _score(table, relevance[scored], scored, answered)
+        scores = score_cascaded(table, relevance, regions, tokens=tokens, skip=skip)
     else:
-        scored = np.arange(grid.cells, dtype=np.int32)
-        score, by_scorer = _score(table, relevance, None, answered)
-    score = score.reshape(grid.rows, grid.columns)
-    if settings.strategy == "topk" or regions is None:
-        chosen = _choose_topk(score, scored, settings, tokens, skip)
+        scores = score_all(table, relevance)
+    score = scores.score.reshape(grid.rows, grid.columns)
+    coarse_most = int(settings.context_share * tokens) if settings.levels else 0
+    eligible = np.ones(score.shape, bool) if skip is None else ~skip
+    if settings.strategy != "topk" and regions is not None:
+        importance = region_importance(regions, relevance, saliency)
+        if settings.strategy == "hybrid":
+            chosen = choose_hybrid(score, regions, importance, tokens, eligible, coarse_most=coarse_most)
+        else:
+            chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
     else:
-        chosen = _choose_by_region(score, regions, asked, table, settings, tokens, skip)
-    scorer = _reasons(chosen, scored, by_scorer, grid)
-    return Realized(chosen, score, scorer, len(scored))
+        scored = np.zeros(grid.cells, bool)
+        scored[scores.cells] = True
+        chosen = allocate_tokens(score, eligible & scored.reshape(score.shape), tokens, coarse_most)
+    return Realized(chosen, score, _reasons(chosen, scores, grid), scores.count)
 
 
-def _regions(texture: Texture, settings: SelectionSettings, tokens: int) -> Regions:
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Scores of a frame's cells.
+
+    Args:
+        score: `[cells]`; a cell that was passed over has half of its region's.
+        cells: Ascending indices of those scored one by one.
+        by_scorer: `[3, len(cells)]` what their scores are made of.
+        count: Cells looked at, and regions.
+    """
+
+    score: FloatArray
+    cells: IntArray
+    by_scorer: FloatArray
+    count: int
+
+
+def score_all(table: torch.Tensor, relevance: FloatArray) -> Scores:
+    """Every cell's score, from `[cells, len(SCORED_CHANNELS)]` channels and `[cells]` relevance."""
+    score, by_scorer = _score(table, relevance, None, float(relevance.max(initial=0.0)))
+    return Scores(score, np.arange(len(score), dtype=np.int32), by_scorer, len(score))
+
+
+def score_cascaded(
+    table: torch.Tensor,
+    relevance: FloatArray,
+    regions: Regions,
+    *,
+    tokens: int,
+    skip: npt.NDArray[np.bool_] | None = None,
+) -> Scores:
+    """Scores of the regions, then of the cells that are worth it.
+
+    Args:
+        table: `[cells, len(SCORED_CHANNELS)]`.
+        relevance: `[cells]`.
+        regions: The regions.
+        tokens: Cells to be chosen in the end.
+        skip: Cells, of any shape, that cannot be chosen.
+    """
+    answered = float(relevance.max(initial=0.0))
+    # A region's means show what it is made of, but not a small thing inside it that the query wants.
+    region_score, _ = _score(mean_of_region(table, regions), best_of_region(relevance, regions), None, answered)
+    cells = candidates(
+        regions,
+        region_score,
+        relevance,
+        table[:, _EDGE_DISTANCE].cpu().numpy(),
+        tokens=tokens,
+        most=scored_most(len(relevance), len(regions.ids), tokens),
+        skip=None if skip is None else skip.ravel(),
+    )
+    score = (region_score * 0.5)[regions.member]
+    score[cells], by_scorer = _score(table, relevance[cells], cells, answered)
+    return Scores(score, cells, by_scorer, min(len(score), len(cells) + len(regions.ids)))
+
+
+def _regions(
+    texture: Texture, settings: SelectionSettings, tokens: int, relevance: FloatArray, saliency: FloatArray
+) -> Regions:
     cluster_of_cell = texture.mip(CELL_LEVEL, [_CLUSTER])[0].cpu().numpy().astype(np.int32)
-    if settings.strategy == "canonical":
-        cluster_of_cell = split_regions(cluster_of_cell, max(1, tokens // CANONICAL_SHARE))
-    return regions_of_cells(cluster_of_cell)
+    regions = regions_of_cells(cluster_of_cell)
+    if settings.strategy != "canonical":
+        return regions
+    importance = region_importance(regions, relevance, saliency)
+    labels = regions.member.reshape(cluster_of_cell.shape)
+    return regions_of_cells(divide(labels, importance, max(1, tokens // CANONICAL_EACH), CANONICAL_EACH))
 
 
 def _score(
@@ -105,44 +179,10 @@ def _score(
     return balance.score.cpu().numpy(), balance.by_scorer.cpu().numpy()
 
 
-def _choose_topk(
-    score: FloatArray,
-    scored: IntArray,
-    settings: SelectionSettings,
-    tokens: int,
-    skip: npt.NDArray[np.bool_] | None,
-) -> Allocation:
-    eligible = np.zeros(score.shape, bool)
-    eligible.ravel()[scored] = True
-    if skip is not None:
-        eligible &= ~skip
-    coarse_most = int(settings.context_share * tokens) if settings.levels else 0
-    return allocate_tokens(score, eligible, tokens, coarse_most)
-
-
-def _choose_by_region(
-    score: FloatArray,
-    regions: Regions,
-    asked: Asked,
-    table: torch.Tensor,
-    settings: SelectionSettings,
-    tokens: int,
-    skip: npt.NDArray[np.bool_] | None,
-) -> Allocation:
-    saliency = table[:, _SALIENCY].cpu().numpy()
-    mean_saliency = np.bincount(regions.member, saliency) / regions.sizes
-    importance = 0.6 * best_of_region(asked.combined.ravel(), regions) + 0.4 * mean_saliency
-    chosen = choose_by_region(settings.strategy, score, regions, importance.astype(np.float32), tokens)
-    if skip is None:
-        return chosen
-    keep = ~skip[chosen.rows, chosen.columns]
-    return Allocation(chosen.rows[keep], chosen.columns[keep], chosen.level[keep], chosen.score[keep])
-
-
-def _reasons(chosen: Allocation, scored: IntArray, by_scorer: FloatArray, grid: Grid) -> IntArray:
+def _reasons(chosen: Allocation, scores: Scores, grid: Grid) -> IntArray:
     """Which way of knowing spoke loudest for each chosen cell."""
     loudest = np.full(grid.cells, SCORERS.index("coverage"), np.int32)
-    loudest[scored] = by_scorer.argmax(axis=0)
+    loudest[scores.cells] = scores.by_scorer.argmax(axis=0)
     reasons: IntArray = loudest[chosen.rows * grid.columns + chosen.columns]
     reasons[chosen.level > 0] = SCORERS.index("context")
     return reasons

@@ -7,11 +7,8 @@ maximum within a kind and product across kinds.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
-import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +18,9 @@ import numpy.typing as npt
 
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm, MotionTerm, Place, PlaceTerm, Shade, Term
 from arr_stream.relevance.query import TextQuery
-from arr_stream.types import ByteArray, FloatArray, IntArray, TextRegion
+from arr_stream.relevance.words import word_mask as word_mask
+from arr_stream.relevance.words import word_similarity as word_similarity
+from arr_stream.types import ByteArray, FloatArray, IntArray
 
 HUE_SOFT_DEGREES = 8.0
 SATURATION_SOFT = 0.25
@@ -33,8 +32,6 @@ BRIGHT_LUMA = (0.60, 0.85)
 DARK_LUMA = (0.15, 0.40)
 MOVING = (0.08, 0.35)
 """Motion at which a place begins to count as moving, and at which it surely does."""
-WORD_RATIO = 0.8
-"""Least similarity at which a misread word still counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +48,15 @@ class Senses:
     rgb: ByteArray
     motion: FloatArray | None = None
     word_map: Callable[[str], FloatArray] | None = None
+    meaning: FloatArray | None = None
 
     def __post_init__(self) -> None:
         if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8:
             raise ValueError(f"rgb must be uint8 [h, w, 3], got {self.rgb.dtype} {list(self.rgb.shape)}")
         if self.motion is not None and self.motion.shape != self.hw:
             raise ValueError(f"motion is {list(self.motion.shape)} where rgb is {list(self.hw)}")
+        if self.meaning is not None and self.meaning.shape != self.hw:
+            raise ValueError(f"meaning is {list(self.meaning.shape)} where rgb is {list(self.hw)}")
 
     @property
     def hw(self) -> tuple[int, int]:
@@ -86,10 +86,10 @@ def text_relevance(query: TextQuery, senses: Senses) -> FloatArray:
     Raises:
         ValueError: The query needs motion or words, and the senses lack them.
     """
-    if not query.terms:
+    if not query.terms and senses.meaning is None:
         return np.zeros(senses.hw, np.float32)
     kinds = [
-        _seen(query.terms, senses),
+        _seen(query.terms, senses) if senses.meaning is None else senses.meaning,
         _moved(query.terms, senses),
         _placed(query.terms, senses.hw),
         _read(query, senses),
@@ -116,49 +116,6 @@ def compile_colours(terms: Iterable[Term]) -> ColourTable:
     Tables are kept, so that asking again costs nothing.
     """
     return _compiled(tuple(term for term in terms if isinstance(term, ColourTerm | LightTerm)))
-
-
-def word_mask(regions: Iterable[TextRegion], word: str, hw: tuple[int, int]) -> FloatArray:
-    """`[h, w]` float32: where a word is written, 1 where it was read exactly, down to `WORD_RATIO` where nearly.
-
-    A region counts as a whole, even where the word is only a part of its line. An empty word stands for anything
-    written, recognised or not.
-    """
-    mask = np.zeros(hw, np.float32)
-    for region in regions:
-        strength = 1.0 if not word.strip() else word_similarity(region.text or "", word)
-        if strength < WORD_RATIO:
-            continue
-        corners = np.asarray(region.polygon_xy, np.float64) * (hw[1], hw[0]) - 0.5
-        drawn = np.zeros(hw, np.uint8)
-        cv2.fillPoly(drawn, [np.rint(corners * 16).astype(np.int32)], 1, lineType=cv2.LINE_8, shift=4)
-        np.maximum(mask, drawn * np.float32(strength), out=mask)
-    return mask
-
-
-def word_similarity(line: str, word: str) -> float:
-    """How surely a recognised line holds a word (or several), in [0, 1]; 1 for a verbatim one, whatever the case.
-
-    Words of up to three letters must stand alone and be read without error, as every "supper" would else hold "up".
-    For others similarity is difflib's ratio over runs of as many words as were asked for: one misread letter in five.
-    """
-    wanted, found = _folded(word), _folded(line)
-    if not wanted or not found:
-        return 0.0
-    tokens, asked = found.split(), len(wanted.split())
-    runs = [" ".join(tokens[at : at + asked]) for at in range(max(len(tokens) - asked, 0) + 1)]
-    if len(wanted) <= 3:
-        return float(wanted in runs)
-    if wanted.replace(" ", "") in found.replace(" ", ""):
-        return 1.0
-    return max(difflib.SequenceMatcher(None, wanted, run, autojunk=False).ratio() for run in runs)
-
-
-def _folded(text: str) -> str:
-    """Lower case without accents and punctuation, blanks made single."""
-    plain = unicodedata.normalize("NFKD", text.casefold())
-    kept = "".join(char for char in plain if not unicodedata.combining(char))
-    return " ".join(re.findall(r"[^\W_]+", kept))
 
 
 def _seen(terms: tuple[Term, ...], senses: Senses) -> FloatArray | None:

@@ -1,8 +1,9 @@
-"""Four ways to spend the same tokens on the same scores.
+"""Ways to spend the same tokens on the same scores.
 
-`topk` takes the best cells wherever they are. The other three go by region: `proportional` shares the tokens out by
-importance, `canonical` gives 91 regions three tokens each, so that every frame has the same shape, and `tiers` shows
-every region, the important ones in detail.
+`topk` takes the best cells wherever they are (`relevance.attending`). The others look at regions: `proportional` shares
+the tokens out by importance, `canonical` gives 91 regions three tokens each, so that every frame has the same shape,
+`tiers` shows every region, the important ones in detail, and `hybrid` gives the regions that matter a share of the
+tokens and leaves the others to `topk`. With one region a cell, all of them are `topk`.
 """
 
 from __future__ import annotations
@@ -12,47 +13,15 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.relevance.attending import Allocation
+from arr_stream.relevance.attending import Allocation, allocate_tokens
+from arr_stream.selection.atlas import HYBRID_GRID_SHARE, HYBRID_IMPORTANCE
 from arr_stream.selection.cascade import Regions
+from arr_stream.selection.quotas import canonical_quota, proportional_quota, tiers_quota
 from arr_stream.types import FloatArray, IntArray
 
-CANONICAL_SHARE = 3
-"""Tokens of each canonical region: 91 regions of 3 make 273."""
+Mask = npt.NDArray[np.bool_]
 
-TIERS = ((0.2, 15), (0.5, 5), (1.0, 1))
-"""(share of regions by rank, tokens each): the first fifth 15, the next three tenths 5, the rest 1."""
-
-
-def proportional_quota(regions: Regions, importance: FloatArray, tokens: int) -> IntArray:
-    """Tokens by importance times size, no region above its cells; what is left over goes by largest remainder."""
-    return _share_out(importance * regions.sizes, regions.sizes, tokens)
-
-
-def tiers_quota(regions: Regions, importance: FloatArray, tokens: int) -> IntArray:
-    """15, 5 or 1 tokens by rank of importance, scaled to the budget; every region is shown while tokens last."""
-    order = np.argsort(-importance, kind="stable")
-    rank = np.empty(len(order))
-    rank[order] = (np.arange(len(order)) + 1) / len(order)
-    wanted = np.select([rank <= share for share, _ in TIERS], [each for _, each in TIERS]).astype(np.float64)
-    quota = np.zeros(len(order), np.int32)
-    quota[order[:tokens]] = 1
-    return quota + _share_out(wanted, regions.sizes - quota, tokens - int(quota.sum()))
-
-
-def canonical_quota(regions: Regions, importance: FloatArray, tokens: int) -> IntArray:
-    """Three tokens a region, most important first; what small regions cannot use goes to the rest by importance."""
-    order = np.argsort(-importance, kind="stable")
-    quota = np.zeros(len(order), np.int32)
-    quota[order[: max(1, tokens // CANONICAL_SHARE)]] = CANONICAL_SHARE
-    quota = np.minimum(quota, regions.sizes).astype(np.int32)
-    left = tokens - int(quota.sum())
-    if left < 0:
-        quota[order[0]] += left
-        left = 0
-    return quota + _share_out(importance * regions.sizes, regions.sizes - quota, left)
-
-
-QUOTAS: dict[str, Callable[[Regions, FloatArray, int], IntArray]] = {
+QUOTAS: dict[str, Callable[[IntArray, FloatArray, int], IntArray]] = {
     "proportional": proportional_quota,
     "canonical": canonical_quota,
     "tiers": tiers_quota,
@@ -60,7 +29,12 @@ QUOTAS: dict[str, Callable[[Regions, FloatArray, int], IntArray]] = {
 
 
 def choose_by_region(
-    strategy: str, score: FloatArray, regions: Regions, importance: FloatArray, tokens: int
+    strategy: str,
+    score: FloatArray,
+    regions: Regions,
+    importance: FloatArray,
+    tokens: int,
+    eligible: Mask | None = None,
 ) -> Allocation:
     """The best cells of each region up to its quota.
 
@@ -69,55 +43,68 @@ def choose_by_region(
         score: `[gh, gw]` in [0, 1].
         regions: The frame's regions.
         importance: `[n]` of each region, at least 0.
-        tokens: Cells to choose.
+        tokens: Cells to choose; fewer come back only where fewer are eligible.
+        eligible: `[gh, gw]`, which cells may be chosen; all by default.
     """
-    quota = QUOTAS[strategy](regions, importance, tokens)
-    flat = score.ravel()
-    order = np.lexsort((-flat, regions.member))
-    start = np.concatenate([[0], np.cumsum(regions.sizes)[:-1]])
-    rank = np.arange(len(order)) - start[regions.member[order]]
-    chosen = order[rank < quota[regions.member[order]]]
-    chosen = chosen[np.argsort(-flat[chosen], kind="stable")].astype(np.int32)
-    columns = score.shape[1]
-    return Allocation(chosen // columns, chosen % columns, np.zeros_like(chosen), flat[chosen])
+    sizes = regions.sizes
+    if eligible is not None:
+        sizes = np.bincount(regions.member[eligible.ravel()], minlength=len(sizes)).astype(np.int32)
+    quota = QUOTAS[strategy](sizes, importance, tokens)
+    return _allocated(score, _best_of_each(score, regions, quota, eligible))
 
 
-def split_regions(cluster_of_cell: IntArray, count: int) -> IntArray:
-    """Halve the largest regions along their longer side until there are `count` (or one a cell).
+def choose_hybrid(
+    score: FloatArray,
+    regions: Regions,
+    importance: FloatArray,
+    tokens: int,
+    eligible: Mask,
+    *,
+    importance_share: float = HYBRID_IMPORTANCE,
+    grid_share: float = HYBRID_GRID_SHARE,
+    coarse_most: int = 0,
+) -> Allocation:
+    """The regions that matter first, then the best of all other cells, some of them coarse.
 
     Args:
-        cluster_of_cell: `[gh, gw]` ids.
-        count: Regions wanted at least.
-
-    Returns:
-        `[gh, gw]` ids; regions that were halved get new ones.
+        score, regions, importance, tokens: As above.
+        eligible: `[gh, gw]`, which cells may be chosen fine.
+        importance_share: Regions with at least this share of the highest importance matter.
+        grid_share: Share of the tokens for the grid; more where what matters has too few cells.
+        coarse_most: Most coarse cells, a part of the grid's share.
     """
-    labels = np.unique(cluster_of_cell, return_inverse=True)[1].reshape(cluster_of_cell.shape).astype(np.int32)
-    sizes = np.bincount(labels.ravel()).tolist()
-    target = min(count, labels.size)
-    while len(sizes) < target:
-        largest = int(np.argmax(sizes))
-        rows, columns = np.nonzero(labels == largest)
-        along = rows if np.ptp(rows) > np.ptp(columns) else columns
-        half = np.argsort(along, kind="stable")[len(along) // 2 :]
-        labels[rows[half], columns[half]] = len(sizes)
-        sizes[largest] -= len(half)
-        sizes.append(len(half))
-    return labels
+    matters = importance >= importance_share * float(importance.max())
+    inside = eligible & matters[regions.member].reshape(score.shape)
+    chosen = choose_by_region("proportional", score, regions, importance, tokens - round(grid_share * tokens), inside)
+    rest = eligible.copy()
+    rest[chosen.rows, chosen.columns] = False
+    left = score.copy()
+    left[chosen.rows, chosen.columns] = 0
+    elsewhere = allocate_tokens(left, rest, tokens - len(chosen), coarse_most)
+    both = [
+        np.concatenate([getattr(chosen, name), getattr(elsewhere, name)])
+        for name in ("rows", "columns", "level", "score")
+    ]
+    best_first = np.argsort(-both[3], kind="stable")
+    return Allocation(*(values[best_first] for values in both))
 
 
-def _share_out(weight: npt.NDArray[np.floating], most: IntArray, tokens: int) -> IntArray:
-    """Whole tokens in proportion to `weight`, none above `most`, by largest remainder; ties go to the first."""
-    quota = np.zeros(len(weight), np.int32)
-    weight = np.maximum(np.asarray(weight, np.float64), 1e-12)
-    left = min(tokens, int(most.sum()))
-    while left > 0:
-        open_ = quota < most
-        ideal = np.where(open_, weight, 0) / weight[open_].sum() * left
-        whole = np.minimum(np.floor(ideal), most - quota).astype(np.int32)
-        if not whole.any():
-            remainder = np.argsort(-np.where(open_, ideal, -1), kind="stable")[:left]
-            whole[remainder[open_[remainder]]] = 1
-        quota += whole
-        left -= int(whole.sum())
-    return quota
+def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible: Mask | None) -> IntArray:
+    """Flat cells, the best `quota` of each region, in no particular order."""
+    flat = score.ravel()
+    cells = np.arange(flat.size) if eligible is None else np.flatnonzero(eligible.ravel())
+    member = regions.member[cells]
+    order = np.lexsort((-flat[cells], member))
+    sizes = np.bincount(member, minlength=len(quota))
+    start = np.cumsum(sizes) - sizes
+    sorted_member = member[order]
+    rank = np.arange(len(order)) - start[sorted_member]
+    chosen: IntArray = cells[order[rank < quota[sorted_member]]].astype(np.int32)
+    return chosen
+
+
+def _allocated(score: FloatArray, cells: IntArray) -> Allocation:
+    flat = score.ravel()
+    cells = cells[np.lexsort((cells, -flat[cells]))]
+    columns = np.int32(score.shape[1])
+    return Allocation(cells // columns, cells % columns, np.zeros_like(cells), flat[cells])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from arr_stream.keyframes.base import PARTS, KeyframePart, PartName, TextFinding
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow
-from arr_stream.types import FloatArray, Grid, KeyframeResult
+from arr_stream.types import Clusters, Embedding, FloatArray, Grid
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
 """Channels 34 to 39, in order; kept as one `[h, w, 6]` array at an eighth of the texture's size."""
@@ -17,16 +20,23 @@ FIXATION_DECAY = 0.9
 GAZE_HALF_LIFE_SECONDS = 0.5
 
 
-@dataclass(slots=True)
-class KeyframeInUse:
-    """A keyframe's result and the way back to it.
+Value = TypeVar("Value", Clusters, Embedding, TextFinding)
+
+
+@dataclass(frozen=True, slots=True)
+class InUse(Generic[Value]):
+    """A part of a keyframe and the way back to it.
 
     Args:
-        result: What generation found on frame `result.index`.
+        value: What generation found on frame `index`.
+        index: That frame.
+        backend: Name of what made it.
         flow: From the present frame back to that frame, at an eighth of the texture's size.
     """
 
-    result: KeyframeResult
+    value: Value
+    index: int
+    backend: str
     flow: Flow
 
 
@@ -34,14 +44,20 @@ class KeyframeInUse:
 class TemporalCache:
     """State of one stream at one frame size.
 
+    Each part of a keyframe is carried from the frame it was made from, so parts of different keyframes stand side by
+    side until the late ones arrive.
+
     Args:
         grid: The cells; a changed size needs a new cache.
     """
 
     grid: Grid
-    keyframe: KeyframeInUse | None = None
     history: FloatArray = field(init=False)
-    _requests: dict[int, Flow] = field(default_factory=dict)
+    embedding_channels: FloatArray | None = None
+    """`[16, 2*gh, 2*gw]`, channels 18 to 33 on the frame of the embedding in use."""
+    _parts: dict[PartName, KeyframePart] = field(default_factory=dict)
+    _pending: dict[int, set[PartName]] = field(default_factory=dict)
+    _flows: dict[int, Flow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         height, width = self.reduced_hw(8)
@@ -53,50 +69,90 @@ class TemporalCache:
 
     def advance(self, flow: Flow) -> None:
         """Move everything to the present frame: `flow` goes from it to the frame before."""
-        if self.keyframe is not None:
-            self.keyframe.flow = compose(self.keyframe.flow, flow)
-        for index, since in self._requests.items():
-            self._requests[index] = compose(since, flow)
+        for index, since in self._flows.items():
+            self._flows[index] = compose(since, flow)
         self.history = carry(self.history, flow, outside=0.0)
 
     def forget(self) -> None:
         """After a cut nothing that was carried holds any more."""
-        self.keyframe = None
-        self._requests.clear()
+        self._parts.clear()
+        self._pending.clear()
+        self._flows.clear()
+        self.embedding_channels = None
         self.history[:] = 0
 
-    def requested(self, index: int) -> None:
-        """Generation was asked for on the present frame."""
-        self._requests[index] = Flow.still(self.reduced_hw(8))
+    def requested(self, index: int, parts: Collection[PartName]) -> None:
+        """Generation of some parts was asked for on the present frame."""
+        self._pending[index] = set(parts)
+        self._flows[index] = Flow.still(self.reduced_hw(8))
 
-    def adopt(self, result: KeyframeResult) -> bool:
-        """Use a result from now on, carried to the present; False when it belongs to a scene that is gone."""
-        flow = self._requests.pop(result.index, None)
-        if flow is None:
+    def adopt(self, part: KeyframePart) -> bool:
+        """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
+        if part.part not in self._pending.get(part.index, ()):
             return False
-        self.keyframe = KeyframeInUse(result, flow)
+        self._parts[part.part] = part
+        if part.part == "embedding":
+            self.embedding_channels = None
+        self.dropped(part.index, (part.part,))
         return True
 
-    def dropped(self, index: int) -> None:
-        """The request for frame `index` came to nothing."""
-        self._requests.pop(index, None)
+    def dropped(self, index: int, parts: Collection[PartName]) -> None:
+        """There is nothing to wait for any more of some parts of frame `index`."""
+        waiting = self._pending.get(index, set())
+        waiting.difference_update(parts)
+        if not waiting:
+            self._pending.pop(index, None)
+        in_use = {part.index for part in self._parts.values()}
+        self._flows = {at: flow for at, flow in self._flows.items() if at in self._pending or at in in_use}
+
+    def pending(self, part: PartName) -> bool:
+        """A part has been asked for and has not arrived."""
+        return any(part in waiting for waiting in self._pending.values())
 
     @property
-    def pending(self) -> bool:
-        return bool(self._requests)
+    def clusters(self) -> InUse[Clusters] | None:
+        return self._in_use("clusters", Clusters)
+
+    @property
+    def embedding(self) -> InUse[Embedding] | None:
+        return self._in_use("embedding", Embedding)
+
+    @property
+    def text(self) -> InUse[TextFinding] | None:
+        return self._in_use("text", TextFinding)
+
+    def _in_use(self, part: PartName, kind: type[Value]) -> InUse[Value] | None:
+        held = self._parts.get(part)
+        if held is None or not isinstance(held.value, kind):
+            return None
+        return InUse(held.value, held.index, held.backend, self._flows[held.index])
+
+    @property
+    def origins(self) -> dict[str, tuple[int, str]]:
+        """For each part in use, the keyframe it came from and what made it."""
+        return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
+
+    @property
+    def keyframe_index(self) -> int | None:
+        """The newest frame of which a part is in use."""
+        return max((part.index for part in self._parts.values()), default=None)
+
+    @property
+    def keyframe_flow(self) -> Flow | None:
+        """The way back to that frame."""
+        index = self.keyframe_index
+        return None if index is None else self._flows[index]
 
     @property
     def anchors(self) -> frozenset[int]:
-        """Frames that generation was asked for and whose results are, or may come, into use."""
-        in_use = () if self.keyframe is None else (self.keyframe.result.index,)
-        return frozenset((*self._requests, *in_use))
+        """Frames that generation was asked for and whose parts are, or may come, into use."""
+        return frozenset(self._flows)
 
     @property
     def confidence(self) -> FloatArray:
-        """`[H/8, W/8]` trust in what is carried from the keyframe; 0 before the first one."""
-        if self.keyframe is None:
-            return np.zeros(self.reduced_hw(8), np.float32)
-        return self.keyframe.flow.confidence
+        """`[H/8, W/8]` trust in what is carried from the newest keyframe; 0 before the first one."""
+        flow = self.keyframe_flow
+        return np.zeros(self.reduced_hw(8), np.float32) if flow is None else flow.confidence
 
     def remember(self, name: str, value: FloatArray) -> None:
         """Set a history channel on the present frame; `value` is `[h, w]` at an eighth of the texture's size."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from arr_stream.motion.carry import carry
-from arr_stream.temporal.cache import HISTORY_CHANNELS, KeyframeInUse, TemporalCache
+from arr_stream.temporal.cache import HISTORY_CHANNELS, TemporalCache
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING
 from arr_stream.texture.pictures import Pictures
@@ -36,9 +36,9 @@ def assemble(pictures: Pictures, visual: VisualChannels, motion: FloatArray, cac
         13: lambda: _plane("cluster", labels()),
         14: lambda: _plane("centroid_distance", centroid_distance(labels())),
         15: lambda: _plane("cluster_size", cluster_size(labels())),
-        16: _text_plane(cache.keyframe, cache.reduced_hw(4)),
+        16: _text_plane(cache),
         17: lambda: _plane("boundary", boundaries(labels())),
-        EMBEDDING.start: _embedding_plane(cache.keyframe, pictures),
+        EMBEDDING.start: _embedding_plane(cache),
     }
     # The history is changed in place by the next frame, so this texture keeps a copy of its own.
     history = torch.from_numpy(cache.history.copy()).permute(2, 0, 1)
@@ -62,12 +62,10 @@ def _position_planes(texture_wh: tuple[int, int]) -> dict[int, Plane]:
 
 def _carrying_labels(cache: TemporalCache) -> Callable[[], IntArray]:
     """Gives cluster ids on this frame when called; one region before the first keyframe."""
-    in_use, shape = cache.keyframe, cache.reduced_hw(4)
+    in_use, shape = cache.clusters, cache.reduced_hw(4)
     if in_use is None:
         return lambda: np.zeros(shape, np.int32)
-    # The keyframe in use moves on with the next frame, so its flow as it is now is held on to.
-    labels, flow = in_use.result.clusters.labels, in_use.flow
-    return lambda: carry(labels, flow, nearest=True)
+    return lambda: carry(in_use.value.labels, in_use.flow, nearest=True)
 
 
 def _once(make: Callable[[], IntArray]) -> Callable[[], IntArray]:
@@ -75,21 +73,21 @@ def _once(make: Callable[[], IntArray]) -> Callable[[], IntArray]:
     return lru_cache(maxsize=1)(make)
 
 
-def _text_plane(in_use: KeyframeInUse | None, shape: tuple[int, ...]) -> Plane | LazyPlane:
-    if in_use is None or not in_use.result.text_mask.any():
-        return _plane("text", np.zeros(shape, np.float32))
-    mask, flow = in_use.result.text_mask, in_use.flow
-    return lambda: _plane("text", carry(mask, flow, outside=0.0))
+def _text_plane(cache: TemporalCache) -> Plane | LazyPlane:
+    in_use = cache.text
+    if in_use is None or not in_use.value.mask.any():
+        return _plane("text", np.zeros(cache.reduced_hw(4), np.float32))
+    return lambda: _plane("text", carry(in_use.value.mask, in_use.flow, outside=0.0))
 
 
-def _embedding_plane(in_use: KeyframeInUse | None, pictures: Pictures) -> Plane | LazyPlane:
-    if in_use is None:
-        height, width = pictures.grid.rows * 2, pictures.grid.columns * 2
+def _embedding_plane(cache: TemporalCache) -> Plane | LazyPlane:
+    in_use, channels = cache.embedding, cache.embedding_channels
+    if in_use is None or channels is None:
+        height, width = cache.grid.rows * 2, cache.grid.columns * 2
         return Plane(EMBEDDING.start, torch.zeros(EMBEDDING.stop - EMBEDDING.start, height, width))
-    embedding, flow = in_use.result.embedding, in_use.flow
 
     def carried() -> Plane:
-        moved = carry(np.ascontiguousarray(embedding.transpose(1, 2, 0)), flow)
+        moved = carry(np.ascontiguousarray(channels.transpose(1, 2, 0)), in_use.flow)
         return Plane(EMBEDDING.start, torch.from_numpy(moved).permute(2, 0, 1))
 
     return carried

@@ -4,52 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.keyframes.base import Clusterer
+from arr_stream.keyframes.base import Clusterer, Embedder
 
 
-def _slic(count: int) -> Clusterer:
+def _slic(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.slic import make_slic
 
-    return make_slic(count)
+    return make_slic(settings.keyframes.cluster_count)
 
 
-def _slic_fast(count: int) -> Clusterer:
+def _slic_fast(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.slic import FastSlic
 
-    return FastSlic(count)
+    return FastSlic(settings.keyframes.cluster_count)
 
 
-def _slic_skimage(count: int) -> Clusterer:
+def _slic_skimage(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.slic import SkimageSlic
 
-    return SkimageSlic(count)
+    return SkimageSlic(settings.keyframes.cluster_count)
 
 
-def _grid(count: int) -> Clusterer:
+def _grid(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.grid import GridClusterer
 
-    return GridClusterer(count)
+    return GridClusterer(settings.keyframes.cluster_count)
 
 
-CLUSTERERS: dict[str, Callable[[int], Clusterer]] = {
+def _merge(settings: Settings, embedder: Embedder | None) -> Clusterer:
+    from arr_stream.keyframes.clusters.merge import MergeClusterer
+
+    return MergeClusterer(settings.keyframes.cluster_count)
+
+
+def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
+    from arr_stream.keyframes.clusters.features import FeatureClusterer
+
+    if embedder is None:
+        raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="hand one over")
+    return FeatureClusterer(embedder, settings.keyframes.cluster_count)
+
+
+def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
+    from arr_stream.keyframes.clusters.sam import SamClusterer
+
+    return SamClusterer(settings.sam, settings.models)
+
+
+CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
     "auto": _slic,
     "slic": _slic,
     "slic-fast": _slic_fast,
     "slic-skimage": _slic_skimage,
     "grid": _grid,
+    "merge": _merge,
+    "features": _features,
+    "sam": _sam,
 }
 
 
-def make_clusterer(name: str, count: int) -> Clusterer:
-    """The clusterer of that name, for about `count` regions.
+def make_clusterer(settings: Settings, embedder: Embedder | None = None) -> Clusterer:
+    """The clusterer that `keyframes.clusters` names.
+
+    Args:
+        settings: Its name, the number of regions, and what else it needs.
+        embedder: What `features` clusters by.
 
     Raises:
-        InvalidSetting: No clusterer has that name, or `count` is below 1.
-        BackendUnavailable: Its package is missing.
+        InvalidSetting: `features` without an embedder.
+        BackendUnavailable: A package or weights are missing.
+        WeightsInvalid: Weights that are damaged or of another model.
     """
-    if name not in CLUSTERERS:
-        raise InvalidSetting(f"keyframes.clusters={name!r}", remedy=f"choose one of {', '.join(CLUSTERERS)}")
-    if count < 1:
-        raise InvalidSetting(f"keyframes.cluster_count={count}", remedy="give at least 1")
-    return CLUSTERERS[name](count)
+    return CLUSTERERS[settings.keyframes.clusters](settings, embedder)

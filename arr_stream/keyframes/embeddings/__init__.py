@@ -1,28 +1,74 @@
-"""Ways to describe every place of a frame by 16 numbers, by name."""
+"""Ways to describe every place of a frame by a vector, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from arr_stream.errors import InvalidSetting
-from arr_stream.keyframes.base import Embedder
+from arr_stream.config import Settings
+from arr_stream.keyframes.base import Embedder, TextEncoder
+
+if TYPE_CHECKING:
+    from arr_stream.keyframes.embeddings.pca import Pca
 
 
-def _appearance() -> Embedder:
+def _appearance(settings: Settings, threads: int | None) -> Embedder:
     from arr_stream.keyframes.embeddings.appearance import AppearanceEmbedder
 
     return AppearanceEmbedder()
 
 
-EMBEDDERS: dict[str, Callable[[], Embedder]] = {"appearance": _appearance}
+def _clip(settings: Settings, threads: int | None) -> Embedder:
+    from arr_stream.keyframes.embeddings.clip import ClipEmbedder
+
+    return ClipEmbedder(settings.clip, settings.models, threads)
 
 
-def make_embedder(name: str) -> Embedder:
-    """The embedder of that name.
+EMBEDDERS: dict[str, Callable[[Settings, int | None], Embedder]] = {"appearance": _appearance, "clip": _clip}
+
+
+def make_embedder(settings: Settings, threads: int | None = None) -> Embedder:
+    """The embedder that `keyframes.embeddings` names, on at most `threads` threads (None: as it likes).
 
     Raises:
-        InvalidSetting: No embedder has that name.
+        BackendUnavailable: A package or weights are missing.
+        WeightsInvalid: Weights that are damaged or of another model.
     """
-    if name not in EMBEDDERS:
-        raise InvalidSetting(f"keyframes.embeddings={name!r}", remedy=f"choose one of {', '.join(EMBEDDERS)}")
-    return EMBEDDERS[name]()
+    return EMBEDDERS[settings.keyframes.embeddings](settings, threads)
+
+
+def make_text_encoder(settings: Settings) -> TextEncoder | None:
+    """The text half of the embedder, None where its space has no texts.
+
+    Raises:
+        BackendUnavailable: A package or weights are missing.
+        WeightsInvalid: Weights that are damaged or of another model.
+    """
+    if settings.keyframes.embeddings != "clip":
+        return None
+    from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+
+    return ClipTextEncoder(settings.clip, settings.models)
+
+
+def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
+    """Principal directions of the encoder's space: from the file that was asked for, or beside the model's weights.
+
+    Returns:
+        None where there is none, and for a space without texts; they are then learned on the stream.
+
+    Raises:
+        WeightsInvalid: The file is missing, damaged, or belongs to another model.
+    """
+    if encoder is None:
+        return None
+    from arr_stream import weights
+    from arr_stream.keyframes.embeddings.pca import load_pca
+
+    if settings.clip.pca != "auto":
+        return load_pca(Path(settings.clip.pca), encoder.space)
+    shipped = Path(weights.__file__).parent / "tiny_clip"
+    folder = shipped if settings.clip.model == "tiny" else Path(settings.clip.model)
+    beside = folder / "pca.safetensors"
+    return load_pca(beside, encoder.space) if beside.is_file() else None

@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.types import FloatArray
+from arr_stream.types import Embedding, FloatArray
 
 SAMPLES_A_CELL = 2
 """Per side: one sample covers 16x16 texture pixels, 4x4 of the quarter-size picture."""
@@ -43,7 +43,7 @@ class AppearanceEmbedder:
 
     name = "appearance"
 
-    def embed(self, picture: KeyframeInput) -> FloatArray:
+    def embed(self, picture: KeyframeInput) -> Embedding:
         """`[16, 2*gh, 2*gw]` float32 in [-1, 1]."""
         lab = cv2.cvtColor(picture.quarter_rgb.astype(np.float32) / 255.0, cv2.COLOR_RGB2LAB)
         lightness, a, b = (np.ascontiguousarray(lab[:, :, row], dtype=np.float32) for row in range(3))
@@ -52,8 +52,7 @@ class AppearanceEmbedder:
         pooled = [_pooled(plane, size_wh) for plane in planes]
         gxx, gyy, gxy = pooled[13:16]
         pooled[13:16] = _orientation(gxx, gyy, gxy)
-        embedding: FloatArray = np.clip(np.stack(pooled), -1.0, 1.0).astype(np.float32)
-        return embedding
+        return Embedding(np.clip(np.stack(pooled), -1.0, 1.0).astype(np.float32), self.name)
 
 
 def _pooled(plane: FloatArray, size_wh: tuple[int, int]) -> FloatArray:

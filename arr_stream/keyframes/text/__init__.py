@@ -4,32 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arr_stream.errors import InvalidSetting
+from arr_stream.config import Settings
 from arr_stream.keyframes.base import TextFinder
 
 
-def _rapidocr(threads: int | None) -> TextFinder:
+def _rapidocr(settings: Settings, threads: int | None) -> TextFinder:
     from arr_stream.keyframes.text.rapid import RapidOcrFinder
 
     return RapidOcrFinder(threads=threads)
 
 
-def _none(threads: int | None) -> TextFinder:
+def _easyocr(settings: Settings, threads: int | None) -> TextFinder:
+    from arr_stream.keyframes.text.easy import EasyOcrFinder
+
+    return EasyOcrFinder(threads=threads, device=settings.models.device)
+
+
+def _auto(settings: Settings, threads: int | None) -> TextFinder:
+    from arr_stream.keyframes.text.auto import AutoText
+
+    return AutoText(threads=threads)
+
+
+def _none(settings: Settings, threads: int | None) -> TextFinder:
     from arr_stream.keyframes.text.none import NoText
 
     return NoText()
 
 
-TEXT_FINDERS: dict[str, Callable[[int | None], TextFinder]] = {"rapidocr": _rapidocr, "none": _none}
+TEXT_FINDERS: dict[str, Callable[[Settings, int | None], TextFinder]] = {
+    "auto": _auto,
+    "rapidocr": _rapidocr,
+    "easyocr": _easyocr,
+    "none": _none,
+}
 
 
-def make_text_finder(name: str, threads: int | None = None) -> TextFinder:
-    """The text finder of that name, on at most `threads` threads (None: as it likes).
+def make_text_finder(settings: Settings, threads: int | None = None) -> TextFinder:
+    """The text finder that `keyframes.text` names, on at most `threads` threads (None: as it likes).
 
     Raises:
-        InvalidSetting: No text finder has that name.
         BackendUnavailable: Its package or its weights are missing.
     """
-    if name not in TEXT_FINDERS:
-        raise InvalidSetting(f"keyframes.text={name!r}", remedy=f"choose one of {', '.join(TEXT_FINDERS)}")
-    return TEXT_FINDERS[name](threads)
+    return TEXT_FINDERS[settings.keyframes.text](settings, threads)

@@ -17,24 +17,23 @@ Enlarging helps as well: photos reduced to 480x270 gave 5/21 words as they are a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
+from arr_stream.keyframes.text.lines import detect_wh, straightened
 from arr_stream.keyframes.text.mask import text_mask
-from arr_stream.types import ByteArray, FloatArray, TextRegion
+from arr_stream.types import ByteArray, TextRegion
 
 DETECT_SIDE_PX = 640
 """Long side of the picture that detection sees; beyond it cost grows faster than what is found."""
 
-_STRIDE_PX = 32
-"""The detector's network takes sides that are multiples of this."""
+LEAST_SCORE = 0.5
+"""Mean probability of text in a box from which the box counts."""
 
 _REMEDY = "run `pip install rapidocr onnxruntime`, or set keyframes.text=none"
 
@@ -57,27 +56,40 @@ class RapidOcrFinder:
         self._engine = _make_engine(threads)
         # The engine loads a model at its first use. Loading the detector's here makes the first keyframe as quick as
         # any other; the recogniser's waits until a query needs words.
-        self._engine(np.zeros((_STRIDE_PX, _STRIDE_PX, 3), np.uint8), use_det=True, use_cls=False, use_rec=False)
+        self.regions(np.zeros((32, 32, 3), np.uint8), detect_side_px)
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
         rgb = picture.frame.rgb
-        found = tuple(self._detect(rgb))
+        found = self.regions(rgb, self.detect_side_px)
         # The mask says where text is, read or not, so it keeps the detector's scores.
         mask = text_mask(found, picture.quarter_hw)
-        return TextFinding(mask, tuple(self._read(rgb, region) for region in found) if read else found)
+        return TextFinding(mask, tuple(self.read(rgb, region) for region in found) if read else found)
 
-    def _detect(self, rgb: ByteArray) -> Iterator[TextRegion]:
-        seen = resized(rgb, _detect_wh((rgb.shape[1], rgb.shape[0]), self.detect_side_px))
-        found = self._engine(_bgr(seen), use_det=True, use_cls=False, use_rec=False)
+    def regions(self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE) -> tuple[TextRegion, ...]:
+        """Detection alone.
+
+        Args:
+            rgb: `[h, w, 3]` uint8; positions of the regions are relative to it.
+            side_px: Long side at which it is looked at.
+            least_score: Mean probability from which a box counts, in [0, 1].
+        """
+        seen = resized(rgb, detect_wh((rgb.shape[1], rgb.shape[0]), side_px))
+        # The engine remembers thresholds from call to call, so each call names its own.
+        found = self._engine(_bgr(seen), use_det=True, use_cls=False, use_rec=False, box_thresh=least_score)
         if found.boxes is None:
-            return
-        for corners, score in zip(found.boxes, found.scores, strict=True):
-            unit = np.clip(corners / (seen.shape[1], seen.shape[0]), 0.0, 1.0)
-            yield TextRegion(tuple((float(x), float(y)) for x, y in unit), float(np.clip(score, 0.0, 1.0)))
+            return ()
+        size_wh = (seen.shape[1], seen.shape[0])
+        return tuple(
+            TextRegion(
+                tuple((float(x), float(y)) for x, y in np.clip(corners / size_wh, 0.0, 1.0)),
+                float(np.clip(score, 0.0, 1.0)),
+            )
+            for corners, score in zip(found.boxes, found.scores, strict=True)
+        )
 
-    def _read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
+    def read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
         """The region with its words; unchanged where nothing can be read."""
-        line = _straightened(rgb, region)
+        line = straightened(rgb, region)
         found = self._engine(_bgr(line), use_det=False, use_cls=False, use_rec=True)
         text = " ".join(found.txts or ()).strip()
         if not text:
@@ -120,28 +132,6 @@ def _model(models: Path, part: str) -> str:
             f"text rapidocr: no {part} model in {models}", remedy="run `pip install --force-reinstall rapidocr`"
         )
     return str(found[0])
-
-
-def _detect_wh(size_wh: tuple[int, int], side_px: int) -> tuple[int, int]:
-    scale = side_px / max(size_wh)
-    width, height = (max(_STRIDE_PX, round(side * scale / _STRIDE_PX) * _STRIDE_PX) for side in size_wh)
-    return width, height
-
-
-def _straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
-    """`[h, w, 3]`: the region's quadrilateral as an upright line; tall ones are turned by a quarter."""
-    corners = (np.array(region.polygon_xy) * (rgb.shape[1], rgb.shape[0])).astype(np.float32)
-    width = max(1, round(max(_distance(corners, 0, 1), _distance(corners, 3, 2))))
-    height = max(1, round(max(_distance(corners, 0, 3), _distance(corners, 1, 2))))
-    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    warp = cv2.getPerspectiveTransform(corners, target)
-    line = cv2.warpPerspective(rgb, warp, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    upright = np.rot90(line) if height >= 1.5 * width else line
-    return np.ascontiguousarray(upright, dtype=np.uint8)
-
-
-def _distance(corners: FloatArray, a: int, b: int) -> float:
-    return float(np.linalg.norm(corners[a] - corners[b]))
 
 
 def _bgr(rgb: ByteArray) -> npt.NDArray[np.uint8]:

@@ -1,0 +1,59 @@
+"""`arr-stream eval cascade`: what does looking at regions first save, and what does it lose?"""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from arr_stream.cli.console import out
+
+HALF_CELLS_LEVEL = 4
+
+
+def cascade(
+    data: Annotated[
+        Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated scenes alone without it.")
+    ] = None,
+    budget: Annotated[list[int] | None, typer.Option(min=1, help="Tokens a frame (40, 101 and 273).")] = None,
+    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes.")] = 20,
+    frames: Annotated[int, typer.Option(min=1, help="Frames of each sequence.")] = 2,
+    side: Annotated[int, typer.Option(min=64, help="Side of the square pictures in pixels.")] = 2048,
+    half_cells: Annotated[bool, typer.Option("--half-cells", help="Places of 16 px in place of cells.")] = False,
+    clusters: Annotated[str, typer.Option(help="Who makes the regions.")] = "slic-skimage",
+    cluster_count: Annotated[int, typer.Option(min=1, help="About how many regions.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score every cell, or regions first: places scored, and coverage of the object by the chosen ones."""
+    from arr_stream.evaluate.cascade import evaluate_cascade, footage_cases, generated_cases
+    from arr_stream.evaluate.davis import load_sequences
+    from arr_stream.keyframes.clusters import make_clusterer
+    from arr_stream.texture.array import CELL_LEVEL
+
+    footage = [] if data is None else load_sequences(data)
+    cases = chain(generated_cases(scenes, side_px=side), footage_cases(footage, frames, side_px=side))
+    level = HALF_CELLS_LEVEL if half_cells else CELL_LEVEL
+    report = evaluate_cascade(cases, budget or [40, 101, 273], make_clusterer(clusters, cluster_count), level=level)
+    if as_json:
+        out.print_json(json.dumps(report.as_json()))
+        return
+    heads = ("set", "tokens", "places", "scored", "at most", "times fewer", "coverage: all", "cascade", "lost", "kept")
+    table = Table(*heads)
+    for row in report.rows:
+        table.add_row(
+            row.kind,
+            str(row.tokens),
+            str(row.places),
+            f"{row.scored:.0f}",
+            str(row.scored_most),
+            f"{row.saving:.1f}",
+            f"{row.coverage_all:.3f}",
+            f"{row.coverage_cascade:.3f}",
+            f"{row.lost:.1%}",
+            f"{row.score_kept:.1%}",
+        )
+    out.print(table)

@@ -1,0 +1,149 @@
+"""`arr-stream models`: which weights there are, where they lie, and bringing them there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from arr_stream.cli.console import err, out
+from arr_stream.errors import BackendUnavailable, WeightsInvalid
+
+if TYPE_CHECKING:
+    from arr_stream.weights import KnownWeights
+    from arr_stream.weights.web import Progress as Report
+
+app = typer.Typer(help="Weights on disk: list, fetch, verify, and where they are.", no_args_is_help=True)
+
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="As in the list, or open_clip's NAME:TAG.")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--folder", help="Where weights are kept, over ARR_STREAM_MODELS and the user's cache.")
+]
+
+
+@app.command("list")
+def list_models(
+    folder: Folder = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """Known weights, and those that were fetched besides: kind, size, licence, and whether they are on disk."""
+    from arr_stream.weights import CATALOGUE, noted
+
+    models_folder = _folder(folder)
+    rows = [_row(weights, models_folder) for weights in (*CATALOGUE.values(), *noted(models_folder))]
+    if as_json:
+        out.print_json(json.dumps({"folder": str(models_folder), "models": rows}))
+        return
+    table = Table("name", "kind", "MB", "licence", "on disk")
+    # Names are there to be copied; where they come from is in the JSON and said before a fetch.
+    table.columns[0].no_wrap = True
+    for row in rows:
+        size = row["size_bytes"]
+        megabytes = f"{size / 1e6:.0f}" if isinstance(size, int) else "?"
+        on_disk = "yes" if row["path"] else "no"
+        table.add_row(str(row["name"]), str(row["kind"]), megabytes, str(row["licence"]), on_disk)
+    out.print(table)
+    out.print(f"folder: {models_folder}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="As in the list, or open_clip's NAME:TAG.")],
+    folder: Folder = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch even what is there already.")] = False,
+) -> None:
+    """Bring weights to the folder; a fetch that was cut off goes on where it stopped."""
+    from arr_stream import weights
+
+    models_folder = _folder(folder)
+    # A misspelt last name is said before the first gigabyte.
+    for wanted in [weights.known(name) for name in names]:
+        there = weights.on_disk(wanted, models_folder) is not None and not force
+        what = "is there already" if there else f"from {wanted.origin}, licence {wanted.licence}"
+        err.print(f"{wanted.name}: {what}", soft_wrap=True, markup=False)
+        with _bar(wanted.name) as report:
+            path = weights.fetch(wanted, models_folder, progress=report, force=force)
+        typer.echo(path)
+
+
+@app.command()
+def verify(names: Names = None, folder: Folder = None) -> None:
+    """Compare weights with their hashes: the named, or all on disk; ends with 62 if any is wrong, 60 if missing."""
+    from arr_stream import weights
+
+    models_folder = _folder(folder)
+    wanted = [weights.known(name) for name in names or ()] or [
+        each
+        for each in (*weights.CATALOGUE.values(), *weights.noted(models_folder))
+        if weights.on_disk(each, models_folder) is not None
+    ]
+    verdicts = []
+    for each in wanted:
+        verdict = weights.verify(each, models_folder)
+        verdicts.append(verdict)
+        out.print(f"{verdict.name}: {verdict.state}: {verdict.detail}", soft_wrap=True, markup=False)
+    states = {verdict.state for verdict in verdicts}
+    if "failed" in states:
+        raise typer.Exit(WeightsInvalid.exit_code)
+    if "missing" in states:
+        raise typer.Exit(BackendUnavailable.exit_code)
+
+
+@app.command()
+def path(
+    name: Annotated[str | None, typer.Argument(help="Weights; none for the folder of all.")] = None,
+    folder: Folder = None,
+) -> None:
+    """Print where the folder or one model's file is."""
+    from arr_stream import weights
+    from arr_stream.config import ModelSettings
+
+    models_folder = _folder(folder)
+    typer.echo(models_folder if name is None else weights.find(name, ModelSettings(folder=str(models_folder))))
+
+
+def _folder(given: Path | None) -> Path:
+    from arr_stream import weights
+
+    return weights.folder("auto" if given is None else str(given))
+
+
+def _row(weights: KnownWeights, models_folder: Path) -> dict[str, object]:
+    from arr_stream.weights import on_disk
+
+    there = on_disk(weights, models_folder)
+    return {
+        "name": weights.name,
+        "kind": weights.kind,
+        "size_bytes": there.stat().st_size if there else weights.size_bytes,
+        "licence": weights.licence,
+        "sha256": weights.sha256,
+        "origin": str(weights.origin),
+        "path": str(there) if there else None,
+    }
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Report]:
+    """A bar on a terminal; nothing elsewhere, so that logs stay short."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(name, total=None)
+
+        def report(done_bytes: int, total_bytes: int | None) -> None:
+            progress.update(task, completed=done_bytes, total=total_bytes)
+
+        yield report

@@ -1,0 +1,174 @@
+"""`arr-stream train-pca`: where a model's features lie on your own pictures, for the 16 embedding channels."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, out
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting, SourceDamaged
+
+if TYPE_CHECKING:
+    from arr_stream.keyframes.base import Embedder
+    from arr_stream.keyframes.embeddings.pca import Pca, StreamingPca
+    from arr_stream.types import Frame
+
+REPORTED_COMPONENTS = (8, 15, 16, 32, 64)
+_PLAIN_EVERY_SECONDS = 5.0
+
+Advance = Callable[[int, int], None]
+"""Told after each picture how many there were and how many features they gave."""
+
+
+def train_pca(
+    sources: Annotated[list[str], typer.Argument(help="Videos, pictures, folders or globs.", metavar="SOURCE...")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write, such as pca.safetensors.")],
+    clip_model: Annotated[
+        str | None, typer.Option("--clip-model", help="`tiny`, NAME:PRETRAINED or a checkpoint; over the settings.")
+    ] = None,
+    components: Annotated[int, typer.Option(min=16, max=4096, help="Principal directions to keep.")] = 64,
+    every_seconds: Annotated[float, typer.Option(min=0.0, help="Of a video, one frame every so many seconds.")] = 1.0,
+    max_vectors: Annotated[int, typer.Option(min=16, help="Stop after so many features.")] = 1_000_000,
+    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output.")] = False,
+) -> None:
+    """Learn on pictures and videos how a CLIP model's features vary, for the 16 embedding channels.
+
+    One pass in bounded memory: every picture is used, of a video one frame every few seconds. Use the file with
+    `--set clip.pca=FILE`; without one, the first keyframes of each stream have to do.
+    """
+    settings = Settings.load(preset, overrides or ())
+    if clip_model is not None:
+        settings = settings.with_values({"clip.model": clip_model})
+
+    from arr_stream.consumers.base import prepare_output
+    from arr_stream.keyframes.embeddings.clip import ClipEmbedder
+
+    # Before the model is loaded: what cannot be written should be said at once.
+    prepare_output(output, force)
+    try:
+        embedder = ClipEmbedder(settings.clip, settings.models)
+        with _progress(max_vectors) as advance:
+            frames = _frames(sources, every_seconds, settings.source.max_pixels)
+            gathered = gather(frames, embedder, settings.grid.max_pixels, max_vectors, advance)
+        if gathered.count < components:
+            raise InvalidSetting(
+                f"{gathered.count} features for --components {components}",
+                remedy="give more pictures, or fewer components",
+            )
+        pca = replace(gathered.result(embedder.space, components), method=settings.clip.method)
+        _write(pca, output, force=force)
+    except KeyboardInterrupt:
+        err.print("arr-stream: interrupted, nothing was written", markup=False)
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    _report(gathered, pca)
+    err.print(f"wrote {output}; use it with --set clip.pca={output}", soft_wrap=True, markup=False)
+
+
+def gather(
+    frames: Iterator[Frame], embedder: Embedder, max_pixels: int, max_vectors: int, advance: Advance
+) -> StreamingPca:
+    """Mean and covariance of the features of frames, until there are `max_vectors` of them.
+
+    Args:
+        frames: At least one.
+        embedder: Gives the features.
+        max_pixels: Larger frames are scaled down to this first, as in a stream.
+        max_vectors: Most features.
+        advance: Hears of every picture.
+
+    Raises:
+        KeyframeFailed: The embedder gives values that are not numbers.
+    """
+    from arr_stream.keyframes.base import KeyframeInput
+    from arr_stream.keyframes.embeddings.pca import StreamingPca
+    from arr_stream.types import Grid
+
+    gathered: StreamingPca | None = None
+    for count, frame in enumerate(frames, start=1):
+        values = embedder.embed(KeyframeInput(frame, Grid.for_size(frame.size_wh, max_pixels=max_pixels))).values
+        gathered = gathered or StreamingPca(values.shape[0])
+        vectors = values.reshape(values.shape[0], -1).T
+        gathered.add(vectors[: max_vectors - gathered.count])
+        advance(count, gathered.count)
+        if gathered.count >= max_vectors:
+            break
+    if gathered is None:
+        raise ValueError("no frames to learn from")
+    return gathered
+
+
+def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> Iterator[Frame]:
+    """Every picture, and of videos a frame every so many seconds; a damaged one gives what came before the damage."""
+    from arr_stream.sources import open_source
+
+    for spec in sources:
+        with open_source(spec, max_pixels=max_pixels) as source:
+            spacing = 0.0 if source.info.kind == "images" else every_seconds
+            due_seconds = -math.inf
+            try:
+                for frame in source.frames():
+                    if frame.pts_seconds >= due_seconds:
+                        due_seconds = frame.pts_seconds + spacing
+                        yield frame
+            except SourceDamaged as exc:
+                err.print(f"note: {exc.message}; what came before is used", soft_wrap=True, markup=False)
+
+
+def _write(pca: Pca, output: Path, *, force: bool) -> None:
+    """All of the file or nothing of it."""
+    from arr_stream.consumers.base import make_parent, partial_path, publish, writing
+
+    make_parent(output)
+    partial = partial_path(output)
+    try:
+        with writing(output):
+            pca.save(partial)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    publish(output, force=force)
+
+
+def _report(gathered: StreamingPca, pca: Pca) -> None:
+    table = Table("directions", "variance kept", title=f"{pca.space}: {pca.count} features of {pca.dimensions} numbers")
+    for components in REPORTED_COMPONENTS:
+        if components <= pca.dimensions:
+            table.add_row(str(components), f"{gathered.variance_kept(components):.3f}")
+    out.print(table)
+
+
+@contextmanager
+def _progress(max_vectors: int) -> Iterator[Advance]:
+    """A bar on a terminal, a line every few seconds elsewhere."""
+    if not err.is_terminal:
+        yield _plain_lines()
+        return
+    columns = (BarColumn(), TextColumn("{task.completed:.0f} features of {task.fields[pictures]} pictures"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as progress:
+        # How many features the sources hold is not known before they are read; the limit is.
+        task = progress.add_task("", total=max_vectors, pictures=0)
+        yield lambda pictures, vectors: progress.update(task, completed=vectors, pictures=pictures)
+
+
+def _plain_lines() -> Advance:
+    last = time.monotonic()
+
+    def advance(pictures: int, vectors: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PLAIN_EVERY_SECONDS:
+            last = time.monotonic()
+            err.print(f"{vectors} features of {pictures} pictures", markup=False)
+
+    return advance

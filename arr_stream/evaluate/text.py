@@ -1,0 +1,320 @@
+"""How well is text found and read, and at what cost? On pictures with the outlines of their words, and on some without.
+
+FOLDER/icdar2015/textdet_*.json, imgs/*.jpg    photos as mmocr lays them out: polygons, illegible ones marked `ignore`
+FOLDER/receipts/data.txt, *.jpeg               mmocr's key information: a JSON line a picture, boxes with their text
+
+Either folder may be given by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
+from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
+from arr_stream.types import ByteArray, Frame, Grid, TextRegion
+
+BoolArray = npt.NDArray[np.bool_]
+
+FOUND_SHARE = 0.5
+"""Share of a word that the mask must cover for the word to count as found."""
+
+_LAYOUT = "expected icdar2015/textdet_*.json with imgs/, or receipts/data.txt with its pictures"
+
+
+@dataclass(frozen=True, slots=True)
+class TruthWord:
+    """A word, or a line without blanks, that a person outlined.
+
+    Args:
+        polygon_xy: Corners, normalised to [0, 1].
+        text: What it says; None where the data do not tell.
+        legible: False where the person could not read it; such places count neither for nor against a finder.
+    """
+
+    polygon_xy: tuple[tuple[float, float], ...]
+    text: str | None
+    legible: bool
+
+    def mask(self, size_hw: tuple[int, int]) -> BoolArray:
+        return np.asarray(text_mask([TextRegion(self.polygon_xy, 1.0)], size_hw) > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPicture:
+    """A picture and all that is written on it.
+
+    Args:
+        folder: Name of the folder it came with; pictures of one folder are summed up together.
+        path: Where it is.
+        words: Its words; none for a picture known to be without text.
+    """
+
+    folder: str
+    path: Path
+    words: tuple[TruthWord, ...]
+
+    def input(self) -> KeyframeInput:
+        """The picture as a finder takes it.
+
+        Raises:
+            EvaluationDataError: It cannot be read.
+        """
+        rgb = _read_rgb(self.path)
+        return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class TextScore:
+    """What one finder made of some pictures.
+
+    Args:
+        folder, finder: Which.
+        pictures: How many pictures.
+        something_found: On how many of them anything was found.
+        pixels_hit, pixels_found, pixels_true: Pixels at a quarter of the texture, illegible words left out: of the mask
+            that lie on words, of the mask, of words.
+        words_found, words: Words covered by at least `FOUND_SHARE`, and all.
+        verbatim, matched, readable: Words read without error (but for case, accents, punctuation and blanks), words
+            that a quoted query finds, and all whose text is known.
+        detect_ms, read_ms: Median processor time of a picture, for finding alone and for finding with reading.
+    """
+
+    folder: str
+    finder: str
+    pictures: int
+    something_found: int
+    pixels_hit: int
+    pixels_found: int
+    pixels_true: int
+    words_found: int
+    words: int
+    verbatim: int
+    matched: int
+    readable: int
+    detect_ms: float
+    read_ms: float | None
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the words' pixels that the mask covers; None where there are no words."""
+        return self.pixels_hit / self.pixels_true if self.pixels_true else None
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the mask that lies on words; None where nothing was found."""
+        return self.pixels_hit / self.pixels_found if self.pixels_found else None
+
+    def as_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {name: getattr(self, name) for name in TextScore.__slots__}
+        return values | {"recall": self.recall, "precision": self.precision}
+
+
+def load_pictures(folder: Path) -> list[TextPicture]:
+    """All pictures of a folder with ground truth, or of the folders in it.
+
+    Raises:
+        EvaluationDataError: There are none, or the ground truth is damaged.
+    """
+    pictures: list[TextPicture] = []
+    for path in [folder, *sorted(path for path in folder.glob("*") if path.is_dir())]:
+        for truth, load in (("textdet_*.json", _photos), ("data.txt", _receipts)):
+            for file in sorted(path.glob(truth)):
+                try:
+                    pictures += load(file)
+                except (KeyError, TypeError, ValueError) as exc:
+                    raise EvaluationDataError(
+                        f"{file}: not the expected ground truth: {exc!r}", remedy=_LAYOUT
+                    ) from exc
+    if not pictures:
+        raise EvaluationDataError(f"{folder}: no pictures with text", remedy=_LAYOUT)
+    return pictures
+
+
+def load_blank(folder: Path, every: int = 1) -> list[TextPicture]:
+    """Each `every`th picture in a folder and below, as pictures known to be without text.
+
+    Raises:
+        EvaluationDataError: There are none.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
+    if not paths:
+        raise EvaluationDataError(f"{folder}: no pictures", remedy="give a folder with .jpg or .png files")
+    return [TextPicture("without text", path, ()) for path in paths[::every]]
+
+
+def evaluate_text(
+    pictures: Sequence[TextPicture],
+    finders: Mapping[str, Callable[[], TextFinder]],
+    *,
+    read: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[TextScore]:
+    """One score for every folder and finder.
+
+    Finders take turns picture by picture, and their time is processor time, so that a busy machine favours none.
+
+    Args:
+        pictures: What to look at.
+        finders: Makers by name.
+        read: Also read words, where the ground truth says what they are.
+        progress: Told the name of each picture.
+
+    Raises:
+        EvaluationDataError: A picture cannot be read.
+        BackendUnavailable: A finder cannot be made.
+    """
+    made = {name: make() for name, make in finders.items()}
+    for finder in made.values():
+        # Models load at their first use, which is nobody's picture.
+        finder.find(pictures[0].input(), read=read)
+    looks: dict[tuple[str, str], list[_Look]] = {}
+    for picture in pictures:
+        progress(picture.path.name)
+        seen = picture.input()
+        for name, finder in made.items():
+            looks.setdefault((picture.folder, name), []).append(_look(picture, seen, finder, read))
+    return [_sum(folder, name, several) for (folder, name), several in looks.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One finder on one picture; fields as in `TextScore`."""
+
+    something_found: int
+    pixels_hit: int
+    pixels_found: int
+    pixels_true: int
+    words_found: int
+    words: int
+    verbatim: int
+    matched: int
+    readable: int
+    detect_ms: float
+    read_ms: float | None
+
+
+def _look(picture: TextPicture, seen: KeyframeInput, finder: TextFinder, read: bool) -> _Look:
+    finding, detect_ms = _timed(seen, finder, read=False)
+    known = [word for word in picture.words if word.legible and folded(word.text or "")] if read else []
+    read_ms, similarities = None, np.zeros(0)
+    if known:
+        reading, read_ms = _timed(seen, finder, read=True)
+        similarities = np.array([_best_reading(word, reading.regions) for word in known])
+    found = np.asarray(finding.mask > 0)
+    masks = [word.mask(found.shape) for word in picture.words if word.legible]
+    true = _union(masks, found.shape)
+    illegible = _union([word.mask(found.shape) for word in picture.words if not word.legible], found.shape)
+    judged = found & (true | ~illegible)
+    return _Look(
+        something_found=int(bool(finding.regions)),
+        pixels_hit=int((judged & true).sum()),
+        pixels_found=int(judged.sum()),
+        pixels_true=int(true.sum()),
+        words_found=sum(bool(mask.any()) and bool(found[mask].mean() >= FOUND_SHARE) for mask in masks),
+        words=len(masks),
+        verbatim=int((similarities == 1).sum()),
+        matched=int((similarities >= WORD_RATIO).sum()),
+        readable=len(similarities),
+        detect_ms=detect_ms,
+        read_ms=read_ms,
+    )
+
+
+def _union(masks: Sequence[BoolArray], size_hw: tuple[int, ...]) -> BoolArray:
+    return np.asarray(np.logical_or.reduce([np.zeros(size_hw, bool), *masks]))
+
+
+def _best_reading(word: TruthWord, regions: Sequence[TextRegion]) -> float:
+    """The best similarity among the regions whose upright boxes touch the word's."""
+    low, high = _box(word.polygon_xy)
+    best = 0.0
+    for region in regions:
+        region_low, region_high = _box(region.polygon_xy)
+        if region.text and (region_low < high).all() and (low < region_high).all():
+            best = max(best, word_similarity(region.text, word.text or ""))
+    return best
+
+
+def _box(polygon_xy: Sequence[tuple[float, float]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    corners = np.asarray(polygon_xy)
+    return corners.min(axis=0), corners.max(axis=0)
+
+
+def _timed(seen: KeyframeInput, finder: TextFinder, *, read: bool) -> tuple[TextFinding, float]:
+    started = time.process_time()
+    finding = finder.find(seen, read=read)
+    return finding, (time.process_time() - started) * 1e3
+
+
+def _sum(folder: str, finder: str, looks: Sequence[_Look]) -> TextScore:
+    def total(name: str) -> int:
+        return sum(getattr(look, name) for look in looks)
+
+    read_ms = [look.read_ms for look in looks if look.read_ms is not None]
+    return TextScore(
+        folder=folder,
+        finder=finder,
+        pictures=len(looks),
+        something_found=total("something_found"),
+        pixels_hit=total("pixels_hit"),
+        pixels_found=total("pixels_found"),
+        pixels_true=total("pixels_true"),
+        words_found=total("words_found"),
+        words=total("words"),
+        verbatim=total("verbatim"),
+        matched=total("matched"),
+        readable=total("readable"),
+        detect_ms=float(np.median([look.detect_ms for look in looks])),
+        read_ms=float(np.median(read_ms)) if read_ms else None,
+    )
+
+
+def _photos(file: Path) -> list[TextPicture]:
+    """mmocr's detection format; the pictures' own folders are ignored, as they differ from copy to copy."""
+    pictures = []
+    for entry in json.loads(file.read_text(encoding="utf-8"))["data_list"]:
+        size_wh = (entry["width"], entry["height"])
+        words = tuple(
+            TruthWord(_unit(instance["polygon"], size_wh), instance.get("text"), not instance["ignore"])
+            for instance in entry["instances"]
+        )
+        pictures.append(TextPicture(file.parent.name, file.parent / "imgs" / Path(entry["img_path"]).name, words))
+    return pictures
+
+
+def _receipts(file: Path) -> list[TextPicture]:
+    """mmocr's format for key information; boxes without a text are of class 0, to be ignored."""
+    pictures = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        size_wh = (entry["width"], entry["height"])
+        words = tuple(
+            TruthWord(_unit(note["box"], size_wh), note["text"], bool(note["text"])) for note in entry["annotations"]
+        )
+        pictures.append(TextPicture(file.parent.name, file.parent / Path(entry["file_name"]).name, words))
+    return pictures
+
+
+def _unit(polygon_px: Sequence[float], size_wh: tuple[int, int]) -> tuple[tuple[float, float], ...]:
+    corners = np.asarray(polygon_px, np.float64).reshape(-1, 2) / size_wh
+    return tuple((float(x), float(y)) for x, y in corners)
+
+
+def _read_rgb(path: Path) -> ByteArray:
+    import cv2
+
+    bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if bgr is None:
+        raise EvaluationDataError(f"{path}: not a readable picture", remedy=_LAYOUT)
+    return np.ascontiguousarray(bgr[:, :, ::-1], dtype=np.uint8)

@@ -1,0 +1,204 @@
+"""Regions that grow: many small ones, of which the two most alike that touch become one, until few are left.
+
+Bottom-up merging over a region adjacency graph after Garrido, Salembier and Garcia, "Extensive operators in partition
+lattices for image sequence analysis", 1998, and Uijlings et al., "Selective Search for Object Recognition", 2013. Two
+neighbours are the more alike,
+
+- the closer their mean colours (CIE Lab) and textures (contrast, fineness, direction of gradients) are,
+- the weaker the edge on their common border is,
+- the smaller they are, so that specks go first and a few large regions do not swallow everything.
+
+Asked for 50 regions on ten DAVIS sequences, the best union of regions has an IoU of 0.73 with the object's mask,
+against 0.67 with 62 of SLIC's; without the edges 0.70, without the textures 0.72. Histograms of colour beside the mean gained
+nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.clusters.graph import shared_borders
+from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.keyframes.clusters.slic import SkimageSlic
+from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
+
+FIRST_REGIONS = 500
+"""Superpixels to start from, or twice as many as are wanted, if more: with 300 the IoU is 0.71, 700 gain nothing."""
+
+SIZE_POWER = 0.4
+"""How much smallness counts: 0 not at all (one region takes nearly all, IoU 0.31), 0.5 as Ward's method has it (0.72)."""
+
+TEXTURE_WEIGHT = 0.5
+EDGE_WEIGHT = 1.0
+
+_EDGE_KNEE = 10.0
+"""Lightness units a pixel at which an edge counts half of what it can."""
+
+_FINENESS_KNEE = 4.0
+
+DoubleArray = npt.NDArray[np.float64]
+
+
+class MergeClusterer:
+    """Merges neighbours until `count` regions are left; every region hangs together.
+
+    Args:
+        count: How many regions; fewer only where the picture has not as many superpixels.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._superpixels = SkimageSlic(max(FIRST_REGIONS, 2 * count))
+
+    def cluster(self, picture: KeyframeInput) -> Clusters:
+        labels = self._superpixels.cluster(picture).labels
+        owner = merged(region_graph(labels, picture.quarter_rgb), self.count)
+        return clusters_from_labels(owner[labels], "merge")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegionGraph:
+    """Regions and the borders between them.
+
+    Args:
+        sizes: `[n]`, places in each region.
+        looks: `[n, d]`, what each region looks like, summed over its places; distances between means are Euclidean.
+        pairs: `[m, 2]` int32, regions that touch.
+        lengths: `[m]` int32, places along each border.
+        edges: `[m]`, strength of the edge in [0, 1] summed along each border.
+    """
+
+    sizes: DoubleArray
+    looks: DoubleArray
+    pairs: IntArray
+    lengths: IntArray
+    edges: DoubleArray
+
+
+def region_graph(labels: IntArray, rgb: ByteArray) -> RegionGraph:
+    """The graph of a label map.
+
+    Args:
+        labels: `[h, w]`, ids from 0 without gaps.
+        rgb: `[h, w, 3]` uint8, the picture.
+    """
+    planes, edge = _looks(rgb)
+    flat = labels.ravel()
+    sizes = np.bincount(flat).astype(np.float64)
+    looks = np.stack([_summed(flat, plane, len(sizes)) for plane in planes], axis=1)
+    pairs, lengths = shared_borders(labels)
+    return RegionGraph(sizes, looks, pairs, lengths, _summed_along_borders(labels, edge, pairs))
+
+
+def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
+    """Seven planes of colour and texture, about as far apart as the eye finds them, and the edges in [0, 1]."""
+    lab = cv2.cvtColor(rgb.astype(np.float32) / 255.0, cv2.COLOR_RGB2LAB)
+    lightness, a, b = (np.ascontiguousarray(lab[:, :, row], dtype=np.float32) for row in range(3))
+    gx = np.asarray(cv2.Scharr(lightness, cv2.CV_32F, 1, 0, scale=1 / 32), np.float32)
+    gy = np.asarray(cv2.Scharr(lightness, cv2.CV_32F, 0, 1, scale=1 / 32), np.float32)
+    xx, yy = gx * gx, gy * gy
+    gradient: FloatArray = np.sqrt(xx + yy)
+    edge = gradient / (gradient + _EDGE_KNEE)
+    fineness = np.abs(lightness - cv2.GaussianBlur(lightness, (0, 0), 1.5))
+    energy = xx + yy + 3.0 * _EDGE_KNEE
+    texture = (edge, fineness / (fineness + _FINENESS_KNEE), xx / energy, yy / energy)
+    colour = (lightness / 100.0, a / 60.0, b / 60.0)
+    return [np.asarray(plane, np.float32) for plane in (*colour, *(TEXTURE_WEIGHT * t for t in texture))], edge
+
+
+def _summed_along_borders(labels: IntArray, edge: FloatArray, pairs: IntArray) -> DoubleArray:
+    """`[m]`: for each pair of regions, the stronger edge of both sides, summed along their border."""
+    across = [
+        (labels[:, :-1], labels[:, 1:], np.maximum(edge[:, :-1], edge[:, 1:])),
+        (labels[:-1], labels[1:], np.maximum(edge[:-1], edge[1:])),
+    ]
+    first, second, strength = (np.concatenate([part.ravel() for part in side]) for side in zip(*across, strict=True))
+    differ = first != second
+    first, second, strength = first[differ].astype(np.int64), second[differ].astype(np.int64), strength[differ]
+    ids = int(labels.max()) + 1
+    keys = pairs[:, 0].astype(np.int64) * ids + pairs[:, 1]
+    found = np.searchsorted(keys, np.minimum(first, second) * ids + np.maximum(first, second))
+    return _summed(found, strength, len(pairs))
+
+
+def _summed(groups: npt.NDArray[np.integer], values: FloatArray, count: int) -> DoubleArray:
+    return np.bincount(groups, weights=values.ravel(), minlength=count).astype(np.float64)
+
+
+def merged(graph: RegionGraph, count: int) -> IntArray:
+    """`[n]` int32: the region that each region ends up in, when the most alike neighbours have merged.
+
+    Args:
+        graph: Regions; those that no path of borders joins are never merged.
+        count: Stop at so many.
+    """
+    merging = _Merging(graph)
+    left = len(graph.sizes)
+    while left > count and merging.merge_most_alike():
+        left -= 1
+    return merging.owners()
+
+
+class _Merging:
+    """The graph as it shrinks. What waits in the heap is not taken out when it is outdated, but known by its age."""
+
+    def __init__(self, graph: RegionGraph) -> None:
+        self.sizes, self.looks = graph.sizes.copy(), graph.looks.copy()
+        self.total = float(graph.sizes.sum())
+        self.into = list(range(len(graph.sizes)))
+        self.merges = [0] * len(graph.sizes)
+        self.borders: list[dict[int, tuple[int, float]]] = [{} for _ in self.into]
+        columns = (graph.pairs[:, 0].tolist(), graph.pairs[:, 1].tolist(), graph.lengths.tolist(), graph.edges.tolist())
+        for a, b, length, edge in zip(*columns, strict=True):
+            self.borders[a][b] = self.borders[b][a] = (length, edge)
+        costs = self._costs(graph.pairs[:, 0], graph.pairs[:, 1], graph.edges / graph.lengths)
+        self.heap = [(cost, a, b, 0, 0) for cost, a, b in zip(costs.tolist(), *columns[:2], strict=True)]
+        heapq.heapify(self.heap)
+
+    def merge_most_alike(self) -> bool:
+        """Make one region of two; False when no two touch."""
+        while self.heap:
+            _, a, b, merges_a, merges_b = heapq.heappop(self.heap)
+            if self.into[a] == a and self.into[b] == b and (self.merges[a], self.merges[b]) == (merges_a, merges_b):
+                self._merge(a, b)
+                return True
+        return False
+
+    def _merge(self, kept: int, gone: int) -> None:
+        self.into[gone] = kept
+        self.merges[kept] += 1
+        self.sizes[kept] += self.sizes[gone]
+        self.looks[kept] += self.looks[gone]
+        around = self.borders[kept]
+        for other, (length, edge) in self.borders[gone].items():
+            del self.borders[other][gone]
+            if other != kept:
+                known_length, known_edge = around.get(other, (0, 0.0))
+                around[other] = self.borders[other][kept] = (known_length + length, known_edge + edge)
+        self.borders[gone] = {}
+        others = np.fromiter(around, np.int64, len(around))
+        edges = np.array([edge / length for length, edge in around.values()])
+        for other, cost in zip(around, self._costs(np.full_like(others, kept), others, edges).tolist(), strict=True):
+            a, b = (kept, other) if kept < other else (other, kept)
+            heapq.heappush(self.heap, (cost, a, b, self.merges[a], self.merges[b]))
+
+    def _costs(self, a: npt.NDArray[np.integer], b: npt.NDArray[np.integer], edges: DoubleArray) -> DoubleArray:
+        """`[m]`: how unlike regions `a` and `b` are, given the mean strength of the edge between them."""
+        size_a, size_b = self.sizes[a], self.sizes[b]
+        apart = self.looks[a] / size_a[:, None] - self.looks[b] / size_b[:, None]
+        smallness = (size_a * size_b / ((size_a + size_b) * self.total)) ** SIZE_POWER
+        costs: DoubleArray = (np.sqrt((apart * apart).sum(axis=1)) + EDGE_WEIGHT * edges) * smallness
+        return costs
+
+    def owners(self) -> IntArray:
+        # A region only ever goes into one that is still there, so following the chain ends at one that is.
+        owner = np.array(self.into, np.int32)
+        while (owner[owner] != owner).any():
+            owner = owner[owner]
+        return owner

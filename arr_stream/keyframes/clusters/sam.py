@@ -1,0 +1,162 @@
+"""Regions by Segment Anything: what the model takes for objects and their parts, whatever they are.
+
+Kirillov et al., "Segment Anything", 2023. A grid of points is put to the model one by one, masks that it thinks well of
+are kept once each, and where masks overlap the smaller one is on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arr_stream.config import ModelSettings, SamSettings
+from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
+from arr_stream.keyframes.base import KeyframeInput, resized
+from arr_stream.keyframes.clusters.graph import absorb_small
+from arr_stream.keyframes.clusters.overlap import labels_from_masks
+from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.types import ByteArray, Clusters
+
+if TYPE_CHECKING:
+    import torch
+
+Architectures = Mapping[str, Callable[[], Any]]
+"""From the names that `sam.model` may have to makers of an untrained `segment_anything.modeling.Sam`."""
+
+MODELS = ("vit_b", "vit_l", "vit_h")
+
+POINTS_A_BATCH = {"cpu": 16, "cuda": 64}
+"""Prompts decoded at once. Each holds three masks of 1024x1024 float32 for a moment, 12 MB."""
+
+
+class SamClusterer:
+    """Regions by a Segment Anything model, which is loaded once, here.
+
+    Args:
+        settings: Model, checkpoint and thresholds.
+        models: Where weights are, whether to fetch them, and the device.
+        architectures: Untrained models by name; None for those of segment_anything.
+
+    Raises:
+        BackendUnavailable: segment_anything or the weights are missing.
+        InvalidSetting: No architecture has that name.
+        WeightsInvalid: The weights are damaged, hold code, or belong to another model.
+    """
+
+    def __init__(
+        self, settings: SamSettings, models: ModelSettings, architectures: Architectures | None = None
+    ) -> None:
+        try:
+            from segment_anything import SamAutomaticMaskGenerator, sam_model_registry
+            from segment_anything.utils.amg import rle_to_mask
+        except ImportError as exc:
+            raise BackendUnavailable(
+                f"clusters sam needs segment-anything: {exc}", remedy="pip install 'arr-stream[sam]'"
+            ) from exc
+        from arr_stream import weights
+
+        known = architectures or {name: sam_model_registry[name] for name in MODELS}
+        if settings.model not in known:
+            raise InvalidSetting(f"sam.model={settings.model!r}", remedy=f"choose one of {', '.join(known)}")
+        device = weights.pick_device(models.device)
+        model = load_sam(known, settings.model, checkpoint_path(settings, models)).to(device)
+        model.image_encoder.register_forward_hook(_refuse_what_is_no_number)
+        model.mask_decoder.register_forward_hook(_refuse_what_is_no_number)
+        self.settings = settings
+        self._longest_px: int = model.image_encoder.img_size
+        self._rle_to_mask = rle_to_mask
+        self._generator = SamAutomaticMaskGenerator(
+            model,
+            points_per_side=settings.points_per_side,
+            points_per_batch=POINTS_A_BATCH.get(device.type, POINTS_A_BATCH["cpu"]),
+            pred_iou_thresh=settings.pred_iou_thresh,
+            stability_score_thresh=settings.stability_score_thresh,
+            # Masks stay run lengths until each is painted: hundreds at full size would not fit beside the model.
+            output_mode="uncompressed_rle",
+        )
+
+    def cluster(self, picture: KeyframeInput) -> Clusters:
+        """As many regions as the model finds, what no mask covers being one of them, at a quarter of the texture.
+
+        `Clusters.method` says when the model found nothing; the frame is one region then.
+
+        Raises:
+            KeyframeFailed: The model gave values that are not numbers.
+        """
+        found = self._generator.generate(_at_most(picture.frame.rgb, self._longest_px))
+        masks = (np.asarray(self._rle_to_mask(mask["segmentation"]), np.bool_) for mask in found)
+        labels = labels_from_masks(masks, picture.quarter_hw)
+        labels = absorb_small(labels, self.settings.min_area * labels.size)
+        return clusters_from_labels(labels, "sam" if found else "sam (no masks)")
+
+
+def checkpoint_path(settings: SamSettings, models: ModelSettings) -> Path:
+    """The file that the settings mean.
+
+    Raises:
+        BackendUnavailable: It is not there, and was not to be fetched.
+        FetchFailed: It could not be fetched.
+    """
+    from arr_stream import weights
+
+    if settings.checkpoint == "auto":
+        return weights.find(settings.model, models)
+    path = Path(settings.checkpoint).expanduser()
+    if not path.is_file():
+        raise BackendUnavailable(
+            f"sam.checkpoint={settings.checkpoint!r}: no such file",
+            remedy=f"give a .pth or .safetensors file, or run `arr-stream models fetch {settings.model}`",
+        )
+    return path
+
+
+def load_sam(architectures: Architectures, name: str, path: Path) -> Any:
+    """A model with the weights of a file, in evaluation mode on the CPU.
+
+    Raises:
+        WeightsInvalid: The file is damaged, holds code, or belongs to another model; says to which, where it is known.
+    """
+    from arr_stream import weights
+
+    state = weights.load_state_dict(path)
+    if not _fits(architectures[name], state):
+        others = [other for other in architectures if other != name and _fits(architectures[other], state)]
+        if others:
+            raise WeightsInvalid(f"{path}: weights of {others[0]}, not of {name}", remedy=f"set sam.model={others[0]}")
+        raise WeightsInvalid(
+            f"{path}: not the weights of a SAM model", remedy=f"sam.model={name} needs those of {name}"
+        )
+    model = architectures[name]()
+    model.load_state_dict(state, strict=True)
+    return model.eval()
+
+
+def _fits(architecture: Callable[[], Any], state: Mapping[str, torch.Tensor]) -> bool:
+    """The weights have the names and shapes of the architecture's; nothing is allocated to find out."""
+    import torch
+
+    with torch.device("meta"):
+        expected = architecture().state_dict()
+    return {key: value.shape for key, value in expected.items()} == {key: value.shape for key, value in state.items()}
+
+
+def _at_most(rgb: ByteArray, longest_px: int) -> ByteArray:
+    """The picture, shrunk where its long side exceeds what the model looks at: larger masks would say no more."""
+    height, width = rgb.shape[:2]
+    scale = longest_px / max(height, width)
+    if scale >= 1.0:
+        return rgb
+    return resized(rgb, (max(1, round(width * scale)), max(1, round(height * scale))))
+
+
+def _refuse_what_is_no_number(module: Any, given: Any, made: Any) -> None:
+    """Without this, NaN would fail every threshold and pass for a picture without objects."""
+    for values in made if isinstance(made, tuple) else (made,):
+        if not bool(values.isfinite().all()):
+            raise KeyframeFailed(
+                f"sam: {type(module).__name__} gave values that are not numbers",
+                remedy="check the weights with `arr-stream models verify`",
+            )

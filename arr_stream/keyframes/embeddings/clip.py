@@ -1,0 +1,170 @@
+"""CLIP and its kin: places and texts in one space, so that a query in plain words finds its places."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from arr_stream.config import ClipSettings, ModelSettings
+from arr_stream.errors import KeyframeFailed, WeightsInvalid
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.embeddings.dense import make_tower
+from arr_stream.keyframes.embeddings.openclip import load_clip
+from arr_stream.keyframes.embeddings.passes import Normalisation, frame_features
+from arr_stream.types import Embedding, FloatArray
+
+CACHED_TEXTS = 256
+
+
+class ClipEmbedder:
+    """Every place of a frame in the joint space of pictures and texts.
+
+    Args:
+        settings: Model, method and pass.
+        models: Where weights are kept and where the model runs.
+        threads: CPU threads while it works; None for torch's own number.
+
+    Raises:
+        BackendUnavailable: A package, weights or the device are missing.
+        InvalidSetting: A model that does not exist, or a method that does not fit it.
+        WeightsInvalid: Weights that are damaged or of another model.
+    """
+
+    def __init__(self, settings: ClipSettings, models: ModelSettings, threads: int | None = None) -> None:
+        from arr_stream.weights import pick_device
+
+        device = pick_device(models.device)
+        loaded = load_clip(settings, models, towers="vision")
+        assert loaded.visual is not None
+        self.space = loaded.space
+        self._settings, self._threads = settings, threads
+        self._tower = make_tower(loaded.visual.to(device), loaded.space, settings.method)
+        self._normal = Normalisation(loaded.mean, loaded.std, device)
+
+    @property
+    def name(self) -> str:
+        return f"clip {self.space} {self._settings.method} {self._settings.passes}"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Methods that the model has."""
+        return self._tower.methods
+
+    def embed(self, picture: KeyframeInput) -> Embedding:
+        """`[D, h, w]` of unit length, at most two samples a cell.
+
+        Raises:
+            KeyframeFailed: The model gives values that are not numbers, or the device has too little memory.
+        """
+        settings = self._settings
+        try:
+            with torch.inference_mode(), _threads(self._threads), _precision(self._normal.device):
+                features = frame_features(
+                    self._tower,
+                    picture.frame.rgb,
+                    picture.grid,
+                    method=settings.method,
+                    passes=settings.passes,
+                    batch=settings.batch,
+                    normal=self._normal,
+                )
+        except torch.OutOfMemoryError as exc:
+            raise KeyframeFailed(
+                f"embedding: {self.name} needs more memory than {self._normal.device} has",
+                remedy="set clip.passes=coarse, a smaller clip.batch or models.device=cpu",
+            ) from exc
+        values = np.ascontiguousarray(features.cpu().numpy(), dtype=np.float32)
+        if not np.isfinite(values).all():
+            raise KeyframeFailed(
+                f"embedding: {self.name} gives values that are not numbers", remedy="use other weights for clip.model"
+            )
+        return Embedding(values, self.space, joint=True)
+
+
+class ClipTextEncoder:
+    """Texts in the joint space; may be asked from any thread.
+
+    Each text is encoded by itself, so that its vector does not depend on what it was asked together with.
+
+    Args:
+        settings: The model.
+        models: Where weights are kept and where the model runs.
+
+    Raises:
+        BackendUnavailable, InvalidSetting, WeightsInvalid: As for `ClipEmbedder`.
+    """
+
+    def __init__(self, settings: ClipSettings, models: ModelSettings) -> None:
+        from arr_stream.weights import pick_device
+
+        self._device = pick_device(models.device)
+        loaded = load_clip(settings, models, towers="text")
+        assert loaded.tokenizer is not None
+        self.space, self.context_length = loaded.space, loaded.context_length
+        self._model = loaded.text.to(self._device)
+        self._tokenizer, self._templates = loaded.tokenizer, loaded.templates
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[str, FloatArray] = OrderedDict()
+
+    def token_count(self, text: str) -> int:
+        """Tokens of the whole text in the longest phrase it is put into, start and end included."""
+        with self._lock:
+            return max(len(self._tokenizer.encode(template.format(text))) for template in self._templates)
+
+    def encode(self, texts: Sequence[str]) -> FloatArray:
+        """`[N, D]` float32 of unit length; what does not fit the context is cut off.
+
+        Raises:
+            WeightsInvalid: The model gives values that are not numbers.
+        """
+        with self._lock:
+            return np.stack([self._cached(text) for text in texts]) if texts else self._none()
+
+    def _cached(self, text: str) -> FloatArray:
+        if text not in self._cache:
+            self._cache[text] = self._encoded(text)
+            if len(self._cache) > CACHED_TEXTS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(text)
+        return self._cache[text]
+
+    def _encoded(self, text: str) -> FloatArray:
+        """Mean of the unit vectors of all phrases, brought to unit length (Radford et al., 2021)."""
+        tokens = self._tokenizer.batch([template.format(text) for template in self._templates]).to(self._device)
+        with torch.inference_mode(), _precision(self._device):
+            each = F.normalize(self._model.encode_text(tokens).float(), dim=-1)
+            vector: FloatArray = F.normalize(each.mean(dim=0), dim=-1).cpu().numpy()
+        if not np.isfinite(vector).all():
+            raise WeightsInvalid(
+                f"{self.space}: the text encoder gives values that are not numbers",
+                remedy="use other weights for clip.model",
+            )
+        return vector
+
+    def _none(self) -> FloatArray:
+        return np.zeros((0, len(self._cached(""))), np.float32)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Run torch on so many threads, and restore its number afterwards."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _precision(device: torch.device) -> torch.autocast:
+    """Full precision on the CPU; half on CUDA, with the range of float32 where the GPU can."""
+    if device.type != "cuda":
+        return torch.autocast(device.type, enabled=False)
+    return torch.autocast("cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)

@@ -1,0 +1,352 @@
+"""Features of places out of models that were trained to give one feature of a whole picture.
+
+A dual encoder compares one pooled vector with a text. Its hidden states are not in the joint space: what brings the
+pooled vector there is the last attention's value and output projections, the last norm and the projection. The methods
+here send every place through the same maps by itself:
+
+| method | what the last attention does | source |
+|---|---|---|
+| `value` | nothing is mixed: a place keeps its own value | MaskCLIP (Zhou, Loy and Dai, ECCV 2022) |
+| `self` | mixes values where queries agree with queries and keys with keys | SCLIP (Wang, Mei and Yuille, ECCV 2024) |
+| `neighbour` | mixes values where keys agree with keys, near places first | NACLIP (Hajimiri et al., WACV 2025) |
+| `raw` | as trained; the final hidden states go through norm and projection | the baseline |
+
+The first three leave the last block's residual and MLP out, as MaskCLIP and NACLIP do. (SCLIP keeps them; ClearCLIP,
+Lan et al., ECCV 2024, found dropping them better. Here all three differ in nothing but the mixing.)
+
+Three kinds of tower are understood: open_clip's own ViT, timm's ViT (SigLIP, MobileCLIP-B) and timm's FastViT
+(MobileCLIP). SigLIP pools by an attention of its own, and there `value` is the value path of *that*: each place goes
+through the pool as if it were alone. FastViT averages places before one linear map, so that applying the map to every
+place is exact: the mean over places is the pooled feature.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arr_stream.errors import InvalidSetting
+
+METHODS = ("value", "self", "neighbour", "raw")
+
+NEIGHBOURHOOD_TOKENS = 5.0
+"""Standard deviation of the Gaussian that `neighbour` adds to the logits, in tokens, as published."""
+
+
+class Tower(Protocol):
+    """A vision tower that can describe every place."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Which of `METHODS` it has."""
+        ...
+
+    @property
+    def stride_px(self) -> int:
+        """Side of a place in pixels of the model's input."""
+        ...
+
+    @property
+    def own_hw(self) -> tuple[int, int]:
+        """Places a side at the size that the model was trained on."""
+        ...
+
+    def features(self, pixels: Tensor, method: str) -> Tensor:
+        """Every place in the joint space.
+
+        Args:
+            pixels: `[B, 3, H, W]`, normalised as the model wants; sides are multiples of `stride_px`.
+            method: One of `methods`.
+
+        Returns:
+            `[B, D, H / stride, W / stride]` float32 of unit length.
+        """
+        ...
+
+
+def make_tower(visual: nn.Module, space: str, method: str) -> Tower:
+    """The dense view of a vision tower.
+
+    Args:
+        visual: Vision tower of an open_clip model.
+        space: Name of the model, for errors.
+        method: The method that is wanted.
+
+    Raises:
+        InvalidSetting: Its architecture is not understood, or it does not have the method; names those that it has.
+    """
+    tower = _tower_of(visual)
+    if tower is None:
+        inner = getattr(visual, "trunk", visual)
+        raise InvalidSetting(
+            f"clip.model={space}: no dense features are known for a tower of kind {type(inner).__name__}",
+            remedy="use a ViT (ViT-B-16), a SigLIP or a MobileCLIP model",
+        )
+    if method not in tower.methods:
+        raise InvalidSetting(
+            f"clip.method={method!r} does not fit {space}", remedy=f"this model has {', '.join(tower.methods)}"
+        )
+    return tower
+
+
+def _tower_of(visual: Any) -> Tower | None:
+    from open_clip.timm_model import TimmModel
+    from open_clip.transformer import VisionTransformer
+
+    if isinstance(visual, VisionTransformer):
+        return OpenClipViT(visual) if OpenClipViT.fits(visual) else None
+    if not isinstance(visual, TimmModel):
+        return None
+    from timm.models.fastvit import FastVit
+    from timm.models.vision_transformer import VisionTransformer as TimmTrunk
+
+    if isinstance(visual.trunk, FastVit):
+        return FastViT(visual) if FastViT.fits(visual) else None
+    if isinstance(visual.trunk, TimmTrunk):
+        return TimmViT(visual) if TimmViT.fits(visual) else None
+    return None
+
+
+class _Transformer(ABC):
+    """What the two ViTs have in common; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
+
+    methods: tuple[str, ...] = METHODS
+    pooled_by_attention = False
+    stride_px: int
+    own_hw: tuple[int, int]
+
+    def features(self, pixels: Tensor, method: str) -> Tensor:
+        grid_hw = pixels.shape[2] // self.stride_px, pixels.shape[3] // self.stride_px
+        tokens = self._before_last(pixels, grid_hw)
+        if method == "raw" or (method == "value" and self.pooled_by_attention):
+            tokens = self._last_block(tokens)
+        else:
+            queries, keys, values = self._projected(tokens)
+            tokens = self._attended(_joined(_mixed(method, queries, keys, values, grid_hw)))
+        places = self._to_joint(tokens[:, tokens.shape[1] - math.prod(grid_hw) :])
+        places = F.normalize(places.float(), dim=-1)
+        return places.transpose(1, 2).reshape(len(places), -1, *grid_hw)
+
+    @abstractmethod
+    def _before_last(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+        """Tokens as they enter the last block."""
+
+    @abstractmethod
+    def _last_block(self, tokens: Tensor) -> Tensor:
+        """The last block as it was trained."""
+
+    @abstractmethod
+    def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the last block, each `[B, heads, T, C / heads]`."""
+
+    @abstractmethod
+    def _attended(self, mixed: Tensor) -> Tensor:
+        """Mixed values `[B, T, C]` through the rest of the last block's attention branch."""
+
+    @abstractmethod
+    def _to_joint(self, tokens: Tensor) -> Tensor:
+        """Tokens without prefix to the joint space, `[B, N, D]`, each by itself."""
+
+
+class OpenClipViT(_Transformer):
+    """open_clip's own vision transformer: ViT-B-32, ViT-B-16, ViT-L-14 and their like."""
+
+    def __init__(self, visual: Any) -> None:
+        self._visual = visual
+        self._blocks = list(visual.transformer.resblocks)
+        self.stride_px = int(visual.patch_size[0])
+        self.own_hw = int(visual.grid_size[0]), int(visual.grid_size[1])
+
+    @staticmethod
+    def fits(visual: Any) -> bool:
+        """Plain blocks and no attention pool, as in every model of OpenAI's architecture."""
+        from open_clip.transformer import ResidualAttentionBlock
+
+        blocks = visual.transformer.resblocks
+        plain = all(type(block) is ResidualAttentionBlock for block in blocks) and visual.transformer.batch_first
+        return plain and visual.attn_pool is None and visual.patch_size[0] == visual.patch_size[1]
+
+    def _before_last(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+        visual = self._visual
+        patches: Tensor = visual.conv1(pixels).flatten(2).transpose(1, 2)
+        first = visual.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
+        positions = resized_positions(visual.positional_embedding, self.own_hw, grid_hw, prefix=1)
+        tokens = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
+        return _through(self._blocks[:-1], tokens)
+
+    def _last_block(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self._blocks[-1](tokens)
+        return out
+
+    def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        block = self._blocks[-1]
+        attention = block.attn
+        projected = F.linear(block.ln_1(tokens), attention.in_proj_weight, attention.in_proj_bias)
+        queries, keys, values = (_split(part, attention.num_heads) for part in projected.chunk(3, dim=-1))
+        return queries, keys, values
+
+    def _attended(self, mixed: Tensor) -> Tensor:
+        block = self._blocks[-1]
+        out: Tensor = block.ls_1(block.attn.out_proj(mixed))
+        return out
+
+    def _to_joint(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self._visual.ln_post(tokens) @ self._visual.proj
+        return out
+
+
+class TimmViT(_Transformer):
+    """timm's vision transformer inside open_clip: SigLIP (attention pool) and MobileCLIP-B (class token)."""
+
+    def __init__(self, visual: Any) -> None:
+        self._visual, self._trunk = visual, visual.trunk
+        embed = self._trunk.patch_embed
+        if hasattr(embed, "strict_img_size"):
+            embed.strict_img_size = False  # frames come in every size
+        self.own_hw = int(embed.grid_size[0]), int(embed.grid_size[1])
+        self.stride_px = int(embed.img_size[0]) // self.own_hw[0]
+        self.pooled_by_attention = self._trunk.attn_pool is not None
+        # Without the pool's value path the hidden states are in no joint space, and with it they are `value`.
+        self.methods = ("value", "self", "neighbour") if self.pooled_by_attention else METHODS
+
+    @staticmethod
+    def fits(visual: Any) -> bool:
+        """Plain blocks, learned positions, and a pool of which the way of one place is known."""
+        from timm.layers.attention import Attention
+        from timm.layers.attention_pool import AttentionPoolLatent
+        from timm.models.vision_transformer import Block
+
+        trunk = visual.trunk
+        plain = all(
+            type(block) is Block and type(block.attn) is Attention and block.attn.gate is None for block in trunk.blocks
+        )
+        pool = trunk.attn_pool
+        if pool is None:
+            known_pool = trunk.global_pool in ("token", "avg")
+        else:
+            known_pool = type(pool) is AttentionPoolLatent and pool.pos_embed is None and pool.latent_len == 1
+        return plain and known_pool and trunk.pos_embed is not None
+
+    def _before_last(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+        trunk = self._trunk
+        patches = trunk.patch_embed(pixels)
+        tokens = patches.flatten(1, 2) if patches.ndim == 4 else patches
+        prefix = [
+            token.expand(len(tokens), -1, -1) for token in (trunk.cls_token, trunk.reg_token) if token is not None
+        ]
+        shared = 0 if trunk.no_embed_class else trunk.num_prefix_tokens
+        positions = resized_positions(trunk.pos_embed[0], self.own_hw, grid_hw, prefix=shared)
+        if trunk.no_embed_class:
+            tokens = torch.cat([*prefix, tokens + positions], dim=1)
+        else:
+            tokens = torch.cat([*prefix, tokens], dim=1) + positions
+        tokens = trunk.norm_pre(tokens)
+        return _through(list(trunk.blocks)[:-1], tokens)
+
+    def _last_block(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self._trunk.blocks[-1](tokens)
+        return out
+
+    def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        block = self._trunk.blocks[-1]
+        attention = block.attn
+        queries, keys, values = (
+            _split(part, attention.num_heads) for part in attention.qkv(block.norm1(tokens)).chunk(3, dim=-1)
+        )
+        return attention.q_norm(queries), attention.k_norm(keys), values
+
+    def _attended(self, mixed: Tensor) -> Tensor:
+        block = self._trunk.blocks[-1]
+        out: Tensor = block.ls1(block.attn.proj(block.attn.norm(mixed)))
+        return out
+
+    def _to_joint(self, tokens: Tensor) -> Tensor:
+        trunk = self._trunk
+        places = trunk.norm(tokens)
+        if self.pooled_by_attention:
+            # Attention over one token gives it weight 1: what is left of the pool is its value path.
+            places = trunk.attn_pool(places.flatten(0, 1).unsqueeze(1)).unflatten(0, tokens.shape[:2])
+        out: Tensor = self._visual.head(trunk.head(trunk.fc_norm(places)))
+        return out
+
+
+class FastViT:
+    """timm's FastViT inside open_clip: the convolutional MobileCLIP models."""
+
+    methods = ("value",)
+
+    def __init__(self, visual: Any) -> None:
+        self._visual = visual
+        self.stride_px = int(visual.trunk.feature_info[-1]["reduction"])
+        height, width = visual.image_size
+        self.own_hw = int(height) // self.stride_px, int(width) // self.stride_px
+
+    @staticmethod
+    def fits(visual: Any) -> bool:
+        """Everything after the average is linear."""
+        head = visual.trunk.head
+        after = [head.fc, *visual.head]
+        linear = all(isinstance(layer, nn.Linear | nn.Identity | nn.Dropout) for layer in after)
+        return linear and visual.trunk.global_pool == "avg" and not visual.trunk.fork_feat
+
+    def features(self, pixels: Tensor, method: str) -> Tensor:
+        places = self._visual.trunk.forward_features(pixels).permute(0, 2, 3, 1)
+        joint = self._visual.head(self._visual.trunk.head.fc(places))
+        return F.normalize(joint.float(), dim=-1).permute(0, 3, 1, 2)
+
+
+def resized_positions(
+    positions: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int], *, prefix: int = 0
+) -> Tensor:
+    """Learned positions `[prefix + N, C]` on another grid, bicubically; the prefix stays as it is.
+
+    Nothing changes where the grids are equal.
+    """
+    if from_hw == to_hw:
+        return positions
+    first, places = positions[:prefix], positions[prefix:]
+    plane = places.float().T.reshape(1, -1, *from_hw)
+    resized = F.interpolate(plane, size=to_hw, mode="bicubic", align_corners=False)[0]
+    return torch.cat([first, resized.flatten(1).T.to(positions.dtype)])
+
+
+def _mixed(method: str, queries: Tensor, keys: Tensor, values: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+    """Values `[B, heads, T, d]` mixed as the method says."""
+    if method == "value":
+        return values
+    if method == "self":
+        by_queries = F.scaled_dot_product_attention(queries, queries, values)
+        return (by_queries + F.scaled_dot_product_attention(keys, keys, values)) / 2.0
+    near = neighbourhood(grid_hw, prefix=keys.shape[2] - math.prod(grid_hw)).to(keys)
+    return F.scaled_dot_product_attention(keys, keys, values, attn_mask=near)
+
+
+def neighbourhood(grid_hw: tuple[int, int], *, prefix: int = 0) -> Tensor:
+    """`[T, T]` in [0, 1]: how near each token is to each other; 0 to and from the prefix."""
+    rows, columns = grid_hw
+    row = torch.arange(rows, dtype=torch.float32).repeat_interleave(columns)
+    column = torch.arange(columns, dtype=torch.float32).repeat(rows)
+    squared = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
+    return F.pad(torch.exp(-squared / (2.0 * NEIGHBOURHOOD_TOKENS**2)), (prefix, 0, prefix, 0))
+
+
+def _through(blocks: list[nn.Module], tokens: Tensor) -> Tensor:
+    for block in blocks:
+        tokens = block(tokens)
+    return tokens
+
+
+def _split(tokens: Tensor, heads: int) -> Tensor:
+    """`[B, T, C]` to `[B, heads, T, C / heads]`."""
+    batch, count, width = tokens.shape
+    return tokens.reshape(batch, count, heads, width // heads).transpose(1, 2)
+
+
+def _joined(tokens: Tensor) -> Tensor:
+    """`[B, heads, T, d]` to `[B, T, heads * d]`."""
+    return tokens.transpose(1, 2).flatten(2)

@@ -1,0 +1,366 @@
+"""open_clip models from files on disk: nothing is downloaded and nothing is unpickled on the way.
+
+open_clip's own factory fetches what it misses, so only its architectures, conversions and tokenisers are used here.
+`clip.model` may be:
+
+| setting | architecture | weights |
+|---|---|---|
+| `tiny` | the encoder inside the package | likewise |
+| `NAME:PRETRAINED`, such as `ViT-B-16:openai` | open_clip's | from the models folder |
+| `NAME:FILE` | open_clip's | the file |
+| a folder in the form of open_clip's `local-dir:` | its `open_clip_config.json` | its weights file |
+| a file in such a folder | likewise | the file |
+
+A folder's configuration may hold `prompt_templates`, a list of texts with one `{}` each; without them a text is put
+into a few phrases as captions of photographs have them, and their mean is taken (Radford et al., 2021).
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from arr_stream.config import ClipSettings, ModelSettings
+from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
+
+Towers = Literal["both", "text", "vision"]
+
+CONFIG_NAME = "open_clip_config.json"
+PLAIN = ("{}",)
+CAPTIONS = ("{}.", "a photo of {}.", "a picture showing {}.", "a frame of a video with {}.")
+_WEIGHT_NAMES = (
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.safetensors",
+    "model.safetensors",
+    "open_clip_pytorch_model.bin",
+)
+_OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokenizer:
+    """Texts to tokens.
+
+    Args:
+        encode: A text to its tokens, start and end included, however many.
+        batch: Texts to `[N, context_length]`, cut and padded.
+    """
+
+    encode: Callable[[str], list[int]]
+    batch: Callable[[list[str]], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedClip:
+    """A dual encoder, or one half of it.
+
+    Args:
+        visual: Vision tower in evaluation mode, None where only texts were asked for.
+        text: Module with `encode_text`, None where only vision was asked for; and its tokeniser.
+        mean, std: What pixels in [0, 1] are normalised with.
+        image_size_hw: Size of the pictures that it was trained on, in pixels.
+        space: Names model and weights; features of one space can be compared.
+        logit_scale: What the training multiplied cosines by.
+        context_length: Most tokens of a text.
+        templates: Phrases that a text is put into.
+    """
+
+    visual: nn.Module | None
+    text: Any
+    tokenizer: Tokenizer | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    image_size_hw: tuple[int, int]
+    space: str
+    logit_scale: float
+    context_length: int
+    templates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What `clip.model` means: `config` is open_clip's model configuration, `file` the weights."""
+
+    config: dict[str, Any]
+    file: Path
+    space: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    templates: tuple[str, ...]
+
+
+def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers = "both") -> LoadedClip:
+    """The model that `clip.model` names, in evaluation mode, on the CPU, in float32.
+
+    Args:
+        settings: Names the model.
+        models: Where weights are kept, and whether they may be fetched.
+        towers: `text` and `vision` free the other half.
+
+    Raises:
+        BackendUnavailable: open_clip, the weights or the tokeniser's files are missing.
+        InvalidSetting: No such architecture or weights; names the nearest. A folder that holds no model.
+        WeightsInvalid: Damaged, of another model, or a pickle with code in it.
+    """
+    try:
+        import open_clip
+    except ImportError as exc:
+        raise BackendUnavailable(
+            f"clip.model={settings.model} needs open_clip, which is not installed",
+            remedy="pip install 'arr-stream[clip]'",
+        ) from exc
+    from arr_stream import weights
+
+    plan = _plan(settings.model, models)
+    model = _built(open_clip, plan)
+    _fill(model, weights.load_state_dict(plan.file), plan)
+    model.eval().requires_grad_(False)
+    visual: Any = model.visual
+    height, width = visual.image_size if isinstance(visual.image_size, tuple) else (visual.image_size,) * 2
+    if towers == "text":
+        model.visual = nn.Identity()
+    return LoadedClip(
+        visual=None if towers == "text" else visual,
+        text=None if towers == "vision" else model,
+        tokenizer=None if towers == "vision" else _tokenizer(plan),
+        mean=plan.mean,
+        std=plan.std,
+        image_size_hw=(int(height), int(width)),
+        space=plan.space,
+        logit_scale=float(model.logit_scale.exp().mean()),
+        context_length=int(model.context_length),
+        templates=plan.templates,
+    )
+
+
+def _plan(model: str, models: ModelSettings) -> _Plan:
+    from arr_stream import weights
+
+    if model == "tiny":
+        file = weights.find("tiny", models)
+        return _plan_folder(file.parent, file, "tiny", PLAIN)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        file = _weights_in(path)
+        return _plan_folder(path, file, f"{path.resolve().name}@{fingerprint(file)}", CAPTIONS)
+    if path.is_file():
+        return _plan_folder(path.parent, path, f"{path.stem}@{fingerprint(path)}", CAPTIONS)
+    name, colon, pretrained = model.partition(":")
+    if not colon or not pretrained:
+        raise InvalidSetting(
+            f"clip.model={model!r} is neither `tiny`, NAME:PRETRAINED, NAME:FILE nor a folder that exists",
+            remedy=f"did you mean {_nearest_weights(model)!r}? see `arr-stream models list`",
+        )
+    return _plan_name(name, pretrained, models)
+
+
+def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
+    """An architecture of open_clip's with weights of a known tag or from a file."""
+    import open_clip
+    from open_clip.pretrained import get_pretrained_cfg, is_pretrained_cfg, list_pretrained_tags_by_model
+
+    from arr_stream import weights
+
+    config = open_clip.get_model_config(name) if ":" not in name else None
+    if config is None:
+        near = difflib.get_close_matches(name, open_clip.list_models(), n=3, cutoff=0.0)
+        raise InvalidSetting(
+            f"clip.model: open_clip has no architecture {name!r}", remedy=f"nearest: {', '.join(near)}"
+        )
+    file = Path(pretrained).expanduser()
+    tags = list_pretrained_tags_by_model(name)
+    if is_pretrained_cfg(name, pretrained):
+        known = get_pretrained_cfg(name, pretrained)
+        # Weights trained with the quick variant of GELU are quietly worse without it.
+        config["quick_gelu"] = known.get("quick_gelu", config.get("quick_gelu", False))
+        tag = f"{name}:{pretrained}"
+        return _Plan(config, weights.find(tag, models), tag, *_statistics([known]), CAPTIONS)
+    if file.is_file():
+        space = f"{name}:{file.stem}@{fingerprint(file)}"
+        return _Plan(config, file, space, *_statistics([get_pretrained_cfg(name, tag) for tag in tags]), CAPTIONS)
+    looks_like_a_file = file.suffix != "" or len(file.parts) > 1
+    if looks_like_a_file:
+        raise BackendUnavailable(f"clip.model: no weights file {pretrained}", remedy="check the path after the colon")
+    near = difflib.get_close_matches(pretrained, tags, n=3, cutoff=0.0)
+    hint = f"{name} has {', '.join(near)}" if near else f"for {name} give the path of a file after the colon"
+    raise InvalidSetting(f"clip.model: no weights {pretrained!r} are known for {name}", remedy=hint)
+
+
+def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...]) -> _Plan:
+    """A folder in open_clip's own form."""
+    path = folder / CONFIG_NAME
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        config = dict(written["model_cfg"])
+        preprocess = dict(written.get("preprocess_cfg", {}))
+        templates = tuple(written.get("prompt_templates", templates))
+        if not templates or any(template.count("{}") != 1 for template in templates):
+            raise ValueError("every text of prompt_templates needs one {}")
+    except FileNotFoundError as exc:
+        raise InvalidSetting(
+            f"clip.model: {folder} holds no {CONFIG_NAME}",
+            remedy="write NAME:FILE to use an architecture of open_clip's",
+        ) from exc
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise InvalidSetting(
+            f"clip.model: {path} is not a configuration of open_clip: {type(exc).__name__}: {exc}",
+            remedy="it needs model_cfg and may have preprocess_cfg and prompt_templates",
+        ) from exc
+    if (file.parent / "bpe.txt.gz").is_file():
+        text = dict(config.get("text_cfg", {}))
+        text["tokenizer_kwargs"] = {**text.get("tokenizer_kwargs", {}), "bpe_path": str(file.parent / "bpe.txt.gz")}
+        config["text_cfg"] = text
+    return _Plan(config, file, space, *_statistics([preprocess]), templates)
+
+
+def _weights_in(folder: Path) -> Path:
+    for name in _WEIGHT_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    others = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    if len(others) == 1:
+        return others[0]
+    found = f"{len(others)} weights files" if others else "no weights file"
+    raise BackendUnavailable(f"clip.model: {folder} holds {found}", remedy=f"name one {_WEIGHT_NAMES[0]}")
+
+
+def _statistics(entries: list[dict[str, Any]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation that all entries agree on, OpenAI's where there are none or they differ."""
+    found = {
+        (tuple(entry.get("mean") or _OPENAI_MEAN), tuple(entry.get("std") or _OPENAI_STD)) for entry in entries if entry
+    }
+    return found.pop() if len(found) == 1 else (_OPENAI_MEAN, _OPENAI_STD)
+
+
+def _nearest_weights(model: str) -> str:
+    from open_clip import list_pretrained
+
+    names = ["tiny", *(":".join(pair) for pair in list_pretrained())]
+    return difflib.get_close_matches(model, names, n=1, cutoff=0.0)[0]
+
+
+def fingerprint(file: Path) -> str:
+    """Eight hexadecimal digits that tell weights files apart: of the size and a MiB at both ends."""
+    edge = 1 << 20
+    size = file.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with file.open("rb") as stream:
+        digest.update(stream.read(edge))
+        stream.seek(max(0, size - edge))
+        digest.update(stream.read(edge))
+    return digest.hexdigest()[:8]
+
+
+def _built(open_clip: Any, plan: _Plan) -> Any:
+    """The architecture with random weights; parts that only the hub could give are refused."""
+    config = copy.deepcopy(plan.config)
+    try:
+        vision, text = config["vision_cfg"], config["text_cfg"]
+        if "multimodal_cfg" in config or text.get("hf_model_name") or ":" in str(vision.get("timm_model_name") or ""):
+            raise InvalidSetting(
+                f"clip.model={plan.space}: captioning models and towers from the hub are not supported",
+                remedy="use a ViT, SigLIP or MobileCLIP model of open_clip",
+            )
+        if vision.get("timm_model_name"):
+            vision["timm_model_pretrained"] = False
+        kind = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
+        return kind(**config)
+    except (TypeError, KeyError, ValueError, RuntimeError, AttributeError, AssertionError) as exc:
+        raise InvalidSetting(
+            f"clip.model={plan.space}: open_clip cannot build it: {type(exc).__name__}: {exc}",
+            remedy="check model_cfg, or update open_clip_torch",
+        ) from exc
+
+
+def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
+    """Give the model its weights, with the conversions that open_clip makes when it loads them itself."""
+    from open_clip.convert import convert_state_dict
+    from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+
+    try:
+        state = convert_state_dict(model, state)
+        if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
+            state = convert_to_custom_text_state_dict(state)
+        for name in ("logit_scale", "logit_bias"):
+            ours = getattr(model, name, None)
+            if name in state and ours is not None:
+                state[name] = state[name].reshape(ours.shape)
+        if "logit_bias" not in state and model.logit_bias is not None:
+            state["logit_bias"] = torch.zeros_like(model.logit_bias)
+        resize_pos_embed(state, model)
+        resize_text_pos_embed(state, model)
+        wrong = _differences(model.state_dict(), state)
+        if not wrong:
+            model.load_state_dict(state, strict=True)
+    except (RuntimeError, KeyError, AssertionError, AttributeError, ValueError, IndexError, TypeError) as exc:
+        wrong = f"{type(exc).__name__}: {exc}"
+    if wrong:
+        raise WeightsInvalid(
+            f"{plan.file}: not weights of {plan.space}: {wrong}",
+            remedy="name the architecture they were trained with, NAME:FILE",
+        )
+
+
+def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
+    """Empty where names and shapes agree."""
+    missing = sorted(ours.keys() - theirs.keys())
+    extra = sorted(theirs.keys() - ours.keys())
+    shapes = sorted(name for name in ours.keys() & theirs.keys() if ours[name].shape != theirs[name].shape)
+    said = [f"{len(missing)} missing (such as {missing[0]})"] if missing else []
+    said += [f"{len(extra)} unknown (such as {extra[0]})"] if extra else []
+    if shapes:
+        name = shapes[0]
+        said.append(f"{name} is {list(theirs[name].shape)}, expected {list(ours[name].shape)}")
+    return ", ".join(said)
+
+
+def _tokenizer(plan: _Plan) -> Tokenizer:
+    """The tokeniser that belongs to the model, from files on disk alone."""
+    text = plan.config["text_cfg"]
+    options = {key: value for key, value in text.get("tokenizer_kwargs", {}).items() if key != "reduction_mask"}
+    length = int(text.get("context_length", 77))
+    if text.get("hf_tokenizer_name"):
+        return _hub_tokenizer(plan, length, options)
+    from open_clip import SimpleTokenizer
+
+    try:
+        simple = SimpleTokenizer(context_length=length, **options)
+    except (OSError, TypeError, ValueError, EOFError) as exc:
+        raise WeightsInvalid(
+            f"{plan.space}: the tokeniser cannot be read: {type(exc).__name__}: {exc}", remedy="restore bpe.txt.gz"
+        ) from exc
+    expected = int(text.get("vocab_size", 49408))
+    if simple.vocab_size > expected:
+        raise WeightsInvalid(
+            f"{plan.space}: the tokeniser has {simple.vocab_size} tokens, the model {expected}",
+            remedy="put the model's own bpe.txt.gz beside its weights",
+        )
+    return Tokenizer(lambda words: [simple.sot_token_id, *simple.encode(words), simple.eot_token_id], simple)
+
+
+def _hub_tokenizer(plan: _Plan, length: int, options: dict[str, Any]) -> Tokenizer:
+    folder = plan.file.parent
+    if not (folder / "tokenizer.json").is_file():
+        raise BackendUnavailable(
+            f"{plan.space}: no tokenizer.json beside {plan.file.name}",
+            remedy=f"copy the tokeniser's files there, or run `arr-stream models fetch {plan.space}`",
+        )
+    if importlib.util.find_spec("transformers") is None:
+        raise BackendUnavailable(
+            f"{plan.space}: its tokeniser needs transformers, which is not installed", remedy="pip install transformers"
+        )
+    from open_clip import HFTokenizer
+
+    hub = HFTokenizer(str(folder), context_length=length, local_files_only=True, **options)
+    return Tokenizer(lambda words: list(hub.tokenizer(hub.clean_fn(words)).input_ids), hub)

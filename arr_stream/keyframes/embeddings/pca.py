@@ -1,0 +1,283 @@
+"""Principal directions of a space of features, gathered in one pass and kept in a file.
+
+Means and scatter matrices of blocks are merged pairwise (Chan, Golub and LeVeque, "Updating formulae and a pairwise
+algorithm for computing sample variances", 1979), so that any number of vectors costs the memory of one D x D matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_stream.errors import ArrStreamError, BackendUnavailable, WeightsInvalid
+from arr_stream.threads import one_torch_thread
+from arr_stream.types import FloatArray
+
+DoubleArray = npt.NDArray[np.float64]
+
+CHANNELS = 16
+"""Channels of the texture for an embedding, and so the fewest directions that a PCA must offer."""
+
+_FORMAT = "arr-stream pca 1"
+_BLOCK_VECTORS = 4096
+_LEAST_STRENGTH = 1e-8
+_LARGEST_FILE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pca:
+    """Where the features of a space lie, and along which directions they vary most.
+
+    Args:
+        space: The space that the features belong to, as `Embedding.space`.
+        mean: `[D]` float32, their mean.
+        basis: `[K, D]` float32, orthonormal rows, by falling variance.
+        variance: `[K]` float32, variance along each row.
+        total_variance: Sum of the variances along all D directions.
+        count: How many vectors this was made from.
+        method: How the features were made, as the setting `clip.method`, since each way has a mean of its own; empty
+            where it is not known.
+
+    Raises:
+        ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances
+            that are negative, do not fall, or sum to more than the total.
+    """
+
+    space: str
+    mean: FloatArray
+    basis: FloatArray
+    variance: FloatArray
+    total_variance: float
+    count: int
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        rows, dimensions = self.basis.shape
+        if self.mean.shape != (dimensions,) or self.variance.shape != (rows,) or rows > dimensions:
+            raise ValueError(
+                f"mean {list(self.mean.shape)} and variance {list(self.variance.shape)} do not fit a basis of "
+                f"{rows} rows of {dimensions} numbers"
+            )
+        values = (self.mean, self.basis, self.variance, np.float32(self.total_variance))
+        if not all(np.isfinite(part).all() for part in values):
+            raise ValueError("values that are not finite numbers")
+        if np.abs(self.basis @ self.basis.T - np.eye(rows)).max(initial=0.0) > 1e-3:
+            raise ValueError("rows of the basis that are not orthonormal")
+        slack = 1e-4 * max(self.total_variance, 0.0) + 1e-12
+        falls = (np.diff(self.variance) <= slack).all() and (self.variance >= 0).all()
+        if not falls or float(self.variance.sum()) > self.total_variance + slack:
+            raise ValueError("variances that are negative, do not fall, or sum to more than the total")
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers in a feature, `D`."""
+        return int(self.basis.shape[1])
+
+    @property
+    def components(self) -> int:
+        """Principal directions, `K`."""
+        return int(self.basis.shape[0])
+
+    def variance_kept(self, components: int) -> float:
+        """Share of the total variance, in [0, 1], along the first `components` directions; 1 where nothing varies.
+
+        Raises:
+            ValueError: Fewer than 0 or more than `components` of them.
+        """
+        if not 0 <= components <= self.components:
+            raise ValueError(f"variance of {components} directions, known are {self.components}")
+        if self.total_variance <= 0:
+            return 1.0
+        return min(1.0, float(self.variance[:components].sum()) / self.total_variance)
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file with everything in it.
+
+        Raises:
+            BackendUnavailable: The package safetensors is missing.
+            OSError: The file cannot be written.
+        """
+        save = _safetensors()[0]
+        tensors = {"mean": self.mean, "basis": self.basis, "variance": self.variance}
+        metadata = {
+            "format": _FORMAT,
+            "space": self.space,
+            "method": self.method,
+            "count": str(self.count),
+            "total_variance": repr(float(self.total_variance)),
+        }
+        contiguous = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
+        Path(path).write_bytes(save(contiguous, metadata))
+
+
+def load_pca(path: Path, space: str | None = None, dimensions: int | None = None, method: str | None = None) -> Pca:
+    """Read what `Pca.save` wrote.
+
+    Args:
+        path: The file.
+        space: The space that it must be of; None for any.
+        dimensions: How many numbers a feature must have; None for any.
+        method: How the features must have been made, where the file says it; None for any.
+
+    Raises:
+        BackendUnavailable: The file, or the package safetensors, is missing.
+        WeightsInvalid: It is damaged, something else, of another space, size or method, or has too few directions.
+    """
+    path = Path(path)
+    remedy = "make one with `arr-stream train-pca`, or --set clip.pca=auto"
+    if not path.is_file():
+        raise BackendUnavailable(f"{path}: no such PCA file", remedy=remedy)
+    if path.stat().st_size > _LARGEST_FILE_BYTES:
+        raise WeightsInvalid(f"{path}: too large for a PCA file, {path.stat().st_size} bytes", remedy=remedy)
+    try:
+        pca = _read(path)
+    except ArrStreamError:
+        raise
+    except Exception as exc:  # whatever a damaged file makes the reader raise
+        raise WeightsInvalid(f"{path}: not a usable PCA file: {exc}", remedy=remedy) from exc
+    if space is not None and pca.space != space:
+        raise WeightsInvalid(f"{path}: PCA of the space {pca.space!r}, needed is {space!r}", remedy=remedy)
+    if dimensions is not None and pca.dimensions != dimensions:
+        raise WeightsInvalid(f"{path}: PCA of {pca.dimensions} numbers, the model gives {dimensions}", remedy=remedy)
+    if method is not None and pca.method not in ("", method):
+        raise WeightsInvalid(f"{path}: PCA for clip.method={pca.method}, in use is {method}", remedy=remedy)
+    if pca.components < CHANNELS:
+        raise WeightsInvalid(f"{path}: {pca.components} directions, needed are at least {CHANNELS}", remedy=remedy)
+    return pca
+
+
+def _read(path: Path) -> Pca:
+    safe_open = _safetensors()[1]
+    with safe_open(path, framework="np") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != _FORMAT:
+            raise ValueError("written by something else")
+        mean, basis, variance = (file.get_tensor(name) for name in ("mean", "basis", "variance"))
+    if any(values.dtype != np.float32 for values in (mean, basis, variance)) or basis.ndim != 2:
+        raise ValueError("tensors of another kind")
+    total_variance, count = float(metadata["total_variance"]), int(metadata["count"])
+    return Pca(metadata["space"], mean, basis, variance, total_variance, count, metadata.get("method", ""))
+
+
+class StreamingPca:
+    """Exact mean and covariance of any number of vectors, in one pass and the memory of one D x D matrix.
+
+    Args:
+        dimensions: Numbers in a vector, `D`.
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        if dimensions < 1:
+            raise ValueError(f"vectors have at least 1 number, got {dimensions}")
+        self.dimensions = dimensions
+        self.count = 0
+        self._mean = np.zeros(dimensions)
+        self._scatter = np.zeros((dimensions, dimensions))
+        self._solved: tuple[DoubleArray, DoubleArray] | None = None
+
+    def add(self, vectors: npt.NDArray[np.floating]) -> None:
+        """Take in `[N, D]` vectors.
+
+        Raises:
+            ValueError: Another shape, or values that are not finite; nothing of the block is taken in.
+        """
+        if vectors.ndim != 2 or vectors.shape[1] != self.dimensions:
+            raise ValueError(f"vectors are [N, {self.dimensions}], got {list(vectors.shape)}")
+        if not np.isfinite(vectors).all():
+            raise ValueError("vectors with values that are not finite numbers")
+        for start in range(0, len(vectors), _BLOCK_VECTORS):
+            self._merge(vectors[start : start + _BLOCK_VECTORS].astype(np.float64))
+
+    def _merge(self, block: DoubleArray) -> None:
+        size, mean = len(block), block.mean(axis=0)
+        block -= mean
+        step = mean - self._mean
+        count = self.count + size
+        self._scatter += block.T @ block
+        self._scatter += np.outer(step, step * (self.count * size / count))
+        self._mean += step * (size / count)
+        self.count, self._solved = count, None
+
+    def variance_kept(self, components: int) -> float:
+        """Share of the total variance, in [0, 1], along the best `components` directions; 1 where nothing varies."""
+        variance, _ = self._principal()
+        total = float(variance.sum())
+        return min(1.0, float(variance[:components].sum()) / total) if total > 0 else 1.0
+
+    def result(self, space: str, components: int) -> Pca:
+        """The PCA of everything taken in so far, with at most D directions.
+
+        Raises:
+            ValueError: No vector yet, or fewer than 1 component.
+        """
+        if self.count == 0 or components < 1:
+            raise ValueError(f"{components} principal directions of {self.count} vectors")
+        variance, basis = self._principal()
+        kept = variance[:components], basis[:components]
+        return _pca(space, self._mean, *kept, total_variance=float(variance.sum()), count=self.count)
+
+    def _principal(self) -> tuple[DoubleArray, DoubleArray]:
+        """Variances `[D]`, falling, and directions `[D, D]`."""
+        if self._solved is None:
+            values, columns = np.linalg.eigh(self._scatter / max(1, self.count))
+            self._solved = np.maximum(values[::-1], 0.0), columns[:, ::-1].T
+        return self._solved
+
+
+def pca_of(vectors: npt.NDArray[np.floating], space: str, components: int) -> Pca:
+    """The PCA of few vectors at hand, `[N, D]`.
+
+    Of fewer vectors than dimensions, the N x N matrix of their products has the same variances as the D x D covariance
+    and is quicker to solve: at D = 768 and N = 384 in an eighth of the time.
+
+    Raises:
+        ValueError: No vectors, another shape, values that are not finite, or fewer than 1 component.
+    """
+    if vectors.ndim == 2 and components < len(vectors) < vectors.shape[1] and np.isfinite(vectors).all():
+        mean = vectors.mean(axis=0, dtype=np.float64)
+        offsets = vectors - mean
+        # In torch, whose threads can be told to keep out of the way of a running stream.
+        rows = torch.from_numpy(offsets)
+        with one_torch_thread():
+            falling, columns = (part.flip(-1)[..., :components] for part in torch.linalg.eigh(rows @ rows.T))
+            basis = ((columns.T @ rows) / falling.clamp(min=1e-30).sqrt()[:, None]).numpy()
+        values = falling.numpy()
+        if values[-1] > _LEAST_STRENGTH * values[0]:
+            total, count = float(np.square(offsets).sum()) / len(vectors), len(vectors)
+            return _pca(space, mean, values / count, basis, total_variance=total, count=count)
+    gathered = StreamingPca(vectors.shape[-1])
+    gathered.add(vectors)
+    return gathered.result(space, components)
+
+
+def _pca(
+    space: str, mean: DoubleArray, variance: DoubleArray, basis: DoubleArray, *, total_variance: float, count: int
+) -> Pca:
+    # A direction and its opposite serve as well; one of them is chosen so that equal input gives equal output.
+    largest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
+    return Pca(
+        space=space,
+        mean=mean.astype(np.float32),
+        basis=(basis * np.where(largest < 0, -1.0, 1.0)).astype(np.float32),
+        variance=variance.astype(np.float32),
+        total_variance=total_variance,
+        count=count,
+    )
+
+
+def _safetensors() -> tuple[Callable[..., bytes], Callable[..., Any]]:
+    """Its `save` for NumPy and its `safe_open`."""
+    try:
+        from safetensors import safe_open
+        from safetensors.numpy import save
+    except ImportError as exc:
+        raise BackendUnavailable(
+            "a PCA file needs the package safetensors", remedy="pip install 'arr-stream[clip]'"
+        ) from exc
+    return save, safe_open

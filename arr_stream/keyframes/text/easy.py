@@ -1,0 +1,200 @@
+"""Text by EasyOCR: CRAFT finds it (Baek et al. 2019), a convolutional and recurrent network reads it (Shi et al. 2015).
+
+The package's own `Reader` unpickles its weights freely, makes folders in the user's home and adds one of them to the
+module path. Its networks and its geometry are used here without it, with weights loaded as tensors and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_stream import weights
+from arr_stream.errors import BackendUnavailable, WeightsInvalid
+from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
+from arr_stream.keyframes.text.lines import detect_wh, straightened
+from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.types import ByteArray, TextRegion
+
+DETECT_SIDE_PX = 960
+"""Long side of the picture that detection sees; twice the time finds one word in 21 more."""
+
+TEXT_PEAK = 0.7
+"""Least score of the surest character of a word."""
+TEXT_LOW = 0.4
+LINK_LOW = 0.4
+"""Scores from which a place belongs to a character, or to the gap between two of one word."""
+
+_LINE_PX = 64
+"""Height at which the recogniser sees a line."""
+_UNSURE = 0.1
+"""Below this confidence a line is read again with its contrast stretched."""
+
+Floats = npt.NDArray[np.floating]
+
+_REMEDY = "pip install 'arr-stream[easyocr]'"
+
+
+class EasyOcrFinder:
+    """Finds text, and reads English when asked.
+
+    Args:
+        threads: Threads for torch; None leaves the choice to it.
+        device: `auto`, `cpu` or `cuda`.
+        detect_side_px: Long side in pixels of the picture that detection sees; frames are reduced or enlarged to it.
+
+    Raises:
+        BackendUnavailable: easyocr or the package with its weights is missing.
+        WeightsInvalid: The weights are damaged or of other networks.
+    """
+
+    name = "easyocr"
+
+    def __init__(
+        self, *, threads: int | None = None, device: str = "auto", detect_side_px: int = DETECT_SIDE_PX
+    ) -> None:
+        self.detect_side_px = detect_side_px
+        self._threads = threads
+        self._device = weights.pick_device(device)
+        self._models = _model_folder()
+        self._detector = _load_detector(self._models / "craft_mlt_25k.pth", self._device)
+        self._reader: _Reader | None = None
+
+    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
+        rgb = picture.frame.rgb
+        with _torch_threads(self._threads), torch.inference_mode():
+            found = tuple(self._detect(rgb))
+            mask = text_mask(found, picture.quarter_hw)
+            return TextFinding(mask, tuple(self._read(rgb, region) for region in found) if read else found)
+
+    def _detect(self, rgb: ByteArray) -> Iterator[TextRegion]:
+        from easyocr.craft_utils import getDetBoxes
+        from easyocr.imgproc import normalizeMeanVariance
+
+        seen = resized(rgb, detect_wh((rgb.shape[1], rgb.shape[0]), self.detect_side_px))
+        pixels = torch.from_numpy(normalizeMeanVariance(seen)).permute(2, 0, 1)[None]
+        scores, _ = self._detector(pixels.to(self._device))
+        text, link = scores[0].float().cpu().permute(2, 0, 1).numpy()
+        words, _, _ = getDetBoxes(text, link, TEXT_PEAK, LINK_LOW, TEXT_LOW, False)
+        to_frame = (rgb.shape[1] / text.shape[1], rgb.shape[0] / text.shape[0])
+        for corners in _lines([np.asarray(word) * to_frame for word in words]):
+            unit = np.clip(corners / (rgb.shape[1], rgb.shape[0]), 0.0, 1.0)
+            yield TextRegion(tuple((float(x), float(y)) for x, y in unit), _peak(text, unit))
+
+    def _read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
+        """The region with its words; unchanged where nothing can be read."""
+        if self._reader is None:
+            self._reader = _Reader.load(self._models / "english_g2.pth", self._device)
+        text, confidence = self._reader.read(straightened(rgb, region))
+        return TextRegion(region.polygon_xy, confidence, text) if text else region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reader:
+    network: torch.nn.Module
+    converter: Any
+    device: torch.device
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> _Reader:
+        from easyocr.config import recognition_models
+        from easyocr.model.vgg_model import Model
+        from easyocr.utils import CTCLabelConverter
+
+        converter = CTCLabelConverter(recognition_models["gen2"]["english_g2"]["characters"])
+        with torch.device("meta"):
+            network = Model(input_channel=1, output_channel=256, hidden_size=256, num_class=len(converter.character))
+        return cls(_with_weights(network, path, device), converter, device)
+
+    def read(self, line: ByteArray) -> tuple[str, float]:
+        """What is written on an upright line `[h, w, 3]`, and how sure that is, in [0, 1]."""
+        text, confidence = self._read(line, contrast=0.0)
+        if confidence < _UNSURE:
+            text, confidence = max((text, confidence), self._read(line, contrast=0.5), key=lambda read: read[1])
+        return text.strip(), min(1.0, confidence)
+
+    def _read(self, line: ByteArray, contrast: float) -> tuple[str, float]:
+        from easyocr.recognition import AlignCollate, recognizer_predict
+        from PIL import Image
+
+        width_px = math.ceil(max(1.0, line.shape[1] / line.shape[0])) * _LINE_PX
+        align = AlignCollate(imgH=_LINE_PX, imgW=width_px, keep_ratio_with_pad=True, adjust_contrast=contrast)
+        pixels = align([Image.fromarray(line).convert("L")])
+        ((text, confidence),) = recognizer_predict(
+            self.network, self.converter, [pixels], width_px // 10, [], [], device=self.device
+        )
+        return text, float(confidence)
+
+
+def _lines(words: Sequence[Floats]) -> list[Floats]:
+    """Quadrilaterals `[4, 2]` of lines from those of words, in frame pixels; slanted words stay as they are."""
+    from easyocr.utils import group_text_box
+
+    if not words:
+        return []
+    upright, slanted = group_text_box(
+        [word.reshape(-1) for word in words],
+        slope_ths=0.1,
+        ycenter_ths=0.5,
+        height_ths=0.5,
+        width_ths=0.5,
+        add_margin=0.1,
+    )
+    boxes = [np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]]) for x0, x1, y0, y1 in upright]
+    return boxes + [np.array(corners) for corners in slanted]
+
+
+def _peak(text: Floats, unit: Floats) -> float:
+    """The highest character score in a region's upright box."""
+    size = (text.shape[1], text.shape[0])
+    x0, y0 = np.clip(np.floor(unit.min(axis=0) * size), 0, np.array(size) - 1).astype(int)
+    x1, y1 = np.ceil(unit.max(axis=0) * size).astype(int)
+    return float(np.clip(text[y0 : max(y1, y0 + 1), x0 : max(x1, x0 + 1)].max(), 0.0, 1.0))
+
+
+def _model_folder() -> Path:
+    found = {}
+    for name, what in (("easyocr", "easyocr"), ("easyocr_en_models", "the package with its weights")):
+        try:
+            found[name] = importlib.import_module(name)
+        except ImportError as exc:
+            raise BackendUnavailable(f"text easyocr needs {what}: {exc}", remedy=_REMEDY) from exc
+    return Path(found["easyocr_en_models"].model_dir())
+
+
+def _load_detector(path: Path, device: torch.device) -> torch.nn.Module:
+    from easyocr.craft import CRAFT
+
+    # Without storage: the constructor would draw 140 million random numbers only to have them replaced.
+    with torch.device("meta"):
+        network = CRAFT()
+    return _with_weights(network, path, device)
+
+
+def _with_weights(network: torch.nn.Module, path: Path, device: torch.device) -> torch.nn.Module:
+    if not path.is_file():
+        raise BackendUnavailable(f"text easyocr: no {path.name} in {path.parent}", remedy=_REMEDY)
+    try:
+        network.load_state_dict(weights.load_state_dict(path), assign=True)
+    except RuntimeError as exc:
+        raise WeightsInvalid(f"{path}: not the weights of easyocr's {type(network).__name__}", remedy=_REMEDY) from exc
+    return network.to(device).eval()
+
+
+@contextlib.contextmanager
+def _torch_threads(threads: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

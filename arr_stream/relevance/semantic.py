@@ -1,0 +1,310 @@
+"""What a stream knows of meaning: its queries as directions of a joint space, and how relevant each place is to them.
+
+Image and text features of one model lie in different places of their common space (Liang et al., "Mind the gap", 2022),
+so each is centred by its own mean: places by the mean of the features, queries by the mean of generic texts. What is
+left of a query's feature is what sets it apart from just any text. Its cosine with a place is then compared with what
+the generic texts themselves reach on the places of this stream: relevance says how far beyond that it stands out.
+Nothing is stretched to the frame, so a query without a match stays low everywhere.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+
+from arr_stream.errors import EmptyQuery, WeightsInvalid
+from arr_stream.keyframes.base import TextEncoder
+from arr_stream.keyframes.embeddings.pca import CHANNELS, Pca, pca_of
+from arr_stream.keyframes.embeddings.projection import Projection, centred, make_projection, product
+from arr_stream.types import Embedding, FloatArray
+
+GENERIC = (
+    *("an object", "a thing", "something", "stuff", "an item", "a shape", "a part", "a detail", "things"),
+    *("the background", "a surface", "a texture", "a pattern", "a picture", "a photo", "an image", "a scene", "a view"),
+    *("a person", "a face", "a hand", "an animal", "a dog", "a bird", "a tree", "a plant", "a flower", "grass"),
+    *("the sky", "water", "the ground", "a wall", "a floor", "a window", "a building", "a house", "a street", "a road"),
+    *(
+        "a car",
+        "a bicycle",
+        "a boat",
+        "a chair",
+        "a table",
+        "a bottle",
+        "food",
+        "clothes",
+        "a book",
+        "a sign",
+        "a screen",
+    ),
+)
+"""Texts that any scene may or may not fit: they say where texts lie, and what a chance match scores."""
+
+Z_HALF = 3.0
+"""Relevance is one half where a query stands so many standard deviations above the generic texts' scores."""
+
+Z_WIDTH = 0.6
+"""Deviations over which relevance rises from one half to 0.73."""
+
+KEYFRAMES_TO_LEARN = 3
+"""Keyframes that the PCA is learned from where none is given."""
+
+_COMPONENTS = 64
+_PCA_PLACES = 128
+_NULL_PLACES = 1024
+_REMEMBERED_TEXTS = 256
+_SHOWN_CHARACTERS = 40
+
+
+class SemanticSpace:
+    """Queries and places of one stream in a joint image-text space.
+
+    Args:
+        encoder: Encodes texts; it is asked for the generic ones at once.
+        pca: Mean and principal directions of the model's features; None to learn them on the first keyframes.
+
+    Raises:
+        WeightsInvalid: The PCA is of another space than the encoder, or the encoder gives no usable numbers.
+    """
+
+    def __init__(self, encoder: TextEncoder, pca: Pca | None = None) -> None:
+        self._encoder = encoder
+        generic = self._encoded(GENERIC)
+        if pca is not None and (pca.space, pca.dimensions) != (encoder.space, generic.shape[1]):
+            raise WeightsInvalid(
+                f"PCA of {pca.space!r} with {pca.dimensions} numbers for {encoder.space!r} with {generic.shape[1]}",
+                remedy="make one with `arr-stream train-pca`, or --set clip.pca=auto",
+            )
+        self._text_mean = generic.mean(axis=0)
+        self._generic = self._directions(generic)
+        self._texts: OrderedDict[str, FloatArray] = OrderedDict()
+        self._queries = np.zeros((0, generic.shape[1]), np.float32)
+        self._pca = pca
+        self._early: _EarlyPlaces | None = _EarlyPlaces(generic.shape[1]) if pca is None else None
+        self._null = Null(generic.shape[1])
+        self._projection: Projection | None = None
+        self._coordinates = np.zeros((0, CHANNELS), np.float32)
+        self._last: tuple[Embedding, FloatArray, FloatArray] | None = None
+        self.version = 0
+        """Grows whenever channels of before mean something else than channels of now."""
+        self._renew()
+
+    @property
+    def name(self) -> str:
+        """The space of embeddings that can be compared with the queries."""
+        return self._encoder.space
+
+    @property
+    def ready(self) -> bool:
+        """A keyframe has been learned, so that places can be projected and compared with queries."""
+        return self._projection is not None and self._null.count > 0
+
+    @property
+    def projection(self) -> Projection | None:
+        """The rows in use; None before there is a PCA."""
+        return self._projection
+
+    def ask(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """Replace the queries; each text is encoded once.
+
+        Returns:
+            One line for every text that the model cannot take as it stands.
+
+        Raises:
+            EmptyQuery: A text without anything in it.
+            WeightsInvalid: The encoder gives values that are not numbers.
+        """
+        for text in texts:
+            if not text.strip():
+                raise EmptyQuery(f"query {text!r} is empty", remedy="say what to look for")
+        new = [text for text in dict.fromkeys(texts) if text not in self._texts]
+        if new:
+            self._texts.update(zip(new, self._encoded(new), strict=True))
+        for text in texts:
+            self._texts.move_to_end(text)
+        features = np.array([self._texts[text] for text in texts], np.float32).reshape(-1, self._queries.shape[1])
+        while len(self._texts) > max(_REMEMBERED_TEXTS, len(texts)):
+            self._texts.popitem(last=False)
+        self._queries = self._directions(features)
+        self._renew()
+        return tuple(notice for text in dict.fromkeys(texts) for notice in self._notices(text))
+
+    def learn(self, embedding: Embedding) -> None:
+        """Take in a new keyframe: what chance matches score on its places and, early on, the PCA.
+
+        Raises:
+            ValueError: Features of another space than the texts.
+        """
+        self._check(embedding)
+        if self._early is not None:
+            self._early.add(_sampled(embedding.values, _PCA_PLACES))
+            self._pca, self._last = self._early.pca(self._encoder.space), None
+            self._null = Null(len(self._pca.mean))
+            self._null.add(product(self._generic, centred(self._early.places, self._pca.mean)))
+            if self._early.keyframes >= KEYFRAMES_TO_LEARN:
+                self._early = None
+            self._renew()
+        else:
+            self._null.add(product(self._generic, _sampled(self._centred(embedding), _NULL_PLACES)))
+
+    def project(self, embedding: Embedding) -> FloatArray:
+        """`[16, h, w]` float32 in [-1, 1]: what the texture's channels hold of `[D, h, w]` features.
+
+        Raises:
+            ValueError: Features of another space than the texts, or no PCA yet.
+        """
+        self._check(embedding)
+        return self._rows().project(self._centred(embedding))
+
+    def relevance(self, channels: FloatArray) -> FloatArray:
+        """`[Q, ...]` float32 in [0, 1] of the 16 channels `[16, ...]`, wherever they were carried to.
+
+        Raises:
+            ValueError: Not 16 channels, or no keyframe yet.
+        """
+        if channels.shape[0] != CHANNELS:
+            raise ValueError(f"channels are [{CHANNELS}, ...], got {list(channels.shape)}")
+        return self._calibrated(np.einsum("qc,c...->q...", self._coordinates, channels))
+
+    def relevance_full(self, embedding: Embedding) -> FloatArray:
+        """`[Q, h, w]` float32 in [0, 1] from all D numbers of a feature; `relevance` equals it for up to 8 queries.
+
+        Raises:
+            ValueError: Features of another space than the texts, or no keyframe yet.
+        """
+        self._check(embedding)
+        self._rows()
+        return self._calibrated(product(self._queries, self._centred(embedding)))
+
+    def _rows(self) -> Projection:
+        if self._projection is None:
+            raise ValueError("no keyframe was learned yet")
+        return self._projection
+
+    def _renew(self) -> None:
+        """New rows for new queries or a new PCA."""
+        if self._pca is None:
+            return
+        self._projection = make_projection(self._queries, self._pca, self._generic)
+        self._coordinates = self._projection.coordinates(self._queries)
+        self.version += 1
+
+    def _encoded(self, texts: Sequence[str]) -> FloatArray:
+        features = self._encoder.encode(texts)
+        if not np.isfinite(features).all():
+            raise WeightsInvalid(
+                f"{self._encoder.space}: the text encoder gives values that are not numbers",
+                remedy="check the weights with `arr-stream models verify`",
+            )
+        return np.asarray(features, np.float32)
+
+    def _directions(self, features: FloatArray) -> FloatArray:
+        """Text features `[N, D]` from the mean of the generic ones, at unit length (zero at that mean)."""
+        return np.ascontiguousarray(centred(features.T, self._text_mean).T)
+
+    def _centred(self, embedding: Embedding) -> FloatArray:
+        """Centred features of an embedding; those of the last one are kept, since its queries may change."""
+        assert self._pca is not None
+        last = self._last
+        if last is None or last[0] is not embedding or last[1] is not self._pca.mean:
+            self._last = last = (embedding, self._pca.mean, centred(embedding.values, self._pca.mean))
+        return last[2]
+
+    def _calibrated(self, cosines: FloatArray) -> FloatArray:
+        return calibrated(self._null.deviations(cosines))
+
+    def _check(self, embedding: Embedding) -> None:
+        expected = self._encoder.space, len(self._text_mean)
+        if (embedding.space, embedding.values.shape[0]) != expected:
+            raise ValueError(
+                f"features of {embedding.space!r} with {embedding.values.shape[0]} numbers, texts of {expected[0]!r} "
+                f"with {expected[1]}"
+            )
+
+    def _notices(self, text: str) -> tuple[str, ...]:
+        shown = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+        found = []
+        tokens, limit = self._encoder.token_count(text), self._encoder.context_length
+        if tokens > limit:
+            found.append(
+                f"query {shown!r}: {tokens} tokens, {self._encoder.space} reads {limit}; only its beginning counts"
+            )
+        if not mostly_latin(text):
+            found.append(
+                f"query {shown!r}: {self._encoder.space} learned English; in another script it may find anything"
+            )
+        return tuple(" ".join(line.split()) for line in found)
+
+
+class _EarlyPlaces:
+    """Places of a stream's first keyframes, and the PCA of them."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.places = np.zeros((dimensions, 0), np.float32)
+        self.keyframes = 0
+
+    def add(self, places: FloatArray) -> None:
+        self.places = np.concatenate([self.places, places], axis=1)
+        self.keyframes += 1
+
+    def pca(self, space: str) -> Pca:
+        return pca_of(self.places.T, space, _COMPONENTS)
+
+
+class Null:
+    """What generic texts score on the places of a stream: a running mean and deviation.
+
+    Args:
+        dimensions: Of the space; unrelated directions in it differ by chance, and no less is believed.
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        self.count = 0
+        self._mean = self._squares = 0.0
+        self._least = 0.5 / float(np.sqrt(dimensions))
+
+    def add(self, cosines: FloatArray) -> None:
+        """Take in cosines of any shape."""
+        count = self.count + cosines.size
+        if count == 0:
+            return
+        mean = float(cosines.mean(dtype=np.float64))
+        step = mean - self._mean
+        squares = float(np.square(cosines - mean, dtype=np.float64).sum())
+        self._squares += squares + step**2 * self.count * cosines.size / count
+        self._mean += step * cosines.size / count
+        self.count = count
+
+    def deviations(self, cosines: FloatArray) -> FloatArray:
+        """How many standard deviations cosines lie above the mean.
+
+        Raises:
+            ValueError: Nothing was taken in yet.
+        """
+        if self.count == 0:
+            raise ValueError("no keyframe was learned yet")
+        deviation = max(self._least, float(np.sqrt(self._squares / self.count)))
+        return np.asarray((cosines - np.float32(self._mean)) / np.float32(deviation), np.float32)
+
+
+def calibrated(deviations: FloatArray) -> FloatArray:
+    """Relevance in (0, 1) of a query that stands so many deviations above the generic texts."""
+    return np.asarray(1.0 / (1.0 + np.exp((Z_HALF - deviations) / Z_WIDTH)), np.float32)
+
+
+def mostly_latin(text: str) -> bool:
+    """At least half of the letters are Latin, or there is no letter."""
+    letters = [character for character in text if character.isalpha()]
+    latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
+    return 2 * latin >= len(letters)
+
+
+def _sampled(values: FloatArray, most: int) -> FloatArray:
+    """`[D, n]`: at most `most` of the places of `[D, h, w]`, spread evenly in reading order."""
+    flat = values.reshape(values.shape[0], -1)
+    if flat.shape[1] <= most:
+        return flat
+    chosen = (np.arange(most) + 0.5) * (flat.shape[1] / most)
+    return flat[:, chosen.astype(int)]

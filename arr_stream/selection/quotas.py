@@ -1,0 +1,91 @@
+"""How a budget is shared out among regions: tokens of each, by importance."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.types import FloatArray, IntArray
+
+CANONICAL_REGIONS, CANONICAL_EACH = 91, 3
+"""The canonical form: 91 regions of three tokens make 273."""
+
+TIERS = ((0.2, 15), (0.5, 5), (1.0, 1))
+"""(share of regions by rank, tokens each): the first fifth 15, the next three tenths 5, the rest 1."""
+
+
+def proportional_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
+    """Tokens by importance times size, no region above its cells; what is left over goes by largest remainder.
+
+    Args:
+        sizes: `[n]` cells of each region.
+        importance: `[n]`, at least 0.
+        tokens: Budget.
+
+    Returns:
+        `[n]`, in sum the budget, or the cells where those are fewer.
+    """
+    return share_out(np.maximum(importance, 1e-9) * sizes, sizes, tokens)
+
+
+def fixed_quota(sizes: IntArray, importance: FloatArray, tokens: int, each: int = CANONICAL_EACH) -> IntArray:
+    """The same number of tokens for each region (its cells where it has fewer), most important first while they last.
+
+    Args:
+        sizes, importance, tokens: As above.
+        each: Tokens of each region.
+
+    Returns:
+        `[n]`, in sum at most the budget.
+    """
+    order = np.argsort(-importance, kind="stable")
+    wanted = np.minimum(each, sizes[order])
+    quota = np.zeros(len(sizes), np.int32)
+    quota[order] = np.clip(tokens - (np.cumsum(wanted) - wanted), 0, wanted)
+    return quota
+
+
+def canonical_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
+    """Three tokens a region, most important first; what is left over is shared out by importance times size.
+
+    Returns:
+        `[n]`, in sum the budget, or the cells where those are fewer.
+    """
+    quota = fixed_quota(sizes, importance, tokens)
+    return quota + proportional_quota(sizes - quota, importance, tokens - int(quota.sum()))
+
+
+def tier_wishes(importance: FloatArray) -> IntArray:
+    """`[n]`: 15, 5 or 1 tokens by rank of importance, whatever the budget and the size of the region."""
+    order = np.argsort(-importance, kind="stable")
+    rank = np.empty(len(order))
+    rank[order] = (np.arange(len(order)) + 1) / len(order)
+    wishes: IntArray = np.select([rank <= share for share, _ in TIERS], [each for _, each in TIERS]).astype(np.int32)
+    return wishes
+
+
+def tiers_quota(sizes: IntArray, importance: FloatArray, tokens: int) -> IntArray:
+    """15, 5 or 1 tokens by rank of importance, scaled to the budget; every region is shown while tokens last.
+
+    Returns:
+        `[n]`, in sum the budget, or the cells where those are fewer.
+    """
+    quota = fixed_quota(sizes, importance, tokens, each=1)
+    return quota + share_out(tier_wishes(importance), sizes - quota, tokens - int(quota.sum()))
+
+
+def share_out(weight: npt.NDArray[np.number], most: IntArray, tokens: int) -> IntArray:
+    """Whole tokens in proportion to `weight`, none above `most`, by largest remainder; ties go to the first."""
+    quota = np.zeros(len(weight), np.int32)
+    weight = np.maximum(np.asarray(weight, np.float64), 1e-12)
+    left = min(tokens, int(most.sum()))
+    while left > 0:
+        open_ = quota < most
+        ideal = np.where(open_, weight, 0) / weight[open_].sum() * left
+        whole = np.minimum(np.floor(ideal), most - quota).astype(np.int32)
+        if not whole.any():
+            remainder = np.argsort(-np.where(open_, ideal, -1), kind="stable")[:left]
+            whole[remainder[open_[remainder]]] = 1
+        quota += whole
+        left -= int(whole.sum())
+    return quota

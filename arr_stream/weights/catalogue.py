@@ -1,0 +1,233 @@
+"""The weights that arr-stream knows by name: what they are, where they come from and how to know them again.
+
+Names are those of the settings: `clip.model` takes `tiny` and NAME:PRETRAINED as open_clip writes it, `sam.model`
+takes `vit_b`, `vit_l` and `vit_h`. Sizes and hashes stand here only where they are published; where None stands, the
+hub's own word is kept beside the file when it is fetched.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from arr_stream.errors import BackendUnavailable, InvalidSetting
+
+HUB = "https://huggingface.co/"
+HUB_WEIGHTS = "open_clip_model.safetensors"
+SHIPPED_FOLDER = Path(__file__).with_name("tiny_clip")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file on the Hugging Face hub.
+
+    Args:
+        repository: As `owner/name`.
+        file_name: The file in it.
+        revision: Commit that is meant; `main` is whatever is newest.
+    """
+
+    repository: str
+    file_name: str
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        return f"{HUB}{self.repository}"
+
+
+@dataclass(frozen=True, slots=True)
+class WebFile:
+    """A file at an address of its own."""
+
+    url: str
+
+    @property
+    def file_name(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedFile:
+    """A file that lies in the package itself."""
+
+    path: Path
+
+    @property
+    def file_name(self) -> str:
+        return self.path.name
+
+    def __str__(self) -> str:
+        return "part of arr-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWeights:
+    """One model's weights.
+
+    Args:
+        name: As in the settings.
+        kind: `clip` or `sam`.
+        origin: Where the file comes from.
+        licence: SPDX identifier or the licence's own name; `unknown` for what only open_clip's table knows.
+        size_bytes: Exact size, where published.
+        sha256: Hash in hexadecimal, where published.
+        tokenizer: Repository on the hub whose tokenizer the model needs, empty for those that use open_clip's own.
+    """
+
+    name: str
+    kind: str
+    origin: HubFile | WebFile | ShippedFile
+    licence: str
+    size_bytes: int | None = None
+    sha256: str | None = None
+    tokenizer: str = ""
+
+    @property
+    def file_name(self) -> str:
+        return self.origin.file_name
+
+
+_SAM = "https://dl.fbaipublicfiles.com/segment_anything"
+
+
+def _hub(
+    name: str,
+    repository: str,
+    licence: str,
+    *,
+    size_bytes: int | None = None,
+    sha256: str | None = None,
+    revision: str = "main",
+    tokenizer: str = "",
+) -> KnownWeights:
+    return KnownWeights(
+        name, "clip", HubFile(repository, HUB_WEIGHTS, revision), licence, size_bytes, sha256, tokenizer
+    )
+
+
+_ENTRIES = (
+    KnownWeights("tiny", "clip", ShippedFile(SHIPPED_FOLDER / HUB_WEIGHTS), "Apache-2.0"),
+    KnownWeights(
+        "vit_b",
+        "sam",
+        WebFile(f"{_SAM}/sam_vit_b_01ec64.pth"),
+        "Apache-2.0",
+        375_042_383,
+        "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912",
+    ),
+    KnownWeights(
+        "vit_l",
+        "sam",
+        WebFile(f"{_SAM}/sam_vit_l_0b3195.pth"),
+        "Apache-2.0",
+        1_249_524_607,
+        "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622",
+    ),
+    KnownWeights(
+        "vit_h",
+        "sam",
+        WebFile(f"{_SAM}/sam_vit_h_4b8939.pth"),
+        "Apache-2.0",
+        2_564_550_879,
+        "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e",
+    ),
+    _hub(
+        "ViT-B-32:openai",
+        "timm/vit_base_patch32_clip_224.openai",
+        "MIT",
+        size_bytes=605_143_284,
+        sha256="e6d1bd7789aa45192b3bf90570a789b478bae1b74ebcce7eddd908e83a2b7c31",
+        revision="a6f597a30f7b82c51704746581f9a4e41421e878",
+    ),
+    _hub(
+        "ViT-B-16:openai",
+        "timm/vit_base_patch16_clip_224.openai",
+        "MIT",
+        size_bytes=598_516_980,
+        sha256="4b8699299b1e8997753c64b052ba32031449d5d853f55a039148560ee02b820f",
+        revision="977e3dd0ec55ab8da155f2fbeb6b5f54948b6e3d",
+    ),
+    _hub(
+        "ViT-L-14:openai",
+        "timm/vit_large_patch14_clip_224.openai",
+        "MIT",
+        size_bytes=1_710_517_724,
+        sha256="9ce2e8a8ebfff3793d7d375ad6d3c35cb9aebf3de7ace0fc7308accab7cd207e",
+    ),
+    _hub(
+        "ViT-B-32:laion2b_s34b_b79k",
+        "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+        "MIT",
+        size_bytes=605_143_316,
+        sha256="ac4f8c4b88af6d963118cbf40ad93176d092abbedfcb752601ae1866352656e6",
+        revision="1a25a446712ba5ee05982a381eed697ef9b435cf",
+    ),
+    _hub("ViT-B-16:laion2b_s34b_b88k", "laion/CLIP-ViT-B-16-laion2B-s34B-b88K", "MIT"),
+    _hub("ViT-B-16-SigLIP:webli", "timm/ViT-B-16-SigLIP", "Apache-2.0", tokenizer="timm/ViT-B-16-SigLIP"),
+    _hub("ViT-B-16-SigLIP2:webli", "timm/ViT-B-16-SigLIP2", "Apache-2.0", tokenizer="timm/ViT-B-16-SigLIP2"),
+    _hub("MobileCLIP-S1:datacompdr", "apple/MobileCLIP-S1-OpenCLIP", "apple-amlr"),
+    _hub("MobileCLIP-S2:datacompdr", "apple/MobileCLIP-S2-OpenCLIP", "apple-amlr"),
+    _hub(
+        "MobileCLIP2-S0:dfndr2b",
+        "timm/MobileCLIP2-S0-OpenCLIP",
+        "apple-amlr",
+        sha256="ab91a1a0c4330d6b1913e24d5035dfdea15423316aaec649610c6b1c6ddd0e95",
+        revision="095906d28bf54d7584dc411e8ffe448f34289e05",
+    ),
+)
+CATALOGUE: dict[str, KnownWeights] = {entry.name: entry for entry in _ENTRIES}
+
+
+def tiny_clip_folder() -> Path:
+    """The folder of the shipped encoder, as open_clip's `local-dir:` wants it.
+
+    Raises:
+        BackendUnavailable: It is not there, though it is part of the package.
+    """
+    if not (SHIPPED_FOLDER / HUB_WEIGHTS).is_file():
+        raise BackendUnavailable(
+            f"{SHIPPED_FOLDER / HUB_WEIGHTS}: missing, though it is part of arr-stream",
+            remedy="install arr-stream again",
+        )
+    return SHIPPED_FOLDER
+
+
+def known(name: str) -> KnownWeights:
+    """The weights of that name; NAME:PRETRAINED that is not listed here is looked up in open_clip's own table.
+
+    Raises:
+        InvalidSetting: No such name; names the nearest.
+        BackendUnavailable: Only open_clip could know it, and it is not installed.
+    """
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    model, colon, tag = name.partition(":")
+    if colon and model and tag:
+        return _from_open_clip(name, model, tag)
+    near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.3)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise InvalidSetting(f"no weights are known as {name!r}", remedy=f"{hint}see `arr-stream models list`")
+
+
+def _from_open_clip(name: str, model: str, tag: str) -> KnownWeights:
+    try:
+        from open_clip import get_model_config
+        from open_clip.pretrained import get_pretrained_cfg, list_pretrained
+    except ImportError as exc:
+        raise BackendUnavailable(
+            f"{name} would be looked up in open_clip, which is not installed", remedy="pip install 'arr-stream[clip]'"
+        ) from exc
+    entry = get_pretrained_cfg(model, tag)
+    if not entry:
+        choices = [*CATALOGUE, *(":".join(pair) for pair in list_pretrained())]
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)
+        raise InvalidSetting(f"open_clip knows no weights {name!r}", remedy=f"did you mean {near[0]!r}?")
+    tokenizer = ((get_model_config(model) or {}).get("text_cfg") or {}).get("hf_tokenizer_name") or ""
+    repository, _, file_name = entry.get("hf_hub", "").rpartition("/")
+    # A bare repository means open_clip's usual file, of which the hub keeps a safetensors version.
+    origin = HubFile(repository, file_name or HUB_WEIGHTS) if repository else WebFile(entry["url"])
+    return KnownWeights(name, "clip", origin, "unknown", tokenizer=tokenizer)

@@ -1,0 +1,167 @@
+"""Weights from a file that nobody vouches for: tensors only, never code.
+
+safetensors files hold nothing but tensors. Files of `torch.save` are pickles, and unpickling runs whatever they say;
+they are read by torch's restricted reader (`weights_only=True`), which makes tensors and plain containers and refuses
+the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arr_stream.errors import BackendUnavailable, WeightsInvalid
+
+if TYPE_CHECKING:
+    import torch
+
+_ZIP = b"PK\x03\x04"
+_WRAPPERS = ("state_dict", "model")
+_PREFIX = "module."
+_FETCH_AGAIN = "fetch it again with `arr-stream models fetch NAME --force`, or copy it again from where it came"
+
+
+def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a weights file, by name, on the CPU.
+
+    Reads safetensors and what `torch.save` wrote. A dict around the weights (`state_dict`, `model`) is taken off, and
+    so is the `module.` that data-parallel training puts before every name. Large files are mapped, not read at once,
+    where the format allows it.
+
+    Raises:
+        BackendUnavailable: There is no such file, or safetensors is not installed.
+        WeightsInvalid: Empty, truncated, not a weights file, holding code or things other than tensors, a TorchScript
+            program, or weights that are NaN or infinite; names the tensor.
+    """
+    path = Path(path)
+    head = _head(path)
+    # What a file is called proves nothing; safetensors alone begins with a length and an opening brace.
+    found = _read_safetensors(path) if _is_safetensors(path, head) else _read_torch(path, head)
+    state = _unwrapped(found, path)
+    for name, tensor in state.items():
+        _check_tensor(path, name, tensor)
+    return state
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of the file, once it is sure that it could be a weights file at all."""
+    if path.is_dir():
+        raise WeightsInvalid(f"{path}: a folder, not a weights file", remedy="name the file inside it")
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except FileNotFoundError as exc:
+        raise BackendUnavailable(f"{path}: no such weights file", remedy="see `arr-stream models list`") from exc
+    except OSError as exc:
+        raise WeightsInvalid(f"{path}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
+    if not head:
+        raise WeightsInvalid(f"{path}: empty, 0 bytes", remedy=_FETCH_AGAIN)
+    if head.startswith(b"version https://git-lfs"):
+        raise WeightsInvalid(
+            f"{path}: a Git LFS pointer, not the weights that it points to",
+            remedy="run `git lfs pull` where it came from",
+        )
+    if head.lstrip().startswith(b"<"):
+        raise WeightsInvalid(f"{path}: a web page, not weights", remedy=_FETCH_AGAIN)
+    return head
+
+
+def _is_safetensors(path: Path, head: bytes) -> bool:
+    return path.suffix == ".safetensors" or head[8:9] == b"{"
+
+
+def _read_safetensors(path: Path) -> Mapping[str, Any]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as exc:
+        raise BackendUnavailable(
+            f"{path.name} is a safetensors file, and safetensors is not installed",
+            remedy="pip install 'arr-stream[clip]'",
+        ) from exc
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as exc:
+        raise WeightsInvalid(f"{path}: damaged or truncated: {exc}", remedy=_FETCH_AGAIN) from exc
+
+
+def _read_torch(path: Path, head: bytes) -> object:
+    import pickle
+
+    import torch
+
+    zipped = head.startswith(_ZIP)
+    if zipped:
+        _check_archive(path)
+    try:
+        # Only the zip format can be mapped; the older one is read whole.
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except pickle.UnpicklingError as exc:
+        wanted = re.search(r"GLOBAL (\S+)", str(exc))
+        if wanted is None:
+            raise WeightsInvalid(f"{path}: damaged, or not a weights file", remedy=_FETCH_AGAIN) from exc
+        raise WeightsInvalid(
+            f"{path}: a pickle that holds more than tensors ({wanted[1]}), which could run code",
+            remedy="save its tensors as safetensors where it can be trusted",
+        ) from exc
+    except (
+        Exception
+    ) as exc:  # The reader meets damage in many ways: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
+        first_line = (str(exc).splitlines() or [""])[0]
+        raise WeightsInvalid(
+            f"{path}: damaged or truncated: {type(exc).__name__}: {first_line[:120]}", remedy=_FETCH_AGAIN
+        ) from exc
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse zip archives that are programs, or that would unpack to more than they are."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except Exception as exc:  # BadZipFile, NotImplementedError, OSError, UnicodeDecodeError.
+        raise WeightsInvalid(
+            f"{path}: damaged or truncated: its table of contents cannot be read", remedy=_FETCH_AGAIN
+        ) from exc
+    if any("/code/" in entry.filename or entry.filename.endswith("constants.pkl") for entry in entries):
+        raise WeightsInvalid(
+            f"{path}: a TorchScript program, not plain weights",
+            remedy="take the safetensors file of the same model, such as `arr-stream models fetch ViT-B-32:openai`",
+        )
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise WeightsInvalid(f"{path}: a compressed archive; weights are stored plainly", remedy=_FETCH_AGAIN)
+
+
+def _unwrapped(found: object, path: Path) -> dict[str, torch.Tensor]:
+    for key in _WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    if not isinstance(found, Mapping) or not found:
+        what = "no tensors at all" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise WeightsInvalid(f"{path}: holds {what}, not a state dict", remedy="save `model.state_dict()`")
+    if all(isinstance(name, str) and name.startswith(_PREFIX) for name in found):
+        return {name.removeprefix(_PREFIX): tensor for name, tensor in found.items()}
+    return dict(found)
+
+
+def _check_tensor(path: Path, name: object, tensor: object) -> None:
+    import torch
+
+    if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise WeightsInvalid(
+            f"{path}: {str(name)[:80]!r} is a {type(tensor).__name__}, not a tensor", remedy="save `model.state_dict()`"
+        )
+    assert isinstance(tensor, torch.Tensor)
+    plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+    # A tensor can claim any shape over a few stored values; summing that would never end.
+    if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise WeightsInvalid(f"{path}: {name} is not a plain dense tensor", remedy="save `model.state_dict()`")
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return
+    # NaN and infinity survive a sum, which needs no second copy; only a sum that fails is looked at value by value.
+    total = tensor.detach().sum(dtype=torch.float32)
+    if not torch.isfinite(total) and not torch.isfinite(tensor.float()).all():
+        raise WeightsInvalid(f"{path}: {name} holds NaN or infinite values", remedy="use another checkpoint")

@@ -1,0 +1,126 @@
+"""Bottom-up merging: the graph of regions, what merges first, and the regions that come out."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.clusters.graph import pieces_of, shared_borders
+from arr_stream.keyframes.clusters.merge import MergeClusterer, RegionGraph, merged, region_graph
+from arr_stream.types import Frame, Grid
+
+LABELS = arrays(np.int32, st.tuples(st.integers(1, 8), st.integers(1, 8)), elements=st.integers(0, 6))
+
+
+def keyframe(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:
+    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
+
+
+def plain_graph(labels: npt.NDArray[np.int32], looks: npt.NDArray[np.float64]) -> RegionGraph:
+    """Regions with given mean looks `[n, d]` and no edges between them."""
+    sizes = np.bincount(labels.ravel(), minlength=len(looks)).astype(np.float64)
+    pairs, lengths = shared_borders(labels)
+    return RegionGraph(sizes, looks * sizes[:, None], pairs, lengths, np.zeros(len(pairs)))
+
+
+@settings(deadline=None)
+@given(LABELS, st.integers(1, 12), st.integers(0, 1000))
+def test_as_many_are_left_as_were_asked_for_and_they_hang_together(
+    labels: npt.NDArray[np.int32], count: int, seed: int
+) -> None:
+    pieces = pieces_of(labels)
+    n = int(pieces.max()) + 1
+    looks = np.random.default_rng(seed).random((n, 3))
+    owner = merged(plain_graph(pieces, looks), count)
+    made = owner[pieces]
+    assert len(np.unique(made)) == min(n, count)
+    assert pieces_of(made).max() + 1 == min(n, count)
+    np.testing.assert_array_equal(owner[owner], owner)
+
+
+@settings(deadline=None)
+@given(LABELS, st.integers(1, 12), st.integers(0, 1000))
+def test_each_merge_is_the_cheapest_there_is(labels: npt.NDArray[np.int32], count: int, seed: int) -> None:
+    from arr_stream.keyframes.clusters import merge
+
+    pieces = pieces_of(labels)
+    graph = plain_graph(pieces, np.random.default_rng(seed).random((int(pieces.max()) + 1, 2)))
+
+    def by_looking_at_all() -> npt.NDArray[np.int32]:
+        """The same, with every cost computed anew before every merge."""
+        owner = np.arange(len(graph.sizes), dtype=np.int32)
+        while len(np.unique(owner)) > count:
+            pairs, _ = shared_borders(owner[pieces])
+            if not len(pairs):
+                break
+            sizes, looks = np.bincount(owner, graph.sizes, len(owner)), np.zeros_like(graph.looks)
+            np.add.at(looks, owner, graph.looks)
+            a, b = pairs.T
+            apart = looks[a] / sizes[a, None] - looks[b] / sizes[b, None]
+            small = (sizes[a] * sizes[b] / (sizes[a] + sizes[b]) / pieces.size) ** merge.SIZE_POWER
+            best = int(np.argmin(np.linalg.norm(apart, axis=1) * small))
+            owner[owner == b[best]] = a[best]
+        return owner
+
+    np.testing.assert_array_equal(merged(graph, count), by_looking_at_all())
+
+
+def test_a_strong_edge_keeps_apart_what_looks_alike() -> None:
+    labels = np.array([[0, 1, 2]], np.int32).repeat(4, axis=1).repeat(6, axis=0)
+    graph = plain_graph(labels, np.zeros((3, 1)))
+    barred = RegionGraph(graph.sizes, graph.looks, graph.pairs, graph.lengths, np.array([6.0, 0.6]))
+    assert merged(barred, 2).tolist() == [0, 1, 1]
+
+
+def test_a_graph_holds_sizes_mean_looks_and_edges() -> None:
+    labels = np.zeros((8, 12), np.int32)
+    labels[:, 6:] = 1
+    rgb = np.where(labels[..., None] == 0, np.uint8(30), np.uint8(220)).repeat(3, axis=2)
+    graph = region_graph(labels, rgb)
+    assert graph.sizes.tolist() == [48.0, 48.0]
+    assert graph.pairs.tolist() == [[0, 1]] and graph.lengths.tolist() == [8]
+    dark, bright = (graph.looks / graph.sizes[:, None])[:, 0]
+    assert dark == pytest.approx(0.11, abs=0.02) and bright == pytest.approx(0.88, abs=0.02)
+    assert 0.7 < graph.edges[0] / 8 < 1.0
+    assert region_graph(labels, np.full_like(rgb, 90)).edges[0] == pytest.approx(0.0, abs=1e-5)
+
+
+def shapes() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+    """`[256, 384, 3]` with noise, and its truth: two discs and a bar on a ground that grows lighter to the right."""
+    y, x = np.mgrid[:256, :384]
+    truth = np.zeros((256, 384), np.int32)
+    truth[np.hypot(y - 90, x - 100) < 50] = 1
+    truth[np.hypot(y - 170, x - 270) < 60] = 2
+    truth[200:230, 20:180] = 3
+    rgb = np.array([[70, 80, 70], [200, 60, 50], [60, 90, 200], [210, 200, 70]])[truth] + (x // 12)[..., None]
+    noise = np.random.default_rng(0).normal(0, 6, rgb.shape)
+    return np.clip(rgb + noise, 0, 255).astype(np.uint8), truth
+
+
+def test_shapes_come_out_whole() -> None:
+    rgb, truth = shapes()
+    clusters = MergeClusterer(6).cluster(keyframe(rgb))
+    assert (clusters.count, clusters.method) == (6, "merge")
+    assert pieces_of(clusters.labels).max() + 1 == 6
+    small_truth = truth[2::4, 2::4]
+    for shape in (1, 2, 3):
+        best = max(
+            ((clusters.labels == region) & (small_truth == shape)).sum()
+            / ((clusters.labels == region) | (small_truth == shape)).sum()
+            for region in range(clusters.count)
+        )
+        assert best > 0.9, shape
+
+
+@pytest.mark.parametrize("size_wh", [(1, 1), (40, 24), (33, 320)])
+def test_small_and_odd_pictures(size_wh: tuple[int, int]) -> None:
+    rgb = np.random.default_rng(1).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
+    made = keyframe(rgb)
+    clusters = MergeClusterer(3).cluster(made)
+    assert clusters.labels.shape == made.quarter_hw
+    assert 1 <= clusters.count <= 3

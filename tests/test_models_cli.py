@@ -1,0 +1,148 @@
+"""`arr-stream models` as users meet it: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from arr_stream.weights import CATALOGUE
+
+NAME = "ViT-B-16-SigLIP:webli"
+PLACE = "ViT-B-16-SigLIP--webli/open_clip_model.safetensors"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs `arr-stream models` in this process; exit code, standard output and standard error."""
+    from arr_stream.cli import main
+
+    monkeypatch.setenv("ARR_STREAM_MODELS", str(tmp_path / "models"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["arr-stream", "models", *(str(argument) for argument in arguments)])
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as exc:
+            code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def put(models_folder: Path) -> Path:
+    path = models_folder / PLACE
+    path.parent.mkdir(parents=True)
+    save_file({"weight": torch.ones(5)}, path)
+    return path
+
+
+def test_list_tells_what_is_on_disk(run: Run, tmp_path: Path) -> None:
+    path = put(tmp_path / "models")
+    code, out, _ = run("list", "--json")
+    listed = json.loads(out)
+    rows = {row["name"]: row for row in listed["models"]}
+    assert code == 0 and listed["folder"] == str(tmp_path / "models")
+    assert rows.keys() == CATALOGUE.keys()
+    assert rows[NAME]["path"] == str(path) and rows[NAME]["size_bytes"] == path.stat().st_size
+    assert rows["vit_b"]["path"] is None and rows["vit_b"]["size_bytes"] == 375_042_383
+    assert rows["vit_b"]["licence"] == "Apache-2.0" and len(rows["vit_b"]["sha256"]) == 64
+
+
+def test_list_is_a_table_that_names_all_in_full(run: Run) -> None:
+    code, out, _ = run("list")
+    assert code == 0
+    for name in CATALOGUE:
+        assert name in out
+
+
+def test_path_of_the_folder_and_of_a_model(run: Run, tmp_path: Path) -> None:
+    assert run("path") == (0, f"{tmp_path / 'models'}\n", "")
+    assert run("path", "--folder", tmp_path / "other") == (0, f"{tmp_path / 'other'}\n", "")
+    path = put(tmp_path / "models")
+    assert run("path", NAME) == (0, f"{path}\n", "")
+
+
+def test_path_of_what_is_missing(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("path", "vit_h")
+    assert (code, out) == (60, "")
+    assert err.count("\n") == 1 and "arr-stream models fetch vit_h" in err
+
+
+def test_misspelt_names_fetch_nothing(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("fetch", "vit_b", "vit_bb")
+    assert (code, out) == (51, "")
+    assert err.count("\n") == 1 and "'vit_b'" in err
+    assert not (tmp_path / "models").exists()
+
+
+def test_fetch_offline_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, out, err = run("fetch", "ViT-B-32:openai")
+    assert (code, out) == (63, "")
+    assert "licence MIT" in err and "HF_HUB_OFFLINE" in err.splitlines()[-1]
+
+
+def test_fetch_names_the_licence_and_prints_the_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    save_file({"weight": torch.ones(5)}, tmp_path / "remote.safetensors")
+    asked: list[tuple[str, str]] = []
+
+    def download(repository: str, name: str, *, local_dir: Path, token: bool, **options: Any) -> str:
+        assert token is False
+        asked.append((repository, name))
+        local_dir.mkdir(parents=True, exist_ok=True)
+        data = (tmp_path / "remote.safetensors").read_bytes() if name.endswith("safetensors") else b"{}"
+        (local_dir / name).write_bytes(data)
+        return str(local_dir / name)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(
+        huggingface_hub, "get_hf_file_metadata", lambda *_, **__: SimpleNamespace(size=100, etag="0" * 40)
+    )
+    code, out, err = run("fetch", NAME)
+    assert (code, out) == (0, f"{tmp_path / 'models' / PLACE}\n")
+    assert "Apache-2.0" in err and "timm/ViT-B-16-SigLIP" in err
+    assert [name for _, name in asked] == ["open_clip_model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    code, _, err = run("fetch", NAME)
+    assert code == 0 and "there already" in err and len(asked) == 3
+    code, out, _ = run("verify", NAME)
+    assert code == 0 and f"{NAME}: ok" in out and "nobody vouched" in out
+
+
+def test_verify_names_each_and_fails_for_the_broken(run: Run, tmp_path: Path) -> None:
+    path = put(tmp_path / "models")
+    code, out, _ = run("verify", NAME)
+    assert (code, out) == (0, f"{NAME}: readable: no hash to compare with; 1 sound tensors\n")
+    path.write_bytes(path.read_bytes()[:-3])
+    sam = tmp_path / "models" / "vit_b" / "sam_vit_b_01ec64.pth"
+    sam.parent.mkdir()
+    torch.save({"weight": torch.ones(5)}, sam)
+    code, out, _ = run("verify")
+    assert code == 62
+    assert f"{NAME}: failed" in out and "vit_b: failed" in out
+
+
+def test_verify_what_is_missing(run: Run) -> None:
+    code, out, _ = run("verify", "vit_l")
+    assert code == 60 and "vit_l: missing" in out
+
+
+def test_help_lists_the_commands(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("list", "fetch", "verify", "path"):
+        assert command in out

@@ -1,0 +1,273 @@
+"""Sixteen channels that keep the queries exactly, and the PCA behind them: geometry, streaming, files."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from arr_stream.errors import BackendUnavailable, WeightsInvalid
+from arr_stream.keyframes.embeddings.pca import Pca, StreamingPca, load_pca, pca_of
+from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred, make_projection
+from arr_stream.types import FloatArray
+
+SPACE = "made-up"
+
+
+def unit(values: npt.ArrayLike, axis: int = -1) -> FloatArray:
+    array = np.asarray(values, np.float64)
+    return (array / np.linalg.norm(array, axis=axis, keepdims=True)).astype(np.float32)
+
+
+def features(rng: np.random.Generator, count: int, dimensions: int) -> FloatArray:
+    """`[N, D]` unit vectors around a mean, with variances that fall."""
+    spread = np.arange(1, dimensions + 1) ** -0.5
+    turned = np.linalg.qr(rng.standard_normal((dimensions, dimensions)))[0]
+    return unit(2.0 * turned[0] + (rng.standard_normal((count, dimensions)) * spread) @ turned)
+
+
+@pytest.fixture(scope="module")
+def some_pca() -> Pca:
+    return pca_of(features(np.random.default_rng(1), 500, 48), SPACE, 32)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dimensions=st.integers(16, 80),
+    count=st.integers(0, MAX_QUERY_ROWS),
+    components=st.integers(16, 64),
+    with_texts=st.booleans(),
+)
+def test_active_queries_are_read_exactly(
+    seed: int, dimensions: int, count: int, components: int, with_texts: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    places = features(rng, 120, dimensions)
+    pca = pca_of(places, SPACE, min(components, dimensions))
+    queries = unit(rng.standard_normal((count, dimensions))) if count else np.zeros((0, dimensions), np.float32)
+    texts = unit(rng.standard_normal((20, dimensions))) if with_texts else None
+    projection = make_projection(queries, pca, texts)
+    assert projection.query_rows == count
+    np.testing.assert_allclose(projection.rows @ projection.rows.T, np.eye(16), atol=2e-6)
+    np.testing.assert_allclose(projection.coordinates(queries), queries @ projection.rows.T, atol=1e-5)
+    values = places.T.reshape(dimensions, 12, 10)
+    channels = projection.channels(values)
+    assert channels.shape == (16, 12, 10) and channels.dtype == np.float32
+    assert np.abs(channels).max() <= 1.0
+    asked = np.tensordot(projection.coordinates(queries), channels, 1)
+    np.testing.assert_allclose(asked, np.tensordot(queries, centred(values, pca.mean), 1), atol=1e-5)
+
+
+def test_without_a_query_the_rows_are_the_principal_directions(some_pca: Pca) -> None:
+    projection = make_projection(np.zeros((0, 48), np.float32), some_pca)
+    assert projection.query_rows == 0
+    np.testing.assert_allclose(np.abs(np.sum(projection.rows * some_pca.basis[:16], axis=1)), 1.0, atol=1e-4)
+
+
+def test_zero_and_parallel_queries_cost_no_row(some_pca: Pca) -> None:
+    rng = np.random.default_rng(3)
+    one, two = unit(rng.standard_normal((2, 48)))
+    nearly = unit(one + 1e-7 * two)
+    queries = np.stack([one, np.zeros(48, np.float32), 5 * one, -one, two, unit(one + two), nearly])
+    projection = make_projection(queries, some_pca)
+    assert projection.query_rows == 2
+    np.testing.assert_allclose(projection.rows @ projection.rows.T, np.eye(16), atol=2e-6)
+    np.testing.assert_allclose(projection.coordinates(queries) @ projection.rows, queries, atol=2e-5)
+    again = make_projection(queries, some_pca)
+    np.testing.assert_array_equal(again.rows, projection.rows)
+
+
+def test_of_many_queries_the_common_directions_are_kept(some_pca: Pca) -> None:
+    rng = np.random.default_rng(4)
+    few = unit(rng.standard_normal((6, 48)))
+    many = unit(rng.standard_normal((30, 6)) @ few)
+    projection = make_projection(many, some_pca)
+    assert projection.query_rows == 6
+    np.testing.assert_allclose(projection.coordinates(many) @ projection.rows, many, atol=1e-5)
+    unrelated = make_projection(unit(rng.standard_normal((20, 48))), some_pca)
+    assert unrelated.query_rows == MAX_QUERY_ROWS
+
+
+def test_a_direction_that_was_not_asked_is_guessed_by_least_squares(some_pca: Pca) -> None:
+    """With the covariance in hand, no other linear reading of the channels errs less on the places it came from."""
+    rng = np.random.default_rng(5)
+    places = features(np.random.default_rng(1), 500, 48).astype(np.float64)
+    full = pca_of(places, SPACE, 48)
+    projection = make_projection(unit(rng.standard_normal((3, 48))), full)
+    other = unit(rng.standard_normal((1, 48)))
+    read = (places - places.mean(axis=0)) @ projection.rows.T.astype(np.float64)
+    wanted = (places - places.mean(axis=0)) @ other[0]
+    best = np.linalg.lstsq(read, wanted, rcond=None)[0]
+    np.testing.assert_allclose(projection.coordinates(other)[0], best, atol=2e-3)
+    plain = projection.rows @ other[0]
+    assert np.square(read @ best - wanted).sum() < np.square(read @ plain - wanted).sum()
+
+
+def test_texts_choose_rows_that_texts_need() -> None:
+    """Directions that vary less but are asked about come before louder ones that no text points to."""
+    rng = np.random.default_rng(6)
+    deviation = np.concatenate([np.full(20, 1.0), np.full(12, 0.8), np.full(16, 0.1)])
+    pca = pca_of(rng.standard_normal((4000, 48)) * deviation, SPACE, 48)
+    texts = np.zeros((40, 48))
+    texts[:, 20:32] = rng.standard_normal((40, 12))
+    texts = unit(texts)
+    unseen = np.zeros((10, 48))
+    unseen[:, 20:32] = rng.standard_normal((10, 12))
+    unseen = unit(unseen)
+    none = np.zeros((0, 48), np.float32)
+
+    def kept(rows: FloatArray) -> float:
+        return float(np.square(unseen @ rows.T).sum(axis=1).mean())
+
+    assert kept(make_projection(none, pca).rows) < 0.2
+    assert kept(make_projection(none, pca, texts).rows) > 0.95
+
+
+def test_places_at_the_mean_are_zero_and_near_it_fade() -> None:
+    mean = unit(np.ones(32))
+    step = np.eye(32, dtype=np.float32)[0]
+    values = np.stack([mean, mean + 1e-6 * step, mean + 0.3 * step], axis=1)
+    lengths = np.linalg.norm(centred(values, mean), axis=0)
+    assert lengths[0] == 0.0 and lengths[1] < 1e-3
+    assert lengths[2] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_shapes_that_do_not_fit(some_pca: Pca) -> None:
+    with pytest.raises(ValueError, match=r"\[Q, 48\], got \[2, 47\]"):
+        make_projection(np.zeros((2, 47), np.float32), some_pca)
+    small = pca_of(features(np.random.default_rng(1), 100, 48), SPACE, 8)
+    with pytest.raises(ValueError, match="at least 16"):
+        make_projection(np.zeros((0, 48), np.float32), small)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    blocks=st.lists(st.integers(0, 300), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 0),
+    offset=st.sampled_from([0.0, 1.0, 1e4]),
+)
+def test_streaming_equals_all_at_once(seed: int, blocks: list[int], offset: float) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((sum(blocks), 20)) * np.linspace(2, 0.5, 20) + offset
+    streaming = StreamingPca(20)
+    for block in np.split(vectors, np.cumsum(blocks)[:-1]):
+        streaming.add(block)
+    pca = streaming.result(SPACE, 20)
+    expected = np.linalg.eigvalsh(np.cov(vectors.T, bias=True))[::-1] if len(vectors) > 1 else np.zeros(20)
+    assert pca.count == len(vectors)
+    np.testing.assert_allclose(pca.mean, vectors.mean(axis=0), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(pca.variance, np.maximum(expected, 0), atol=1e-5)
+    np.testing.assert_allclose(streaming.variance_kept(20), 1.0)
+
+
+def test_long_blocks_are_divided_and_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_stream.keyframes.embeddings.pca._BLOCK_VECTORS", 7)
+    vectors = features(np.random.default_rng(8), 100, 24)
+    streaming = StreamingPca(24)
+    streaming.add(vectors)
+    whole = pca_of(vectors, SPACE, 24)
+    np.testing.assert_allclose(streaming.result(SPACE, 24).variance, whole.variance, atol=1e-7)
+
+
+def test_few_vectors_in_many_dimensions_are_solved_the_small_way() -> None:
+    vectors = features(np.random.default_rng(9), 60, 200)
+    small, streaming = pca_of(vectors, SPACE, 16), StreamingPca(200)
+    streaming.add(vectors)
+    large = streaming.result(SPACE, 16)
+    np.testing.assert_allclose(small.variance, large.variance, rtol=1e-5)
+    np.testing.assert_allclose(np.abs(np.sum(small.basis * large.basis, axis=1)), 1.0, atol=1e-5)
+    assert small.total_variance == pytest.approx(large.total_variance)
+    assert small.variance_kept(8) == pytest.approx(streaming.variance_kept(8), abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_vectors_that_do_not_vary_still_give_sixteen_rows(count: int) -> None:
+    vectors = np.repeat(features(np.random.default_rng(10), 1, 64), count, axis=0)
+    pca = pca_of(vectors, SPACE, 32)
+    assert pca.variance_kept(16) == 1.0
+    query = unit(np.random.default_rng(11).standard_normal((1, 64)))
+    projection = make_projection(query, pca)
+    np.testing.assert_allclose(projection.rows @ projection.rows.T, np.eye(16), atol=2e-6)
+    np.testing.assert_allclose(projection.coordinates(query) @ projection.rows, query, atol=1e-5)
+    assert np.isfinite(projection.readout).all()
+
+
+def test_streaming_refuses_what_would_spoil_everything() -> None:
+    streaming = StreamingPca(4)
+    streaming.add(np.eye(4))
+    with pytest.raises(ValueError, match="not finite"):
+        streaming.add(np.array([[1.0, np.nan, 0.0, 0.0]]))
+    with pytest.raises(ValueError, match=r"\[N, 4\], got \[2, 5\]"):
+        streaming.add(np.zeros((2, 5)))
+    assert streaming.count == 4
+    with pytest.raises(ValueError, match="of 0 vectors"):
+        StreamingPca(4).result(SPACE, 2)
+
+
+def test_a_saved_pca_comes_back(some_pca: Pca, tmp_path: Path) -> None:
+    path = tmp_path / "pca.safetensors"
+    some_pca.save(path)
+    back = load_pca(path, SPACE, 48, "value")
+    for name in ("mean", "basis", "variance"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(some_pca, name))
+    assert (back.space, back.count, back.total_variance) == (SPACE, 500, some_pca.total_variance)
+
+
+def test_a_pca_that_does_not_fit_says_so(some_pca: Pca, tmp_path: Path) -> None:
+    path = tmp_path / "pca.safetensors"
+    some_pca.save(path)
+    with pytest.raises(WeightsInvalid, match="of the space 'made-up', needed is 'ViT-B-16:openai'; make one with"):
+        load_pca(path, "ViT-B-16:openai")
+    with pytest.raises(WeightsInvalid, match="PCA of 48 numbers, the model gives 512"):
+        load_pca(path, SPACE, 512)
+    Pca(SPACE, some_pca.mean, some_pca.basis, some_pca.variance, some_pca.total_variance, 500, "raw").save(path)
+    assert load_pca(path, SPACE, method="raw").method == "raw"
+    with pytest.raises(WeightsInvalid, match=r"for clip\.method=raw, in use is value"):
+        load_pca(path, SPACE, method="value")
+    pca_of(features(np.random.default_rng(1), 100, 48), SPACE, 8).save(path)
+    with pytest.raises(WeightsInvalid, match="8 directions, needed are at least 16"):
+        load_pca(path, SPACE)
+
+
+def test_damaged_and_foreign_files(some_pca: Pca, tmp_path: Path) -> None:
+    path = tmp_path / "pca.safetensors"
+    with pytest.raises(BackendUnavailable, match="no such PCA file; make one with"):
+        load_pca(path)
+    some_pca.save(path)
+    whole = path.read_bytes()
+    for size in (0, 4, 40, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(WeightsInvalid, match="not a usable PCA file"):
+            load_pca(path)
+    path.write_bytes(pickle.dumps({"mean": [1.0]}))
+    with pytest.raises(WeightsInvalid, match="not a usable PCA file"):
+        load_pca(path)
+    save_file({"mean": some_pca.mean}, path)
+    with pytest.raises(WeightsInvalid, match="written by something else"):
+        load_pca(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("mean", np.nan, "not finite"),
+        ("basis", np.inf, "not finite"),
+        ("basis", 3.0, "not orthonormal"),
+        ("variance", -1.0, "negative"),
+    ],
+)
+def test_values_that_cannot_be(some_pca: Pca, tmp_path: Path, name: str, value: float, message: str) -> None:
+    path = tmp_path / "pca.safetensors"
+    parts = {part: getattr(some_pca, part).copy() for part in ("mean", "basis", "variance")}
+    parts[name].flat[0] = value
+    metadata = {"format": "arr-stream pca 1", "space": SPACE, "count": "500", "total_variance": "9.0"}
+    save_file(parts, path, metadata)
+    with pytest.raises(WeightsInvalid, match=message):
+        load_pca(path)

@@ -1,0 +1,311 @@
+"""SAM: overlapping masks into one label map, checkpoints of every kind, and the true code with a small real model."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from arr_stream.config import ModelSettings, SamSettings
+from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.clusters.graph import absorb_small, pieces_of, shared_borders
+from arr_stream.keyframes.clusters.overlap import UNCOVERED, labels_from_masks
+from arr_stream.keyframes.clusters.sam import SamClusterer
+from arr_stream.types import Clusters, Frame, Grid
+from tests import tiny_sam
+
+SMALL_HW = st.tuples(st.integers(1, 9), st.integers(1, 9))
+ARCHITECTURES: dict[str, Callable[[], Any]] = {"tiny": tiny_sam.build, "wide": partial(tiny_sam.build, 48)}
+CPU = ModelSettings(device="cpu")
+
+
+# Overlapping masks -> one label map
+
+
+@st.composite
+def some_masks(draw: st.DrawFn) -> npt.NDArray[np.bool_]:
+    hw = draw(SMALL_HW)
+    return draw(arrays(np.bool_, (draw(st.integers(0, 6)), *hw)))
+
+
+@given(some_masks())
+def test_a_place_belongs_to_the_smallest_mask_that_covers_it(masks: npt.NDArray[np.bool_]) -> None:
+    hw = masks.shape[1:]
+    labels = labels_from_masks(masks, (hw[0], hw[1]))
+    assert labels.shape == hw and labels.dtype == np.int32
+    np.testing.assert_array_equal(labels == UNCOVERED, ~masks.any(axis=0))
+    areas = masks.sum(axis=(1, 2))
+    for y, x in np.argwhere(labels != UNCOVERED):
+        over = np.flatnonzero(masks[:, y, x])
+        assert labels[y, x] - 1 == min(over, key=lambda mask: (areas[mask], mask))
+
+
+@given(some_masks(), st.randoms(use_true_random=False))
+def test_the_order_of_masks_matters_only_among_equals(masks: npt.NDArray[np.bool_], random: Any) -> None:
+    areas = masks.sum(axis=(1, 2))
+    _, first = np.unique(areas, return_index=True)
+    distinct = masks[np.sort(first)]
+    order = random.sample(range(len(distinct)), len(distinct))
+    hw = masks.shape[1], masks.shape[2]
+    before, after = labels_from_masks(distinct, hw), labels_from_masks(distinct[order], hw)
+    renamed = np.array([0, *(1 + np.argsort(order))])
+    np.testing.assert_array_equal(renamed[before], after)
+
+
+@given(some_masks(), st.integers(1, 4))
+def test_masks_of_another_size_are_brought_to_the_map(masks: npt.NDArray[np.bool_], times: int) -> None:
+    hw = masks.shape[1], masks.shape[2]
+    larger = masks.repeat(times, axis=1).repeat(times, axis=2)
+    np.testing.assert_array_equal(labels_from_masks(larger, hw), labels_from_masks(masks, hw))
+    wide = hw[0] * times, hw[1] * times
+    np.testing.assert_array_equal(labels_from_masks(masks, wide), labels_from_masks(larger, wide))
+
+
+# Regions that touch, and pieces too small to stay
+
+
+@given(arrays(np.int32, SMALL_HW, elements=st.integers(0, 4)))
+def test_borders_are_those_counted_place_by_place(labels: npt.NDArray[np.int32]) -> None:
+    counted: dict[tuple[int, int], int] = {}
+    for y, x in np.ndindex(labels.shape):
+        for there in ((y, x + 1), (y + 1, x)):
+            if there[0] < labels.shape[0] and there[1] < labels.shape[1] and labels[there] != labels[y, x]:
+                low, high = sorted((int(labels[y, x]), int(labels[there])))
+                counted[low, high] = counted.get((low, high), 0) + 1
+    pairs, lengths = shared_borders(labels)
+    assert {(int(a), int(b)): int(n) for (a, b), n in zip(pairs, lengths, strict=True)} == counted
+
+
+@settings(deadline=None)
+@given(arrays(np.int32, SMALL_HW, elements=st.integers(0, 4)), st.integers(1, 12))
+def test_no_small_piece_is_left_and_large_ones_stay(labels: npt.NDArray[np.int32], smallest_px: int) -> None:
+    made = absorb_small(labels, smallest_px)
+    assert set(np.unique(made)) <= set(np.unique(labels))
+    sizes = np.bincount(pieces_of(made).ravel())
+    assert len(sizes) == 1 or sizes.min() >= smallest_px
+    before = pieces_of(labels)
+    large = np.flatnonzero(np.bincount(before.ravel()) >= smallest_px)
+    kept = np.isin(before, large)
+    np.testing.assert_array_equal(made[kept], labels[kept])
+
+
+def test_a_speck_joins_what_surrounds_it() -> None:
+    labels = np.zeros((8, 10), np.int32)
+    labels[:, 5:] = 7
+    labels[3, 7] = 3
+    labels[5, 4] = 9  # on the border, but three of its four sides are region 0
+    made = absorb_small(labels, 2)
+    np.testing.assert_array_equal(made, np.where(np.arange(10) < 5, 0, 7)[None].repeat(8, axis=0))
+
+
+# The model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small are slower on several."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(one_thread: None) -> Any:
+    return tiny_sam.taught()
+
+
+@pytest.fixture(scope="module", params=["sam.pth", "sam.safetensors"])
+def checkpoint(request: pytest.FixtureRequest, model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("sam") / request.param
+    save(model.state_dict(), path)
+    return path
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        save_file(state, path)
+    else:
+        import torch
+
+        torch.save(state, path)
+
+
+def of(path: Path | str, **values: Any) -> SamSettings:
+    given = {"points_per_side": 12, "stability_score_thresh": 0.6, "min_area": 0.004, **values}
+    return SamSettings(**{"model": "tiny", "checkpoint": str(path), **given})
+
+
+def clusterer(path: Path | str, **values: Any) -> SamClusterer:
+    return SamClusterer(of(path, **values), CPU, ARCHITECTURES)
+
+
+def keyframe(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:
+    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
+
+
+def enlarged(array: npt.NDArray[Any], times: int) -> npt.NDArray[Any]:
+    return array.repeat(times, axis=0).repeat(times, axis=1)
+
+
+def best_iou(clusters: Clusters, mask: npt.NDArray[np.bool_]) -> float:
+    regions = [clusters.labels == region for region in range(clusters.count)]
+    return float(max((region & mask).sum() / (region | mask).sum() for region in regions))
+
+
+def test_shapes_become_regions(checkpoint: Path) -> None:
+    rgb, truth = tiny_sam.picture()
+    clusters = clusterer(checkpoint).cluster(keyframe(enlarged(rgb, 8)))
+    assert clusters.method == "sam"
+    assert clusters.labels.shape == (64, 128) and clusters.count >= 4
+    truth = enlarged(truth, 2)
+    assert best_iou(clusters, truth == 0) > 0.8
+    assert best_iou(clusters, truth == 1) > 0.85
+    assert best_iou(clusters, truth == 3) > 0.7
+    assert np.bincount(pieces_of(clusters.labels).ravel()).min() >= 0.004 * truth.size
+
+
+def test_the_same_picture_gives_the_same_regions_whatever_came_between(checkpoint: Path) -> None:
+    rgb, _ = tiny_sam.picture()
+    made = clusterer(checkpoint)
+    first, _, second = (made.cluster(keyframe(enlarged(picture, 2))) for picture in (rgb, rgb[::-1, ::-1].copy(), rgb))
+    np.testing.assert_array_equal(first.labels, second.labels)
+
+
+@pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (300, 4), (33, 320)])
+def test_any_size_of_picture(checkpoint: Path, size_wh: tuple[int, int]) -> None:
+    rgb = np.random.default_rng(0).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
+    made = keyframe(rgb)
+    clusters = clusterer(checkpoint, points_per_side=3, pred_iou_thresh=0.0, stability_score_thresh=0.0).cluster(made)
+    assert clusters.labels.shape == made.quarter_hw
+
+
+def test_no_masks_make_one_region_and_the_method_says_so(checkpoint: Path) -> None:
+    rgb, _ = tiny_sam.picture()
+    clusters = clusterer(checkpoint, stability_score_thresh=1.0).cluster(keyframe(rgb))
+    assert (clusters.count, clusters.method) == (1, "sam (no masks)")
+    assert not clusters.labels.any()
+
+
+def test_one_mask_that_is_everything_makes_one_region(model: Any, tmp_path: Path) -> None:
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    # Constant, positive logits everywhere: the last layers of the upscaling and of the mask heads give ones.
+    state["mask_decoder.output_upscaling.3.weight"].zero_()
+    state["mask_decoder.output_upscaling.3.bias"].fill_(3.0)
+    for name in (name for name in state if "output_hypernetworks_mlps" in name and "layers.2" in name):
+        state[name].fill_(1.0 if name.endswith("bias") else 0.0)
+    save(state, tmp_path / "all.safetensors")
+    rgb, _ = tiny_sam.picture()
+    clusters = clusterer(tmp_path / "all.safetensors").cluster(keyframe(rgb))
+    assert (clusters.count, clusters.method) == (1, "sam")
+
+
+@pytest.mark.parametrize("part", ["image_encoder.neck.2.weight", "mask_decoder.output_upscaling.3.bias"])
+def test_values_that_are_not_numbers_are_one_line(model: Any, tmp_path: Path, part: str) -> None:
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    state[part].fill_(3e38)  # numbers themselves, but their products are not
+    save(state, tmp_path / "sam.safetensors")
+    rgb, _ = tiny_sam.picture()
+    with pytest.raises(KeyframeFailed, match=r"sam: \w+ gave values that are not numbers") as caught:
+        clusterer(tmp_path / "sam.safetensors").cluster(keyframe(rgb))
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_printed_and_no_library_warns(checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import warnings
+
+    rgb, _ = tiny_sam.picture()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clusterer(checkpoint).cluster(keyframe(rgb))
+    assert capfd.readouterr() == ("", "")
+
+
+# What can be wrong with weights and settings
+
+
+def truncated(state: dict[str, Any], path: Path) -> None:
+    save(state, path)
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+class Code:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (Path("ran"),)
+
+
+def with_code(state: dict[str, Any], path: Path) -> None:
+    path.write_bytes(pickle.dumps({"state": Code()}, protocol=2))
+
+
+def of_another_kind(state: dict[str, Any], path: Path) -> None:
+    save({name: value for name, value in state.items() if "prompt" in name}, path)
+
+
+@pytest.mark.parametrize("spoil", [truncated, with_code, of_another_kind])
+@pytest.mark.parametrize("name", ["sam.pth", "sam.safetensors"])
+def test_spoilt_weights_are_one_line(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[..., None], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spoil(model.state_dict(), tmp_path / name)
+    with pytest.raises(WeightsInvalid) as caught:
+        clusterer(tmp_path / name)
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+    assert not Path("ran").exists()
+
+
+def test_weights_of_another_size_are_named(checkpoint: Path) -> None:
+    with pytest.raises(WeightsInvalid, match=r"weights of tiny, not of wide; set sam\.model=tiny"):
+        clusterer(checkpoint, model="wide")
+
+
+def test_published_sizes_are_told_apart_by_their_shapes_alone(tmp_path: Path) -> None:
+    import torch
+    from segment_anything import sam_model_registry
+
+    with torch.device("meta"):
+        expected = sam_model_registry["vit_l"]().state_dict()
+    # One stored number for each tensor: the shapes of 1.2 GB of weights in a file of some kilobytes.
+    wanted = {name: torch.zeros(()).expand(value.shape) for name, value in expected.items()}
+    from arr_stream.keyframes.clusters import sam
+
+    architectures = {name: sam_model_registry[name] for name in sam.MODELS}
+    assert [name for name in sam.MODELS if sam._fits(architectures[name], wanted)] == ["vit_l"]
+
+
+def test_missing_weights_name_the_way_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailable, match="arr-stream models fetch"):
+        clusterer(tmp_path / "absent.pth")
+    models = ModelSettings(folder=str(tmp_path), device="cpu")
+    with pytest.raises(BackendUnavailable, match="arr-stream models fetch"):
+        SamClusterer(SamSettings(), models)
+
+
+def test_unknown_architecture_names_those_there_are(checkpoint: Path) -> None:
+    with pytest.raises(InvalidSetting, match="choose one of tiny, wide"):
+        clusterer(checkpoint, model="vit_x")
+    with pytest.raises(InvalidSetting, match="choose one of vit_b, vit_l, vit_h"):
+        SamClusterer(of(checkpoint), CPU)
+
+
+def test_missing_package_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> None:
+    monkeypatch.setitem(sys.modules, "segment_anything", None)
+    with pytest.raises(ArrStreamError, match=r"pip install 'arr-stream\[sam\]'") as caught:
+        clusterer(checkpoint)
+    assert isinstance(caught.value, BackendUnavailable)

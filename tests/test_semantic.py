@@ -1,0 +1,317 @@
+"""Queries and places in a joint space: exactness, calibration, what a change of query costs, and bad input.
+
+The space is made up, of the size that real models have: a few hundred concepts, places that show one each under noise,
+texts that name one each, and a gap between the two kinds. Of a place only the part that its concept has in common with
+the text can be found.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from arr_stream.errors import EmptyQuery, WeightsInvalid
+from arr_stream.keyframes.embeddings.pca import pca_of
+from arr_stream.keyframes.embeddings.projection import centred
+from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, SemanticSpace, mostly_latin
+from arr_stream.types import Embedding, FloatArray
+from tests.test_projection import unit
+
+SPACE = "made-up"
+DIMENSIONS = 768
+CONCEPTS = 300
+CHOSEN = 273
+
+
+class World:
+    """Concepts, pictures of them, and texts about them; encodes texts such as "concept 17"."""
+
+    space = SPACE
+    context_length = 12
+
+    def __init__(self, seed: int = 0, dimensions: int = DIMENSIONS) -> None:
+        self.rng = np.random.default_rng(seed)
+        spread = np.arange(1, dimensions + 1) ** -0.25
+        self.concepts = unit(self.rng.standard_normal((CONCEPTS, dimensions)) * spread)
+        self.picture_mean, self.text_mean = unit(self.rng.standard_normal((2, dimensions)))
+        self.encoded: list[str] = []
+
+    def token_count(self, text: str) -> int:
+        return 2 + len(text.split())
+
+    def encode(self, texts: Sequence[str]) -> FloatArray:
+        self.encoded += texts
+        features = [self.text_mean + 0.8 * self._meaning(text) for text in texts]
+        return unit(np.array(features).reshape(len(texts), -1))
+
+    def _meaning(self, text: str) -> FloatArray:
+        rng = np.random.default_rng(zlib.crc32(text.encode()))
+        own = unit(rng.standard_normal(self.concepts.shape[1]))
+        name, _, number = text.partition(" ")
+        concept = self.concepts[int(number.split()[0]) if name == "concept" else rng.integers(CONCEPTS)]
+        return 0.8 * concept + 0.2 * own
+
+    def picture(self, shown: Sequence[int], side: int = 32) -> tuple[Embedding, FloatArray]:
+        """An embedding, and `[len(shown), side, side]`: how much each place shows of each concept."""
+        centres = self.rng.random((len(shown), 2)) * side
+        rows, columns = np.mgrid[:side, :side]
+        away = np.square(rows - centres[:, 0, None, None]) + np.square(columns - centres[:, 1, None, None])
+        shares = np.exp((away.min(axis=0) - away) / (2 * (side / 16) ** 2))
+        shares /= shares.sum(axis=0)
+        content = np.tensordot(self.concepts[list(shown)], shares, (0, 0))
+        noise = unit(self.rng.standard_normal(content.shape), axis=0)
+        values = unit(self.picture_mean[:, None, None] + 0.7 * content + 0.35 * noise, axis=0)
+        return Embedding(values, SPACE, joint=True), shares.astype(np.float32)
+
+
+SHOWN = tuple(range(12))
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="module")
+def space(world: World) -> SemanticSpace:
+    """Has learned on as many pictures of the same twelve concepts as it takes."""
+    made = SemanticSpace(world)
+    for _ in range(KEYFRAMES_TO_LEARN):
+        made.learn(world.picture(SHOWN)[0])
+    return made
+
+
+def overlap(one: FloatArray, other: FloatArray) -> float:
+    """Share of the best 273 places that two maps have in common."""
+    best = [set(np.argsort(-scores.ravel(), kind="stable")[:CHOSEN]) for scores in (one, other)]
+    return len(best[0] & best[1]) / CHOSEN
+
+
+@pytest.mark.parametrize("asked", [1, 3, 8])
+def test_active_queries_choose_the_same_cells_in_16_channels(world: World, space: SemanticSpace, asked: int) -> None:
+    embedding, _ = world.picture(SHOWN)
+    space.ask([f"concept {number}" for number in range(4, 4 + asked)])
+    compressed, full = space.relevance(space.project(embedding)), space.relevance_full(embedding)
+    assert compressed.shape == full.shape == (asked, 32, 32)
+    np.testing.assert_allclose(compressed, full, atol=1e-4)
+    assert min(overlap(*pair) for pair in zip(compressed, full, strict=True)) >= 0.99
+
+
+def test_queries_that_are_not_among_the_rows_mostly_do(world: World, space: SemanticSpace) -> None:
+    """What the rows for another query hold of concepts that the stream shows."""
+    embedding, _ = world.picture(SHOWN)
+    space.ask(["concept 0"])
+    channels = space.project(embedding)
+    projection = space.projection
+    assert projection is not None
+    found = []
+    for number in SHOWN[1:]:
+        direction = centred(world.encode([f"concept {number}"]).T, world.encode(GENERIC).mean(axis=0)).T
+        read = np.tensordot(projection.coordinates(direction), channels, 1)[0]
+        full = np.tensordot(direction, centred(embedding.values, projection.mean), 1)[0]
+        found.append(overlap(read, full))
+    assert np.mean(found) >= 0.90
+
+
+def test_more_queries_than_rows(world: World, space: SemanticSpace) -> None:
+    embedding, _ = world.picture(SHOWN)
+    space.ask([f"concept {number}" for number in SHOWN])
+    compressed, full = space.relevance(space.project(embedding)), space.relevance_full(embedding)
+    assert np.mean([overlap(*pair) for pair in zip(compressed, full, strict=True)]) >= 0.90
+
+
+def test_what_is_there_is_found_and_what_is_not_stays_low(world: World, space: SemanticSpace) -> None:
+    """Nothing is stretched to the frame."""
+    embedding, shares = world.picture(SHOWN)
+    space.ask(["concept 3", "concept 200"])
+    there, not_there = space.relevance(space.project(embedding))
+    assert np.median(there[shares[3] > 0.8]) > 0.9
+    assert np.quantile(there[shares[3] < 0.1], 0.95) < 0.1
+    assert not_there.max() < 0.3
+
+
+def test_a_query_that_says_nothing_finds_nothing(world: World) -> None:
+    """A direction at the mean of the generic texts is no direction."""
+
+    class Dull(World):
+        def encode(self, texts: Sequence[str]) -> FloatArray:
+            features = super().encode(texts)
+            if "dull" in texts:
+                features[texts.index("dull")] = super().encode(GENERIC).mean(axis=0)
+            return features
+
+    space = SemanticSpace(Dull())
+    embedding, _ = world.picture(SHOWN)
+    space.ask(["dull", "concept 1"])
+    space.learn(embedding)
+    relevance = space.relevance(space.project(embedding))
+    assert relevance[0].max() < 0.05
+    assert relevance[1].max() > 0.9
+
+
+def test_the_first_keyframes_teach_the_pca_and_then_it_stays(world: World) -> None:
+    space = SemanticSpace(world)
+    space.ask(["concept 2"])
+    assert not space.ready and space.projection is None
+    embedding, _ = world.picture(SHOWN)
+    for call in (space.project, space.relevance_full):
+        with pytest.raises(ValueError, match="no keyframe was learned yet"):
+            call(embedding)
+    versions, rows = [space.version], []
+    for _ in range(KEYFRAMES_TO_LEARN + 2):
+        space.learn(world.picture(SHOWN)[0])
+        assert space.ready and space.projection is not None
+        versions.append(space.version)
+        rows.append(space.projection.rows)
+    steps = np.diff(versions)
+    assert (steps[:KEYFRAMES_TO_LEARN] > 0).all() and (steps[KEYFRAMES_TO_LEARN:] == 0).all()
+    assert rows[-1] is rows[KEYFRAMES_TO_LEARN - 1]
+
+
+def test_a_pca_that_is_given_is_used_as_it_is(world: World) -> None:
+    pictures = [world.picture(SHOWN)[0].values.reshape(DIMENSIONS, -1).T for _ in range(2)]
+    pca = pca_of(np.concatenate(pictures), SPACE, 64)
+    space = SemanticSpace(world, pca)
+    space.ask(["concept 5"])
+    assert not space.ready
+    embedding, shares = world.picture(SHOWN)
+    version = space.version
+    space.learn(embedding)
+    assert space.ready and space.version == version
+    assert space.projection is not None and space.projection.mean is pca.mean
+    assert np.median(space.relevance(space.project(embedding))[0][shares[5] > 0.8]) > 0.9
+
+
+def test_each_text_is_encoded_once_and_the_version_tells_of_new_rows() -> None:
+    world = World(dimensions=64)
+    space = SemanticSpace(world)
+    space.learn(world.picture(SHOWN, side=8)[0])
+    world.encoded.clear()
+    before = space.version
+    space.ask(["concept 1", "concept 2", "concept 1"])
+    assert space.version > before
+    space.ask(["concept 2"])
+    space.ask([])
+    space.ask(["concept 1"])
+    assert world.encoded == ["concept 1", "concept 2"]
+    embedding, _ = world.picture(SHOWN, side=8)
+    space.ask([])
+    assert space.relevance(space.project(embedding)).shape == (0, 8, 8)
+    for number in range(CONCEPTS):
+        space.ask([f"concept {number}"])
+    world.encoded.clear()
+    space.ask(["concept 1"])
+    assert world.encoded == ["concept 1"], "old texts are forgotten in the end"
+
+
+def test_the_same_stream_gives_the_same_numbers() -> None:
+    found = []
+    for _ in range(2):
+        world = World(seed=5)
+        space = SemanticSpace(world)
+        space.ask(["concept 1"])
+        for _ in range(4):
+            embedding, _ = world.picture(SHOWN, side=16)
+            space.learn(embedding)
+        found.append((space.project(embedding), space.relevance_full(embedding)))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_a_new_query_costs_less_than_five_milliseconds(world: World) -> None:
+    """From the kept features at 768 numbers and 64x64 places; the best of several, as the machine is shared."""
+    space = SemanticSpace(world)
+    embedding, _ = world.picture(SHOWN, side=64)
+    space.learn(embedding)
+    space.ask(["concept 1", "concept 2", "concept 3"])
+    space.project(embedding)
+    milliseconds = []
+    for turn in range(30):
+        started = time.perf_counter()
+        space.ask([f"concept {1 + turn % 3}"])
+        space.relevance(space.project(embedding))
+        milliseconds.append(1e3 * (time.perf_counter() - started))
+    assert min(milliseconds) < 5.0
+
+
+def test_notices() -> None:
+    world = World(dimensions=64)
+    space = SemanticSpace(world)
+    assert space.ask(["concept 1", "concept 2"]) == ()
+    long = "concept 1\n" + "and so on " * 20
+    (notice,) = space.ask([long, long])
+    assert (
+        notice
+        == "query 'concept 1\\nand so on and so on and so on…': 64 tokens, made-up reads 12; only its beginning counts"
+    )
+    for text in ("красный круг", "赤い丸", "دائرة حمراء", "красный circle"):
+        (notice,) = space.ask([text])
+        assert notice.startswith(f"query '{text}': made-up learned English")
+    assert space.ask(["café-crème, 2×3!"]) == ()
+    assert mostly_latin("!? 42") and mostly_latin("naïve") and not mostly_latin("крас a")
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_query(text: str) -> None:
+    space = SemanticSpace(World(dimensions=64))
+    with pytest.raises(EmptyQuery, match="is empty; say what to look for"):
+        space.ask(["concept 1", text])
+
+
+def test_an_encoder_that_gives_nan() -> None:
+    class Broken(World):
+        def encode(self, texts: Sequence[str]) -> FloatArray:
+            return np.full((len(texts), 64), np.nan, np.float32)
+
+    with pytest.raises(WeightsInvalid, match="text encoder gives values that are not numbers"):
+        SemanticSpace(Broken(dimensions=64))
+
+
+def test_what_does_not_belong_together_is_refused() -> None:
+    world = World(dimensions=64)
+    space = SemanticSpace(world)
+    embedding, _ = world.picture(SHOWN, side=8)
+    with pytest.raises(ValueError, match="features of 'other' with 64 numbers, texts of 'made-up' with 64"):
+        space.learn(Embedding(embedding.values, "other", joint=True))
+    with pytest.raises(ValueError, match="with 63 numbers"):
+        space.learn(Embedding(embedding.values[:63], SPACE, joint=True))
+    space.learn(embedding)
+    with pytest.raises(ValueError, match=r"channels are \[16, ...\], got \[15, 8, 8\]"):
+        space.relevance(np.zeros((15, 8, 8), np.float32))
+    pca = pca_of(world.picture(SHOWN)[0].values.reshape(64, -1).T, "other", 16)
+    with pytest.raises(WeightsInvalid, match="PCA of 'other' with 64 numbers for 'made-up' with 64; make one with"):
+        SemanticSpace(world, pca)
+
+
+@pytest.mark.parametrize("side", [1, 2])
+def test_a_grid_of_one_or_few_places(side: int) -> None:
+    world = World(dimensions=64)
+    space = SemanticSpace(world)
+    space.ask(["concept 1"])
+    for _ in range(4):
+        embedding, _ = world.picture(SHOWN, side=side)
+        space.learn(embedding)
+        relevance = space.relevance(space.project(embedding))
+        assert np.isfinite(relevance).all()
+        np.testing.assert_allclose(relevance, space.relevance_full(embedding), atol=1e-4)
+
+
+def test_the_null_distribution_runs_over_keyframes() -> None:
+    rng = np.random.default_rng(1)
+    parts = [rng.normal(0.1, 0.2, size) for size in ((3, 5), (40, 100), (1, 1))]
+    null = Null(10_000)
+    null.add(np.zeros((3, 0)))
+    with pytest.raises(ValueError, match="no keyframe was learned yet"):
+        null.deviations(np.zeros((1, 1), np.float32))
+    for part in parts:
+        null.add(part)
+    whole = np.concatenate([part.ravel() for part in parts])
+    np.testing.assert_allclose(
+        null.deviations(np.array([0.0, 0.7], np.float32)),
+        (np.array([0.0, 0.7]) - whole.mean()) / whole.std(),
+        rtol=1e-4,
+    )

@@ -1,0 +1,826 @@
+"""Weights: nothing but tensors is ever loaded, and nothing but what was asked for is ever fetched."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import pickle
+import shutil
+import ssl
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from arr_stream import weights
+from arr_stream.config import ModelSettings
+from arr_stream.errors import ArrStreamError, BackendUnavailable, FetchFailed, InvalidSetting, WeightsInvalid
+from arr_stream.weights.catalogue import HubFile, KnownWeights, ShippedFile, WebFile
+from arr_stream.weights.places import NOTE_FILE, Note, place, read_note, write_note
+from arr_stream.weights.web import fetch_url
+
+STATE = {"weight": torch.arange(600, dtype=torch.float32).reshape(20, 30), "bias": torch.ones(20, dtype=torch.float16)}
+
+Save = Callable[[dict[str, torch.Tensor], Path], None]
+
+
+def save_legacy(state: dict[str, torch.Tensor], path: Path) -> None:
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+
+
+FORMATS: dict[str, Save] = {"safetensors": save_file, "pth": torch.save, "pt": save_legacy}
+
+
+@pytest.fixture(params=FORMATS)
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / f"model.{request.param}"
+    FORMATS[request.param](STATE, path)
+    return path
+
+
+def assert_one_line(error: ArrStreamError, *words: str) -> None:
+    assert "\n" not in str(error)
+    assert error.remedy
+    for word in words:
+        assert word in str(error)
+
+
+# Loading
+
+
+def test_every_format_gives_back_what_was_saved(saved: Path) -> None:
+    state = weights.load_state_dict(saved)
+    assert state.keys() == STATE.keys()
+    for name, tensor in STATE.items():
+        assert torch.equal(state[name], tensor) and state[name].dtype == tensor.dtype
+
+
+@pytest.mark.parametrize("wrapper", ["state_dict", "model"])
+def test_wrapped_and_prefixed_weights_are_unwrapped(tmp_path: Path, wrapper: str) -> None:
+    torch.save({"epoch": 3, wrapper: {f"module.{name}": t for name, t in STATE.items()}}, tmp_path / "a.pth")
+    assert weights.load_state_dict(tmp_path / "a.pth").keys() == STATE.keys()
+
+
+def test_a_safetensors_file_is_known_by_its_content(tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "model.bin")
+    assert weights.load_state_dict(tmp_path / "model.bin").keys() == STATE.keys()
+
+
+class Bomb:
+    """A pickle that makes a file as soon as it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_with_code_is_refused_and_never_run(tmp_path: Path, zipped: bool) -> None:
+    path, mark = tmp_path / "model.pth", tmp_path / "ran"
+    torch.save({"weight": STATE["weight"], "x": Bomb(mark)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(WeightsInvalid) as caught:
+        weights.load_state_dict(path)
+    assert_one_line(caught.value, str(path), "code", "open")
+    assert not mark.exists()
+    torch.load(path, weights_only=False)
+    assert mark.exists(), "the bomb was a dud, and the test above proved nothing"
+
+
+def test_a_bare_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
+    path, mark = tmp_path / "model.pt", tmp_path / "ran"
+    path.write_bytes(pickle.dumps(Bomb(mark)))
+    with pytest.raises(WeightsInvalid):
+        weights.load_state_dict(path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1, exclude_max=True))
+@example(share=0.0)
+@example(share=0.9999)
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    whole, cut = tmp_path / f"whole.{name}", tmp_path / f"cut.{name}"
+    FORMATS[name](STATE, whole)
+    data = whole.read_bytes()
+    cut.write_bytes(data[: min(int(share * len(data)), len(data) - 1)])
+    with pytest.raises(WeightsInvalid) as caught:
+        weights.load_state_dict(cut)
+    assert_one_line(caught.value, str(cut))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.floats(0, 1, exclude_max=True), value=st.integers(0, 255))
+def test_a_damaged_byte_never_raises_anything_else(tmp_path: Path, name: str, at: float, value: int) -> None:
+    path = tmp_path / f"model.{name}"
+    FORMATS[name](STATE, path)
+    data = bytearray(path.read_bytes())
+    data[int(at * len(data))] = value
+    path.write_bytes(data)
+    try:
+        state = weights.load_state_dict(path)
+    except WeightsInvalid as error:
+        assert_one_line(error, str(path))
+    else:
+        assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "LFS"),
+        (b"<!DOCTYPE html><html>", "web page"),
+        (b"hello, these are not weights", "damaged"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_what_is_not_weights_is_named(tmp_path: Path, content: bytes, word: str, suffix: str) -> None:
+    path = tmp_path / f"model.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(WeightsInvalid) as caught:
+        weights.load_state_dict(path)
+    assert_one_line(caught.value, str(path), word)
+
+
+def test_folders_and_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(WeightsInvalid, match="a folder"):
+        weights.load_state_dict(tmp_path)
+    with pytest.raises(BackendUnavailable, match="no such"):
+        weights.load_state_dict(tmp_path / "none.pth")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
+    torch.jit.trace(torch.nn.Linear(3, 2), torch.zeros(1, 3)).save(str(tmp_path / "model.pt"))
+    with pytest.raises(WeightsInvalid) as caught:
+        weights.load_state_dict(tmp_path / "model.pt")
+    assert_one_line(caught.value, "TorchScript", "models fetch")
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(100_000)}, tmp_path / "plain.pth")
+    with zipfile.ZipFile(tmp_path / "plain.pth") as plain, zipfile.ZipFile(tmp_path / "bomb.pth", "w") as bomb:
+        for entry in plain.namelist():
+            bomb.writestr(entry, plain.read(entry), zipfile.ZIP_DEFLATED)
+    with pytest.raises(WeightsInvalid, match="compressed"):
+        weights.load_state_dict(tmp_path / "bomb.pth")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_values_that_are_not_numbers_are_named(tmp_path: Path, bad: float, dtype: torch.dtype) -> None:
+    tensor = torch.zeros(50, dtype=dtype)
+    tensor[17] = bad
+    save_file({"fine": torch.ones(3), "sick": tensor}, tmp_path / "a.safetensors")
+    with pytest.raises(WeightsInvalid) as caught:
+        weights.load_state_dict(tmp_path / "a.safetensors")
+    assert_one_line(caught.value, "sick", "NaN")
+
+
+def test_large_values_are_not_taken_for_infinity(tmp_path: Path) -> None:
+    save_file({"a": torch.full((10,), 3e38), "b": torch.full((10_000,), 60_000.0).half()}, tmp_path / "a.safetensors")
+    assert weights.load_state_dict(tmp_path / "a.safetensors")["a"][0] == 3e38
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"weight": "text"},
+        {},
+        [torch.zeros(3)],
+        torch.zeros(3),
+        {3: torch.zeros(2)},
+        {"weight": torch.zeros(1).expand(10**12)},
+        {"weight": torch.zeros(4, 4).to_sparse()},
+    ],
+    ids=["text", "empty", "list", "bare tensor", "number as name", "claims a terabyte", "sparse"],
+)
+def test_only_plain_tensors_by_name_are_taken(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "a.pth")
+    with pytest.raises(WeightsInvalid) as caught:
+        weights.load_state_dict(tmp_path / "a.pth")
+    assert_one_line(caught.value, "a.pth")
+
+
+# Catalogue
+
+
+def test_the_catalogue_is_well_formed() -> None:
+    for name, entry in weights.CATALOGUE.items():
+        assert entry.name == name and entry.licence
+        assert entry.kind == ("sam" if name.startswith("vit_") else "clip")
+        assert entry.sha256 is None or (len(entry.sha256) == 64 and int(entry.sha256, 16) >= 0)
+        assert entry.size_bytes is None or 2**20 < entry.size_bytes < 2**32
+
+
+def test_the_catalogue_agrees_with_open_clip() -> None:
+    open_clip = pytest.importorskip("open_clip")
+    for entry in weights.CATALOGUE.values():
+        if isinstance(entry.origin, HubFile):
+            model, _, tag = entry.name.partition(":")
+            assert open_clip.get_pretrained_cfg(model, tag)["hf_hub"] == f"{entry.origin.repository}/"
+            text = open_clip.get_model_config(model)["text_cfg"]
+            assert text.get("hf_tokenizer_name", "") == entry.tokenizer
+
+
+def test_the_catalogue_agrees_with_segment_anything() -> None:
+    registry = pytest.importorskip("segment_anything").sam_model_registry
+    assert {entry.name for entry in weights.CATALOGUE.values() if entry.kind == "sam"} == set(registry) - {"default"}
+
+
+def test_other_names_are_looked_up_in_open_clip() -> None:
+    pytest.importorskip("open_clip")
+    entry = weights.known("ViT-B-16-SigLIP-384:webli")
+    assert entry.origin == HubFile("timm/ViT-B-16-SigLIP-384", "open_clip_model.safetensors")
+    assert entry.sha256 is None and entry.licence == "unknown" and entry.tokenizer.startswith("timm/")
+    assert weights.known("ViTamin-S:datacomp1b").file_name == "pytorch_model.bin"
+
+
+@pytest.mark.parametrize(("name", "near"), [("vit-b", "vit_b"), ("ViT-B-32:openia", "ViT-B-32:openai"), ("", "list")])
+def test_a_misspelt_name_hears_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        weights.known(name)
+    assert_one_line(caught.value, near)
+
+
+# Folders and finding
+
+
+def test_the_folder_follows_setting_then_environment_then_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ARR_STREAM_MODELS", str(tmp_path / "env"))
+    assert weights.folder(str(tmp_path / "set")) == tmp_path / "set"
+    assert weights.folder() == tmp_path / "env"
+    monkeypatch.delenv("ARR_STREAM_MODELS")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert weights.folder() == tmp_path / "arr-stream" / "models"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert weights.folder() == Path.home() / ".cache" / "arr-stream" / "models"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert weights.folder() == Path.home() / "Library" / "Caches" / "arr-stream" / "models"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    assert weights.folder() == tmp_path / "arr-stream" / "models"
+
+
+@given(name=st.text(max_size=40))
+@example("..")
+@example("../../etc")
+@example("C:\\x")
+def test_every_name_has_a_place_right_inside_the_folder(name: str) -> None:
+    here = place(KnownWeights(name, "clip", WebFile("https://example.org/a.pt"), "MIT"), Path("/models"))
+    assert here.parent == Path("/models") and here.name not in ("", ".", "..")
+
+
+def put(models_folder: Path, name: str, file_name: str | None = None) -> Path:
+    """Small weights in the place of known ones."""
+    entry = weights.known(name)
+    path = place(entry, models_folder) / (file_name or entry.file_name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(STATE, path)
+    return path
+
+
+def test_weights_are_found_under_any_file_name(tmp_path: Path) -> None:
+    settings = ModelSettings(folder=str(tmp_path))
+    path = put(tmp_path, "ViT-B-16:laion2b_s34b_b88k", "from-a-friend.safetensors")
+    assert weights.find("ViT-B-16:laion2b_s34b_b88k", settings) == path
+    put(tmp_path, "ViT-B-16:laion2b_s34b_b88k", "another.pt")
+    with pytest.raises(BackendUnavailable):
+        weights.find("ViT-B-16:laion2b_s34b_b88k", settings)
+
+
+def test_missing_weights_name_the_command_that_fetches_them(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailable) as caught:
+        weights.find("vit_b", ModelSettings(folder=str(tmp_path)))
+    assert_one_line(caught.value, "arr-stream models fetch vit_b", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_cut_short_are_noticed_when_found(tmp_path: Path) -> None:
+    put(tmp_path, "vit_b")
+    with pytest.raises(WeightsInvalid) as caught:
+        weights.find("vit_b", ModelSettings(folder=str(tmp_path)))
+    assert_one_line(caught.value, "375042383", "models fetch vit_b --force")
+
+
+def test_the_shipped_encoder_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = KnownWeights("tiny", "clip", ShippedFile(tmp_path / "open_clip_model.safetensors"), "Apache-2.0")
+    monkeypatch.setitem(weights.CATALOGUE, "tiny", missing)
+    monkeypatch.setattr("arr_stream.weights.catalogue.SHIPPED_FOLDER", tmp_path)
+    with pytest.raises(BackendUnavailable) as caught:
+        weights.find("tiny", ModelSettings())
+    assert_one_line(caught.value, "install arr-stream again")
+
+
+def test_download_fetches_and_offline_forbids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(FetchFailed) as caught:
+        weights.find("ViT-B-32:openai", ModelSettings(folder=str(tmp_path), download=True))
+    assert_one_line(caught.value, "HF_HUB_OFFLINE", "timm/vit_base_patch32_clip_224.openai")
+
+
+def test_devices() -> None:
+    assert weights.pick_device("cpu") == torch.device("cpu")
+    assert weights.pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(InvalidSetting, match="auto, cpu and cuda"):
+        weights.pick_device("tpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_asked_for_and_absent() -> None:
+    with pytest.raises(BackendUnavailable) as caught:
+        weights.pick_device("cuda")
+    assert_one_line(caught.value, "models.device=cpu")
+
+
+# Verifying
+
+
+def test_verify_compares_with_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = KnownWeights("own", "clip", WebFile("https://example.org/a.safetensors"), "MIT")
+    here = place(entry, tmp_path)
+    assert weights.verify(entry, tmp_path).state == "missing"
+    here.mkdir()
+    save_file(STATE, here / "a.safetensors")
+    verdict = weights.verify(entry, tmp_path)
+    assert verdict.state == "readable" and "2 sound tensors" in verdict.detail
+
+    right = KnownWeights("own", "clip", entry.origin, "MIT", sha256=weights.sha256_of(here / "a.safetensors"))
+    assert weights.verify(right, tmp_path).state == "ok"
+    wrong = KnownWeights("own", "clip", entry.origin, "MIT", sha256="0" * 64)
+    assert weights.verify(wrong, tmp_path).state == "failed"
+
+
+def test_verify_compares_with_the_note_and_says_so(tmp_path: Path) -> None:
+    path = put(tmp_path, "MobileCLIP-S1:datacompdr")
+    size, digest = path.stat().st_size, weights.sha256_of(path)
+    write_note(path, Note("MobileCLIP-S1:datacompdr", path.name, "hub", size, digest, "hub", "2026-01-01"))
+    verdict = weights.verify(weights.known("MobileCLIP-S1:datacompdr"), tmp_path)
+    assert verdict.state == "ok" and "as the hub stated" in verdict.detail
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    verdict = weights.verify(weights.known("MobileCLIP-S1:datacompdr"), tmp_path)
+    assert verdict.state == "failed" and "SHA-256" in verdict.detail
+
+
+def test_verify_finds_broken_weights_without_any_hash(tmp_path: Path) -> None:
+    path = put(tmp_path, "ViT-B-16-SigLIP:webli")
+    path.write_bytes(path.read_bytes()[:-8])
+    assert weights.verify(weights.known("ViT-B-16-SigLIP:webli"), tmp_path).state == "failed"
+
+
+# Fetching
+
+
+class Served(NamedTuple):
+    """What the server says for a path."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = {}  # noqa: RUF012
+    cut_after: int | None = None
+    ranges: bool = True
+    length: bool = True
+
+
+class Server(ThreadingHTTPServer):
+    """A server on this machine with Range support, which can cut connections."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, Served] = {}
+        self.seen: list[tuple[str, str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range", "")
+        self.server.seen.append((self.command, self.path, wanted))
+        served = self.server.files.get(self.path.partition("?")[0], Served(b"", 404))
+        start, status = self._range(served, wanted)
+        body = served.body[start:]
+        self.send_response(status)
+        for name, value in served.headers.items():
+            self.send_header(name, value)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{len(served.body) - 1}/{len(served.body)}")
+        if status == 416:
+            self.send_header("Content-Range", f"bytes */{len(served.body)}")
+        if served.length:
+            self.send_header("Content-Length", str(len(body)))
+        else:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body if served.cut_after is None else body[: served.cut_after])
+        if served.cut_after is not None or not served.length:
+            self.close_connection = True
+
+    def _range(self, served: Served, wanted: str) -> tuple[int, int]:
+        fresh = self.headers.get("If-Range") in (None, served.headers.get("ETag"))
+        if served.status != 200 or not (wanted and served.ranges and fresh):
+            return 0, served.status
+        start = int(wanted.removeprefix("bytes=").partition("-")[0])
+        return (start, 206) if start < len(served.body) else (len(served.body), 416)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server()
+    thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield running
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+DATA = bytes(range(256)) * 4000
+DIGEST = hashlib.sha256(DATA).hexdigest()
+TAG = {"ETag": '"one"'}
+
+
+def get(server: Server, target: Path, **options: Any) -> str:
+    return fetch_url(f"{server.url}/a.pth", target, **{"max_bytes": 2**30, "allow_http": True, **options})
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_file_is_fetched_and_its_progress_told(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(DATA, headers=TAG)
+    told: list[tuple[int, int | None]] = []
+    digest = get(server, tmp_path / "a.pth", sha256=DIGEST, progress=lambda done, total: told.append((done, total)))
+    assert (tmp_path / "a.pth").read_bytes() == DATA and digest == DIGEST
+    assert told[-1] == (len(DATA), len(DATA)) and [done for done, _ in told] == sorted(done for done, _ in told)
+    assert left(tmp_path) == {"a.pth"}
+
+
+def test_a_fetch_that_was_cut_off_goes_on(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(DATA, headers=TAG, cut_after=300_000)
+    with pytest.raises(FetchFailed) as caught:
+        get(server, tmp_path / "a.pth", sha256=DIGEST)
+    assert_one_line(caught.value, "300000", str(len(DATA)), "run it again")
+    assert left(tmp_path) == {"a.pth.part", "a.pth.part.etag"}
+    server.files["/a.pth"] = Served(DATA, headers=TAG)
+    get(server, tmp_path / "a.pth", sha256=DIGEST)
+    assert server.seen[-1] == ("GET", "/a.pth", "bytes=300000-")
+    assert (tmp_path / "a.pth").read_bytes() == DATA and left(tmp_path) == {"a.pth"}
+
+
+def test_ctrl_c_keeps_what_has_come(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(DATA, headers=TAG)
+
+    def interrupt(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get(server, tmp_path / "a.pth", progress=interrupt)
+    there = (tmp_path / "a.pth.part").stat().st_size
+    assert there > 0
+    get(server, tmp_path / "a.pth", sha256=DIGEST)
+    assert server.seen[-1][2] == f"bytes={there}-"
+
+
+@pytest.mark.parametrize("changed", [Served(DATA[::-1], headers={"ETag": '"two"'}), Served(DATA[::-1], ranges=False)])
+def test_halves_of_two_files_are_never_joined(server: Server, tmp_path: Path, changed: Served) -> None:
+    server.files["/a.pth"] = Served(DATA, headers=TAG, cut_after=300_000)
+    with pytest.raises(FetchFailed):
+        get(server, tmp_path / "a.pth")
+    server.files["/a.pth"] = changed
+    get(server, tmp_path / "a.pth")
+    assert (tmp_path / "a.pth").read_bytes() == changed.body
+
+
+def test_without_an_etag_a_cut_fetch_begins_anew(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(DATA, cut_after=300_000)
+    with pytest.raises(FetchFailed):
+        get(server, tmp_path / "a.pth")
+    server.files["/a.pth"] = Served(DATA[::-1])
+    get(server, tmp_path / "a.pth")
+    assert (tmp_path / "a.pth").read_bytes() == DATA[::-1]
+
+
+def test_a_fetch_stopped_between_last_byte_and_check_ends_well(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(DATA, headers=TAG)
+    (tmp_path / "a.pth.part").write_bytes(DATA)
+    (tmp_path / "a.pth.part.etag").write_text('"one"')
+    get(server, tmp_path / "a.pth", sha256=DIGEST)
+    assert (tmp_path / "a.pth").read_bytes() == DATA
+    assert server.seen == [("GET", "/a.pth", f"bytes={len(DATA)}-")]
+
+
+def test_a_wrong_hash_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(DATA[::-1], headers=TAG)
+    with pytest.raises(FetchFailed) as caught:
+        get(server, tmp_path / "a.pth", sha256=DIGEST)
+    assert_one_line(caught.value, DIGEST, "tampered")
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_more_than_the_limit_is_refused(server: Server, tmp_path: Path, length: bool) -> None:
+    server.files["/a.pth"] = Served(DATA, length=length)
+    with pytest.raises(FetchFailed, match="500000"):
+        get(server, tmp_path / "a.pth", max_bytes=500_000)
+    assert left(tmp_path) == set()
+
+
+def test_another_size_than_published_is_refused_before_it_comes(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(DATA)
+    with pytest.raises(FetchFailed, match="expected 77"):
+        get(server, tmp_path / "a.pth", size_bytes=77)
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.parametrize("to", ["file:///etc/passwd", "ftp://example.org/a", "data:text/plain,hello"])
+def test_redirects_lead_to_no_other_scheme(server: Server, tmp_path: Path, to: str) -> None:
+    server.files["/a.pth"] = Served(status=302, headers={"Location": to})
+    with pytest.raises(FetchFailed) as caught:
+        get(server, tmp_path / "a.pth")
+    assert_one_line(caught.value, "https")
+    assert left(tmp_path) == set()
+
+
+def test_redirects_to_files_are_followed(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pth"] = Served(status=302, headers={"Location": f"{server.url}/b?signature=secret"})
+    server.files["/b"] = Served(DATA)
+    assert get(server, tmp_path / "a.pth") == DIGEST
+
+
+def test_plain_http_is_refused(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(FetchFailed, match="not an https"):
+        get(server, tmp_path / "a.pth", allow_http=False)
+    assert server.seen == []
+
+
+@pytest.fixture
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Key and self-signed certificate for this machine, in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    pem, key = tmp_path_factory.mktemp("tls") / "both.pem", tmp_path_factory.mktemp("tls") / "key.pem"
+    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject)
+    subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
+    pem.write_text(pem.read_text() + key.read_text())
+    return pem
+
+
+def test_https_is_checked_and_never_left(
+    server: Server, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    server.files["/a.pth"] = Served(DATA)
+    server.files["/down"] = Served(status=302, headers={"Location": f"{server.url}/a.pth"})
+    address = server.url.replace("http:", "https:")
+    with pytest.raises(FetchFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        fetch_url(f"{address}/a.pth", tmp_path / "a.pth", max_bytes=2**30)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert fetch_url(f"{address}/a.pth", tmp_path / "a.pth", max_bytes=2**30) == DIGEST
+    with pytest.raises(FetchFailed, match="not an https"):
+        fetch_url(f"{address}/down", tmp_path / "b.pth", max_bytes=2**30)
+
+
+@pytest.mark.parametrize("status", [404, 403, 500])
+def test_refusals_are_one_line_without_secrets(server: Server, tmp_path: Path, status: int) -> None:
+    server.files["/a.pth"] = Served(status=status)
+    url = f"http://user:hunter2@127.0.0.1:{server.server_port}/a.pth?token=hunter2"
+    with pytest.raises(FetchFailed) as caught:
+        fetch_url(url, tmp_path / "a.pth", max_bytes=2**30, allow_http=True)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_no_server_and_silent_servers(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(FetchFailed, match="no connection"):
+        fetch_url("http://127.0.0.1:9/a.pth", tmp_path / "a.pth", max_bytes=2**30, allow_http=True)
+
+    server.files["/a.pth"] = Served(DATA, headers=TAG)
+    original = Handler._range
+
+    def stall(self: Handler, served: Served, wanted: str) -> tuple[int, int]:
+        stop.wait(5)
+        return original(self, served, wanted)
+
+    stop = threading.Event()
+    Handler._range = stall  # type: ignore[method-assign]
+    try:
+        with pytest.raises(FetchFailed) as caught:
+            get(server, tmp_path / "a.pth", timeout_seconds=0.2)
+        assert_one_line(caught.value, "timed out")
+    finally:
+        Handler._range = original  # type: ignore[method-assign]
+        stop.set()
+
+
+def test_a_full_disk_is_told_before_anything_comes(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files["/a.pth"] = Served(DATA)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(FetchFailed) as caught:
+        get(server, tmp_path / "a.pth")
+    assert_one_line(caught.value, "models.folder")
+    assert left(tmp_path) == set()
+
+
+def test_fetching_from_the_web_leaves_a_note(server: Server, tmp_path: Path) -> None:
+    server.files["/sam.pth"] = Served(DATA)
+    entry = KnownWeights("own", "sam", WebFile(f"{server.url}/sam.pth"), "MIT", len(DATA), DIGEST)
+    path = weights.fetch(entry, tmp_path, allow_http=True)
+    note = read_note(path)
+    assert note is not None and (note.sha256, note.size_bytes, note.hash_source) == (DIGEST, len(DATA), "catalogue")
+    assert weights.verify(entry, tmp_path).state == "ok"
+    weights.fetch(entry, tmp_path, allow_http=True)
+    assert len(server.seen) == 1
+    weights.fetch(entry, tmp_path, allow_http=True, force=True)
+    assert len(server.seen) == 2
+
+
+def test_a_failed_fetch_by_force_keeps_the_old_file(server: Server, tmp_path: Path) -> None:
+    entry = KnownWeights("own", "sam", WebFile(f"{server.url}/sam.pth"), "MIT", sha256=DIGEST)
+    server.files["/sam.pth"] = Served(DATA)
+    path = weights.fetch(entry, tmp_path, allow_http=True)
+    server.files["/sam.pth"] = Served(DATA[::-1])
+    with pytest.raises(FetchFailed):
+        weights.fetch(entry, tmp_path, allow_http=True, force=True)
+    assert path.read_bytes() == DATA
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    entry = KnownWeights("own", "sam", WebFile("https://example.org/a.pth"), "MIT")
+    with pytest.raises(FetchFailed) as caught:
+        weights.fetch(entry, tmp_path / "file" / "models")
+    assert_one_line(caught.value, os.strerror(errno.ENOTDIR), "models.folder")
+
+
+def test_shipped_weights_need_no_fetching(tmp_path: Path) -> None:
+    entry = KnownWeights("own", "clip", ShippedFile(tmp_path / "shipped.safetensors"), "MIT")
+    assert weights.fetch(entry, tmp_path / "models") == tmp_path / "shipped.safetensors"
+    assert not (tmp_path / "models").exists()
+
+
+# The hub, played by the same server as its client meets it
+
+
+def serve_hub(server: Server, repository: str, name: str, data: bytes, stated: str | None = None) -> None:
+    """A large file: the hub states its hash and size, and redirects to where it lies."""
+    digest = stated or hashlib.sha256(data).hexdigest()
+    server.files[f"/{repository}/resolve/main/{name}"] = Served(
+        status=302,
+        headers={
+            "X-Repo-Commit": "c" * 40,
+            "X-Linked-Etag": f'"{digest}"',
+            "X-Linked-Size": str(len(data)),
+            "ETag": f'"{digest}"',
+            # Another host, as the hub keeps large files elsewhere.
+            "Location": f"http://localhost:{server.server_port}/cdn/{name}",
+        },
+    )
+    server.files[f"/cdn/{name}"] = Served(data, headers={"ETag": f'"{digest}"'})
+
+
+def serve_absence(server: Server, repository: str, name: str) -> None:
+    headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40}
+    server.files[f"/{repository}/resolve/main/{name}"] = Served(status=404, headers=headers)
+
+
+@pytest.fixture
+def safetensors_bytes(tmp_path: Path) -> bytes:
+    save_file(STATE, tmp_path / "made.safetensors")
+    return (tmp_path / "made.safetensors").read_bytes()
+
+
+HUB_ENTRY = KnownWeights("Own:tag", "clip", HubFile("own/repo", "open_clip_model.safetensors"), "MIT")
+
+
+@pytest.fixture(autouse=True)
+def no_hub_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
+def test_the_hub_states_the_hash(server: Server, tmp_path: Path, safetensors_bytes: bytes) -> None:
+    pytest.importorskip("huggingface_hub")
+    serve_hub(server, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
+    told: list[int] = []
+    models_folder = tmp_path / "models"
+    path = weights.fetch(
+        HUB_ENTRY, models_folder, hub_endpoint=server.url, progress=lambda done, total: told.append(done)
+    )
+    assert weights.load_state_dict(path).keys() == STATE.keys()
+    assert left(path.parent) == {"open_clip_model.safetensors", NOTE_FILE}
+    assert told[-1] == len(safetensors_bytes)
+    assert "as the hub stated" in weights.verify(HUB_ENTRY, models_folder).detail
+    assert [entry.name for entry in weights.noted(models_folder)] == ["Own:tag"]
+    assert weights.verify(weights.noted(models_folder)[0], models_folder).state == "ok"
+
+
+def test_a_cut_connection_to_the_hub_is_taken_up_again(
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    # Its client writes 10 MiB at a time, and loses less than that.
+    data = DATA * 18
+    serve_hub(server, "own/repo", "open_clip_model.safetensors", data)
+    path = "/cdn/open_clip_model.safetensors"
+    server.files[path] = server.files[path]._replace(cut_after=12_000_000)
+    fetched = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=server.url)
+    assert fetched.read_bytes() == data
+    assert server.seen[-1] == ("GET", path, f"bytes={10 * 2**20}-")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_hub_that_sends_other_bytes_than_it_states(server: Server, tmp_path: Path, safetensors_bytes: bytes) -> None:
+    pytest.importorskip("huggingface_hub")
+    serve_hub(server, "own/repo", "open_clip_model.safetensors", safetensors_bytes, stated="a" * 64)
+    with pytest.raises(FetchFailed) as caught:
+        weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=server.url)
+    assert_one_line(caught.value, "a" * 64, "thrown away")
+    assert weights.on_disk(HUB_ENTRY, tmp_path / "models") is None
+
+
+def test_the_catalogues_hash_outranks_the_hubs(server: Server, tmp_path: Path, safetensors_bytes: bytes) -> None:
+    pytest.importorskip("huggingface_hub")
+    serve_hub(server, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
+    entry = KnownWeights("Own:tag", "clip", HUB_ENTRY.origin, "MIT", sha256="b" * 64)
+    with pytest.raises(FetchFailed, match="b" * 64):
+        weights.fetch(entry, tmp_path / "models", hub_endpoint=server.url)
+
+
+def test_a_repository_without_safetensors_gives_its_pickle(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    torch.save(STATE, tmp_path / "made.bin")
+    serve_absence(server, "own/repo", "open_clip_model.safetensors")
+    serve_hub(server, "own/repo", "open_clip_pytorch_model.bin", (tmp_path / "made.bin").read_bytes())
+    path = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=server.url)
+    assert path.name == "open_clip_pytorch_model.bin" and weights.load_state_dict(path).keys() == STATE.keys()
+    assert weights.verify(HUB_ENTRY, tmp_path / "models").state == "ok"
+
+
+def test_a_repository_with_neither(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    serve_absence(server, "own/repo", "open_clip_model.safetensors")
+    serve_absence(server, "own/repo", "open_clip_pytorch_model.bin")
+    with pytest.raises(FetchFailed) as caught:
+        weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=server.url)
+    assert_one_line(caught.value, "own/repo", "no file")
+
+
+def test_the_tokenizer_comes_along(server: Server, tmp_path: Path, safetensors_bytes: bytes) -> None:
+    pytest.importorskip("huggingface_hub")
+    serve_hub(server, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        serve_hub(server, "own/words", name, b"{}")
+    entry = KnownWeights("Own:tag", "clip", HUB_ENTRY.origin, "MIT", tokenizer="own/words")
+    path = weights.fetch(entry, tmp_path / "models", hub_endpoint=server.url)
+    assert left(path.parent) >= {"tokenizer.json", "tokenizer_config.json", path.name}
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    with pytest.raises(FetchFailed) as caught:
+        weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint="http://127.0.0.1:9")
+    assert_one_line(caught.value, "own/repo", "check the connection")
+
+
+def test_the_hubs_client_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(BackendUnavailable) as caught:
+        weights.fetch(HUB_ENTRY, tmp_path / "models")
+    assert_one_line(caught.value, "pip install 'arr-stream[clip]'")
