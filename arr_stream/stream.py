@@ -14,6 +14,7 @@ from typing import Self
 
 import numpy as np
 
+from arr_stream import weights
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import KeyframePart, PartName
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
@@ -23,6 +24,7 @@ from arr_stream.keyframes.generate import (
     KeyframeProvider,
     KeyframeRequest,
     make_generator,
+    needed_weights,
 )
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.pacing import PacedReader
@@ -159,6 +161,10 @@ class Stream:
                 query.checked(self.source.info.size_wh)
 
     def _make_provider(self) -> KeyframeProvider:
+        if self.settings.models.download:
+            # Once and here: workers that miss the same file would each fetch it.
+            for name in needed_weights(self.settings):
+                weights.find(name, self.settings.models)
         if self.realtime:
             return KeyframeWorkers(self.settings)
         return InStepKeyframes(make_generator(self.settings))

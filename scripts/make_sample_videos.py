@@ -26,10 +26,14 @@ for folder in (ROOT / "scripts", ROOT):
 from sample_scenes.model import Scene, render, truth_of  # noqa: E402
 from sample_scenes.scenes import FPS, SCENES  # noqa: E402
 
+from arr_stream.evaluate.toy_scenes import moving_scene  # noqa: E402
 from arr_stream.evaluate.truth import SceneTruth, save_truth  # noqa: E402
 
 AUDIO_RATE = 44_100
 CRF = 21
+SHAPES = "shapes"
+SHAPES_SEED = (77, 8)
+"""A red circle, a red arrow and others over a gradient: a colour alone does not tell them apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,16 @@ def write_clip(clip: Clip, folder: Path) -> tuple[Path, Path]:
     return video, truth
 
 
+def write_shapes(folder: Path, *, seconds: float = 4.0, scale: float = 1.0) -> Path:
+    """Writes `shapes.mp4`, a scene like those that the tiny encoder was trained on; it has no truth file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    size_wh = (2 * round(320 * scale), 2 * round(180 * scale))
+    clip = moving_scene(np.random.default_rng(SHAPES_SEED), size_wh, max(2, round(seconds * FPS)))
+    video = folder / f"{SHAPES}.mp4"
+    _encode(video, np.stack([scene.rgb for scene in clip]), FPS, tone=False)
+    return video
+
+
 def _encode(path: Path, frames: npt.NDArray[np.uint8], fps: int, *, tone: bool) -> None:
     # One thread and no shortcuts that depend on the processor: otherwise the same frames give different files.
     options = {"crf": str(CRF), "preset": "slow", "threads": "1", "x264-params": "cpu-independent=1"}
@@ -104,15 +118,18 @@ def _chord(seconds: float) -> list[av.AudioFrame]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=tuple(SCENES), help="make this clip alone; may be repeated")
+    parser.add_argument("--only", action="append", choices=(*SCENES, SHAPES), help="make this clip alone; may be repeated")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "sample_videos", help="folder to write to (default %(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a clip (default %(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="1 gives 640x360 (default %(default)s)")
     args = parser.parse_args()
-    for name in args.only or SCENES:
-        paths = write_clip(make_clip(make_scene(name, seconds=args.seconds, scale=args.scale)), args.out)
+    for name in args.only or (*SCENES, SHAPES):
+        if name == SHAPES:
+            paths: tuple[Path, ...] = (write_shapes(args.out, seconds=args.seconds, scale=args.scale),)
+        else:
+            paths = write_clip(make_clip(make_scene(name, seconds=args.seconds, scale=args.scale)), args.out)
         print("  ".join(f"{path} {path.stat().st_size / 1000:.0f} kB" for path in paths), flush=True)
     return 0
 

@@ -36,6 +36,8 @@ import cv2
 import numpy as np
 import open_clip
 import torch
+import torch.distributed
+import torch.multiprocessing
 import torch.nn.functional as F
 from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import save_file
@@ -43,6 +45,8 @@ from safetensors.torch import save_file
 from arr_stream.evaluate.toy_scenes import COLOURS, SHAPES, TEXTURES, Scene, Thing, caption, make_scene
 
 PATCH_PX = 16
+NEAR_TOKENS = 7
+SILHOUETTE = 10
 CONTEXT = 32
 SIZES_WH = ((224, 224), (256, 192), (192, 256), (320, 160), (160, 320), (448, 256))
 TOKENS_A_STEP = 4700
@@ -272,28 +276,39 @@ def read(model: open_clip.CLIP, ids: torch.Tensor) -> torch.Tensor:
 
 
 class Helpers(torch.nn.Module):
-    """Heads on the lower blocks that name each token's attributes; not part of what is saved."""
+    """Heads on the lower blocks, not part of what is saved.
+
+    Each names the attributes of its token's thing, says where its centre lies and which tokens around belong to it,
+    and draws its silhouette: a hundred answers a token about the outline where the name of the shape is but one.
+    """
 
     def __init__(self, width: int, blocks: Sequence[int]) -> None:
         super().__init__()
         self.blocks = tuple(blocks)
-        self.outputs = (len(SHAPES) + 1, len(COLOURS) + 1, len(TEXTURES) + 1, 3)
+        self.outputs = (len(SHAPES) + 1, len(COLOURS) + 1, len(TEXTURES) + 1, 3, NEAR_TOKENS**2, SILHOUETTE**2)
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in blocks)
         self.heads = torch.nn.ModuleList(torch.nn.Linear(width, sum(self.outputs)) for _ in blocks)
 
     def loss(self, seen: Seen, truth: Truth) -> torch.Tensor:
         total = seen.dense.new_zeros(())
+        all_weight = truth.weight / truth.weight.sum()
+        own_weight = truth.weight * (truth.thing >= 0)
+        own_weight = own_weight / own_weight.sum()
+        silhouettes = truth.silhouettes[truth.thing.clamp(min=0)]
         for i, norm, head in zip(self.blocks, self.norms, self.heads, strict=True):
-            shape, colour, texture, place = head(norm(seen.blocks[i])).float().split(self.outputs, dim=-1)
+            parts = head(norm(seen.blocks[i])).float().split(self.outputs, dim=-1)
+            shape, colour, texture, place, near, silhouette = parts
             for logits, wanted, weight in (
                 (shape, truth.shape, 1.0),
                 (colour, truth.colour, 0.3),
                 (texture, truth.texture, 0.3),
             ):
                 each = F.cross_entropy(logits.transpose(1, 2), wanted + 1, reduction="none")
-                total = total + weight * (each * truth.weight).sum() / truth.weight.sum()
-            off = ((place - truth.offset).abs().sum(-1) * truth.weight * (truth.shape >= 0)).sum()
-            total = total + 0.3 * off / truth.weight.sum()
+                total = total + weight * (each * all_weight).sum()
+            total = total + 0.3 * ((place - truth.offset).abs().sum(-1) * own_weight).sum()
+            for logits, target in ((near, truth.near), (silhouette, silhouettes)):
+                each = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(-1)
+                total = total + 2.0 * (each * own_weight).sum()
         return total / len(self.blocks)
 
 
@@ -309,6 +324,8 @@ class Truth:
         shape, colour, texture: Indices into the lists of words.
         weight: 0 where a token is torn between thing and background; else such that things count alike, large or small.
         offset: `[B, T, 3]`, where the thing's centre lies from the token, and its size, in units of 4 tokens.
+        near: `[B, T, NEAR_TOKENS^2]`, 1 where a token around belongs to the same thing.
+        silhouettes: `[things, SILHOUETTE^2]`, share that each thing covers of the squares around its middle.
     """
 
     thing: torch.Tensor
@@ -317,6 +334,8 @@ class Truth:
     texture: torch.Tensor
     weight: torch.Tensor
     offset: torch.Tensor
+    near: torch.Tensor
+    silhouettes: torch.Tensor
 
 
 @dataclass
@@ -334,17 +353,14 @@ def to_pixels(rgb: np.ndarray[Any, Any]) -> torch.Tensor:
     return (scaled - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
-def draw_batch(rng: np.random.Generator, plain_share: float, tokens: int) -> Batch:
-    size = SIZES_WH[int(rng.integers(len(SIZES_WH)))]
+def draw_batch(rng: np.random.Generator, size: tuple[int, int], plain_share: float, tokens: int) -> Batch:
     rows, columns = size[1] // PATCH_PX, size[0] // PATCH_PX
     count = max(2, tokens // (rows * columns))
     most = max(2, round(rows * columns / 75))
     scenes = []
     for _ in range(count):
         diameters = (float(rng.uniform(30, 60)), float(rng.uniform(90, 160)))
-        scenes.append(
-            make_scene(rng, size, (1, most), diameter_px=diameters, plain=bool(rng.random() < plain_share))
-        )
+        scenes.append(make_scene(rng, size, (1, most), diameter_px=diameters, plain=bool(rng.random() < plain_share)))
     window = None
     if rng.random() < 0.4:
         all_rows, all_columns = (int(side * rng.uniform(1, 2.2)) for side in (rows, columns))
@@ -379,13 +395,17 @@ def as_batch(scenes: Sequence[Scene], rng: np.random.Generator, window: tuple[in
             offset[b, mine, 1] = ((y0 + y1) / 2 / PATCH_PX - 0.5 - r[mine]) / 4
             offset[b, mine, 2] = math.sqrt((x1 - x0) * (y1 - y0)) / PATCH_PX / 4
         first += len(scene.things)
-    words = np.array([[SHAPES.index(t.shape), list(COLOURS).index(t.colour), TEXTURES.index(t.texture)] for t in things])
+    words = np.array(
+        [[SHAPES.index(t.shape), list(COLOURS).index(t.colour), TEXTURES.index(t.texture)] for t in things]
+    )
     named = np.concatenate([words, [[-1, -1, -1]]])[owner]
     truth = Truth(
         torch.from_numpy(owner),
         *(torch.from_numpy(np.ascontiguousarray(named[..., k])) for k in range(3)),
         torch.from_numpy(weight),
         torch.from_numpy(offset),
+        same_near(torch.from_numpy(owner).reshape(-1, rows, columns)),
+        torch.from_numpy(np.stack([silhouette(thing) for thing in things])),
     )
     pixels = to_pixels(np.stack([scene.rgb for scene in scenes]))
     return Batch(pixels, things, [caption(scene, rng) for scene in scenes], truth, window)
@@ -395,6 +415,30 @@ def token_shares(mask: np.ndarray[Any, Any], rows: int, columns: int) -> np.ndar
     """`[rows * columns]`: share of each token's square that the mask covers."""
     shares = cv2.resize(mask.astype(np.float32), (columns, rows), interpolation=cv2.INTER_AREA)
     return np.asarray(shares).reshape(-1)
+
+
+def same_near(owner: torch.Tensor) -> torch.Tensor:
+    """`[B, T, NEAR_TOKENS^2]` from `[B, rows, columns]`."""
+    batch, rows, columns = owner.shape
+    reach = NEAR_TOKENS // 2
+    padded = F.pad(owner, (reach, reach, reach, reach), value=-2)
+    around = padded.unfold(1, NEAR_TOKENS, 1).unfold(2, NEAR_TOKENS, 1).reshape(batch, rows * columns, -1)
+    return (around == owner.reshape(batch, -1, 1)).float()
+
+
+def silhouette(thing: Thing) -> np.ndarray[Any, Any]:
+    """`[SILHOUETTE^2]` in [0, 1]: the thing's mask in a square around its box, coarsely."""
+    x0, y0, x1, y1 = thing.box_xyxy
+    side = 1.1 * max(x1 - x0, y1 - y0)
+    left, top = (x0 + x1 - side) / 2, (y0 + y1 - side) / 2
+    fine = 3 * SILHOUETTE
+    at = (np.arange(fine) + 0.5) * side / fine
+    rows, columns = np.floor(top + at).astype(int), np.floor(left + at).astype(int)
+    height, width = thing.mask.shape
+    inside = ((rows >= 0) & (rows < height))[:, None] & ((columns >= 0) & (columns < width))
+    picked = thing.mask[rows.clip(0, height - 1)[:, None], columns.clip(0, width - 1)] & inside
+    shares = picked.reshape(SILHOUETTE, 3, SILHOUETTE, 3).mean(axis=(1, 3))
+    return shares.reshape(-1).astype(np.float32)
 
 
 # --- phrases ---------------------------------------------------------------------------------------------------------
@@ -484,9 +528,7 @@ class Losses:
         return self.sigmoid + self.choice + 0.15 * self.picture + args.helpers * self.helpers
 
 
-def losses(
-    model: open_clip.CLIP, helpers: Helpers, batch: Batch, texts: Texts, rng: np.random.Generator
-) -> Losses:
+def losses(model: open_clip.CLIP, helpers: Helpers, batch: Batch, texts: Texts, rng: np.random.Generator) -> Losses:
     phrases = draw_phrases(batch.things, rng, 64)
     bare = [*SHAPES, *COLOURS, *TEXTURES]
     lists = [*phrases.texts, *bare, *batch.captions]
@@ -587,9 +629,7 @@ def held_out(model: open_clip.CLIP, tokenizer: SimpleTokenizer, scenes: int, see
 
 def optimisers(model: open_clip.CLIP, helpers: Helpers, args: argparse.Namespace) -> list[torch.optim.Optimizer]:
     """Muon for the blocks' matrices where asked for (Jordan et al., 2024), AdamW for the rest."""
-    in_blocks = {
-        id(p) for p in model.visual.transformer.parameters() if args.muon and p.ndim == 2
-    }
+    in_blocks = {id(p) for p in model.visual.transformer.parameters() if args.muon and p.ndim == 2}
     matrices = [p for p in model.parameters() if id(p) in in_blocks]
     rest = [p for p in [*model.parameters(), *helpers.parameters()] if id(p) not in in_blocks]
     made: list[torch.optim.Optimizer] = [
@@ -621,67 +661,132 @@ def save(model: open_clip.CLIP, config: dict[str, Any], folder: Path) -> None:
     (folder / "open_clip_config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def train(args: argparse.Namespace) -> dict[str, float]:
-    folder: Path = args.output
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(args.threads)
+class Together:
+    """Two or more processes of one thread each that share their gradients once a step.
+
+    On a machine with other work this is much faster than one process of two threads, which wait for each other in every
+    operation.
+    """
+
+    def __init__(self, rank: int, processes: int, meeting_place: Path) -> None:
+        self.rank, self.processes = rank, processes
+        if processes > 1:
+            store = torch.distributed.FileStore(str(meeting_place), processes)
+            torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes)
+
+    def average(self, parameters: Sequence[torch.nn.Parameter], spent: float) -> float:
+        """Makes all gradients the mean over processes; returns the mean of `spent` too, so that all stop together."""
+        if self.processes == 1:
+            return spent
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        flat = torch.cat([torch.tensor([spent]), *(g.reshape(-1) for g in grads)])
+        torch.distributed.all_reduce(flat)
+        flat /= self.processes
+        at = 1
+        for parameter in parameters:
+            parameter.grad = flat[at : at + parameter.numel()].view_as(parameter)
+            at += parameter.numel()
+        return float(flat[0])
+
+
+class Progress:
+    """Running means of the losses, and the clocks."""
+
+    def __init__(self) -> None:
+        self._start, self._cpu_start = time.monotonic(), time.process_time()
+        self._mean: dict[str, float] = {}
+
+    @property
+    def minutes(self) -> float:
+        return (time.monotonic() - self._start) / 60
+
+    @property
+    def cpu_minutes(self) -> float:
+        return (time.process_time() - self._cpu_start) / 60
+
+    def note(self, found: Losses) -> None:
+        for name in ("sigmoid", "choice", "picture", "helpers"):
+            value = float(getattr(found, name).detach())
+            self._mean[name] = 0.95 * self._mean.get(name, value) + 0.05 * value
+
+    def line(self, step: int) -> str:
+        parts = " ".join(f"{name} {value:.3f}" for name, value in self._mean.items())
+        return f"{self.minutes:5.1f} min, cpu {self.cpu_minutes:5.1f}, step {step}: {parts}"
+
+
+def train(rank: int, args: argparse.Namespace) -> None:
+    """One process of the training; the first one reports and saves."""
+    torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    rng = np.random.default_rng(args.seed)
-    tokenizer = write_vocabulary(folder, args.seed)
+    folder: Path = args.output
+    together = Together(rank, args.processes, folder / ".meeting")
+    tokenizer = SimpleTokenizer(bpe_path=str(folder / "bpe.txt.gz"), context_length=CONTEXT)
     texts = Texts(tokenizer)
     config = model_config(tokenizer.vocab_size, args)
     model = starting_model(config, args)
     helpers = Helpers(args.width, [b for b in args.helper_blocks if b < args.layers - 1])
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M weights, {tokenizer.vocab_size} words", flush=True)
     made = optimisers(model, helpers, args)
-    start, cpu_start = time.monotonic(), time.process_time()
+    parameters = [*model.parameters(), *helpers.parameters()]
+    rng, shared = np.random.default_rng([args.seed, rank]), np.random.default_rng(args.seed)
+    if rank == 0:
+        print(
+            f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M weights, {tokenizer.vocab_size} words",
+            flush=True,
+        )
+    progress = Progress()
     spent, step, saved = 0.0, 0, 0.0
-    mean: dict[str, float] = {}
     try:
         while spent < 1.0:
-            factor = min(1.0, (step + 1) / 100) * max(0.02, 0.5 + 0.5 * math.cos(math.pi * spent) if spent > 0 else 1.0)
-            for optimiser in made:
-                for group in optimiser.param_groups:
-                    group["lr"] = group["full_lr"] * factor
-            batch = draw_batch(rng, plain_share=max(0.1, 0.7 - 3 * spent), tokens=args.tokens)
-            found = losses(model, helpers, batch, texts, rng)
+            set_rate(made, step, spent)
+            size = SIZES_WH[int(shared.integers(len(SIZES_WH)))]
+            batch = draw_batch(rng, size, max(0.1, 0.7 - 3 * spent), args.tokens // args.processes)
             for optimiser in made:
                 optimiser.zero_grad(set_to_none=True)
+            found = losses(model, helpers, batch, texts, rng)
             found.total(args).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            spent = max(progress.minutes / args.minutes, (step + 1) / args.steps if args.steps else 0.0)
+            spent = together.average(parameters, spent)
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             for optimiser in made:
                 optimiser.step()
             with torch.no_grad():
                 model.logit_scale.clamp_(0, math.log(40))
-            for name in ("sigmoid", "choice", "picture", "helpers"):
-                value = float(getattr(found, name).detach())
-                mean[name] = 0.95 * mean.get(name, value) + 0.05 * value
             step += 1
-            minutes = (time.monotonic() - start) / 60
-            spent = max(minutes / args.minutes, step / args.steps if args.steps else 0.0)
-            if step % 50 == 0:
-                parts = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
-                cpu = (time.process_time() - cpu_start) / 60
-                print(f"{minutes:5.1f} min, cpu {cpu:5.1f}, step {step}: {parts}", flush=True)
-            if minutes - saved > args.save_every:
-                saved = minutes
+            progress.note(found)
+            if rank == 0 and step % 50 == 0:
+                print(progress.line(step), flush=True)
+            if rank == 0 and progress.minutes - saved > args.save_every:
+                saved = progress.minutes
                 save(model, config, folder)
-                print(held_out(model, tokenizer, 20, args.seed), flush=True)
+                print(json.dumps(held_out(model, tokenizer, 20, args.seed)), flush=True)
     except KeyboardInterrupt:
-        print("stopped early; keeping what there is", flush=True)
-    save(model, config, folder)
-    figures = held_out(model, tokenizer, args.scenes, args.seed)
-    print(f"{step} steps, {(time.monotonic() - start) / 60:.1f} min, cpu {(time.process_time() - cpu_start) / 60:.1f} min")
-    return figures
+        if rank == 0:
+            print("stopped early; keeping what there is", flush=True)
+    if rank == 0:
+        print(progress.line(step), flush=True)
+        save(model, config, folder)
+        for name, value in held_out(model, tokenizer, args.scenes, args.seed).items():
+            print(f"{name:42} {value:.3f}", flush=True)
+
+
+def set_rate(made: Sequence[torch.optim.Optimizer], step: int, spent: float) -> None:
+    """Warm-up over 100 steps, then level, then down along a cosine to 2% over the last 0.6 of the time."""
+    fall = max(0.0, (spent - 0.4) / 0.6)
+    factor = min(1.0, (step + 1) / 100) * max(0.02, 0.5 + 0.5 * math.cos(math.pi * fall))
+    for optimiser in made:
+        for group in optimiser.param_groups:
+            group["lr"] = group["full_lr"] * factor
 
 
 def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the model")
     parser.add_argument("--minutes", type=float, default=40.0, help="when to stop (default: 40)")
-    parser.add_argument("--steps", type=int, default=0, help="stop after so many steps instead, the same on any machine")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="stop after so many steps instead, the same on any machine"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="processes of one thread each (default: 2)")
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--head-width", type=int, default=32)
@@ -691,16 +796,26 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--muon-lr", type=float, default=3e-3)
     parser.add_argument("--muon", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--mimetic", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--helpers", type=float, default=0.5)
-    parser.add_argument("--helper-blocks", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--helpers", type=float, default=1.0)
+    parser.add_argument("--helper-blocks", type=int, nargs="*", default=[1, 2, 3, 4])
     parser.add_argument("--save-every", type=float, default=4.0, help="minutes between checkpoints")
     parser.add_argument("--scenes", type=int, default=60, help="held-out scenes")
     return parser.parse_args(None if argv is None else list(argv))
 
 
 def main() -> None:
-    for name, value in train(arguments()).items():
-        print(f"{name:42} {value:.3f}")
+    args = arguments()
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_vocabulary(args.output, args.seed)
+    meeting_place = args.output / ".meeting"
+    meeting_place.unlink(missing_ok=True)
+    try:
+        if args.processes == 1:
+            train(0, args)
+        else:
+            torch.multiprocessing.spawn(train, args=(args,), nprocs=args.processes)
+    finally:
+        meeting_place.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

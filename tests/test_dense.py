@@ -8,14 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from open_clip.model import _build_vision_tower
 
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.embeddings.dense import (
+    METHODS,
     NEIGHBOURHOOD_TOKENS,
     make_tower,
     neighbourhood,
@@ -176,6 +179,31 @@ def test_every_size_gives_its_own_grid_of_unit_vectors(kind: str) -> None:
         features = tower.features(picture, method)
         assert features.shape[2:] == (3, 5) and features.dtype == torch.float32
         torch.testing.assert_close(features.norm(dim=1), torch.ones(1, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "stride_px", "own_hw", "methods"),
+    [
+        ("ViT-B-32", 32, (7, 7), METHODS),
+        ("ViT-B-16", 16, (14, 14), METHODS),
+        ("ViT-L-14", 14, (16, 16), METHODS),
+        ("ViT-B-16-SigLIP", 16, (14, 14), METHODS[:3]),
+        ("MobileCLIP-B", 16, (14, 14), METHODS),
+        ("MobileCLIP2-S0", 32, (8, 8), METHODS[:1]),
+    ],
+)
+def test_models_of_true_size_are_understood(
+    name: str, stride_px: int, own_hw: tuple[int, int], methods: tuple[str, ...]
+) -> None:
+    """Shapes alone, without memory for weights."""
+    config = open_clip.get_model_config(name)
+    with torch.device("meta"):
+        visual = _build_vision_tower(config["embed_dim"], config["vision_cfg"]).eval()
+        tower = make_tower(visual, name, "value")
+        assert (tower.stride_px, tower.own_hw, tower.methods) == (stride_px, own_hw, methods)
+        for method in methods:
+            features = tower.features(torch.zeros(1, 3, 3 * stride_px, 5 * stride_px), method)
+            assert features.shape == (1, config["embed_dim"], 3, 5)
 
 
 @pytest.mark.parametrize(("kind", "methods"), [("siglip", "value, self, neighbour"), ("fastvit", "value")])

@@ -24,6 +24,7 @@ from arr_stream.keyframes.clusters.overlap import UNCOVERED, labels_from_masks
 from arr_stream.keyframes.clusters.sam import SamClusterer
 from arr_stream.types import Clusters, Frame, Grid
 from tests import tiny_sam
+from tests.contracts.test_clusterers import assert_sound
 
 SMALL_HW = st.tuples(st.integers(1, 9), st.integers(1, 9))
 ARCHITECTURES: dict[str, Callable[[], Any]] = {"tiny": tiny_sam.build, "wide": partial(tiny_sam.build, 48)}
@@ -39,6 +40,7 @@ def some_masks(draw: st.DrawFn) -> npt.NDArray[np.bool_]:
     return draw(arrays(np.bool_, (draw(st.integers(0, 6)), *hw)))
 
 
+@settings(deadline=None)
 @given(some_masks())
 def test_a_place_belongs_to_the_smallest_mask_that_covers_it(masks: npt.NDArray[np.bool_]) -> None:
     hw = masks.shape[1:]
@@ -51,6 +53,7 @@ def test_a_place_belongs_to_the_smallest_mask_that_covers_it(masks: npt.NDArray[
         assert labels[y, x] - 1 == min(over, key=lambda mask: (areas[mask], mask))
 
 
+@settings(deadline=None)
 @given(some_masks(), st.randoms(use_true_random=False))
 def test_the_order_of_masks_matters_only_among_equals(masks: npt.NDArray[np.bool_], random: Any) -> None:
     areas = masks.sum(axis=(1, 2))
@@ -63,6 +66,7 @@ def test_the_order_of_masks_matters_only_among_equals(masks: npt.NDArray[np.bool
     np.testing.assert_array_equal(renamed[before], after)
 
 
+@settings(deadline=None)
 @given(some_masks(), st.integers(1, 4))
 def test_masks_of_another_size_are_brought_to_the_map(masks: npt.NDArray[np.bool_], times: int) -> None:
     hw = masks.shape[1], masks.shape[2]
@@ -75,6 +79,7 @@ def test_masks_of_another_size_are_brought_to_the_map(masks: npt.NDArray[np.bool
 # Regions that touch, and pieces too small to stay
 
 
+@settings(deadline=None)
 @given(arrays(np.int32, SMALL_HW, elements=st.integers(0, 4)))
 def test_borders_are_those_counted_place_by_place(labels: npt.NDArray[np.int32]) -> None:
     counted: dict[tuple[int, int], int] = {}
@@ -171,6 +176,7 @@ def best_iou(clusters: Clusters, mask: npt.NDArray[np.bool_]) -> float:
 def test_shapes_become_regions(checkpoint: Path) -> None:
     rgb, truth = tiny_sam.picture()
     clusters = clusterer(checkpoint).cluster(keyframe(enlarged(rgb, 8)))
+    assert_sound(clusters)
     assert clusters.method == "sam"
     assert clusters.labels.shape == (64, 128) and clusters.count >= 4
     truth = enlarged(truth, 2)
@@ -192,6 +198,7 @@ def test_any_size_of_picture(checkpoint: Path, size_wh: tuple[int, int]) -> None
     rgb = np.random.default_rng(0).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
     made = keyframe(rgb)
     clusters = clusterer(checkpoint, points_per_side=3, pred_iou_thresh=0.0, stability_score_thresh=0.0).cluster(made)
+    assert_sound(clusters)
     assert clusters.labels.shape == made.quarter_hw
 
 

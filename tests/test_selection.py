@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
 from arr_stream.relevance.attending import allocate_tokens
 from arr_stream.selection.budget import budget_tokens
-from arr_stream.selection.cascade import best_of_region, candidates, regions_of_cells
+from arr_stream.selection.cascade import (
+    CULL_EDGE_DISTANCE,
+    best_of_region,
+    candidates,
+    mean_of_region,
+    regions_of_cells,
+    scored_most,
+)
 from arr_stream.selection.division import split_regions
 from arr_stream.selection.novelty import SeenCells
-from arr_stream.selection.strategies import QUOTAS, choose_by_region
+from arr_stream.selection.strategies import QUOTAS, choose_by_region, choose_hybrid
 from arr_stream.types import Grid
 
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
@@ -66,6 +74,74 @@ def test_strategies_by_region_fill_the_budget(strategy: str, hw: tuple[int, int]
     assert len(set(zip(chosen.rows.tolist(), chosen.columns.tolist(), strict=True))) == tokens
 
 
+@pytest.mark.parametrize("strategy", sorted(QUOTAS))
+@given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
+def test_with_one_region_a_cell_every_strategy_is_topk(
+    strategy: str, hw: tuple[int, int], seed: int, share: float
+) -> None:
+    _, score = _scene(hw, seed)
+    tokens = max(1, int(share * score.size))
+    regions = regions_of_cells(np.arange(score.size, dtype=np.int32).reshape(hw))
+    chosen = choose_by_region(strategy, score, regions, score.ravel(), tokens)
+    best = allocate_tokens(score, np.ones(hw, bool), tokens, 0)
+    np.testing.assert_array_equal(chosen.rows, best.rows)
+    np.testing.assert_array_equal(chosen.columns, best.columns)
+
+
+@pytest.mark.parametrize("strategy", [*sorted(QUOTAS), "hybrid"])
+@given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
+def test_cells_that_may_not_be_chosen_leave_their_tokens_to_others(
+    strategy: str, hw: tuple[int, int], seed: int, share: float
+) -> None:
+    labels, score = _scene(hw, seed)
+    tokens = max(1, int(share * score.size))
+    eligible = np.random.default_rng(seed).random(hw) < 0.5
+    regions = regions_of_cells(labels)
+    importance = best_of_region(score.ravel(), regions)
+    if strategy == "hybrid":
+        chosen = choose_hybrid(score, regions, importance, tokens, eligible)
+    else:
+        chosen = choose_by_region(strategy, score, regions, importance, tokens, eligible)
+    assert len(chosen) == min(tokens, eligible.sum())
+    assert eligible[chosen.rows, chosen.columns].all()
+
+
+@given(GRIDS, st.integers(0, 99), st.data())
+def test_a_hybrid_fills_the_budget_with_distinct_cells(hw: tuple[int, int], seed: int, data: st.DataObject) -> None:
+    labels, score = _scene(hw, seed)
+    tokens = data.draw(st.integers(1, score.size))
+    regions = regions_of_cells(labels)
+    importance = best_of_region(score.ravel(), regions)
+    chosen = choose_hybrid(
+        score,
+        regions,
+        importance,
+        tokens,
+        np.ones(hw, bool),
+        importance_share=data.draw(st.floats(0, 1)),
+        grid_share=data.draw(st.floats(0, 1)),
+        coarse_most=tokens // 4,
+    )
+    assert len(chosen) == tokens
+    assert len({(r, c, v) for r, c, v in zip(chosen.rows, chosen.columns, chosen.level, strict=True)}) == tokens
+    assert (chosen.level > 0).sum() <= tokens // 4
+    assert (np.diff(chosen.score) <= 0).all()
+
+
+def test_a_hybrid_shows_the_weak_cells_of_what_matters_and_the_strong_ones_elsewhere() -> None:
+    labels = np.zeros((8, 8), np.int32)
+    labels[2:4, 2:4] = 1
+    score = np.where(labels == 1, 0.1, 0.5).astype(np.float32)
+    score[7, 7] = 0.9
+    regions = regions_of_cells(labels)
+    everywhere = np.ones(labels.shape, bool)
+    chosen = choose_hybrid(score, regions, np.array([0.1, 1.0], np.float32), 6, everywhere, grid_share=0.3)
+    cells = set(zip(chosen.rows.tolist(), chosen.columns.tolist(), strict=True))
+    assert {(2, 2), (2, 3), (3, 2), (3, 3), (7, 7)} <= cells
+    only_topk = choose_hybrid(score, regions, np.array([0.1, 1.0], np.float32), 6, everywhere, grid_share=1.0)
+    assert (only_topk.score >= 0.5).all()
+
+
 def test_tiers_show_every_region_while_tokens_last() -> None:
     labels = np.arange(20, dtype=np.int32).reshape(4, 5).repeat(2, axis=0).repeat(2, axis=1)
     score = np.random.default_rng(0).random(labels.shape, np.float32)
@@ -98,6 +174,55 @@ def test_cascade_gives_enough_candidates_and_keeps_what_is_relevant(
     assert len(chosen) >= tokens
     assert (np.diff(chosen) > 0).all()
     assert set(np.flatnonzero(relevance > 0).tolist()) <= set(chosen.tolist())
+
+
+@given(GRIDS, st.integers(0, 99), st.data())
+def test_cascade_scores_no_more_than_it_may_and_the_most_relevant_first(
+    hw: tuple[int, int], seed: int, data: st.DataObject
+) -> None:
+    labels, relevance = _scene(hw, seed)
+    relevance = relevance.ravel()
+    tokens = data.draw(st.integers(1, labels.size))
+    most = data.draw(st.integers(tokens, labels.size))
+    skip = np.random.default_rng(seed + 1).random(labels.size) < 0.3
+    regions = regions_of_cells(labels)
+    region_score = best_of_region(relevance, regions)
+    flat = np.full(labels.size, 2 * CULL_EDGE_DISTANCE, np.float32)
+    chosen = candidates(regions, region_score, relevance, flat, tokens=tokens, most=most, skip=skip)
+    open_cells = np.flatnonzero(~skip)
+    assert min(tokens, len(open_cells)) <= len(chosen) <= most
+    assert not skip[chosen].any()
+    best = open_cells[np.argsort(-relevance[open_cells])][:tokens]
+    assert set(best[relevance[best] > 0.03].tolist()) <= set(chosen.tolist())
+
+
+def test_without_a_query_the_best_regions_are_scored_whole_and_flat_cells_are_not() -> None:
+    labels = np.repeat(np.arange(4, dtype=np.int32), 16).reshape(8, 8)
+    edge_distance = np.zeros(64, np.float32)
+    edge_distance[32:40] = 2 * CULL_EDGE_DISTANCE
+    region_score = np.array([0.1, 0.2, 0.9, 0.5], np.float32)
+    nothing = np.zeros(64, np.float32)
+    chosen = candidates(regions_of_cells(labels), region_score, nothing, edge_distance, tokens=8, most=24)
+    assert chosen.tolist() == list(range(40, 64))
+    few = candidates(regions_of_cells(labels), region_score, nothing, edge_distance, tokens=4, most=9)
+    # Eight cells of the best region, and of the next the one nearest to its middle.
+    assert set(range(40, 48)) < set(few.tolist())
+    assert len(few) == 9
+
+
+def test_an_eighth_is_scored_where_that_is_enough() -> None:
+    assert scored_most(4096, 50, 273) + 50 == 512
+    assert scored_most(4096, 50, 40) + 50 == 512
+    assert scored_most(1024, 50, 273) == 273 + 136
+    assert scored_most(300, 50, 273) == 300
+
+
+def test_means_of_regions() -> None:
+    labels = np.array([[0, 2, 2], [0, 0, 2]], np.int32)
+    values = torch.arange(12, dtype=torch.float32).reshape(6, 2)
+    means = mean_of_region(values, regions_of_cells(labels))
+    expected = [values[[0, 3, 4]].mean(dim=0).tolist(), values[[1, 2, 5]].mean(dim=0).tolist()]
+    assert means.tolist() == [pytest.approx(row) for row in expected]
 
 
 def test_the_seat_of_a_ring_lies_on_the_ring() -> None:

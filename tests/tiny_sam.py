@@ -54,7 +54,7 @@ def build(width: int = 32) -> Any:
 
 
 def picture() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """`[32, 64, 3]` and its truth `[32, 64]`: 0 the ground, 1 a red block, 2 a green block, 3 a blue one on the green."""
+    """`[32, 64, 3]` and its truth `[32, 64]`: 0 the ground, 1 a red block, 2 a green one, 3 a blue one on the green."""
     labels = np.zeros((32, 64), np.int32)
     labels[8:24, 4:20] = 1
     labels[4:28, 30:58] = 2

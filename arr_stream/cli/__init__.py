@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from arr_stream.cli import bench, channels, doctor, evaluate, process, settings
+from arr_stream.cli import bench, bench_query, channels, doctor, evaluate, models, process, settings, train_pca
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, print_error
 from arr_stream.errors import ArrStreamError
 
@@ -21,6 +21,9 @@ app = typer.Typer(
 app.command()(process.process)
 app.add_typer(evaluate.app, name="eval")
 app.command()(bench.bench)
+app.command()(bench_query.bench_query)
+app.command()(train_pca.train_pca)
+app.add_typer(models.app, name="models")
 app.command()(doctor.doctor)
 app.command()(channels.channels)
 app.command()(settings.settings)

@@ -52,19 +52,9 @@ def text(
 
 
 def _table(scores: list[TextScore]) -> Table:
-    columns = (
-        "pictures",
-        "finder",
-        "text seen on",
-        "recall",
-        "precision",
-        "words found",
-        "read",
-        "matched",
-        "ms",
-        "ms, read",
-    )
-    table = Table(*columns, title="Text")
+    table = Table("pictures", "finder", title="Text", padding=0)
+    for column in ("seen on", "recall", "preci-\nsion", "words\nfound", "read", "matched", "ms", "ms,\nread"):
+        table.add_column(column, justify="right")
     for score in scores:
         table.add_row(
             score.folder,

@@ -16,6 +16,7 @@ from arr_stream.cli.console import err, out
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
 
 if TYPE_CHECKING:
+    from arr_stream.config import Settings
     from arr_stream.weights import KnownWeights
     from arr_stream.weights.web import Progress as Report
 
@@ -107,6 +108,16 @@ def path(
 
     models_folder = _folder(folder)
     typer.echo(models_folder if name is None else weights.find(name, ModelSettings(folder=str(models_folder))))
+
+
+def fetch_needed(settings: Settings) -> None:
+    """Bring what a run needs and may fetch, with a bar, before anything else starts."""
+    from arr_stream import weights
+    from arr_stream.keyframes.generate import needed_weights
+
+    for name in needed_weights(settings) if settings.models.download else ():
+        with _bar(name) as report:
+            weights.find(name, settings.models, report)
 
 
 def _folder(given: Path | None) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Reporter, reporting
+from arr_stream.cli.models import fetch_needed
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, OutputUnwritable
 
@@ -113,6 +114,7 @@ def process(
         prepare_output(output, force)
     if patches is not None:
         prepare_output(patches, force, direct=True)
+    fetch_needed(settings)
     stream = arr_stream.open(
         source,
         queries=_queries(query or [], region, region_at, example),

@@ -34,6 +34,7 @@ from arr_stream.texture.array import CELL_LEVEL
 from arr_stream.texture.assemble import assemble
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import visual_channels
+from arr_stream.threads import one_torch_thread
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 
 THINGS = (3, 7)
@@ -130,10 +131,11 @@ def evaluate_cascade(
         level: Mip level of the places: 5 for cells, 4 for half cells.
     """
     found: dict[tuple[str, int], list[tuple[float, ...]]] = {}
-    for case in cases:
-        scene = _scene(case, clusterer, level)
-        for tokens in budgets:
-            found.setdefault((case.kind, tokens), []).append(_compare(case.mask, scene, tokens))
+    with one_torch_thread():
+        for case in cases:
+            scene = _scene(case, clusterer, level)
+            for tokens in budgets:
+                found.setdefault((case.kind, tokens), []).append(_compare(case.mask, scene, tokens))
     return CascadeReport(tuple(_row(kind, tokens, values) for (kind, tokens), values in found.items()))
 
 

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from arr_stream.config import Settings
@@ -173,6 +174,18 @@ def make_generator(
         embedder if "embedding" in parts else None,
         make_text_finder(settings, threads) if "text" in parts else None,
     )
+
+
+def needed_weights(settings: Settings) -> tuple[str, ...]:
+    """Names of the catalogue's weights that the settings call for; files that they name themselves are not among them."""
+    needed = []
+    if settings.keyframes.clusters == "sam" and settings.sam.checkpoint == "auto":
+        needed.append(settings.sam.model)
+    model, _, pretrained = settings.clip.model.partition(":")
+    embeds = settings.keyframes.embeddings == "clip"
+    if embeds and pretrained and not Path(pretrained).exists() and not Path(settings.clip.model).exists():
+        needed.append(f"{model}:{pretrained}")
+    return tuple(needed)
 
 
 def make_part(index: int, part: PartName, job: Job) -> KeyframePart | KeyframeFailure:

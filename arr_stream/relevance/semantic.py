@@ -12,12 +12,13 @@ from __future__ import annotations
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from arr_stream.errors import EmptyQuery, WeightsInvalid
 from arr_stream.keyframes.base import TextEncoder
-from arr_stream.keyframes.embeddings.pca import CHANNELS, Pca, pca_of
+from arr_stream.keyframes.embeddings.pca import CHANNELS, Pca, adapted, unknown
 from arr_stream.keyframes.embeddings.projection import Projection, centred, make_projection, product
 from arr_stream.types import Embedding, FloatArray
 
@@ -26,21 +27,30 @@ GENERIC = (
     *("the background", "a surface", "a texture", "a pattern", "a picture", "a photo", "an image", "a scene", "a view"),
     *("a person", "a face", "a hand", "an animal", "a dog", "a bird", "a tree", "a plant", "a flower", "grass"),
     *("the sky", "water", "the ground", "a wall", "a floor", "a window", "a building", "a house", "a street", "a road"),
-    *(
-        "a car",
-        "a bicycle",
-        "a boat",
-        "a chair",
-        "a table",
-        "a bottle",
-        "food",
-        "clothes",
-        "a book",
-        "a sign",
-        "a screen",
-    ),
+    *("a car", "a bicycle", "a boat", "a chair", "a table", "a bottle", "food", "clothes", "a book", "a sign"),
 )
 """Texts that any scene may or may not fit: they say where texts lie, and what a chance match scores."""
+
+ATTRIBUTES = (
+    *(
+        "red",
+        "orange",
+        "yellow",
+        "green",
+        "blue",
+        "purple",
+        "pink",
+        "brown",
+        "black",
+        "white",
+        "grey",
+        "dark",
+        "bright",
+    ),
+    *("round", "square", "long", "small", "large", "striped", "dotted", "checked", "plain", "shiny", "wooden", "metal"),
+    *("a circle", "a triangle", "a star", "a cross", "a ring", "a heart", "an arrow", "a line", "a spot", "a corner"),
+)
+"""With the generic texts, a sample of what people ask for: the 16 channels make room for its directions first."""
 
 Z_HALF = 3.0
 """Relevance is one half where a query stands so many standard deviations above the generic texts' scores."""
@@ -49,11 +59,11 @@ Z_WIDTH = 0.6
 """Deviations over which relevance rises from one half to 0.73."""
 
 KEYFRAMES_TO_LEARN = 3
-"""Keyframes that the PCA is learned from where none is given."""
+"""Keyframes that the mean is learned from where no PCA is given."""
 
 _COMPONENTS = 64
-_PCA_PLACES = 128
-_NULL_PLACES = 1024
+_PLACES = 1024
+_ROUNDS, _FIRST_ROUNDS = 2, 4
 _REMEMBERED_TEXTS = 256
 _SHOWN_CHARACTERS = 40
 
@@ -63,7 +73,7 @@ class SemanticSpace:
 
     Args:
         encoder: Encodes texts; it is asked for the generic ones at once.
-        pca: Mean and principal directions of the model's features; None to learn them on the first keyframes.
+        pca: Mean and principal directions of the model's features; None to learn the mean on the first keyframes.
 
     Raises:
         WeightsInvalid: The PCA is of another space than the encoder, or the encoder gives no usable numbers.
@@ -79,10 +89,11 @@ class SemanticSpace:
             )
         self._text_mean = generic.mean(axis=0)
         self._generic = self._directions(generic)
+        self._sample = np.concatenate([self._generic, self._directions(self._encoded(ATTRIBUTES))])
         self._texts: OrderedDict[str, FloatArray] = OrderedDict()
         self._queries = np.zeros((0, generic.shape[1]), np.float32)
         self._pca = pca
-        self._early: _EarlyPlaces | None = _EarlyPlaces(generic.shape[1]) if pca is None else None
+        self._means_to_learn = KEYFRAMES_TO_LEARN if pca is None else 0
         self._null = Null(generic.shape[1])
         self._projection: Projection | None = None
         self._coordinates = np.zeros((0, CHANNELS), np.float32)
@@ -132,22 +143,31 @@ class SemanticSpace:
         return tuple(notice for text in dict.fromkeys(texts) for notice in self._notices(text))
 
     def learn(self, embedding: Embedding) -> None:
-        """Take in a new keyframe: what chance matches score on its places and, early on, the PCA.
+        """Take in a new keyframe: how its places vary, what chance matches score on them and, early on, their mean.
 
         Raises:
             ValueError: Features of another space than the texts.
         """
         self._check(embedding)
-        if self._early is not None:
-            self._early.add(_sampled(embedding.values, _PCA_PLACES))
-            self._pca, self._last = self._early.pca(self._encoder.space), None
-            self._null = Null(len(self._pca.mean))
-            self._null.add(product(self._generic, centred(self._early.places, self._pca.mean)))
-            if self._early.keyframes >= KEYFRAMES_TO_LEARN:
-                self._early = None
-            self._renew()
+        first = self._pca is None
+        if self._means_to_learn:
+            self._learn_mean(embedding)
+        assert self._pca is not None
+        places = _sampled(self._centred(embedding), _PLACES)
+        self._pca = adapted(self._pca, places, _FIRST_ROUNDS if first else _ROUNDS)
+        self._null.add(product(self._generic, places))
+        self._renew()
+
+    def _learn_mean(self, embedding: Embedding) -> None:
+        mean = embedding.values.reshape(len(self._text_mean), -1).mean(axis=1, dtype=np.float64).astype(np.float32)
+        if self._pca is None:
+            self._pca = unknown(self._encoder.space, mean, _COMPONENTS)
         else:
-            self._null.add(product(self._generic, _sampled(self._centred(embedding), _NULL_PLACES)))
+            learned = KEYFRAMES_TO_LEARN - self._means_to_learn
+            self._pca = replace(self._pca, mean=self._pca.mean + (mean - self._pca.mean) / np.float32(learned + 1))
+        self._means_to_learn -= 1
+        # What was scored about another mean says little about this one.
+        self._null = Null(len(mean))
 
     def project(self, embedding: Embedding) -> FloatArray:
         """`[16, h, w]` float32 in [-1, 1]: what the texture's channels hold of `[D, h, w]` features.
@@ -187,7 +207,8 @@ class SemanticSpace:
         """New rows for new queries or a new PCA."""
         if self._pca is None:
             return
-        self._projection = make_projection(self._queries, self._pca, self._generic)
+        like = self._projection.rows if self._projection is not None else None
+        self._projection = make_projection(self._queries, self._pca, self._sample, like)
         self._coordinates = self._projection.coordinates(self._queries)
         self.version += 1
 
@@ -236,21 +257,6 @@ class SemanticSpace:
                 f"query {shown!r}: {self._encoder.space} learned English; in another script it may find anything"
             )
         return tuple(" ".join(line.split()) for line in found)
-
-
-class _EarlyPlaces:
-    """Places of a stream's first keyframes, and the PCA of them."""
-
-    def __init__(self, dimensions: int) -> None:
-        self.places = np.zeros((dimensions, 0), np.float32)
-        self.keyframes = 0
-
-    def add(self, places: FloatArray) -> None:
-        self.places = np.concatenate([self.places, places], axis=1)
-        self.keyframes += 1
-
-    def pca(self, space: str) -> Pca:
-        return pca_of(self.places.T, space, _COMPONENTS)
 
 
 class Null:

@@ -72,7 +72,7 @@ def word_similarity(line: str, word: str) -> float:
         return 1.0
     limits = set(itertools.accumulate(map(len, tokens), initial=0))
     if len(wanted) >= LOOSE:
-        limits = set(range(len(found) + 1))
+        limits |= {at for at in range(1, len(found)) if not found[at - 1 : at + 1].isdigit()}
     cost = _least_cost(wanted, found, limits)
     if cost and len(wanted) <= EXACT:
         return 0.0

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
 from arr_stream.keyframes.text import TEXT_FINDERS, make_text_finder
@@ -21,15 +22,23 @@ from arr_stream.keyframes.text.mask import text_mask
 from arr_stream.types import Frame, Grid, TextRegion
 
 FINDERS: dict[str, TextFinder] = {}
-READERS = [name for name in TEXT_FINDERS if name != "none"]
+# CRAFT takes seconds a picture; what is quick about it stands in test_text_easy.
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name == "easyocr" else name for name in TEXT_FINDERS]
 
-every_finder = pytest.mark.parametrize("name", TEXT_FINDERS)
-every_reader = pytest.mark.parametrize("name", READERS)
+every_finder = pytest.mark.parametrize("name", NAMES)
+every_reader = pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
+
+
+def make(name: str) -> TextFinder:
+    if name == "easyocr":
+        pytest.importorskip("easyocr")
+        pytest.importorskip("easyocr_en_models")
+    return make_text_finder(Settings().with_values({"keyframes.text": name}), 1)
 
 
 def find(name: str, rgb: npt.NDArray[np.uint8], *, read: bool = False) -> TextFinding:
     if name not in FINDERS:
-        FINDERS[name] = make_text_finder(name, 1)
+        FINDERS[name] = make(name)
     grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
     return FINDERS[name].find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
 
@@ -96,7 +105,7 @@ def test_nothing_is_downloaded_or_printed(
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    finder = make_text_finder(name, 1)
+    finder = make(name)
     grid = Grid.for_size((640, 360))
     assert finder.find(KeyframeInput(Frame(0, 0.0, sign()), grid), read=True).regions
     finder.find(KeyframeInput(Frame(0, 0.0, np.zeros((360, 640, 3), np.uint8)), grid), read=True)
@@ -109,7 +118,7 @@ def test_missing_models_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(rapidocr, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(BackendUnavailable, match=r"no det model.*force-reinstall"):
-        make_text_finder("rapidocr")
+        make("rapidocr")
 
 
 def test_mask_is_where_the_polygon_is() -> None:

@@ -9,8 +9,8 @@ neighbours are the more alike,
 - the smaller they are, so that specks go first and a few large regions do not swallow everything.
 
 Asked for 50 regions on ten DAVIS sequences, the best union of regions has an IoU of 0.73 with the object's mask,
-against 0.67 with 62 of SLIC's; without the edges 0.70, without the textures 0.72. Histograms of colour beside the mean gained
-nothing.
+against 0.67 with 62 of SLIC's; without the edges 0.70, without the textures 0.72. Histograms of colour beside the mean
+gained nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIRST_REGIONS = 500
 """Superpixels to start from, or twice as many as are wanted, if more: with 300 the IoU is 0.71, 700 gain nothing."""
 
 SIZE_POWER = 0.4
-"""How much smallness counts: 0 not at all (one region takes nearly all, IoU 0.31), 0.5 as Ward's method has it (0.72)."""
+"""How much smallness counts: 0 not at all (one region takes nearly all, IoU 0.31), 0.5 as in Ward's method (0.72)."""
 
 TEXTURE_WEIGHT = 0.5
 EDGE_WEIGHT = 1.0

@@ -68,7 +68,6 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
 
     if settings.clip.pca != "auto":
         return load_pca(Path(settings.clip.pca), encoder.space)
-    shipped = Path(weights.__file__).parent / "tiny_clip"
-    folder = shipped if settings.clip.model == "tiny" else Path(settings.clip.model)
+    folder = weights.tiny_clip_folder() if settings.clip.model == "tiny" else Path(settings.clip.model)
     beside = folder / "pca.safetensors"
     return load_pca(beside, encoder.space) if beside.is_file() else None

@@ -151,7 +151,7 @@ def _plan(model: str, models: ModelSettings) -> _Plan:
         file = weights.find("tiny", models)
         return _plan_folder(file.parent, file, "tiny", PLAIN)
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():
         file = _weights_in(path)
         return _plan_folder(path, file, f"{path.resolve().name}@{fingerprint(file)}", CAPTIONS)
     if path.is_file():

@@ -33,7 +33,7 @@ MAX_QUERY_ROWS = 8
 LEAST_DISTANCE = 0.01
 """Places nearer to the mean than this (features have unit length) fade to 0 instead of showing amplified rounding."""
 
-TEXT_WEIGHT = 0.5
+TEXT_WEIGHT = 0.9
 """Share of the error that is weighted by the texts given, the rest by no direction more than another."""
 
 _RANK_TOLERANCE = 1e-5
@@ -102,7 +102,9 @@ class Projection:
         return product(np.ascontiguousarray(directions, np.float32), np.ascontiguousarray(self.readout.T))
 
 
-def make_projection(queries: FloatArray, pca: Pca, texts: FloatArray | None = None) -> Projection:
+def make_projection(
+    queries: FloatArray, pca: Pca, texts: FloatArray | None = None, like: FloatArray | None = None
+) -> Projection:
     """The projection that keeps the queries exactly and of everything else as much as fits.
 
     Args:
@@ -110,6 +112,8 @@ def make_projection(queries: FloatArray, pca: Pca, texts: FloatArray | None = No
             the span of the 8 principal directions is kept.
         pca: Mean and covariance of the features, with at least 16 directions.
         texts: `[M, D]` directions like those that may be asked; None where any is as likely.
+        like: `[16, D]` rows of before: the rows that no query claims are turned among themselves to be most like the
+            last of these, so that the channels keep their meaning as far as they can.
 
     Raises:
         ValueError: Shapes that do not fit, or fewer than 16 directions.
@@ -128,6 +132,9 @@ def make_projection(queries: FloatArray, pca: Pca, texts: FloatArray | None = No
             matrix = _weighted(variance.sqrt(), _doubles(texts) @ basis.T)
         rest = _unexplained(kept * variance.sqrt(), matrix, CHANNELS - len(kept)) / variance.sqrt()
         rows = _orthonormal(torch.cat([kept, rest]))
+        if like is not None:
+            rest = rows[len(kept) :]
+            rows = torch.cat([kept, _turn(rest, _doubles(like[len(kept) :]) @ basis.T) @ rest])
         readout = torch.linalg.solve((rows * variance) @ rows.T, rows * variance)
         return Projection(
             space=pca.space,
@@ -188,6 +195,13 @@ def _unexplained(known: Tensor, matrix: Tensor, count: int) -> Tensor:
     _, columns = torch.linalg.eigh(complement @ matrix @ complement.T)
     leading: Tensor = columns.flip(1).T[:count] @ complement
     return leading
+
+
+def _turn(rows: Tensor, like: Tensor) -> Tensor:
+    """The orthogonal matrix that brings `rows` nearest to `like` (Schönemann's Procrustes problem, 1966)."""
+    left, _, right = torch.linalg.svd(like @ rows.T)
+    turn: Tensor = left @ right
+    return turn
 
 
 def _orthonormal(rows: Tensor) -> Tensor:

@@ -1,0 +1,442 @@
+"""CLIP as embedder and text encoder: loading from disk, agreement with open_clip, and what bad input says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+from arr_stream.config import ClipSettings, ModelSettings
+from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.embeddings import openclip
+from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
+from arr_stream.keyframes.embeddings.openclip import CAPTIONS, CONFIG_NAME, fingerprint, load_clip
+from arr_stream.types import Frame, Grid
+from tests.clip_models import CONFIGS, built, save_model
+
+WEIGHTS = "open_clip_model.safetensors"
+TEXTS = ["red dog", "a very small blue car", "ein grüner Hund", "犬", "🙂", ""]
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "vit16", "vit16")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> ModelSettings:
+    """No weights but those that a test puts there."""
+    return ModelSettings(folder=str(tmp_path / "models"), device="cpu")
+
+
+@pytest.fixture
+def copy_of_vit(vit: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(vit, tmp_path / "copy"))
+
+
+@pytest.fixture
+def architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A small architecture that open_clip knows by name."""
+    from open_clip import factory
+
+    config = json.loads(json.dumps(CONFIGS["vit16"]))
+    config["text_cfg"]["vocab_size"] = 49408
+    name = "ViT-Nano-16"
+    (tmp_path / f"{name}.json").write_text(json.dumps(config))
+    monkeypatch.setattr(factory, "_MODEL_CONFIGS", dict(factory._MODEL_CONFIGS))
+    monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", list(factory._MODEL_CONFIG_PATHS))
+    open_clip.add_model_config(tmp_path / f"{name}.json")
+    yield name
+
+
+def settings(model: Path | str, **others: Any) -> ClipSettings:
+    return ClipSettings(model=str(model), **others)
+
+
+def picture(size_wh: tuple[int, int] = (160, 96), seed: int = 0) -> KeyframeInput:
+    rgb = np.random.default_rng(seed).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
+    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size(size_wh))
+
+
+# The embedder
+
+
+@pytest.mark.parametrize("passes", ["native", "coarse", "windows"])
+@pytest.mark.parametrize("kind", ["vit16", "vit32", "token", "siglip", "fastvit"])
+def test_every_kind_of_model_embeds_in_every_pass(
+    kind: str, passes: Any, tmp_path: Path, models: ModelSettings
+) -> None:
+    embedder = ClipEmbedder(settings(save_model(tmp_path / kind, kind), passes=passes), models)
+    embedding = embedder.embed(picture())
+    assert embedding.joint and embedding.space == embedder.space
+    depth, height, width = embedding.values.shape
+    assert depth == CONFIGS[kind]["embed_dim"] and height <= 6 and width <= 10
+    assert embedding.values.dtype == np.float32 and embedding.values.flags.c_contiguous
+    np.testing.assert_allclose(np.linalg.norm(embedding.values, axis=0), 1.0, atol=1e-5)
+    assert embedder.name == f"clip {embedder.space} value {passes}"
+
+
+def test_patches_of_16_px_give_two_samples_a_cell(vit: Path, models: ModelSettings) -> None:
+    frame = picture((320, 192))
+    assert ClipEmbedder(settings(vit), models).embed(frame).values.shape[1:] == (12, 20)
+
+
+def test_embedding_is_deterministic_and_leaves_torchs_threads_alone(vit: Path, models: ModelSettings) -> None:
+    before = torch.get_num_threads()
+    first = ClipEmbedder(settings(vit), models, threads=1).embed(picture())
+    second = ClipEmbedder(settings(vit), models, threads=1).embed(picture())
+    np.testing.assert_array_equal(first.values, second.values)
+    assert torch.get_num_threads() == before
+
+
+def test_pixels_are_normalised_as_the_folder_says(vit: Path, models: ModelSettings) -> None:
+    """The coarse pass on a picture of the model's own size, against the model's own pooled-token path."""
+    frame = picture((64, 64))
+    embedding = ClipEmbedder(settings(vit, method="raw", passes="coarse"), models).embed(frame)
+    visual = built("vit16").visual
+    visual.output_tokens = True
+    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
+    pixels = (torch.from_numpy(frame.frame.rgb) / 255.0 - mean) / std
+    tokens = F.normalize(visual(pixels.permute(2, 0, 1)[None])[1] @ visual.proj, dim=-1)
+    np.testing.assert_allclose(embedding.values.reshape(24, -1).T, tokens[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["value", "raw"])
+def test_a_model_that_gives_no_numbers_fails_the_keyframe_in_one_line(
+    method: Any, copy_of_vit: Path, models: ModelSettings
+) -> None:
+    state = load_file(copy_of_vit / WEIGHTS)
+    state["visual.transformer.resblocks.0.mlp.c_fc.weight"].fill_(3e38)  # finite, but what it is multiplied with is not
+    save_file(state, copy_of_vit / WEIGHTS)
+    embedder = ClipEmbedder(settings(copy_of_vit, method=method), models)
+    with pytest.raises(KeyframeFailed, match=r"^embedding: clip .* not numbers; ") as caught:
+        embedder.embed(picture())
+    assert "\n" not in str(caught.value)
+
+
+def test_half_of_a_model_frees_the_other_half(vit: Path, models: ModelSettings) -> None:
+    text = load_clip(settings(vit), models, towers="text")
+    assert text.visual is None and not any(name.startswith("visual.") for name in text.text.state_dict())
+    vision = load_clip(settings(vit), models, towers="vision")
+    assert vision.visual is not None and vision.text is None and vision.tokenizer is None
+    both = load_clip(settings(vit), models)
+    assert both.visual is not None and both.tokenizer is not None
+    assert text.space == vision.space == both.space
+    assert both.image_size_hw == (64, 64)
+    assert both.logit_scale == pytest.approx(float(built("vit16").logit_scale.exp()))
+
+
+def test_the_space_tells_weights_apart(copy_of_vit: Path, vit: Path, models: ModelSettings) -> None:
+    before = load_clip(settings(copy_of_vit), models).space
+    save_file(built("vit16", seed=1).state_dict(), copy_of_vit / WEIGHTS)
+    after = load_clip(settings(copy_of_vit), models).space
+    assert before != after and before.split("@")[0] == after.split("@")[0] == "copy"
+    assert load_clip(settings(vit), models).space.split("@")[1] == before.split("@")[1]
+
+
+# The text encoder
+
+
+def own_text_features(model: Any, folder: Path, texts: list[str]) -> np.ndarray[Any, Any]:
+    tokenizer = open_clip.SimpleTokenizer(bpe_path=str(folder / "bpe.txt.gz"), context_length=12)
+    with torch.inference_mode():
+        return np.asarray(model.encode_text(tokenizer(texts), normalize=True).numpy())
+
+
+@pytest.mark.parametrize("kind", ["vit16", "siglip"])
+def test_texts_equal_open_clips_own(kind: str, tmp_path: Path, models: ModelSettings) -> None:
+    folder = save_model(tmp_path / kind, kind, prompt_templates=["{}"])
+    encoder = ClipTextEncoder(settings(folder), models)
+    ours = encoder.encode(TEXTS)
+    np.testing.assert_allclose(ours, own_text_features(built(kind), folder, TEXTS), atol=1e-6)
+    assert ours.dtype == np.float32
+    assert encoder.context_length == 12
+
+
+def test_phrases_are_averaged_as_unit_vectors(vit: Path, models: ModelSettings) -> None:
+    each = own_text_features(built("vit16"), vit, [template.format("red dog") for template in CAPTIONS])
+    mean = each.mean(axis=0)
+    ours = ClipTextEncoder(settings(vit), models).encode(["red dog"])[0]
+    np.testing.assert_allclose(ours, mean / np.linalg.norm(mean), atol=1e-6)
+
+
+def test_a_text_is_the_same_alone_in_company_and_from_another_thread(vit: Path, models: ModelSettings) -> None:
+    alone = {text: ClipTextEncoder(settings(vit), models).encode([text])[0] for text in TEXTS}
+    encoder = ClipTextEncoder(settings(vit), models)
+    found: list[np.ndarray[Any, Any]] = []
+    threads = [threading.Thread(target=lambda: found.append(encoder.encode(TEXTS))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 4
+    for vectors in found:
+        np.testing.assert_array_equal(vectors, np.stack([alone[text] for text in TEXTS]))
+
+
+def test_what_is_remembered_is_bounded(vit: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_stream.keyframes.embeddings.clip.CACHED_TEXTS", 2)
+    encoder = ClipTextEncoder(settings(vit), models)
+    first = encoder.encode(["one", "two", "three"])
+    np.testing.assert_array_equal(encoder.encode(["three", "one", "two"]), first[[2, 0, 1]])
+    assert len(encoder._cache) == 2
+
+
+def test_what_is_given_back_cannot_spoil_what_is_remembered(vit: Path, models: ModelSettings) -> None:
+    encoder = ClipTextEncoder(settings(vit), models)
+    first = encoder.encode(["one"])
+    kept = first.copy()
+    first[:] = 0
+    np.testing.assert_array_equal(encoder.encode(["one"]), kept)
+
+
+def test_tokens_are_counted_whole_and_texts_cut(tmp_path: Path, models: ModelSettings) -> None:
+    folder = save_model(tmp_path / "vit", "vit16", prompt_templates=["{}"])
+    encoder = ClipTextEncoder(settings(folder), models)
+    assert encoder.token_count("") == 2
+    assert encoder.token_count("dog") == 5  # three bytes, start and end
+    assert encoder.token_count("red") == 4  # `r e` is the one merge of the vocabulary
+    long = "dog " * 40
+    assert encoder.token_count(long) == 122
+    assert np.isfinite(encoder.encode([long])).all()
+    np.testing.assert_array_equal(encoder.encode([long]), encoder.encode(["dog " * 41]))
+
+
+def test_a_phrase_around_the_text_counts_too(vit: Path, tmp_path: Path, models: ModelSettings) -> None:
+    plain = ClipTextEncoder(settings(save_model(tmp_path / "p", "vit16", prompt_templates=["{}"])), models)
+    longest = max(plain.token_count(template.format("dog")) for template in CAPTIONS)
+    assert ClipTextEncoder(settings(vit), models).token_count("dog") == longest > plain.token_count("dog")
+
+
+def test_no_texts_give_no_rows(vit: Path, models: ModelSettings) -> None:
+    assert ClipTextEncoder(settings(vit), models).encode([]).shape == (0, 24)
+
+
+def test_texts_that_are_not_numbers_are_refused(copy_of_vit: Path, models: ModelSettings) -> None:
+    state = load_file(copy_of_vit / WEIGHTS)
+    state["text_projection"].fill_(3e38)
+    save_file(state, copy_of_vit / WEIGHTS)
+    with pytest.raises(WeightsInvalid, match="text encoder gives values that are not numbers"):
+        ClipTextEncoder(settings(copy_of_vit), models).encode(["dog"])
+
+
+# Where models come from
+
+
+def test_an_architecture_with_a_file(architecture: str, tmp_path: Path, models: ModelSettings) -> None:
+    model = open_clip.create_model(architecture, pretrained=None)
+    file = tmp_path / "mine.pt"
+    torch.save({"state_dict": {f"module.{name}": value.half() for name, value in model.state_dict().items()}}, file)
+    loaded = load_clip(settings(f"{architecture}:{file}"), models)
+    assert loaded.space == f"{architecture}:mine@{fingerprint(file)}"
+    assert loaded.templates == CAPTIONS
+    torch.testing.assert_close(loaded.text.token_embedding.weight.half(), model.token_embedding.weight.half())
+    assert loaded.text.token_embedding.weight.dtype == torch.float32
+
+
+def test_a_file_beside_its_configuration(vit: Path, models: ModelSettings) -> None:
+    assert load_clip(settings(vit / WEIGHTS), models).space.startswith("open_clip_model@")
+
+
+def test_old_names_of_text_towers_are_converted(copy_of_vit: Path, models: ModelSettings) -> None:
+    path = copy_of_vit / CONFIG_NAME
+    written = json.loads(path.read_text())
+    written["model_cfg"]["custom_text"] = True
+    path.write_text(json.dumps(written))
+    encoder = ClipTextEncoder(settings(copy_of_vit), models)
+    assert encoder._model.text is not None
+    expected = own_text_features(built("vit16"), copy_of_vit, ["dog."])
+    np.testing.assert_allclose(
+        encoder._model.encode_text(encoder._tokenizer.batch(["dog."]), normalize=True), expected, atol=1e-6
+    )
+
+
+def test_weights_of_another_picture_size_get_their_positions_resized(copy_of_vit: Path, models: ModelSettings) -> None:
+    path = copy_of_vit / CONFIG_NAME
+    written = json.loads(path.read_text())
+    written["model_cfg"]["vision_cfg"]["image_size"] = 96
+    path.write_text(json.dumps(written))
+    loaded = load_clip(settings(copy_of_vit), models)
+    assert loaded.image_size_hw == (96, 96)
+
+
+def test_known_weights_bring_their_activation_and_statistics(
+    models: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arr_stream.weights.find", lambda name, models: Path(name))
+    openai = openclip._plan("ViT-B-16:openai", models)
+    assert openai.config["quick_gelu"] is True and openai.space == "ViT-B-16:openai"
+    assert not openclip._plan("ViT-B-16:laion2b_s34b_b88k", models).config["quick_gelu"]
+    siglip = openclip._plan("ViT-B-16-SigLIP:webli", models)
+    assert siglip.mean == siglip.std == (0.5, 0.5, 0.5)
+    assert openclip._plan("MobileCLIP-S1:datacompdr", models).mean == (0.0, 0.0, 0.0)
+
+
+def test_nothing_is_ever_asked_of_the_hub(vit: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration that asks timm for pretrained weights (`timm_model_pretrained`) does not get them."""
+    import socket
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    folder = save_model(vit.parent / "siglip", "siglip")
+    assert json.loads((folder / CONFIG_NAME).read_text())["model_cfg"]["vision_cfg"]["timm_model_pretrained"]
+    load_clip(settings(folder), models)
+    with pytest.raises(BackendUnavailable, match="models fetch"):
+        load_clip(settings("ViT-B-16:openai"), models)
+
+
+# Bad input
+
+
+class Runs:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return exec, ("open('ran', 'w').close()",)
+
+
+def configured(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    path = folder / CONFIG_NAME
+    written = json.loads(path.read_text())
+    change(written)
+    path.write_text(json.dumps(written))
+    return folder
+
+
+def truncated(folder: Path) -> Path:
+    file = folder / WEIGHTS
+    file.write_bytes(file.read_bytes()[:-1000])
+    return folder
+
+
+def of_another_model(folder: Path) -> Path:
+    save_file(built("vit32").state_dict(), folder / WEIGHTS)
+    return folder
+
+
+def without(folder: Path, name: str) -> Path:
+    (folder / name).unlink()
+    return folder
+
+
+def with_code(folder: Path) -> Path:
+    without(folder, WEIGHTS)
+    torch.save({"weight": Runs()}, folder / "model.bin")
+    return folder
+
+
+def written(folder: Path, name: str, content: str) -> Path:
+    (folder / name).write_text(content)
+    return folder
+
+
+BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] = [
+    ("truncated", truncated, WeightsInvalid, "truncated"),
+    ("of another model", of_another_model, WeightsInvalid, r"not weights of copy@\w+: .*expected \[32, 3, 16, 16\]"),
+    ("with code", with_code, WeightsInvalid, "could run code"),
+    ("no weights file", lambda f: without(f, WEIGHTS), BackendUnavailable, "holds no weights file"),
+    ("no configuration", lambda f: without(f, CONFIG_NAME), InvalidSetting, "holds no open_clip_config.json"),
+    ("broken configuration", lambda f: written(f, CONFIG_NAME, "{"), InvalidSetting, "not a configuration"),
+    ("list as configuration", lambda f: written(f, CONFIG_NAME, "[]"), InvalidSetting, "not a configuration"),
+    ("broken tokeniser", lambda f: written(f, "bpe.txt.gz", "no"), WeightsInvalid, "tokeniser cannot be read"),
+    ("larger tokeniser", lambda f: without(f, "bpe.txt.gz"), WeightsInvalid, "49408 tokens, the model 515"),
+    (
+        "phrase without a gap",
+        lambda f: configured(f, lambda c: c.update(prompt_templates=["photo"])),
+        InvalidSetting,
+        "needs one {}",
+    ),
+    (
+        "unknown option",
+        lambda f: configured(f, lambda c: c["model_cfg"].update(novel=1)),
+        InvalidSetting,
+        "open_clip cannot build it: TypeError",
+    ),
+    (
+        "text tower from the hub",
+        lambda f: configured(f, lambda c: c["model_cfg"]["text_cfg"].update(hf_model_name="owner/name")),
+        InvalidSetting,
+        "from the hub are not supported",
+    ),
+    (
+        "vision tower from the hub",
+        lambda f: configured(f, lambda c: c["model_cfg"]["vision_cfg"].update(timm_model_name="hf-hub:owner/name")),
+        InvalidSetting,
+        "from the hub are not supported",
+    ),
+    (
+        "unknown timm tower",
+        lambda f: configured(f, lambda c: c["model_cfg"]["vision_cfg"].update(timm_model_name="vit_of_nobody")),
+        InvalidSetting,
+        "open_clip cannot build it: RuntimeError",
+    ),
+    (
+        "hub tokeniser that is not there",
+        lambda f: configured(f, lambda c: c["model_cfg"]["text_cfg"].update(hf_tokenizer_name="owner/name")),
+        BackendUnavailable,
+        "no tokenizer.json beside open_clip_model.safetensors",
+    ),
+    ("unknown name", lambda _: "ViT-B-61:openai", InvalidSetting, "no architecture 'ViT-B-61'; nearest: .*ViT-B-16"),
+    ("unknown weights", lambda _: "ViT-B-16:openay", InvalidSetting, "ViT-B-16 has openai"),
+    ("missing file", lambda f: f"ViT-B-16:{f}/none.pt", BackendUnavailable, "no weights file"),
+    ("missing known weights", lambda _: "ViT-B-32:openai", BackendUnavailable, "models fetch ViT-B-32:openai"),
+    ("neither", lambda _: "ViT-B-16-openai", InvalidSetting, "did you mean 'ViT-B-16:openai'"),
+    ("hub", lambda _: "hf-hub:owner/name", InvalidSetting, "no architecture 'hf-hub'"),
+    ("empty", lambda _: "", InvalidSetting, "neither"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "says"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_bad_models_are_refused_in_one_line_with_a_remedy(
+    make: Any, kind: type[ArrStreamError], says: str, copy_of_vit: Path, models: ModelSettings, monkeypatch: Any
+) -> None:
+    model = make(copy_of_vit)
+    monkeypatch.chdir(copy_of_vit)
+    with pytest.raises(kind, match=says) as caught:
+        ClipTextEncoder(settings(model), models)
+    assert caught.value.remedy and "\n" not in str(caught.value)
+    assert not (copy_of_vit / "ran").exists()
+
+
+def test_without_open_clip_the_extra_is_named(
+    vit: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[clip\]'"):
+        ClipEmbedder(settings(vit), models)
+
+
+def test_importing_the_package_loads_no_model_code() -> None:
+    import subprocess
+
+    code = "import arr_stream.keyframes.embeddings, sys; assert not {'open_clip', 'timm'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["vit16", "siglip", "fastvit"])
+def test_half_precision_on_cuda_agrees_with_the_cpu(kind: str, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    folder = save_model(tmp_path / kind, kind)
+    on = {device: ClipEmbedder(settings(folder), ModelSettings(device=device)) for device in ("cpu", "cuda")}  # type: ignore[arg-type]
+    cosines = (on["cpu"].embed(picture()).values * on["cuda"].embed(picture()).values).sum(axis=0)
+    assert cosines.min() > 0.99
+    texts = {
+        device: ClipTextEncoder(settings(folder), ModelSettings(device=device)).encode(TEXTS)  # type: ignore[arg-type]
+        for device in ("cpu", "cuda")
+    }
+    assert (texts["cpu"] * texts["cuda"]).sum(axis=1).min() > 0.99

@@ -1,0 +1,173 @@
+"""Text with ground truth: the sums are right, and what people could not read counts neither way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from arr_stream.cli.evaluate_text import text
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluate.text import TextScore, evaluate_text, load_blank, load_pictures
+from arr_stream.keyframes.base import KeyframeInput, TextFinding
+from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.types import TextRegion
+
+SIZE_WH = (320, 192)
+
+
+class Fixed:
+    """Finds the same boxes on every picture, given in pixels, and reads what it is told to."""
+
+    name = "fixed"
+
+    def __init__(self, *boxes: tuple[tuple[int, int, int, int], str | None]) -> None:
+        self.regions = tuple(TextRegion(_unit(box), 0.9, words) for box, words in boxes)
+
+    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
+        found = self.regions if read else tuple(TextRegion(r.polygon_xy, r.confidence) for r in self.regions)
+        return TextFinding(text_mask(self.regions, picture.quarter_hw), found)
+
+
+def _unit(box: tuple[int, int, int, int]) -> tuple[tuple[float, float], ...]:
+    x0, y0, x1, y1 = (value / side for value, side in zip(box, SIZE_WH * 2, strict=True))
+    return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
+
+
+def _corners(box: tuple[int, int, int, int]) -> list[int]:
+    x0, y0, x1, y1 = box
+    return [x0, y0, x1, y0, x1, y1, x0, y1]
+
+
+def picture(path: Path, word: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rgb = np.full((SIZE_WH[1], SIZE_WH[0], 3), 230, np.uint8)
+    cv2.putText(rgb, word, (36, 84), cv2.FONT_HERSHEY_SIMPLEX, 1.4, (20, 20, 20), 4, cv2.LINE_AA)
+    assert cv2.imwrite(str(path), rgb)
+
+
+WORD, OTHER, BLURRED = (32, 40, 160, 96), (192, 40, 288, 96), (32, 120, 160, 176)
+
+
+def photos(folder: Path) -> Path:
+    """One photo with two words and one that nobody can read."""
+    picture(folder / "imgs" / "a.png")
+    instances = [
+        {"polygon": _corners(box), "ignore": box == BLURRED, "bbox_label": 0} for box in (WORD, OTHER, BLURRED)
+    ]
+    entry = {"img_path": "elsewhere/a.png", "width": SIZE_WH[0], "height": SIZE_WH[1], "instances": instances}
+    (folder / "textdet_test.json").write_text(json.dumps({"metainfo": {}, "data_list": [entry]}))
+    return folder
+
+
+def receipts(folder: Path, word: str = "TOTAL") -> Path:
+    """One receipt with a word, and a box to ignore."""
+    picture(folder / "r.png", word)
+    notes = [
+        {"box": _corners(WORD), "text": "TOTAL", "label": 1},
+        {"box": _corners(BLURRED), "text": "", "label": 0},
+    ]
+    entry = {"file_name": "x/r.png", "width": SIZE_WH[0], "height": SIZE_WH[1], "annotations": notes}
+    (folder / "data.txt").write_text(json.dumps(entry) + "\n")
+    return folder
+
+
+def score(folder: Path, *boxes: tuple[tuple[int, int, int, int], str | None]) -> TextScore:
+    (only,) = evaluate_text(load_pictures(folder), {"fixed": lambda: Fixed(*boxes)})
+    return only
+
+
+def test_exactly_the_words(tmp_path: Path) -> None:
+    result = score(photos(tmp_path), (WORD, None), (OTHER, None))
+    assert result.recall == result.precision == 1.0
+    assert (result.words_found, result.words, result.something_found, result.pictures) == (2, 2, 1, 1)
+    assert (result.verbatim, result.readable, result.read_ms) == (0, 0, None)
+
+
+def test_half_a_word_and_as_much_beside_it(tmp_path: Path) -> None:
+    # 64x56 px of the word's 128x56, and as many beside it; the other word has 96x56.
+    result = score(photos(tmp_path), ((96, 40, 160, 96), None), ((224, 120, 288, 176), None))
+    assert result.precision == pytest.approx(0.5, abs=0.05)
+    assert result.recall == pytest.approx(64 / (128 + 96), abs=0.03)
+
+
+def test_words_count_from_half_covered_on(tmp_path: Path) -> None:
+    photos(tmp_path)
+    assert score(tmp_path, ((32, 40, 112, 96), None)).words_found == 1
+    assert score(tmp_path, ((32, 40, 80, 96), None)).words_found == 0
+
+
+def test_illegible_words_count_neither_way(tmp_path: Path) -> None:
+    with_it = score(photos(tmp_path), (WORD, None), (BLURRED, None))
+    without = score(tmp_path, (WORD, None))
+    assert with_it.precision == without.precision == 1.0
+    assert with_it.recall == without.recall
+    assert with_it.words == 2
+
+
+@pytest.mark.parametrize(
+    ("read", "verbatim", "matched"),
+    [("TOTAL 9.99", 1, 1), ("T0TAL", 0, 1), ("SALAD", 0, 0), (None, 0, 0)],
+)
+def test_words_read(tmp_path: Path, read: str | None, verbatim: int, matched: int) -> None:
+    result = score(receipts(tmp_path), (WORD, read))
+    assert (result.verbatim, result.matched, result.readable) == (verbatim, matched, 1)
+    assert result.read_ms is not None
+
+
+def test_words_read_elsewhere_do_not_count(tmp_path: Path) -> None:
+    assert score(receipts(tmp_path), (WORD, None), (OTHER, "TOTAL")).verbatim == 0
+
+
+def test_folders_are_summed_up_by_themselves(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    receipts(tmp_path / "receipts")
+    picture(tmp_path / "walls" / "w.png")
+    pictures = load_pictures(tmp_path) + load_blank(tmp_path / "walls")
+    scores = {s.folder: s for s in evaluate_text(pictures, {"none": Fixed})}
+    assert set(scores) == {"photos", "receipts", "without text"}
+    assert scores["photos"].recall == 0.0 and scores["photos"].precision is None
+    assert scores["without text"].recall is None and scores["without text"].something_found == 0
+
+
+@pytest.mark.parametrize("name", ["textdet_test.json", "data.txt"])
+@pytest.mark.parametrize("content", ["{", "[1, 2]", '{"data_list": [{"width": 3}]}'])
+def test_damaged_ground_truth_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(EvaluationDataError, match=f"{name}: not the expected ground truth"):
+        load_pictures(tmp_path)
+
+
+def test_folders_without_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationDataError, match="no pictures with text; expected"):
+        load_pictures(tmp_path)
+    with pytest.raises(EvaluationDataError, match="no pictures"):
+        load_blank(tmp_path)
+
+
+def test_a_missing_picture_is_refused(tmp_path: Path) -> None:
+    (photos(tmp_path) / "imgs" / "a.png").unlink()
+    with pytest.raises(EvaluationDataError, match=r"a\.png: not a readable picture"):
+        score(tmp_path)
+
+
+def test_command_line(tmp_path: Path) -> None:
+    receipts(tmp_path / "receipts")
+    picture(tmp_path / "walls" / "w.png")
+    app = typer.Typer()
+    app.command()(text)
+    asked = [str(tmp_path), "--backend", "rapidocr", "--backend", "none", "--blank", str(tmp_path / "walls"), "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    scores = {(s["folder"], s["finder"]): s for s in json.loads(done.output)}
+    assert scores["receipts", "rapidocr"]["verbatim"] == 1 and scores["receipts", "none"]["verbatim"] == 0
+    assert scores["receipts", "rapidocr"]["recall"] > 0.5
+    assert scores["without text", "rapidocr"]["something_found"] == 0
+    table = CliRunner().invoke(app, [str(tmp_path), "--backend", "none", "--no-read"])
+    assert table.exit_code == 0
+    assert "receipts" in table.output and "…" not in table.output

@@ -1,0 +1,140 @@
+"""Text in two looks: the second only where the first saw something, and reading only when asked."""
+
+from __future__ import annotations
+
+import itertools
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_stream.keyframes.base import KeyframeInput, TextFinding
+from arr_stream.keyframes.text.auto import LOOK_SIDE_PX, AutoText, Window, close_windows
+from arr_stream.keyframes.text.rapid import RapidOcrFinder
+from arr_stream.types import ByteArray, Frame, Grid, TextRegion
+
+
+@pytest.fixture(scope="module")
+def finder() -> AutoText:
+    return AutoText(threads=1)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Sizes of the pictures that detection is given, in order."""
+    sizes: list[tuple[int, int]] = []
+    detect = RapidOcrFinder.regions
+
+    def counted(self: RapidOcrFinder, rgb: ByteArray, *rest: float) -> tuple[TextRegion, ...]:
+        sizes.append((rgb.shape[1], rgb.shape[0]))
+        return detect(self, rgb, *rest)
+
+    monkeypatch.setattr(RapidOcrFinder, "regions", counted)
+    return sizes
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[TextRegion]:
+    asked: list[TextRegion] = []
+    read = RapidOcrFinder.read
+
+    def counted(self: RapidOcrFinder, rgb: ByteArray, region: TextRegion) -> TextRegion:
+        asked.append(region)
+        return read(self, rgb, region)
+
+    monkeypatch.setattr(RapidOcrFinder, "read", counted)
+    return asked
+
+
+def look(finder: AutoText | RapidOcrFinder, rgb: ByteArray, *, read: bool = False) -> TextFinding:
+    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
+    return finder.find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
+
+
+def wall(*words: tuple[str, int, int], scale: float = 1.2) -> ByteArray:
+    """A wall of 1280x720, lighter towards the right, with words."""
+    rgb = np.empty((720, 1280, 3), np.uint8)
+    rgb[:] = np.linspace(70, 110, 1280, dtype=np.uint8)[None, :, None]
+    for text, x, y in words:
+        cv2.putText(rgb, text, (x, y), cv2.FONT_HERSHEY_SIMPLEX, scale, (245, 245, 240), 2, cv2.LINE_AA)
+    return rgb
+
+
+def test_nothing_seen_nothing_done(finder: AutoText, looks: list[tuple[int, int]], reads: list[TextRegion]) -> None:
+    finding = look(finder, wall(), read=True)
+    assert finding.regions == () and not finding.mask.any()
+    assert looks == [(1280, 720)]
+    assert reads == []
+    assert finder.name == "auto: rapidocr, nothing found cheaply"
+
+
+def test_close_looks_are_at_the_places_alone(finder: AutoText, looks: list[tuple[int, int]]) -> None:
+    finding = look(finder, wall(("BAKERY", 100, 150), ("GARAGE", 900, 600)))
+    assert len(finding.regions) == 2
+    assert looks[0] == (1280, 720) and len(looks) == 3
+    assert sum(width * height for width, height in looks[1:]) < 1280 * 720 / 4
+    assert finder.name == "auto: rapidocr, looked closely at 2 places"
+
+
+def test_words_are_read_where_they_are_in_the_frame(finder: AutoText, reads: list[TextRegion]) -> None:
+    rgb = wall(("BAKERY", 100, 150), ("GARAGE", 900, 600))
+    assert [region.text for region in look(finder, rgb).regions] == [None, None]
+    assert reads == []
+    regions = {region.text: region for region in look(finder, rgb, read=True).regions}
+    assert set(regions) == {"BAKERY", "GARAGE"}
+    assert finder.name == "auto: rapidocr, looked closely at 2 places, read"
+    for text, x, y in (("BAKERY", 100, 150), ("GARAGE", 900, 600)):
+        (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, 1.2, 2)
+        corners = np.array(regions[text].polygon_xy) * (1280, 720)
+        assert corners.min(axis=0) == pytest.approx((x, y - height), abs=14)
+        assert corners.max(axis=0) == pytest.approx((x + width, y), abs=14)
+
+
+def test_what_the_close_look_denies_is_dropped(finder: AutoText, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint that looks like text from afar and like nothing from near is no text."""
+    hint = TextRegion(((0.2, 0.2), (0.4, 0.2), (0.4, 0.3), (0.2, 0.3)), 0.9)
+    detect = RapidOcrFinder.regions
+
+    def hinting(self: RapidOcrFinder, rgb: ByteArray, side_px: float, *rest: float) -> tuple[TextRegion, ...]:
+        return (hint,) if side_px == LOOK_SIDE_PX else detect(self, rgb, side_px, *rest)
+
+    monkeypatch.setattr(RapidOcrFinder, "regions", hinting)
+    assert look(finder, wall()).regions == ()
+    assert finder.name == "auto: rapidocr, looked closely at 1 place"
+
+
+def test_the_name_is_that_of_the_last_frame(finder: AutoText) -> None:
+    look(finder, wall(("BAKERY", 100, 150)))
+    look(finder, wall())
+    assert finder.name.endswith("nothing found cheaply")
+
+
+unit = st.floats(0, 1, allow_nan=False, width=32)
+boxes = st.lists(st.tuples(unit, unit, unit, unit), max_size=12)
+sizes = st.tuples(st.integers(1, 2000), st.integers(1, 2000))
+
+
+@given(boxes, sizes)
+def test_windows_cover_every_hint_and_never_overlap(
+    corners: list[tuple[float, float, float, float]], size_wh: tuple[int, int]
+) -> None:
+    hints = [TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 0.5) for x0, y0, x1, y1 in corners]
+    windows = close_windows(hints, size_wh)
+    for window in windows:
+        assert 0 <= window.x0 < window.x1 <= size_wh[0] and 0 <= window.y0 < window.y1 <= size_wh[1]
+    for one, other in itertools.combinations(windows, 2):
+        assert not one.touches(other)
+    for hint in hints:
+        points = np.array(hint.polygon_xy) * size_wh
+        assert any(
+            (points >= (window.x0, window.y0)).all() and (points <= (window.x1, window.y1)).all() for window in windows
+        )
+
+
+@given(unit, unit)
+def test_places_in_a_window_are_places_in_the_frame(x: float, y: float) -> None:
+    window = Window(100, 50, 300, 90)
+    moved = window.to_frame(TextRegion(((x, y),) * 4, 0.5), (640, 360)).polygon_xy[0]
+    assert moved == pytest.approx(((100 + 200 * x) / 640, (50 + 40 * y) / 360))

