@@ -3,20 +3,20 @@
 
     python scripts/train_tiny_clip.py --minutes 40 --seed 0 -o FOLDER
 
-The model is a small CLIP of open_clip's own classes (a vision transformer and a text transformer). What is trained is what
-is used: the dense value path of the last block (MaskCLIP; Zhou, Loy and Dai, "Extract Free Dense Labels from CLIP",
-2022), so that a text matches the places that it is about. Four losses, all on freshly generated scenes:
+The model is a small CLIP of open_clip's own classes (a vision transformer and a text transformer). What is trained is
+what is used: the dense value path of the last block (MaskCLIP; Zhou, Loy and Dai, "Extract Free Dense Labels from
+CLIP", 2022), so that a text matches the places that it is about. Four losses, all on freshly generated scenes:
 
 - every token against a batch of phrases, as independent yes-or-no questions (the sigmoid loss of SigLIP: Zhai et al.,
   2023); a token has several true phrases, from "something" to "small striped red circle";
-- every token of a thing against the bare words of each kind of attribute, as a choice of one. Without it colours are
-  learned and shapes are not: a colour lies in each pixel, a shape must be gathered from the outline;
-- the same choice, with heads that are thrown away afterwards, from the blocks below (deep supervision; Lee et al.,
-  2015), and where the token's thing has its centre;
+- every token of a thing against the bare words of each kind of attribute, as a choice of one;
+- questions about each token's thing to the blocks below, with heads that are thrown away afterwards (deep supervision;
+  Lee et al., 2015): attributes, centre, which tokens around belong to it, and its silhouette. Without them colours are
+  learned at once and shapes hardly at all: a colour lies in each pixel, a shape must be gathered from the outline;
 - whole pictures against captions, contrastively, on the pooled feature.
 
-Shapes of the batches vary, and positions are interpolated to them, now and then as if the picture were a part of a
-larger one, so that the model can be used at a frame's own aspect. Ctrl-C stops early and keeps what there is.
+Batches vary in shape: parts of a frame of 28x16 tokens, whose positions they take, now and then of a larger frame with
+interpolated positions, so that the model can be used at other sizes. Ctrl-C stops early and keeps what there is.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,17 @@ PATCH_PX = 16
 NEAR_TOKENS = 7
 SILHOUETTE = 10
 CONTEXT = 32
-SIZES_WH = ((224, 224), (256, 192), (192, 256), (320, 160), (160, 320), (448, 256))
+FRAME_WH = (448, 256)
+SIZES_WH = ((224, 224), (256, 192), (192, 256), (320, 160), (448, 256))
 TOKENS_A_STEP = 4700
+RATES = torch.linspace(0.15, 1.0, 8)
+OFFSETS = (
+    ((-1, 0), (1, 0), (0, -1), (0, 1)),
+    ((-1, -1), (-1, 1), (1, -1), (1, 1)),
+    ((-2, 0), (2, 0), (0, -2), (0, 2)),
+    ((-2, -2), (-2, 2), (2, -2), (2, 2)),
+    ((-3, 0), (3, 0), (0, -3), (0, 3)),
+)
 MEAN = (0.5, 0.5, 0.5)
 STD = (0.25, 0.25, 0.25)
 
@@ -57,45 +67,47 @@ SYNONYMS = {"circle": "disc", "ring": "hoop", "cross": "plus", "square": "box", 
 GENERIC = ("something", "an object", "a thing", "a shape", "objects", "things", "shapes", "any object")
 BACKGROUND = ("background", "the background", "nothing", "empty space", "a background")
 TEMPLATES = (
-    "{}", "{}", "a {}", "the {}", "a photo of a {}", "a picture of a {}", "find the {}", "where is the {}",
-    "one {}", "there is a {}", "an image of the {}", "look at the {}", "a {} in the scene", "{}s", "the {}s", "{} shape",
+    "{}", "{}", "a {}", "the {}", "a photo of a {}", "a picture of a {}", "find the {}", "where is the {}", "one {}",
+    "there is a {}", "an image of the {}", "look at the {}", "a {} in the scene", "{}s", "the {}s", "{} shape",
 )  # fmt: skip
 # Words that are true of nothing here: the text tower must learn that what it does not know matches no place.
 OTHER_WORDS = """
-dog cat person people man woman child face hand eye hair car bus truck bicycle motorcycle train boat ship plane road street
-house building window door wall roof floor table chair bed sofa lamp clock phone computer screen keyboard book paper pen
-bottle cup glass plate fork knife spoon bowl food bread apple banana orange juice cake pizza coffee tea water river lake
-sea ocean beach sand rock stone mountain hill tree leaf flower grass plant forest garden park sky cloud sun moon rain snow
-fire smoke light shadow bird fish horse cow sheep bear elephant lion tiger zebra giraffe mouse rabbit insect butterfly bee
-shirt shoe hat coat dress bag umbrella ball bat racket kite skateboard surfboard ski helmet player team game music guitar
-piano sign letter number word text traffic stop bench fence bridge tower church city town village farm field animal vehicle
-furniture tool machine engine wheel seat robot doctor teacher student baby boy girl king queen friend family crowd
-""".split()
+dog cat person people man woman child face hand eye hair car bus truck bicycle motorcycle train boat ship plane road
+street house building window door wall roof floor table chair bed sofa lamp clock phone computer screen keyboard book
+paper pen bottle cup glass plate fork knife spoon bowl food bread apple banana orange juice cake pizza coffee tea
+water river lake sea ocean beach sand rock stone mountain hill tree leaf flower grass plant forest garden park sky
+cloud sun moon rain snow fire smoke light shadow bird fish horse cow sheep bear elephant lion tiger zebra giraffe
+mouse rabbit insect butterfly bee shirt shoe hat coat dress bag umbrella ball bat racket kite skateboard surfboard ski
+helmet player team game music guitar piano sign letter number word text traffic stop bench fence bridge tower church
+city town village farm field animal vehicle furniture tool machine engine wheel seat robot doctor teacher student baby
+boy girl king queen friend family crowd
+""".split()  # noqa: SIM905
 COMMON_WORDS = """
-the of and to in is you that it he was for on are as with his they at be this have from or one had by but not what all were
-we when your can said there use an each which she do how their if will up other about out many then them these so some her
-would make like him into time has look two more write go see no way could my than first been call who its now find long
-down day did get come made may part over new sound take only little work know place year live me back give most very after
-thing our just name good sentence think say great where help through much before line right too mean old any same tell
-follow came want show also around form three small set put end does another well large must big even such because turn here
-why ask went men read need land different home us move try kind picture again change off play spell air away point page
-mother answer found study still learn should world high every near add between own below country last never start earth
-near top bottom left right centre middle corner medium large small plain striped dotted checked photo image scene empty
-space nothing something background grey brown dark bright colour shape texture video frame
-""".split()
+the of and to in is you that it he was for on are as with his they at be this have from or one had by but not what all
+were we when your can said there use an each which she do how their if will up other about out many then them these so
+some her would make like him into time has look two more write go see no way could my than first been call who its now
+find long down day did get come made may part over new sound take only little work know place year live me back give
+most very after thing our just name good sentence think say great where help through much before line right too mean
+old any same tell follow came want show also around form three small set put end does another well large must big even
+such because turn here why ask went men read need land different home us move try kind picture again change off play
+spell air away point page mother answer found study still learn should world high every near add between own below
+country last never start earth near top bottom left right centre middle corner medium large small plain striped dotted
+checked photo image scene empty space nothing something background grey brown dark bright colour shape texture video
+frame
+""".split()  # noqa: SIM905
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def learn_merges(frequency: Counter[str], byte_symbols: Sequence[str], most: int) -> list[tuple[str, str]]:
+def learn_merges(frequency: Counter[str], most: int) -> list[tuple[str, str]]:
     """Byte-pair merges, most frequent pair first (Sennrich et al., 2016), for words as open_clip splits them."""
-    words = {tuple([*word[:-1], word[-1] + "</w>"]): count for word, count in frequency.items()}
+    words = {(*word[:-1], word[-1] + "</w>"): count for word, count in frequency.items()}
     merges: list[tuple[str, str]] = []
     while len(merges) < most:
         pairs: Counter[tuple[str, str]] = Counter()
         for parts, count in words.items():
-            for pair in zip(parts, parts[1:], strict=False):
+            for pair in pairwise(parts):
                 pairs[pair] += count
         if not pairs:
             break
@@ -118,13 +130,13 @@ def _merged(parts: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 def write_vocabulary(folder: Path, seed: int) -> SimpleTokenizer:
     """Learns the merges from captions, templates and common words; writes `bpe.txt.gz` and reads it back."""
     rng = np.random.default_rng(seed)
-    frequency = Counter({word: 20 for word in {*COMMON_WORDS, *OTHER_WORDS}})
+    frequency = Counter(dict.fromkeys([*COMMON_WORDS, *OTHER_WORDS], 20))
     for _ in range(300):
         frequency.update(caption(make_scene(rng, (160, 160), (1, 4)), rng).replace(",", "").split())
     for text in (*GENERIC, *BACKGROUND, *TEMPLATES, *SYNONYMS.values(), *COLOURS, *SHAPES, *TEXTURES):
         frequency.update(text.replace("{}", "").split() * 20)
     frequency.update([f"{shape}s" for shape in (*SHAPES, *SYNONYMS.values())] * 20)
-    merges = learn_merges(frequency, [], most=1400)
+    merges = learn_merges(frequency, most=1400)
     lines = ["#version: tiny"] + [" ".join(pair) for pair in merges]
     path = folder / "bpe.txt.gz"
     # A fixed time of modification: the same words give the same bytes.
@@ -158,7 +170,7 @@ def model_config(vocabulary: int, args: argparse.Namespace) -> dict[str, Any]:
         "embed_dim": 96,
         "init_logit_bias": -6.0,
         "vision_cfg": {
-            "image_size": 224,
+            "image_size": [FRAME_WH[1], FRAME_WH[0]],
             "patch_size": PATCH_PX,
             "width": args.width,
             "layers": args.layers,
@@ -176,47 +188,55 @@ def model_config(vocabulary: int, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def starting_model(config: dict[str, Any], args: argparse.Namespace) -> open_clip.CLIP:
-    """A fresh model whose positions are sines, so that near places start out alike, and whose attention starts local.
+    """A fresh model that starts out as a convolutional network does.
 
-    Products of query and key weights start near the identity, those of value and output weights near its negative
-    ("mimetic" start; Trockman and Kolter, 2023): small transformers then learn far sooner.
+    Positions are sines in a few dimensions of their own. In each block four heads look at a fixed offset each, nearer
+    ones in lower blocks, and two look at places of similar content (in the spirit of Zheng et al., "Convolutional
+    initialization for data-efficient vision transformers", 2024). From a random start shapes are not learned in minutes.
     """
     torch.manual_seed(args.seed)
     model = open_clip.CLIP(**config)
     visual = model.visual
     with torch.no_grad():
-        rows, columns = visual.grid_size
-        places = torch.cat([torch.zeros(1, args.width), sines(rows, columns, args.width)])
-        visual.positional_embedding.copy_(0.5 * places)
-        if args.mimetic:
-            for block in visual.transformer.resblocks:
-                start_local(block.attn)
+        places = sines(*visual.grid_size)
+        visual.positional_embedding.mul_(0.1)
+        visual.positional_embedding[1:, : places.shape[1]] += places
+        visual.conv1.weight[: places.shape[1]] = 0
+        for block, offsets in zip(visual.transformer.resblocks, OFFSETS, strict=False):
+            start_convolutional(block.attn, offsets)
         model.logit_scale.fill_(math.log(12.0))
     return model
 
 
-def sines(rows: int, columns: int, width: int) -> torch.Tensor:
-    """`[rows * columns, width]`: a quarter each of sines and cosines of the row and of the column."""
-    rate = 1.0 / 40 ** (torch.arange(width // 4) / (width // 4))
+def sines(rows: int, columns: int) -> torch.Tensor:
+    """`[rows * columns, 4 * len(RATES)]`: for each rate the sine and cosine of the row, then those of the column."""
     r, c = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-    turns = [place.reshape(-1, 1) * rate for place in (r, c)]
-    return torch.cat([f(turn) for turn in turns for f in (torch.sin, torch.cos)], dim=1)
+    turns = torch.cat([place.reshape(-1, 1) * RATES for place in (r, c)], dim=1)
+    return torch.stack([turns.sin(), turns.cos()], dim=2).flatten(1)
 
 
-def start_local(attention: torch.nn.MultiheadAttention) -> None:
+def start_convolutional(attention: torch.nn.MultiheadAttention, offsets: Sequence[tuple[int, int]]) -> None:
+    """The first heads look at the place `offset` (rows, columns) away, the rest at what looks alike."""
     width, heads = attention.embed_dim, attention.num_heads
     each = width // heads
-    query_key: list[torch.Tensor] = []
-    for _ in range(heads):
-        target = 0.7 * torch.eye(width) + 0.7 * torch.randn(width, width) / math.sqrt(width)
-        u, s, vt = torch.linalg.svd(target)
-        root = s[:each].sqrt()
-        query_key.append(torch.stack([(u[:, :each] * root).T, root[:, None] * vt[:each]]))
-    target = -0.4 * torch.eye(width) + 0.4 * torch.randn(width, width) / math.sqrt(width)
-    u, s, vt = torch.linalg.svd(target)
-    value = s.sqrt()[:, None] * vt
-    attention.in_proj_weight.copy_(torch.cat([*(torch.cat([h[i] for h in query_key]) for i in (0, 1)), value]))
-    attention.out_proj.weight.copy_(u * s.sqrt())
+    query, key = (attention.in_proj_weight[i * width : (i + 1) * width].view(heads, each, width) for i in (0, 1))
+    query.mul_(0.3)
+    key.mul_(0.3)
+    sharpness = 2.4
+    for head in range(heads):
+        if head < len(offsets):
+            row, column = offsets[head]
+            for pair in range(each // 2):
+                turn = float(RATES[pair % len(RATES)]) * (row if pair < len(RATES) else column)
+                at = slice(2 * pair, 2 * pair + 2)
+                # Turning (sin, cos) of the present place by `turn` gives those of the place looked for.
+                rotation = torch.tensor([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+                query[head, at, at] += sharpness * rotation
+                key[head, at, at] += sharpness * torch.eye(2)
+        else:
+            alike = torch.randn(each, width) / math.sqrt(width)
+            query[head] += 2 * alike
+            key[head] += 2 * alike
 
 
 def positions(model: open_clip.CLIP, rows: int, columns: int, window: tuple[int, int, int, int] | None) -> torch.Tensor:
@@ -361,15 +381,15 @@ def draw_batch(rng: np.random.Generator, size: tuple[int, int], plain_share: flo
     for _ in range(count):
         diameters = (float(rng.uniform(30, 60)), float(rng.uniform(90, 160)))
         scenes.append(make_scene(rng, size, (1, most), diameter_px=diameters, plain=bool(rng.random() < plain_share)))
-    window = None
-    if rng.random() < 0.4:
-        all_rows, all_columns = (int(side * rng.uniform(1, 2.2)) for side in (rows, columns))
-        window = (
-            all_rows,
-            all_columns,
-            int(rng.integers(all_rows - rows + 1)),
-            int(rng.integers(all_columns - columns + 1)),
-        )
+    # The picture is a part of a frame; now and then of a larger one, whose positions lie closer together.
+    zoom = float(rng.uniform(1, 2)) if rng.random() < 0.25 else 1.0
+    all_rows, all_columns = (round(zoom * side / PATCH_PX) for side in (FRAME_WH[1], FRAME_WH[0]))
+    window = (
+        all_rows,
+        all_columns,
+        int(rng.integers(all_rows - rows + 1)),
+        int(rng.integers(all_columns - columns + 1)),
+    )
     return as_batch(scenes, rng, window)
 
 
@@ -655,6 +675,7 @@ def save(model: open_clip.CLIP, config: dict[str, Any], folder: Path) -> None:
     state = {name: value.detach().half().contiguous() for name, value in model.state_dict().items()}
     partial = folder / "open_clip_model.safetensors.part"
     save_file(state, str(partial))
+    partial.chmod(0o644)
     partial.replace(folder / "open_clip_model.safetensors")
     preprocessing = {"mean": MEAN, "std": STD, "interpolation": "bicubic", "resize_mode": "squash"}
     text = json.dumps({"model_cfg": config, "preprocess_cfg": preprocessing}, indent=2)
@@ -795,7 +816,6 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--muon-lr", type=float, default=3e-3)
     parser.add_argument("--muon", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--mimetic", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--helpers", type=float, default=1.0)
     parser.add_argument("--helper-blocks", type=int, nargs="*", default=[1, 2, 3, 4])
     parser.add_argument("--save-every", type=float, default=4.0, help="minutes between checkpoints")

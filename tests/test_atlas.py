@@ -64,7 +64,7 @@ ALLOCATIONS: dict[str, Callable[[SemanticAtlas, int], AtlasTokens]] = {
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
 @given(GRIDS, SEEDS, st.floats(0, 1))
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 def test_tokens_belong_to_one_region_each(name: str, hw: tuple[int, int], seed: int, share: float) -> None:
     atlas = _atlas(hw, seed)
     budget = max(1, int(share * hw[0] * hw[1]))
@@ -75,7 +75,7 @@ def test_tokens_belong_to_one_region_each(name: str, hw: tuple[int, int], seed: 
 
 
 @given(GRIDS, SEEDS, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 def test_a_hybrid_spends_its_budget_on_both(
     hw: tuple[int, int], seed: int, share: float, importance_share: float, grid_share: float
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_hybrid_keeps_a_grid_where_nothing_matters() -> None:
 
 
 @given(GRIDS, SEEDS, st.floats(0, 1))
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 def test_with_one_region_a_cell_the_atlas_is_topk(hw: tuple[int, int], seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     relevance, saliency = rng.random((2, *hw), np.float32)
@@ -194,7 +194,7 @@ def test_maps_that_are_not_one_value_a_cell_are_refused() -> None:
 
 
 @given(GRIDS, SEEDS)
-@settings(max_examples=80)
+@settings(deadline=None, max_examples=80)
 def test_the_canonical_form_has_one_shape(hw: tuple[int, int], seed: int) -> None:
     atlas = _atlas(hw, seed)
     form = canonical(atlas)
@@ -229,7 +229,7 @@ def test_frames_of_different_sizes_make_one_batch() -> None:
 
 
 @given(GRIDS, SEEDS, st.integers(1, 100), st.integers(1, 4))
-@settings(max_examples=80)
+@settings(deadline=None, max_examples=80)
 def test_division_gives_as_many_regions_as_can_have_their_share(
     hw: tuple[int, int], seed: int, count: int, each: int
 ) -> None:

@@ -16,31 +16,11 @@ import numpy as np
 import pytest
 
 from arr_stream.consumers import read_records
+from tests.conftest import Run
 from tests.media import write_audio, write_images, write_video
 from tests.scenes import moving_square
 
 FAST = ["--set", "keyframes.text=none", "--budget", "12"]
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command line in this process; exit code, standard output and standard error."""
-    from arr_stream.cli import main
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["arr-stream", *(str(argument) for argument in arguments)])
-        capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as exc:
-            code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,19 @@ from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings import openclip
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
 from arr_stream.keyframes.embeddings.openclip import CAPTIONS, CONFIG_NAME, fingerprint, load_clip
+from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid
 from tests.clip_models import CONFIGS, built, save_model
 
 WEIGHTS = "open_clip_model.safetensors"
 TEXTS = ["red dog", "a very small blue car", "ein grüner Hund", "犬", "🙂", ""]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, and on a busy machine much slower."""
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

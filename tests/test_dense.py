@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,19 @@ from arr_stream.keyframes.embeddings.passes import (
     places_hw,
     window_starts,
 )
+from arr_stream.threads import one_torch_thread
 from arr_stream.types import Grid
 from tests.clip_models import built
 
 NORMAL = Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), torch.device("cpu"))
 TRANSFORMERS = ("vit16", "vit32", "token", "siglip")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, and on a busy machine much slower."""
+    with one_torch_thread():
+        yield
 
 
 def pixels(side: int, count: int = 2) -> torch.Tensor:
@@ -181,6 +189,7 @@ def test_every_size_gives_its_own_grid_of_unit_vectors(kind: str) -> None:
         torch.testing.assert_close(features.norm(dim=1), torch.ones(1, 3, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stride_px", "own_hw", "methods"),
     [

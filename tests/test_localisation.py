@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +26,19 @@ from arr_stream.evaluate.localisation import (
 )
 from arr_stream.evaluate.toy_scenes import COLOURS, SHAPES, Scene
 from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Grid
 from tests.clip_models import save_model
 
 PHRASES = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]
 FLOATS = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=20)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, and on a busy machine much slower."""
+    with one_torch_thread():
+        yield
 
 
 class Knowing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.selection.atlas import build_atlas
@@ -22,6 +22,7 @@ def _vectors(seed: int, count: int, values: int, pairs: int) -> tuple[np.ndarray
 
 
 @given(SEEDS, VALUES, st.integers(1, 6))
+@settings(deadline=None)
 def test_rotation_keeps_lengths(seed: int, values: int, pairs: int) -> None:
     positions, x, dimensions = _vectors(seed, 5, values, pairs)
     turned = apply_rotary(x, *rotary_encoding(positions, dimensions))
@@ -30,6 +31,7 @@ def test_rotation_keeps_lengths(seed: int, values: int, pairs: int) -> None:
 
 
 @given(SEEDS, VALUES, st.integers(1, 6))
+@settings(deadline=None)
 def test_dot_products_depend_on_differences_of_positions_alone(seed: int, values: int, pairs: int) -> None:
     positions, x, dimensions = _vectors(seed, 2, values, pairs)
     shift = np.random.default_rng(seed + 1).uniform(-1, 1, (1, values)).astype(np.float32)
@@ -91,6 +93,7 @@ def test_golden_positions() -> None:
 
 @pytest.mark.parametrize(("kind", "values"), [("centroid", 2), ("corners", 4), ("corners_and_size", 6)])
 @given(SEEDS)
+@settings(deadline=None)
 def test_positions_lie_in_the_unit_square(kind: PositionKind, values: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, columns = (int(side) for side in rng.integers(1, 12, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
@@ -34,6 +34,7 @@ def _scene(hw: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(GRIDS, st.integers(0, 99), st.data())
+@settings(deadline=None)
 def test_topk_fills_the_budget_with_distinct_cells(hw: tuple[int, int], seed: int, data: st.DataObject) -> None:
     _, score = _scene(hw, seed)
     tokens = data.draw(st.integers(1, score.size))
@@ -64,6 +65,7 @@ def test_a_question_answered_in_few_cells_leaves_tokens_for_context() -> None:
 
 @pytest.mark.parametrize("strategy", sorted(QUOTAS))
 @given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
+@settings(deadline=None)
 def test_strategies_by_region_fill_the_budget(strategy: str, hw: tuple[int, int], seed: int, share: float) -> None:
     labels, score = _scene(hw, seed)
     tokens = max(1, int(share * score.size))
@@ -76,6 +78,7 @@ def test_strategies_by_region_fill_the_budget(strategy: str, hw: tuple[int, int]
 
 @pytest.mark.parametrize("strategy", sorted(QUOTAS))
 @given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
+@settings(deadline=None)
 def test_with_one_region_a_cell_every_strategy_is_topk(
     strategy: str, hw: tuple[int, int], seed: int, share: float
 ) -> None:
@@ -90,6 +93,7 @@ def test_with_one_region_a_cell_every_strategy_is_topk(
 
 @pytest.mark.parametrize("strategy", [*sorted(QUOTAS), "hybrid"])
 @given(hw=GRIDS, seed=st.integers(0, 99), share=st.floats(0.01, 1))
+@settings(deadline=None)
 def test_cells_that_may_not_be_chosen_leave_their_tokens_to_others(
     strategy: str, hw: tuple[int, int], seed: int, share: float
 ) -> None:
@@ -107,6 +111,7 @@ def test_cells_that_may_not_be_chosen_leave_their_tokens_to_others(
 
 
 @given(GRIDS, st.integers(0, 99), st.data())
+@settings(deadline=None)
 def test_a_hybrid_fills_the_budget_with_distinct_cells(hw: tuple[int, int], seed: int, data: st.DataObject) -> None:
     labels, score = _scene(hw, seed)
     tokens = data.draw(st.integers(1, score.size))
@@ -161,6 +166,7 @@ def test_canonical_splits_regions_until_each_has_its_share() -> None:
 
 
 @given(GRIDS, st.integers(0, 99), st.data())
+@settings(deadline=None)
 def test_cascade_gives_enough_candidates_and_keeps_what_is_relevant(
     hw: tuple[int, int], seed: int, data: st.DataObject
 ) -> None:
@@ -177,6 +183,7 @@ def test_cascade_gives_enough_candidates_and_keeps_what_is_relevant(
 
 
 @given(GRIDS, st.integers(0, 99), st.data())
+@settings(deadline=None)
 def test_cascade_scores_no_more_than_it_may_and_the_most_relevant_first(
     hw: tuple[int, int], seed: int, data: st.DataObject
 ) -> None:

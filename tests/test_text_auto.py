@@ -7,7 +7,7 @@ import itertools
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.keyframes.base import KeyframeInput, TextFinding
@@ -116,6 +116,7 @@ boxes = st.lists(st.tuples(unit, unit, unit, unit), max_size=12)
 sizes = st.tuples(st.integers(1, 2000), st.integers(1, 2000))
 
 
+@settings(deadline=None)
 @given(boxes, sizes)
 def test_windows_cover_every_hint_and_never_overlap(
     corners: list[tuple[float, float, float, float]], size_wh: tuple[int, int]
@@ -133,6 +134,7 @@ def test_windows_cover_every_hint_and_never_overlap(
         )
 
 
+@settings(deadline=None)
 @given(unit, unit)
 def test_places_in_a_window_are_places_in_the_frame(x: float, y: float) -> None:
     window = Window(100, 50, 300, 90)

@@ -40,7 +40,7 @@ def finder() -> EasyOcrFinder:
 
 
 def test_words_of_one_line_are_one_region(finder: EasyOcrFinder) -> None:
-    finding = look(finder, board(("OPEN", 30, 60), ("DAILY", 140, 60), ("CLOSED", 60, 150)), read=True)
+    finding = look(finder, board(("OPEN", 30, 60), ("DAILY", 128, 60), ("CLOSED", 60, 150)), read=True)
     assert sorted(region.text or "" for region in finding.regions) == ["CLOSED", "OPEN DAILY"]
     assert all(region.confidence > 0.8 for region in finding.regions)
     height = finding.mask.shape[0]

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from arr_stream.cli.console import out
+from arr_stream.config import Settings
 
 
 def atlas(
@@ -22,14 +23,22 @@ def atlas(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Pool tokens over regions and over an even grid: detail kept, and how well the object can be told apart."""
+    settings = [
+        Settings().with_values({"keyframes.clusters": name, "keyframes.cluster_count": count})
+        for name in clusters or ["slic-skimage"]
+        for count in cluster_count or [50]
+    ]
+
     from arr_stream.evaluate.atlas import evaluate_atlas
     from arr_stream.evaluate.davis import load_sequences
     from arr_stream.keyframes.clusters import make_clusterer
+    from arr_stream.keyframes.embeddings import make_embedder
 
     makers = {
-        f"{name} {count}": make_clusterer(name, count)
-        for name in clusters or ["slic-skimage"]
-        for count in cluster_count or [50]
+        f"{each.keyframes.clusters} {each.keyframes.cluster_count}": make_clusterer(
+            each, make_embedder(each) if each.keyframes.clusters == "features" else None
+        )
+        for each in settings
     }
     rows = evaluate_atlas(load_sequences(data), makers, budget or [40, 101, 273], frames)
     if as_json:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from arr_stream.cli.console import out
+from arr_stream.config import Settings
 
 HALF_CELLS_LEVEL = 4
 
@@ -24,20 +25,27 @@ def cascade(
     frames: Annotated[int, typer.Option(min=1, help="Frames of each sequence.")] = 2,
     side: Annotated[int, typer.Option(min=64, help="Side of the square pictures in pixels.")] = 2048,
     half_cells: Annotated[bool, typer.Option("--half-cells", help="Places of 16 px in place of cells.")] = False,
-    clusters: Annotated[str, typer.Option(help="Who makes the regions.")] = "slic-skimage",
-    cluster_count: Annotated[int, typer.Option(min=1, help="About how many regions.")] = 50,
+    preset: Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, such as keyframes.clusters=merge.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score every cell, or regions first: places scored, and coverage of the object by the chosen ones."""
+    settings = Settings.load(preset, overrides or ())
+
     from arr_stream.evaluate.cascade import evaluate_cascade, footage_cases, generated_cases
     from arr_stream.evaluate.davis import load_sequences
     from arr_stream.keyframes.clusters import make_clusterer
+    from arr_stream.keyframes.embeddings import make_embedder
     from arr_stream.texture.array import CELL_LEVEL
 
     footage = [] if data is None else load_sequences(data)
     cases = chain(generated_cases(scenes, side_px=side), footage_cases(footage, frames, side_px=side))
     level = HALF_CELLS_LEVEL if half_cells else CELL_LEVEL
-    report = evaluate_cascade(cases, budget or [40, 101, 273], make_clusterer(clusters, cluster_count), level=level)
+    embedder = make_embedder(settings) if settings.keyframes.clusters == "features" else None
+    clusterer = make_clusterer(settings, embedder)
+    report = evaluate_cascade(cases, budget or [40, 101, 273], clusterer, level=level)
     if as_json:
         out.print_json(json.dumps(report.as_json()))
         return

@@ -110,13 +110,12 @@ class CascadeReport:
     rows: tuple[CascadeRow, ...]
 
     def as_json(self) -> dict[str, Any]:
-        names = [name for name in CascadeRow.__slots__ if name != "kind"]
-        return {
-            "rows": [
-                {"kind": row.kind} | {name: round(float(getattr(row, name)), 4) for name in (*names, "saving", "lost")}
-                for row in self.rows
-            ]
-        }
+        names = (*CascadeRow.__slots__, "saving", "lost")
+        return {"rows": [{name: _rounded(getattr(row, name)) for name in names} for row in self.rows]}
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def evaluate_cascade(

@@ -391,7 +391,7 @@ def _painted(plan: _Plan, size_wh: tuple[int, int]) -> tuple[tuple[int, int, int
         polygons.append(np.round((points * _SUPERSAMPLING - 0.5) * 2**_FIXED_POINT_BITS).astype(np.int32))
     cv2.fillPoly(fine, polygons, 255, shift=_FIXED_POINT_BITS)
     coverage = cv2.resize(fine, (x1 - x0, y1 - y0), interpolation=cv2.INTER_AREA)
-    alpha = np.asarray(coverage, np.float32) / 255
+    alpha = (np.asarray(coverage) / 255).astype(np.float32)
     dx = np.arange(x0, x1, dtype=np.float32) + np.float32(0.5 - cx)
     dy = np.arange(y0, y1, dtype=np.float32) + np.float32(0.5 - cy)
     second_share = _texture(plan, dx[None, :], dy[:, None])

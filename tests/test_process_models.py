@@ -1,0 +1,150 @@
+"""`process` with models: what is found, what is recorded, and one line for all that can be wrong with weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_stream.consumers import read_records
+from arr_stream.evaluate.toy_scenes import moving_scene
+from arr_stream.weights import tiny_clip_folder
+from tests.conftest import Run
+from tests.media import write_video
+
+pytest.importorskip("open_clip", reason="needs arr-stream[clip]")
+
+SEED = (77, 8)
+"""A red circle and a red arrow, among others."""
+
+FAST = ("--set", "keyframes.text=none", "--set", "selection.levels=false", "--budget", "20")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clip") / "shapes.mp4"
+    write_video(path, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (640, 360), 12)])
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the tiny encoder, to be spoilt."""
+    return Path(shutil.copytree(tiny_clip_folder(), tmp_path / "model"))
+
+
+def test_a_query_in_plain_words_finds_its_thing_and_the_record_says_by_what(
+    run: Run, clip: Path, tmp_path: Path
+) -> None:
+    records = tmp_path / "out.jsonl"
+    code, _, err = run("process", clip, "-q", "red circle", "--clip-model", "tiny", "--patches", records, *FAST)
+    assert code == 0, err
+    assert "does not know" not in err
+    frames = read_records(records)[1]
+    assert all(frame.parts["embedding"] == (0, "clip tiny value native") for frame in frames)
+    scene = list(moving_scene(np.random.default_rng(SEED), (640, 360), 12))[-1]
+    (wanted,) = [thing for thing in scene.things if thing.phrase() == "red circle"]
+    shown = np.zeros(wanted.mask.shape, bool)
+    for x0, y0, x1, y1, _ in frames[-1].cells:
+        shown[int(y0) : int(y1), int(x0) : int(x1)] = True
+    assert (wanted.mask & shown).sum() > 0.8 * wanted.mask.sum()
+
+
+def test_what_the_model_cannot_take_is_told_and_the_stream_goes_on(run: Run, clip: Path, tmp_path: Path) -> None:
+    long = "a red circle " + "with a small striped heart and a star " * 12
+    records = tmp_path / "out.jsonl"
+    code, _, err = run(
+        "process", clip, "-q", long, "-q", "красный круг", "--clip-model", "tiny", "--patches", records, *FAST
+    )
+    assert code == 0, err
+    assert "only its beginning counts" in err and "learned English" in err
+    notices = [notice for frame in read_records(records)[1] for notice in frame.notices]
+    assert len(notices) == 2
+
+
+def test_an_empty_query_is_refused(run: Run, clip: Path) -> None:
+    code, _, err = run("process", clip, "-q", "  ", "--clip-model", "tiny")
+    assert code == 30 and err.count("\n") == 1
+
+
+def _truncated(folder: Path) -> None:
+    file = folder / "open_clip_model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def _of_another_model(folder: Path) -> None:
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["vision_cfg"]["width"] *= 2
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+
+
+def _not_a_number(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "open_clip_model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.startswith("visual"))
+    tensors[name] = tensors[name] * float("nan")
+    save_file(tensors, file)
+
+
+def _missing(folder: Path) -> None:
+    (folder / "open_clip_model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [(_truncated, 62), (_of_another_model, 62), (_not_a_number, 62), (_missing, 60)],
+)
+def test_spoilt_weights_end_with_one_line(
+    run: Run, clip: Path, model: Path, tmp_path: Path, spoil: object, expected: int
+) -> None:
+    assert callable(spoil)
+    spoil(model)
+    video = tmp_path / "out.mp4"
+    code, _, err = run("process", clip, "-q", "red circle", "--clip-model", model, "-o", video, *FAST)
+    assert code == expected, err
+    assert err.count("\n") == 1 and str(model) in err
+    assert not video.exists()
+
+
+def test_unknown_weights_are_refused_with_what_to_do(run: Run, clip: Path, tmp_path: Path) -> None:
+    code, _, err = run("process", clip, "--clip-model", "ViT-B-23:openai", *FAST)
+    assert code == 51 and "ViT-B-32" in err
+    code, _, err = run("process", clip, "--clip-model", "ViT-B-32:openai", "--set", f"models.folder={tmp_path}", *FAST)
+    assert code == 60 and "arr-stream models fetch ViT-B-32:openai" in err
+    code, _, err = run("process", clip, "--sam-checkpoint", tmp_path / "none.pth", *FAST)
+    assert code in (60, 62) and "none.pth" in err
+
+
+def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
+    run: Run, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from arr_stream.keyframes.embeddings import clip as module
+
+    monkeypatch.setattr(module, "frame_features", lambda *_, **__: torch.full((8, 2, 2), torch.nan))
+    records = tmp_path / "out.jsonl"
+    code, _, err = run("process", clip, "-q", "red circle", "--clip-model", "tiny", "--patches", records, *FAST)
+    assert code == 0, err
+    assert "values that are not numbers" in err
+    frames = read_records(records)[1]
+    assert len(frames) == 12
+    assert all(frame.parts["embedding"] is None and frame.parts["clusters"] is not None for frame in frames)
+    assert all(len(frame.cells) == 20 for frame in frames)
+
+
+def test_in_real_time_the_model_answers_from_beside(run: Run, tmp_path: Path) -> None:
+    records, long = tmp_path / "out.jsonl", tmp_path / "long.mp4"
+    write_video(long, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (320, 192), 75)])
+    code, _, err = run(
+        "process", long, "-q", "red circle", "--clip-model", "tiny", "--patches", records, "--realtime", *FAST
+    )
+    assert code == 0, err
+    frames = read_records(records)[1]
+    assert any(frame.parts["embedding"] is not None for frame in frames)
+    assert max(frame.query_scores[0] for frame in frames) > 0.3

@@ -1,0 +1,101 @@
+"""The small dual encoder that ships with the package: it loads, it is small, and it knows its words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("open_clip")
+
+import open_clip
+import torch
+from open_clip.tokenizer import SimpleTokenizer
+
+from arr_stream import weights
+from arr_stream.config import ClipSettings, ModelSettings, Settings
+from arr_stream.evaluate.localisation import LocalisationRow, clip_variants, evaluate_localisation
+from arr_stream.evaluate.toy_scenes import COLOURS, SHAPES, TEXTURES, caption, make_scene
+from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+
+FOLDER = weights.tiny_clip_folder()
+SCRIPT = Path(__file__).parents[1] / "scripts" / "train_tiny_clip.py"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return open_clip.create_model(f"local-dir:{FOLDER}").eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> SimpleTokenizer:
+    config = json.loads((FOLDER / "open_clip_config.json").read_text(encoding="utf-8"))
+    made = SimpleTokenizer(str(FOLDER / "bpe.txt.gz"), context_length=config["model_cfg"]["text_cfg"]["context_length"])
+    assert made.vocab_size == config["model_cfg"]["text_cfg"]["vocab_size"]
+    return made
+
+
+def test_it_is_small_and_has_a_card() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 8_000_000
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert "Apache-2.0" in card and "generated scenes" in card
+
+
+def test_every_word_of_a_scene_is_one_token(tokenizer: SimpleTokenizer) -> None:
+    for word in (*COLOURS, *SHAPES, *TEXTURES, "small", "large", "left", "background"):
+        assert len(tokenizer.encode(word)) == 1, word
+
+
+def test_any_text_can_be_encoded(model: Any, tokenizer: SimpleTokenizer) -> None:
+    texts = ["ein Mädchen läuft", "红色的圆", "🟥", "a " * 100, "qzx'1"]
+    with torch.no_grad():
+        features = model.encode_text(tokenizer(texts), normalize=True)
+    assert torch.isfinite(features).all()
+
+
+def test_pictures_find_their_captions(model: Any, tokenizer: SimpleTokenizer) -> None:
+    """40 held-out pictures, each brought to the model's own size; chance is 1 in 40."""
+    rng = np.random.default_rng(987_654)
+    scenes = [make_scene(rng, (224, 224), (2, 4)) for _ in range(40)]
+    mean, std = (torch.tensor(getattr(model.visual, name)).view(3, 1, 1) for name in ("image_mean", "image_std"))
+    pixels = torch.from_numpy(np.stack([scene.rgb for scene in scenes])).permute(0, 3, 1, 2) / 255
+    with torch.no_grad():
+        seen = model.encode_image((pixels - mean) / std, normalize=True)
+        read = model.encode_text(tokenizer([caption(scene, rng) for scene in scenes]), normalize=True)
+    right = (seen @ read.T).argmax(dim=1) == torch.arange(40)
+    assert right.float().mean() >= RETRIEVAL_BAR
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, LocalisationRow]:
+    """Figures on 30 held-out scenes with the default way of making dense features."""
+    rng = np.random.default_rng(123_456)
+    scenes = [make_scene(rng) for _ in range(30)]
+    encoder = ClipTextEncoder(ClipSettings(), ModelSettings())
+    report = evaluate_localisation(scenes, clip_variants(Settings(), ["value"], ["native"]), encoder)
+    return {row.kind: row for row in report.rows}
+
+
+def test_colour_and_shape_find_their_cells(rows: dict[str, LocalisationRow]) -> None:
+    row = rows["colour and shape"]
+    assert row.auc_all >= 0.98
+    assert row.auc_things >= 0.95
+    assert row.coverage_share >= 0.9
+
+
+def test_shapes_alone_are_understood(rows: dict[str, LocalisationRow]) -> None:
+    assert rows["shape"].auc_things >= SHAPE_BAR
+
+
+@pytest.mark.slow
+def test_the_script_trains_a_model_that_loads(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "-o", str(tmp_path), "--steps", "2", "--tokens", "500", "--scenes", "2"]
+    done = subprocess.run([*command, "--processes", "1"], capture_output=True, text=True, check=True)
+    assert "whole picture" in done.stdout
+    made = open_clip.create_model(f"local-dir:{tmp_path}")
+    assert all(torch.isfinite(p).all() for p in made.parameters())
