@@ -47,7 +47,9 @@ class KeyframeSettings(_Section):
     )
     cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions (`sam` finds its own number)")
     embeddings: Literal["appearance", "clip"] = Field("appearance", description="what channels 18-33 hold")
-    text: Literal["auto", "rapidocr", "easyocr", "none"] = Field("rapidocr", description="how text is found")
+    text: Literal["auto", "rapidocr", "easyocr", "none"] = Field(
+        "auto", description="how text is found; `auto` looks cheaply, and closely only where it saw something"
+    )
     timeout_seconds: float = Field(
         120.0, gt=0, description="in real time, a keyframe that takes longer is given up and its models loaded anew"
     )
@@ -91,7 +93,7 @@ class SelectionSettings(_Section):
     budget: str = Field(
         "auto", description="tokens a frame, or a share of the grid (`10%`); `auto`: 273, or a smaller grid"
     )
-    strategy: Literal["topk", "proportional", "canonical", "tiers"] = Field(
+    strategy: Literal["topk", "proportional", "canonical", "tiers", "hybrid"] = Field(
         "topk", description="how scores become cells"
     )
     cascade: Literal["auto", "on", "off"] = Field(

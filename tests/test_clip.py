@@ -440,11 +440,11 @@ def test_half_precision_on_cuda_agrees_with_the_cpu(kind: str, tmp_path: Path) -
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     folder = save_model(tmp_path / kind, kind)
-    on = {device: ClipEmbedder(settings(folder), ModelSettings(device=device)) for device in ("cpu", "cuda")}  # type: ignore[arg-type]
+    on = {device: ClipEmbedder(settings(folder), ModelSettings(device=device)) for device in ("cpu", "cuda")}
     cosines = (on["cpu"].embed(picture()).values * on["cuda"].embed(picture()).values).sum(axis=0)
     assert cosines.min() > 0.99
     texts = {
-        device: ClipTextEncoder(settings(folder), ModelSettings(device=device)).encode(TEXTS)  # type: ignore[arg-type]
+        device: ClipTextEncoder(settings(folder), ModelSettings(device=device)).encode(TEXTS)
         for device in ("cpu", "cuda")
     }
     assert (texts["cpu"] * texts["cuda"]).sum(axis=1).min() > 0.99

@@ -340,7 +340,7 @@ def test_standard_generators_in_several_workers() -> None:
         "embedding": "appearance",
         "text": parts["text"].backend,
     }
-    assert parts["text"].backend.startswith("rapidocr")
+    assert parts["text"].backend.startswith("auto: rapidocr")
     assert isinstance(parts["clusters"].value, Clusters)
     assert parts["clusters"].value.count == 12
     assert len(pids) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,12 +54,12 @@ class Knowing:
     def token_count(self, text: str) -> int:
         return len(text.split()) + 2
 
-    def encode(self, texts: list[str] | tuple[str, ...]) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         rows = np.zeros((len(texts), 1 + len(COLOURS) + len(SHAPES)), np.float32)
         for row, text in zip(rows, texts, strict=True):
             for word in text.split():
                 row[self._place(word)] = 1.0
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
     def embed(self, picture: KeyframeInput) -> Embedding:
         scene = self._scenes[picture.frame.index]
@@ -148,7 +148,7 @@ def test_every_thing_is_asked_for_once_by_each_kind_of_query() -> None:
 def test_an_embedder_of_another_space_is_refused() -> None:
     scenes = held_out_scenes(1)
     other = Knowing(scenes)
-    other.space = "other"  # type: ignore[misc]
+    other.space = "other"
     with pytest.raises(ValueError, match="'known', texts are in 'other'"):
         evaluate_localisation(scenes, [Knowing(scenes)], other)
 

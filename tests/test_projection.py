@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
-from arr_stream.keyframes.embeddings.pca import Pca, StreamingPca, load_pca, pca_of
+from arr_stream.keyframes.embeddings.pca import Pca, StreamingPca, adapted, load_pca, unknown
 from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred, make_projection
 from arr_stream.types import FloatArray
 
@@ -30,6 +30,12 @@ def features(rng: np.random.Generator, count: int, dimensions: int) -> FloatArra
     spread = np.arange(1, dimensions + 1) ** -0.5
     turned = np.linalg.qr(rng.standard_normal((dimensions, dimensions)))[0]
     return unit(2.0 * turned[0] + (rng.standard_normal((count, dimensions)) * spread) @ turned)
+
+
+def pca_of(vectors: npt.NDArray[np.floating], space: str, components: int) -> Pca:
+    streaming = StreamingPca(vectors.shape[1])
+    streaming.add(vectors)
+    return streaming.result(space, components)
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +136,54 @@ def test_texts_choose_rows_that_texts_need() -> None:
     assert kept(make_projection(none, pca, texts).rows) > 0.95
 
 
-def test_places_at_the_mean_are_zero_and_near_it_fade() -> None:
+def test_centred_features_are_zero_at_the_mean_and_never_longer_than_one() -> None:
     mean = unit(np.ones(32))
-    step = np.eye(32, dtype=np.float32)[0]
-    values = np.stack([mean, mean + 1e-6 * step, mean + 0.3 * step], axis=1)
+    values = np.stack([mean, -mean, unit(np.eye(32)[0])], axis=1)
     lengths = np.linalg.norm(centred(values, mean), axis=0)
-    assert lengths[0] == 0.0 and lengths[1] < 1e-3
-    assert lengths[2] == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_allclose(lengths[:2], [0.0, 1.0], atol=1e-6)
+    assert 0 < lengths[2] < 1
+
+
+def test_adapted_directions_are_those_of_the_places() -> None:
+    rng = np.random.default_rng(12)
+    places = centred(features(rng, 300, 100).T, unit(rng.standard_normal(100)))
+    expected, columns = np.linalg.eigh(places.astype(np.float64) @ places.T / 300)
+    found = adapted(unknown(SPACE, np.zeros(100, np.float32), 48), places, 6)
+    np.testing.assert_allclose(found.variance[:16], expected[::-1][:16], rtol=1e-3)
+    np.testing.assert_allclose(np.abs(np.sum(found.basis[:4] * columns.T[::-1][:4], axis=1)), 1.0, atol=1e-3)
+    assert found.total_variance == pytest.approx(expected.sum(), rel=1e-4)
+    again = adapted(found, places, 1)
+    np.testing.assert_allclose(again.variance[:16], expected[::-1][:16], rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_adapting_to_fewer_places_than_directions(count: int) -> None:
+    places = centred(features(np.random.default_rng(13), count, 64).T, np.zeros(64, np.float32))
+    for shown in (places, np.zeros_like(places)):
+        found = adapted(unknown(SPACE, np.zeros(64, np.float32), 32), shown)
+        np.testing.assert_allclose(found.basis @ found.basis.T, np.eye(32), atol=1e-5)
+        assert found.variance_kept(count) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_rows_that_no_query_claims_stay_like_those_before(some_pca: Pca) -> None:
+    rng = np.random.default_rng(14)
+    queries = unit(rng.standard_normal((2, 48)))
+    before = make_projection(queries, some_pca)
+    turned = np.linalg.qr(rng.standard_normal((32, 32)))[0].astype(np.float32)
+    nudged = adapted(
+        Pca(SPACE, some_pca.mean, turned @ some_pca.basis, np.zeros(32, np.float32), 0.0, 0),
+        centred(features(rng, 400, 48).T, some_pca.mean),
+        4,
+    )
+    other = make_projection(queries[:1], nudged)
+    like = make_projection(queries[:1], nudged, like=before.rows)
+    np.testing.assert_allclose(like.rows @ like.rows.T, np.eye(16), atol=2e-6)
+    np.testing.assert_allclose(like.rows.T @ like.rows, other.rows.T @ other.rows, atol=1e-5)
+
+    def alike(rows: FloatArray) -> float:
+        return float(np.sum(rows[1:] * before.rows[1:], axis=1).mean())
+
+    assert alike(like.rows) > alike(other.rows) + 0.1
 
 
 def test_shapes_that_do_not_fit(some_pca: Pca) -> None:
@@ -174,17 +221,6 @@ def test_long_blocks_are_divided_and_memory_stays(monkeypatch: pytest.MonkeyPatc
     streaming.add(vectors)
     whole = pca_of(vectors, SPACE, 24)
     np.testing.assert_allclose(streaming.result(SPACE, 24).variance, whole.variance, atol=1e-7)
-
-
-def test_few_vectors_in_many_dimensions_are_solved_the_small_way() -> None:
-    vectors = features(np.random.default_rng(9), 60, 200)
-    small, streaming = pca_of(vectors, SPACE, 16), StreamingPca(200)
-    streaming.add(vectors)
-    large = streaming.result(SPACE, 16)
-    np.testing.assert_allclose(small.variance, large.variance, rtol=1e-5)
-    np.testing.assert_allclose(np.abs(np.sum(small.basis * large.basis, axis=1)), 1.0, atol=1e-5)
-    assert small.total_variance == pytest.approx(large.total_variance)
-    assert small.variance_kept(8) == pytest.approx(streaming.variance_kept(8), abs=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 5, 40])

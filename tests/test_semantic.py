@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EmptyQuery, WeightsInvalid
-from arr_stream.keyframes.embeddings.pca import pca_of
 from arr_stream.keyframes.embeddings.projection import centred
 from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, SemanticSpace, mostly_latin
 from arr_stream.types import Embedding, FloatArray
-from tests.test_projection import unit
+from tests.test_projection import pca_of, unit
 
 SPACE = "made-up"
 DIMENSIONS = 768
@@ -104,13 +103,14 @@ def test_active_queries_choose_the_same_cells_in_16_channels(world: World, space
 def test_queries_that_are_not_among_the_rows_mostly_do(world: World, space: SemanticSpace) -> None:
     """What the rows for another query hold of concepts that the stream shows."""
     embedding, _ = world.picture(SHOWN)
+    space.learn(embedding)
     space.ask(["concept 0"])
     channels = space.project(embedding)
     projection = space.projection
     assert projection is not None
     found = []
     for number in SHOWN[1:]:
-        direction = centred(world.encode([f"concept {number}"]).T, world.encode(GENERIC).mean(axis=0)).T
+        direction = unit(world.encode([f"concept {number}"]) - world.encode(GENERIC).mean(axis=0))
         read = np.tensordot(projection.coordinates(direction), channels, 1)[0]
         full = np.tensordot(direction, centred(embedding.values, projection.mean), 1)[0]
         found.append(overlap(read, full))
@@ -153,7 +153,7 @@ def test_a_query_that_says_nothing_finds_nothing(world: World) -> None:
     assert relevance[1].max() > 0.9
 
 
-def test_the_first_keyframes_teach_the_pca_and_then_it_stays(world: World) -> None:
+def test_the_first_keyframes_teach_the_mean_and_each_its_own_directions(world: World) -> None:
     space = SemanticSpace(world)
     space.ask(["concept 2"])
     assert not space.ready and space.projection is None
@@ -161,29 +161,36 @@ def test_the_first_keyframes_teach_the_pca_and_then_it_stays(world: World) -> No
     for call in (space.project, space.relevance_full):
         with pytest.raises(ValueError, match="no keyframe was learned yet"):
             call(embedding)
-    versions, rows = [space.version], []
+    versions, means = [space.version], []
+    expected = np.zeros(DIMENSIONS, np.float32)
     for _ in range(KEYFRAMES_TO_LEARN + 2):
-        space.learn(world.picture(SHOWN)[0])
+        embedding, _ = world.picture(SHOWN)
+        space.learn(embedding)
         assert space.ready and space.projection is not None
         versions.append(space.version)
-        rows.append(space.projection.rows)
-    steps = np.diff(versions)
-    assert (steps[:KEYFRAMES_TO_LEARN] > 0).all() and (steps[KEYFRAMES_TO_LEARN:] == 0).all()
-    assert rows[-1] is rows[KEYFRAMES_TO_LEARN - 1]
+        means.append(space.projection.mean)
+        if len(means) <= KEYFRAMES_TO_LEARN:
+            own = embedding.values.reshape(DIMENSIONS, -1).mean(axis=1)
+            expected = expected + (own - expected) / len(means)
+        np.testing.assert_allclose(space.projection.mean, expected, atol=1e-6)
+    assert (np.diff(versions) > 0).all()
+    assert means[-1] is means[KEYFRAMES_TO_LEARN - 1]
 
 
-def test_a_pca_that_is_given_is_used_as_it_is(world: World) -> None:
+def test_a_pca_that_is_given_gives_the_mean(world: World) -> None:
     pictures = [world.picture(SHOWN)[0].values.reshape(DIMENSIONS, -1).T for _ in range(2)]
     pca = pca_of(np.concatenate(pictures), SPACE, 64)
     space = SemanticSpace(world, pca)
     space.ask(["concept 5"])
     assert not space.ready
     embedding, shares = world.picture(SHOWN)
-    version = space.version
+    before = space.project(embedding)
     space.learn(embedding)
-    assert space.ready and space.version == version
+    assert space.ready
     assert space.projection is not None and space.projection.mean is pca.mean
-    assert np.median(space.relevance(space.project(embedding))[0][shares[5] > 0.8]) > 0.9
+    channels = space.project(embedding)
+    assert np.corrcoef(before.ravel(), channels.ravel())[0, 1] > 0.9, "channels keep their meaning"
+    assert np.median(space.relevance(channels)[0][shares[5] > 0.8]) > 0.9
 
 
 def test_each_text_is_encoded_once_and_the_version_tells_of_new_rows() -> None:

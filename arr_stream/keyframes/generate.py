@@ -177,7 +177,7 @@ def make_generator(
 
 
 def needed_weights(settings: Settings) -> tuple[str, ...]:
-    """Names of the catalogue's weights that the settings call for; files that they name themselves are not among them."""
+    """The catalogue's weights that the settings call for; files that they name themselves are not among them."""
     needed = []
     if settings.keyframes.clusters == "sam" and settings.sam.checkpoint == "auto":
         needed.append(settings.sam.model)

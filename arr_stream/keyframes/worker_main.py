@@ -1,6 +1,7 @@
 """The worker process: makes keyframes for a pipeline in another process.
 
-    python -m arr_stream.keyframes.worker_main --factory MODULE:FUNCTION --settings JSON --parts A,B --threads N --nice N
+    python -m arr_stream.keyframes.worker_main
+        --factory MODULE:FUNCTION --settings JSON --parts A,B --threads N --nice N
 
 Requests come by standard input, replies go by standard output (`wire`). The factory is called once with the settings,
 `threads` and the parts, and gives a `KeyframeGenerator`. First reply: `Ready`, or `Refused` with the reason and the

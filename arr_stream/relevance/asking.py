@@ -16,7 +16,8 @@ from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
-from arr_stream.relevance.senses import Senses, combine, text_relevance, word_mask
+from arr_stream.relevance.senses import Senses, combine, text_relevance
+from arr_stream.relevance.words import word_mask
 from arr_stream.temporal.cache import TemporalCache
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import FloatArray

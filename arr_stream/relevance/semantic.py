@@ -2,8 +2,8 @@
 
 Image and text features of one model lie in different places of their common space (Liang et al., "Mind the gap", 2022),
 so each is centred by its own mean: places by the mean of the features, queries by the mean of generic texts. What is
-left of a query's feature is what sets it apart from just any text. Its cosine with a place is then compared with what
-the generic texts themselves reach on the places of this stream: relevance says how far beyond that it stands out.
+left of a query's feature is a direction, which sets it apart from just any text. Its product with a place is compared
+with what the generic texts themselves reach on the places of this stream: relevance says how far beyond it stands out.
 Nothing is stretched to the frame, so a query without a match stays low everywhere.
 """
 
@@ -52,10 +52,10 @@ ATTRIBUTES = (
 )
 """With the generic texts, a sample of what people ask for: the 16 channels make room for its directions first."""
 
-Z_HALF = 3.0
+Z_HALF = 2.2
 """Relevance is one half where a query stands so many standard deviations above the generic texts' scores."""
 
-Z_WIDTH = 0.6
+Z_WIDTH = 0.4
 """Deviations over which relevance rises from one half to 0.73."""
 
 KEYFRAMES_TO_LEARN = 3
@@ -63,6 +63,12 @@ KEYFRAMES_TO_LEARN = 3
 
 _COMPONENTS = 64
 _PLACES = 1024
+_LEAST_OFFSET = 0.01
+"""Texts nearer to the generic mean than this fade to no direction at all."""
+
+_LEAST_SPREAD = 0.05
+"""Half of how far from the mean places are taken to lie at least: less is rounding, and no query stands out of that."""
+
 _ROUNDS, _FIRST_ROUNDS = 2, 4
 _REMEMBERED_TEXTS = 256
 _SHOWN_CHARACTERS = 40
@@ -223,7 +229,9 @@ class SemanticSpace:
 
     def _directions(self, features: FloatArray) -> FloatArray:
         """Text features `[N, D]` from the mean of the generic ones, at unit length (zero at that mean)."""
-        return np.ascontiguousarray(centred(features.T, self._text_mean).T)
+        offsets = features - self._text_mean
+        lengths = np.linalg.norm(offsets, axis=1, keepdims=True)
+        return np.asarray(offsets / np.maximum(lengths, _LEAST_OFFSET), np.float32)
 
     def _centred(self, embedding: Embedding) -> FloatArray:
         """Centred features of an embedding; those of the last one are kept, since its queries may change."""
@@ -233,8 +241,8 @@ class SemanticSpace:
             self._last = last = (embedding, self._pca.mean, centred(embedding.values, self._pca.mean))
         return last[2]
 
-    def _calibrated(self, cosines: FloatArray) -> FloatArray:
-        return calibrated(self._null.deviations(cosines))
+    def _calibrated(self, products: FloatArray) -> FloatArray:
+        return calibrated(self._null.deviations(products))
 
     def _check(self, embedding: Embedding) -> None:
         expected = self._encoder.space, len(self._text_mean)
@@ -263,28 +271,28 @@ class Null:
     """What generic texts score on the places of a stream: a running mean and deviation.
 
     Args:
-        dimensions: Of the space; unrelated directions in it differ by chance, and no less is believed.
+        dimensions: Of the space; by chance alone, unrelated directions in it score something.
     """
 
     def __init__(self, dimensions: int) -> None:
         self.count = 0
         self._mean = self._squares = 0.0
-        self._least = 0.5 / float(np.sqrt(dimensions))
+        self._least = _LEAST_SPREAD / float(np.sqrt(dimensions))
 
-    def add(self, cosines: FloatArray) -> None:
-        """Take in cosines of any shape."""
-        count = self.count + cosines.size
+    def add(self, products: FloatArray) -> None:
+        """Take in products of any shape."""
+        count = self.count + products.size
         if count == 0:
             return
-        mean = float(cosines.mean(dtype=np.float64))
+        mean = float(products.mean(dtype=np.float64))
         step = mean - self._mean
-        squares = float(np.square(cosines - mean, dtype=np.float64).sum())
-        self._squares += squares + step**2 * self.count * cosines.size / count
-        self._mean += step * cosines.size / count
+        squares = float(np.square(products - mean, dtype=np.float64).sum())
+        self._squares += squares + step**2 * self.count * products.size / count
+        self._mean += step * products.size / count
         self.count = count
 
-    def deviations(self, cosines: FloatArray) -> FloatArray:
-        """How many standard deviations cosines lie above the mean.
+    def deviations(self, products: FloatArray) -> FloatArray:
+        """How many standard deviations products lie above the mean.
 
         Raises:
             ValueError: Nothing was taken in yet.
@@ -292,7 +300,7 @@ class Null:
         if self.count == 0:
             raise ValueError("no keyframe was learned yet")
         deviation = max(self._least, float(np.sqrt(self._squares / self.count)))
-        return np.asarray((cosines - np.float32(self._mean)) / np.float32(deviation), np.float32)
+        return np.asarray((products - np.float32(self._mean)) / np.float32(deviation), np.float32)
 
 
 def calibrated(deviations: FloatArray) -> FloatArray:

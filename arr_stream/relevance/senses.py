@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm, MotionTerm, Place, PlaceTerm, Shade, Term
 from arr_stream.relevance.query import TextQuery
-from arr_stream.relevance.words import word_mask as word_mask
-from arr_stream.relevance.words import word_similarity as word_similarity
 from arr_stream.types import ByteArray, FloatArray, IntArray
 
 HUE_SOFT_DEGREES = 8.0

@@ -214,6 +214,8 @@ def hybrid(
 ) -> AtlasTokens:
     """The atlas on what matters, an even grid over the rest, under one budget.
 
+    In the result `region` counts the regions that matter, in their order; the rest is one more, the last.
+
     Args:
         atlas: The regions.
         tokens: Tokens of both together.

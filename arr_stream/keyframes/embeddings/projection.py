@@ -1,11 +1,11 @@
 """Features of hundreds of numbers as 16 channels that lose nothing of what is asked.
 
-A place's feature x is centred and brought to unit length, x̂ = (x - mean) / |x - mean|, and written as z = R x̂ with 16
-orthonormal rows R. The first rows span the queries that are active, so a query's cosine with x̂ can be read from z
-exactly. The rest are chosen so that any *other* direction can be told from z as well as possible: with S the covariance
-of the features, the best guess of q·x̂ that is linear in z is (R S Rᵀ)⁻¹ R S q · z, and the rows that leave least of
-all directions unexplained, given the queries' rows, are the leading eigenvectors of what S has left. Without a query
-that is plain PCA.
+A place's feature x, of unit length, is centred and halved, which brings its length to at most 1, and written as
+z = R (x - mean) / 2 with 16 orthonormal rows R. The first rows span the queries that are active, so a query's product
+with x - mean can be read from z exactly. The rest are chosen so that any *other* direction q can be told from z as well
+as possible: with S the covariance of the features, the best guess of q's product that is linear in z has the
+coordinates (R S Rᵀ)⁻¹ R S q, and the rows that leave least of all directions unexplained, given the queries' rows, are
+the leading eigenvectors of what S has left. Without a query that is plain PCA.
 
 The other queries that somebody may ask are not any direction, though: they are directions of *text*. Where samples of
 those are given, the error is weighted by their covariance too (a reduced-rank regression; Izenman, "Reduced-rank
@@ -30,9 +30,6 @@ from arr_stream.types import FloatArray
 MAX_QUERY_ROWS = 8
 """Most rows for queries; of more queries, the span of their 8 principal directions is kept exactly."""
 
-LEAST_DISTANCE = 0.01
-"""Places nearer to the mean than this (features have unit length) fade to 0 instead of showing amplified rounding."""
-
 TEXT_WEIGHT = 0.9
 """Share of the error that is weighted by the texts given, the rest by no direction more than another."""
 
@@ -44,19 +41,18 @@ _LEAST_VARIANCE = 1e-6
 
 
 def centred(values: FloatArray, mean: FloatArray) -> FloatArray:
-    """Directions of features from their mean.
+    """Features from their mean, halved: of unit length before, they are at most of unit length now.
+
+    They are not brought to unit length: how far a place is from the mean says how much there is to be told about it.
+    Scaled to one length, places without anything in them drown the rest in noise.
 
     Args:
-        values: `[D, ...]` of unit length.
+        values: `[D, ...]`.
         mean: `[D]`.
-
-    Returns:
-        `[D, ...]` float32 of unit length; shorter within `LEAST_DISTANCE` of the mean, zero at the mean.
     """
-    flat = values.reshape(len(mean), -1) - mean[:, None]
-    length = np.sqrt(np.einsum("dn,dn->n", flat, flat))
-    flat /= np.maximum(length, np.float32(LEAST_DISTANCE))
-    return flat.reshape(values.shape)
+    offsets = values.reshape(len(mean), -1) - mean[:, None]
+    offsets *= np.float32(0.5)
+    return offsets.reshape(values.shape)
 
 
 def product(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -95,7 +91,7 @@ class Projection:
         return np.clip(channels, -1.0, 1.0, out=channels)
 
     def coordinates(self, directions: FloatArray) -> FloatArray:
-        """`[Q, 16]` float32 of directions `[Q, D]`: their product with the channels is the cosine with the feature.
+        """`[Q, 16]` float32 of directions `[Q, D]`: their product with the channels is that with the centred feature.
 
         Exact for directions in the span of the queries, the best linear guess for others.
         """
