@@ -99,7 +99,7 @@ class SelectionSettings(_Section):
     cascade: Literal["auto", "on", "off"] = Field(
         "auto", description="score regions first, then only the cells of the best; `auto`: on grids above 1024 cells"
     )
-    cascade_keep: int = Field(10, ge=1, description="regions that stay after the first look")
+    hybrid_grid_share: Unit = Field(0.5, description="share of the tokens that `hybrid` leaves to the grid")
     levels: bool = Field(True, description="spend a share of the tokens on coarse cells for context")
     context_share: Unit = Field(0.1, description="largest share of the tokens for coarse cells")
     novelty: Literal["mark", "skip", "off"] = Field(

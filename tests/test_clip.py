@@ -271,7 +271,12 @@ def test_old_names_of_text_towers_are_converted(copy_of_vit: Path, models: Model
     )
 
 
-def test_weights_of_another_picture_size_get_their_positions_resized(copy_of_vit: Path, models: ModelSettings) -> None:
+@pytest.mark.parametrize("precision", [torch.float32, torch.float16])
+def test_weights_of_another_picture_size_get_their_positions_resized(
+    precision: torch.dtype, copy_of_vit: Path, models: ModelSettings
+) -> None:
+    state = {name: value.to(precision) for name, value in load_file(copy_of_vit / WEIGHTS).items()}
+    save_file(state, copy_of_vit / WEIGHTS)
     path = copy_of_vit / CONFIG_NAME
     written = json.loads(path.read_text())
     written["model_cfg"]["vision_cfg"]["image_size"] = 96
@@ -432,6 +437,22 @@ def test_importing_the_package_loads_no_model_code() -> None:
 
     code = "import arr_stream.keyframes.embeddings, sys; assert not {'open_clip', 'timm'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("method", ["value", "neighbour"])
+@pytest.mark.parametrize("kind", ["vit16", "siglip", "token"])
+def test_half_precision_changes_little(
+    kind: str, method: Any, tmp_path: Path, models: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What CUDA does, on the CPU: every step takes tensors of mixed precision."""
+    embedder = ClipEmbedder(settings(save_model(tmp_path / kind, kind), method=method), models)
+    full = embedder.embed(picture()).values
+    half = torch.autocast("cpu", dtype=torch.bfloat16)
+    monkeypatch.setattr("arr_stream.keyframes.embeddings.clip._precision", lambda _: half)
+    values = embedder.embed(picture()).values
+    assert not np.array_equal(values, full)
+    assert (values * full).sum(axis=0).min() > 0.98
+    np.testing.assert_allclose(np.linalg.norm(values, axis=0), 1.0, atol=1e-5)
 
 
 @pytest.mark.cuda

@@ -249,7 +249,7 @@ def test_gaze_fades_and_moves_with_the_picture() -> None:
     assert int(peaks[-1].max(axis=0).argmax()) > int(peaks[0].max(axis=0).argmax())
 
 
-@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers"])
+@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers", "hybrid"])
 @pytest.mark.parametrize("cascade", ["on", "off"])
 def test_every_strategy_keeps_the_budget_and_gives_reasons(strategy: str, cascade: str) -> None:
     pipeline = _pipeline([parse_text("red")], selection__strategy=strategy, selection__cascade=cascade)

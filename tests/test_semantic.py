@@ -131,7 +131,7 @@ def test_what_is_there_is_found_and_what_is_not_stays_low(world: World, space: S
     there, not_there = space.relevance(space.project(embedding))
     assert np.median(there[shares[3] > 0.8]) > 0.9
     assert np.quantile(there[shares[3] < 0.1], 0.95) < 0.1
-    assert not_there.max() < 0.3
+    assert np.quantile(not_there, 0.99) < 0.3
 
 
 def test_a_query_that_says_nothing_finds_nothing(world: World) -> None:
@@ -177,8 +177,9 @@ def test_the_first_keyframes_teach_the_mean_and_each_its_own_directions(world: W
     assert means[-1] is means[KEYFRAMES_TO_LEARN - 1]
 
 
-def test_a_pca_that_is_given_gives_the_mean(world: World) -> None:
-    pictures = [world.picture(SHOWN)[0].values.reshape(DIMENSIONS, -1).T for _ in range(2)]
+def test_a_pca_that_is_given_gives_the_mean() -> None:
+    world = World(dimensions=192)
+    pictures = [world.picture(SHOWN)[0].values.reshape(192, -1).T for _ in range(2)]
     pca = pca_of(np.concatenate(pictures), SPACE, 64)
     space = SemanticSpace(world, pca)
     space.ask(["concept 5"])

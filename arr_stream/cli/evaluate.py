@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from arr_stream.cli import evaluate_text
+from arr_stream.cli import evaluate_atlas, evaluate_cascade, evaluate_text
 from arr_stream.cli.console import err, out
 from arr_stream.config import Settings
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from arr_stream.types import PatchSet
 
 app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
-app.command("text")(evaluate_text.text)
+app.command()(evaluate_text.text)
+app.command()(evaluate_cascade.cascade)
+app.command()(evaluate_atlas.atlas)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]

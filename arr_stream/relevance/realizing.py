@@ -90,7 +90,10 @@ def realize_relevance(
     if settings.strategy != "topk" and regions is not None:
         importance = region_importance(regions, relevance, saliency)
         if settings.strategy == "hybrid":
-            chosen = choose_hybrid(score, regions, importance, tokens, eligible, coarse_most=coarse_most)
+            share = settings.hybrid_grid_share
+            chosen = choose_hybrid(
+                score, regions, importance, tokens, eligible, grid_share=share, coarse_most=coarse_most
+            )
         else:
             chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
     else:

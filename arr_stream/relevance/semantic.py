@@ -52,7 +52,7 @@ ATTRIBUTES = (
 )
 """With the generic texts, a sample of what people ask for: the 16 channels make room for its directions first."""
 
-Z_HALF = 2.2
+Z_HALF = 2.5
 """Relevance is one half where a query stands so many standard deviations above the generic texts' scores."""
 
 Z_WIDTH = 0.4

@@ -298,6 +298,9 @@ def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
                 state[name] = state[name].reshape(ours.shape)
         if "logit_bias" not in state and model.logit_bias is not None:
             state["logit_bias"] = torch.zeros_like(model.logit_bias)
+        for name in ("visual.positional_embedding", "positional_embedding", "text.positional_embedding"):
+            if name in state:
+                state[name] = state[name].float()  # the CPU cannot resize in half precision
         resize_pos_embed(state, model)
         resize_text_pos_embed(state, model)
         wrong = _differences(model.state_dict(), state)

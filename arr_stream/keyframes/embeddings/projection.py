@@ -30,7 +30,7 @@ from arr_stream.types import FloatArray
 MAX_QUERY_ROWS = 8
 """Most rows for queries; of more queries, the span of their 8 principal directions is kept exactly."""
 
-TEXT_WEIGHT = 0.9
+TEXT_WEIGHT = 0.5
 """Share of the error that is weighted by the texts given, the rest by no direction more than another."""
 
 _RANK_TOLERANCE = 1e-5
