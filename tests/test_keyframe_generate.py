@@ -12,9 +12,9 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, KeyframeFailed
+from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, PartName
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
-from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, PartName
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
     KeyframeFailure,
@@ -146,10 +146,8 @@ def test_in_step_provider_answers_at_once_and_only_once() -> None:
 def test_in_step_provider_checks_what_any_generator_gives() -> None:
     provider = InStepKeyframes(fakes.Fake({"do": "nan", "to": ["embedding"]}, 1))
     provider.submit(fakes.request(4))
-    assert (
-        "embedding: values from nan"
-        in [one.message for one in provider.collect() if isinstance(one, KeyframeFailure)][0]
-    )
+    (failure,) = [one for one in provider.collect() if isinstance(one, KeyframeFailure)]
+    assert "embedding: values from nan" in failure.message
 
 
 def test_a_shared_embedder_looks_at_a_picture_once() -> None:

@@ -142,7 +142,8 @@ def _write(pca: Pca, output: Path, *, force: bool) -> None:
 
 
 def _report(gathered: StreamingPca, pca: Pca) -> None:
-    table = Table("directions", "variance kept", title=f"{pca.space}: {pca.count} features of {pca.dimensions} numbers")
+    out.print(f"{pca.space}: {pca.count} features of {pca.dimensions} numbers", markup=False)
+    table = Table("directions", "variance kept")
     for components in REPORTED_COMPONENTS:
         if components <= pca.dimensions:
             table.add_row(str(components), f"{gathered.variance_kept(components):.3f}")
