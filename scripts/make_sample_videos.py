@@ -118,7 +118,9 @@ def _chord(seconds: float) -> list[av.AudioFrame]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=(*SCENES, SHAPES), help="make this clip alone; may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=(*SCENES, SHAPES), help="make this clip alone; may be repeated"
+    )
     parser.add_argument(
         "--out", type=Path, default=ROOT / "sample_videos", help="folder to write to (default %(default)s)"
     )

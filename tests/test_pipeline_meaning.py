@@ -96,7 +96,7 @@ def test_what_is_not_there_scores_low_everywhere() -> None:
 
 def test_a_new_query_in_mid_stream_needs_no_new_look_at_the_picture() -> None:
     provider = PartByPart({"clusters": 0, "embedding": 0, "text": 0})
-    made, embedder, encoder = pipeline("lagoon", provider=provider)
+    made, embedder, encoder = pipeline("harbour", provider=provider)
     frames = moving_square(12)
     for frame in frames[:6]:
         patches = made.step(frame)

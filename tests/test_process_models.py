@@ -140,7 +140,7 @@ def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
 
 def test_in_real_time_the_model_answers_from_beside(run: Run, tmp_path: Path) -> None:
     records, long = tmp_path / "out.jsonl", tmp_path / "long.mp4"
-    write_video(long, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (320, 192), 75)])
+    write_video(long, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (640, 360), 75)])
     code, _, err = run(
         "process", long, "-q", "red circle", "--clip-model", "tiny", "--patches", records, "--realtime", *FAST
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from arr_stream.cli import evaluate_atlas, evaluate_cascade, evaluate_text
+from arr_stream.cli import evaluate_atlas, evaluate_cascade, evaluate_meaning, evaluate_text
 from arr_stream.cli.console import err, out
 from arr_stream.config import Settings
 
@@ -22,6 +22,7 @@ app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_
 app.command()(evaluate_text.text)
 app.command()(evaluate_cascade.cascade)
 app.command()(evaluate_atlas.atlas)
+app.command()(evaluate_meaning.meaning)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]

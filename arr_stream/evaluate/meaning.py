@@ -1,8 +1,13 @@
-"""Does a query that a model answered on a keyframe still find its thing on the frames after it?
+"""What becomes of a model's answer on its way through the texture.
 
-Generated clips with moving things and a panning camera, one keyframe, then frames that nobody looks at again. The
-cells chosen for "red circle" at a tenth of the grid are scored by how much of the red circle they show, as a share of
-what the best choice would.
+*Carried*: does a query that was answered on a keyframe still find its thing on the frames after it? Generated clips with
+moving things and a panning camera, one keyframe, then frames that nobody looks at again. The cells chosen for "red
+circle" at a tenth of the grid are scored by how much of the red circle they show, as a share of what the best choice
+would.
+
+*Projected*: do 16 channels choose the cells that all dimensions would? Large generated scenes, the cells chosen for a
+query from its 16 channels against those chosen from the whole features: for queries that are asked, and for texts that
+are not, of things in the scene and of things that are not in it.
 """
 
 from __future__ import annotations
@@ -11,19 +16,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.evaluate.localisation import HELD_OUT_SEED, mask_shares
-from arr_stream.evaluate.toy_scenes import Scene, moving_scene
-from arr_stream.keyframes.base import Embedder, TextEncoder
+from arr_stream.evaluate.toy_scenes import COLOURS, SHAPES, Scene, make_scene, moving_scene
+from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.keyframes.clusters.grid import GridClusterer
 from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import InStepKeyframes, OncePerPicture, StandardGenerator
 from arr_stream.keyframes.text.none import NoText
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
-from arr_stream.types import FloatArray, Frame, PatchSet
+from arr_stream.relevance.semantic import SemanticSpace
+from arr_stream.types import FloatArray, Frame, Grid, PatchSet
 
 BUDGET = "10%"
 QUERIES_A_CLIP = 2
@@ -152,3 +159,86 @@ def _coverage_share(patches: PatchSet, wanted: FloatArray) -> float:
     chosen = wanted[patches.rows, patches.columns].sum()
     best = np.sort(wanted, axis=None)[-len(patches) :].sum()
     return float(chosen / best)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedReport:
+    """Mean overlap of the cells chosen from 16 channels with those chosen from all dimensions.
+
+    Args:
+        scenes, chosen, cells: How many scenes, and how many cells were chosen of how many.
+        active: For queries that are asked, one at a time and eight at a time.
+        unasked: For texts that are not asked, of things in the scene.
+        absent: Of things that are not in it, where the order of cells is mostly chance.
+    """
+
+    scenes: int
+    chosen: int
+    cells: int
+    active: float
+    unasked: float
+    absent: float
+
+    def as_json(self) -> dict[str, Any]:
+        overlaps = {name: round(getattr(self, name), 4) for name in ("active", "unasked", "absent")}
+        return {"scenes": self.scenes, "chosen": self.chosen, "cells": self.cells, **overlaps}
+
+
+def evaluate_projected(
+    embedder: Embedder,
+    encoder: TextEncoder,
+    pca: Pca | None,
+    *,
+    scenes: int = 10,
+    size_wh: tuple[int, int] = (1024, 1024),
+    chosen: int = 273,
+    progress: Callable[[int], None] = lambda _: None,
+) -> ProjectedReport:
+    """Choose cells twice on each scene, for every thing in it and for as many that are not.
+
+    Args:
+        embedder, encoder, pca: The model.
+        scenes, size_wh: How many, of which size.
+        chosen: Cells to choose.
+        progress: Told how many scenes are done.
+    """
+    overlaps: dict[str, list[float]] = {"active": [], "unasked": [], "absent": []}
+    grid = Grid.for_size(size_wh)
+    every = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]
+    for index in range(scenes):
+        scene = make_scene(np.random.default_rng([HELD_OUT_SEED, 2, index]), size_wh, (8, 12))
+        features = embedder.embed(KeyframeInput(Frame(0, 0.0, scene.rgb), grid))
+        present = list(dict.fromkeys(thing.phrase() for thing in scene.things))
+        absent = [text for text in every if text not in present][:: max(1, len(every) // len(present))]
+        # All dimensions tell the same of any text, so this space is asked for everything at once.
+        texts = [*present, *absent]
+        whole = SemanticSpace(encoder, pca)
+        whole.ask(texts)
+        whole.learn(features)
+        truth = dict(zip(texts, whole.relevance_full(features), strict=True))
+        space = SemanticSpace(encoder, pca)
+        space.ask(present[:1])
+        space.learn(features)
+        for asked in [[text] for text in present] + [present[:8]]:
+            space.ask(asked)
+            channels = space.project(features)
+            for text, found in zip(asked, space.relevance(channels), strict=True):
+                overlaps["active"].append(_overlap(found, truth[text], grid, chosen))
+        space.ask(present[:1])
+        channels = space.project(features)
+        for kind, others in (("unasked", present[1:]), ("absent", absent)):
+            for text, found in zip(others, space.guessed(others, channels), strict=True):
+                overlaps[kind].append(_overlap(found, truth[text], grid, chosen))
+        progress(index + 1)
+    means = {kind: float(np.mean(values)) for kind, values in overlaps.items()}
+    return ProjectedReport(scenes, chosen, grid.cells, means["active"], means["unasked"], means["absent"])
+
+
+def _overlap(found: FloatArray, truth: FloatArray, grid: Grid, chosen: int) -> float:
+    best = [_best_cells(relevance, grid, chosen) for relevance in (found, truth)]
+    return len(best[0] & best[1]) / chosen
+
+
+def _best_cells(relevance: FloatArray, grid: Grid, chosen: int) -> set[int]:
+    cells = cv2.resize(relevance, (grid.columns, grid.rows), interpolation=cv2.INTER_AREA)
+    return set(np.argsort(-cells, axis=None, kind="stable")[:chosen].tolist())

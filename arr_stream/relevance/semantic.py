@@ -194,6 +194,15 @@ class SemanticSpace:
             raise ValueError(f"channels are [{CHANNELS}, ...], got {list(channels.shape)}")
         return self._calibrated(np.einsum("qc,c...->q...", self._coordinates, channels))
 
+    def guessed(self, texts: Sequence[str], channels: FloatArray) -> FloatArray:
+        """`[N, ...]` float32 in [0, 1]: relevance to texts that nobody asked, as well as 16 channels can tell.
+
+        Raises:
+            ValueError: Not 16 channels, or no keyframe yet.
+        """
+        coordinates = self._rows().coordinates(self._directions(self._encoded(texts)))
+        return self._calibrated(np.einsum("qc,c...->q...", coordinates, channels))
+
     def relevance_full(self, embedding: Embedding) -> FloatArray:
         """`[Q, h, w]` float32 in [0, 1] from all D numbers of a feature; `relevance` equals it for up to 8 queries.
 

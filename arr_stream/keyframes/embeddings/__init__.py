@@ -67,7 +67,7 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
     from arr_stream.keyframes.embeddings.pca import load_pca
 
     if settings.clip.pca != "auto":
-        return load_pca(Path(settings.clip.pca), encoder.space)
+        return load_pca(Path(settings.clip.pca), encoder.space, method=settings.clip.method)
     folder = weights.tiny_clip_folder() if settings.clip.model == "tiny" else Path(settings.clip.model)
     beside = folder / "pca.safetensors"
-    return load_pca(beside, encoder.space) if beside.is_file() else None
+    return load_pca(beside, encoder.space, method=settings.clip.method) if beside.is_file() else None

@@ -1,0 +1,67 @@
+"""Figures on scenes that training has not seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import open_clip
+import torch
+import torch.nn.functional as F
+from open_clip.tokenizer import SimpleTokenizer
+
+from arr_stream.evaluate.toy_scenes import caption, make_scene
+from tiny_clip.batches import token_shares
+from tiny_clip.model import look, to_pixels
+
+
+def auc(positive: np.ndarray[Any, Any], negative: np.ndarray[Any, Any]) -> float:
+    """Probability that a positive scores above a negative, ties half."""
+    order = np.sort(negative)
+    below = np.searchsorted(order, positive, "left") + np.searchsorted(order, positive, "right")
+    return float(below.mean() / 2 / len(order))
+
+
+@torch.no_grad()
+def held_out(model: open_clip.CLIP, tokenizer: SimpleTokenizer, scenes: int, seed: int) -> dict[str, float]:
+    """Figures on fresh scenes of 448x256, as 14x8 cells of 2x2 tokens.
+
+    A cell belongs to a thing that covers at least 0.3 of it. Queries are the distinct phrases true of a scene's things;
+    a query's own cells are those of all things that it is true of.
+    """
+    rng = np.random.default_rng([seed, 77])
+    model.eval()
+    found: dict[str, list[float]] = {}
+    matches = []
+    for _ in range(scenes):
+        scene = make_scene(rng, (448, 256), (2, 6))
+        with torch.autocast("cpu", torch.bfloat16):
+            seen = look(model, to_pixels(scene.rgb[None]))
+        grid = seen.dense.float().reshape(8, 2, 14, 2, -1).mean(dim=(1, 3)).reshape(112, -1)
+        shares = np.stack([token_shares(thing.mask, 8, 14) for thing in scene.things])
+        for name, colour, shape in (("both", True, True), ("shape", False, True), ("colour", True, False)):
+            said_of = [thing.phrase(colour=colour, shape=shape) for thing in scene.things]
+            queries = sorted(set(said_of))
+            text = F.normalize(model.encode_text(tokenizer(queries)).float(), dim=-1)
+            scores = (F.normalize(grid, dim=-1) @ text.T).numpy()
+            for q, query in enumerate(queries):
+                of_query = np.array([phrase == query for phrase in said_of])
+                mine = shares[of_query].sum(axis=0)
+                own = mine >= 0.3
+                others = (shares[~of_query] >= 0.3).any(axis=0) & ~own if (~of_query).any() else np.zeros(112, bool)
+                if not own.any():
+                    continue
+                score = scores[:, q]
+                found.setdefault(f"{name}: all other cells", []).append(auc(score[own], score[~own]))
+                if others.any():
+                    found.setdefault(f"{name}: cells of other things", []).append(auc(score[own], score[others]))
+                kept, best = np.argsort(-score)[:11], np.sort(mine)[::-1][:11].sum()
+                found.setdefault(f"{name}: coverage at 10%", []).append(float(mine[kept].sum() / best))
+        caption_ids = tokenizer([caption(scene, rng)])
+        matches.append((seen.pooled.float()[0], model.encode_text(caption_ids).float()[0]))
+    pooled, captions = (F.normalize(torch.stack(list(side)), dim=-1) for side in zip(*matches, strict=True))
+    rank = (pooled @ captions.T).argmax(dim=1) == torch.arange(len(pooled))
+    model.train()
+    figures = {name: float(np.mean(values)) for name, values in found.items()}
+    figures["right caption of all, whole picture"] = float(rank.float().mean())
+    return figures
