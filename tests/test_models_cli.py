@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,33 +12,18 @@ import torch
 from safetensors.torch import save_file
 
 from arr_stream.weights import CATALOGUE
+from tests.conftest import Run
 
 NAME = "ViT-B-16-SigLIP:webli"
 PLACE = "ViT-B-16-SigLIP--webli/open_clip_model.safetensors"
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `arr-stream models` in this process; exit code, standard output and standard error."""
-    from arr_stream.cli import main
-
+def models(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs `arr-stream models` in this process, with a folder of its own."""
     monkeypatch.setenv("ARR_STREAM_MODELS", str(tmp_path / "models"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["arr-stream", "models", *(str(argument) for argument in arguments)])
-        capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as exc:
-            code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
+    return lambda *arguments: run("models", *arguments)
 
 
 def put(models_folder: Path) -> Path:
@@ -50,9 +33,9 @@ def put(models_folder: Path) -> Path:
     return path
 
 
-def test_list_tells_what_is_on_disk(run: Run, tmp_path: Path) -> None:
+def test_list_tells_what_is_on_disk(models: Run, tmp_path: Path) -> None:
     path = put(tmp_path / "models")
-    code, out, _ = run("list", "--json")
+    code, out, _ = models("list", "--json")
     listed = json.loads(out)
     rows = {row["name"]: row for row in listed["models"]}
     assert code == 0 and listed["folder"] == str(tmp_path / "models")
@@ -62,41 +45,43 @@ def test_list_tells_what_is_on_disk(run: Run, tmp_path: Path) -> None:
     assert rows["vit_b"]["licence"] == "Apache-2.0" and len(rows["vit_b"]["sha256"]) == 64
 
 
-def test_list_is_a_table_that_names_all_in_full(run: Run) -> None:
-    code, out, _ = run("list")
+def test_list_is_a_table_that_names_all_in_full(models: Run) -> None:
+    code, out, _ = models("list")
     assert code == 0
     for name in CATALOGUE:
         assert name in out
 
 
-def test_path_of_the_folder_and_of_a_model(run: Run, tmp_path: Path) -> None:
-    assert run("path") == (0, f"{tmp_path / 'models'}\n", "")
-    assert run("path", "--folder", tmp_path / "other") == (0, f"{tmp_path / 'other'}\n", "")
+def test_path_of_the_folder_and_of_a_model(models: Run, tmp_path: Path) -> None:
+    assert models("path") == (0, f"{tmp_path / 'models'}\n", "")
+    assert models("path", "--folder", tmp_path / "other") == (0, f"{tmp_path / 'other'}\n", "")
     path = put(tmp_path / "models")
-    assert run("path", NAME) == (0, f"{path}\n", "")
+    assert models("path", NAME) == (0, f"{path}\n", "")
 
 
-def test_path_of_what_is_missing(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("path", "vit_h")
+def test_path_of_what_is_missing(models: Run, tmp_path: Path) -> None:
+    code, out, err = models("path", "vit_h")
     assert (code, out) == (60, "")
     assert err.count("\n") == 1 and "arr-stream models fetch vit_h" in err
 
 
-def test_misspelt_names_fetch_nothing(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("fetch", "vit_b", "vit_bb")
+def test_misspelt_names_fetch_nothing(models: Run, tmp_path: Path) -> None:
+    code, out, err = models("fetch", "vit_b", "vit_bb")
     assert (code, out) == (51, "")
     assert err.count("\n") == 1 and "'vit_b'" in err
     assert not (tmp_path / "models").exists()
 
 
-def test_fetch_offline_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_offline_is_one_line(models: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    code, out, err = run("fetch", "ViT-B-32:openai")
+    code, out, err = models("fetch", "ViT-B-32:openai")
     assert (code, out) == (63, "")
     assert "licence MIT" in err and "HF_HUB_OFFLINE" in err.splitlines()[-1]
 
 
-def test_fetch_names_the_licence_and_prints_the_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_names_the_licence_and_prints_the_file(
+    models: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
     save_file({"weight": torch.ones(5)}, tmp_path / "remote.safetensors")
     asked: list[tuple[str, str]] = []
@@ -113,36 +98,36 @@ def test_fetch_names_the_licence_and_prints_the_file(run: Run, tmp_path: Path, m
     monkeypatch.setattr(
         huggingface_hub, "get_hf_file_metadata", lambda *_, **__: SimpleNamespace(size=100, etag="0" * 40)
     )
-    code, out, err = run("fetch", NAME)
+    code, out, err = models("fetch", NAME)
     assert (code, out) == (0, f"{tmp_path / 'models' / PLACE}\n")
     assert "Apache-2.0" in err and "timm/ViT-B-16-SigLIP" in err
     assert [name for _, name in asked] == ["open_clip_model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-    code, _, err = run("fetch", NAME)
+    code, _, err = models("fetch", NAME)
     assert code == 0 and "there already" in err and len(asked) == 3
-    code, out, _ = run("verify", NAME)
+    code, out, _ = models("verify", NAME)
     assert code == 0 and f"{NAME}: ok" in out and "nobody vouched" in out
 
 
-def test_verify_names_each_and_fails_for_the_broken(run: Run, tmp_path: Path) -> None:
+def test_verify_names_each_and_fails_for_the_broken(models: Run, tmp_path: Path) -> None:
     path = put(tmp_path / "models")
-    code, out, _ = run("verify", NAME)
+    code, out, _ = models("verify", NAME)
     assert (code, out) == (0, f"{NAME}: readable: no hash to compare with; 1 sound tensors\n")
     path.write_bytes(path.read_bytes()[:-3])
     sam = tmp_path / "models" / "vit_b" / "sam_vit_b_01ec64.pth"
     sam.parent.mkdir()
     torch.save({"weight": torch.ones(5)}, sam)
-    code, out, _ = run("verify")
+    code, out, _ = models("verify")
     assert code == 62
     assert f"{NAME}: failed" in out and "vit_b: failed" in out
 
 
-def test_verify_what_is_missing(run: Run) -> None:
-    code, out, _ = run("verify", "vit_l")
+def test_verify_what_is_missing(models: Run) -> None:
+    code, out, _ = models("verify", "vit_l")
     assert code == 60 and "vit_l: missing" in out
 
 
-def test_help_lists_the_commands(run: Run) -> None:
-    code, out, _ = run("--help")
+def test_help_lists_the_commands(models: Run) -> None:
+    code, out, _ = models("--help")
     assert code == 0
     for command in ("list", "fetch", "verify", "path"):
         assert command in out

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluate.toy_scenes import moving_scene
 from arr_stream.evaluate.truth import SceneTruth, load_truth, save_truth
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,6 +152,15 @@ def test_committed_clips(name: str) -> None:
     if drawn is not None:
         assert np.abs(drawn.frames[0].astype(int) - decoded[0]).mean() < 4
         assert np.array_equal(drawn.truth.labels[0], truth.labels[0])
+
+
+def test_the_committed_shapes_are_the_ones_that_are_drawn() -> None:
+    video = SAMPLES / "shapes.mp4"
+    with av.open(str(video)) as container:
+        decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(decoded) == 120
+    drawn = next(moving_scene(np.random.default_rng(maker.SHAPES_SEED), (640, 360), 120))
+    assert np.abs(drawn.rgb.astype(int) - decoded[0]).mean() < 6
 
 
 def test_committed_clips_together_are_small_and_one_has_sound() -> None:
