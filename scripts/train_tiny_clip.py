@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,7 @@ import open_clip
 import torch
 import torch.multiprocessing
 from open_clip.tokenizer import SimpleTokenizer
+from rich.progress import Progress as Bar
 
 ROOT = Path(__file__).resolve().parent.parent
 for folder in (ROOT / "scripts", ROOT):
@@ -99,11 +101,23 @@ class Progress:
         return f"{self.minutes:5.1f} min, cpu {self.cpu_minutes:5.1f}, step {step}: {parts}"
 
 
+class Interruption:
+    """Ctrl-C as a flag: a process that stopped within a step would leave the others waiting for its gradients."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGINT, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
 def train(rank: int, args: argparse.Namespace) -> None:
     """One process of the training; the first one reports and saves."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     folder: Path = args.output
+    interruption = Interruption()
     together = Together(rank, args.processes, folder / ".meeting")
     tokenizer = SimpleTokenizer(bpe_path=str(folder / "bpe.txt.gz"), context_length=CONTEXT)
     texts = Texts(tokenizer)
@@ -113,14 +127,10 @@ def train(rank: int, args: argparse.Namespace) -> None:
     made = optimisers(model, helpers, args)
     parameters = [*model.parameters(), *helpers.parameters()]
     rng, shared = np.random.default_rng([args.seed, rank]), np.random.default_rng(args.seed)
-    if rank == 0:
-        print(
-            f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M weights, {tokenizer.vocab_size} words",
-            flush=True,
-        )
     progress = Progress()
     spent, step, saved = 0.0, 0, 0.0
-    try:
+    with Bar(disable=rank != 0) as bar:
+        task = bar.add_task("training", total=1.0)
         while spent < 1.0:
             set_rate(made, step, spent)
             size = SIZES_WH[int(shared.integers(len(SIZES_WH)))]
@@ -129,25 +139,25 @@ def train(rank: int, args: argparse.Namespace) -> None:
                 optimiser.zero_grad(set_to_none=True)
             found = losses(model, helpers, batch, texts, rng)
             found.total(args).backward()
-            spent = max(progress.minutes / args.minutes, (step + 1) / args.steps if args.steps else 0.0)
-            spent = together.average(parameters, spent)
+            step += 1
+            spent = step / args.steps if args.steps else progress.minutes / args.minutes
+            spent = together.average(parameters, math.inf if interruption.asked else spent)
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             for optimiser in made:
                 optimiser.step()
             with torch.no_grad():
                 model.logit_scale.clamp_(0, math.log(40))
-            step += 1
             progress.note(found)
+            bar.update(task, completed=min(1.0, spent))
             if rank == 0 and step % 50 == 0:
-                print(progress.line(step), flush=True)
+                bar.console.print(progress.line(step), highlight=False)
             if rank == 0 and progress.minutes - saved > args.save_every:
                 saved = progress.minutes
                 save(model, config, folder)
-                print(json.dumps(held_out(model, tokenizer, 20, args.seed)), flush=True)
-    except KeyboardInterrupt:
-        if rank == 0:
-            print("stopped early; keeping what there is", flush=True)
+                bar.console.print(json.dumps(held_out(model, tokenizer, 20, args.seed)), highlight=False)
     if rank == 0:
+        if math.isinf(spent):
+            print("stopped early; keeping what there is", flush=True)
         print(progress.line(step), flush=True)
         save(model, config, folder)
         for name, value in held_out(model, tokenizer, args.scenes, args.seed).items():
@@ -196,6 +206,8 @@ def main() -> None:
         if args.processes == 1:
             train(0, args)
         else:
+            # The processes that train hear Ctrl-C themselves; this one waits until they have saved.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             torch.multiprocessing.spawn(train, args=(args,), nprocs=args.processes)
     finally:
         meeting_place.unlink(missing_ok=True)

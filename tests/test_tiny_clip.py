@@ -24,6 +24,12 @@ from arr_stream.evaluate.toy_scenes import COLOURS, SHAPES, TEXTURES, caption, m
 from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
 
 FOLDER = weights.tiny_clip_folder()
+RETRIEVAL_BAR = 0.5
+"""Share of 40 pictures whose own caption comes first; chance is 0.025."""
+
+SHAPE_BAR = 0.75
+"""AUC of shape words against cells of other things; 0.5 is chance."""
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_tiny_clip.py"
 
 

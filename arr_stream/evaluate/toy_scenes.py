@@ -45,6 +45,9 @@ SMALL_BELOW_PX = 64
 LARGE_ABOVE_PX = 100
 """Diameters, in pixels, below and above which a thing is called small and large."""
 
+MOST_TILT = 0.35
+"""Radians (20 degrees) by which things stand aslant at most: squares are no diamonds, and arrows point right."""
+
 _SUPERSAMPLING = 3
 _FIXED_POINT_BITS = 4
 _PLACES = {
@@ -207,7 +210,7 @@ class _Sway:
     reach_xy: tuple[float, float]
     rate_xy: tuple[float, float]
     phase_xy: tuple[float, float]
-    turn_per_frame: float
+    tilt: float
     growth: float
 
     @classmethod
@@ -215,8 +218,8 @@ class _Sway:
         reach = rng.uniform(0.3, 1.0, 2) * reach_px
         rate = rng.uniform(0.02, 0.06, 2)
         phase = rng.uniform(0, 2 * math.pi, 2)
-        turn = rng.uniform(-0.03, 0.03)
-        return cls(_pair(reach), _pair(rate), _pair(phase), float(turn), float(rng.uniform(0, 0.12)))
+        tilt = rng.uniform(-MOST_TILT, MOST_TILT)
+        return cls(_pair(reach), _pair(rate), _pair(phase), float(tilt), float(rng.uniform(0, 0.12)))
 
     def offset(self, frame: int) -> tuple[float, float]:
         x, y = (
@@ -230,7 +233,7 @@ class _Sway:
         return replace(
             plan,
             centre_xy=(plan.centre_xy[0] + x - pan_xy[0], plan.centre_xy[1] + y - pan_xy[1]),
-            angle=plan.angle + self.turn_per_frame * frame,
+            angle=plan.angle + self.tilt * math.sin(self.rate_xy[1] * frame),
             radius_px=plan.radius_px * (1 + self.growth * math.sin(self.rate_xy[0] * frame)),
         )
 
@@ -287,7 +290,7 @@ def _plan(
         outline=_outline(rng, shape),
         centre_xy=centre_xy,
         radius_px=radius_px,
-        angle=float(rng.uniform(0, 2 * math.pi)),
+        angle=float(rng.uniform(-MOST_TILT, MOST_TILT)),
         period_px=float(rng.uniform(9, 16)),
         texture_angle=float(rng.uniform(0, math.pi)),
         slope_xy=_pair(rng.uniform(-0.12, 0.12, 2)),

@@ -81,7 +81,7 @@ class Lesson:
 def draw_batch(rng: np.random.Generator, size: tuple[int, int], lesson: Lesson, tokens: int) -> Batch:
     rows, columns = size[1] // PATCH_PX, size[0] // PATCH_PX
     count = max(2, tokens // (rows * columns))
-    most = max(1, round(rows * columns / 75))
+    most = max(2, round(rows * columns / 50))
     scenes = []
     for _ in range(count):
         diameters = (float(rng.uniform(30, 60)), float(rng.uniform(90, 160)))

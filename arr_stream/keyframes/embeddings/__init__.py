@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,4 +71,7 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
         return load_pca(Path(settings.clip.pca), encoder.space, method=settings.clip.method)
     folder = weights.tiny_clip_folder() if settings.clip.model == "tiny" else Path(settings.clip.model)
     beside = folder / "pca.safetensors"
-    return load_pca(beside, encoder.space, method=settings.clip.method) if beside.is_file() else None
+    if not beside.is_file():
+        return None
+    # Beside the weights it is theirs, whatever the folder was called when it was made.
+    return replace(load_pca(beside, method=settings.clip.method), space=encoder.space)
