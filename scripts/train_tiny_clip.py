@@ -44,6 +44,7 @@ for folder in (ROOT / "scripts", ROOT):
         sys.path.insert(0, str(folder))
 
 from tiny_clip.batches import SIZES_WH, Lesson, draw_batch  # noqa: E402
+from tiny_clip.directions import write_directions  # noqa: E402
 from tiny_clip.figures import held_out  # noqa: E402
 from tiny_clip.losses import Helpers, Losses, losses  # noqa: E402
 from tiny_clip.model import model_config, save, starting_model  # noqa: E402
@@ -211,6 +212,7 @@ def main() -> None:
             torch.multiprocessing.spawn(train, args=(args,), nprocs=args.processes)
     finally:
         meeting_place.unlink(missing_ok=True)
+    print(f"{'variance that 16 directions keep':42} {write_directions(args.output, args.seed):.3f}", flush=True)
 
 
 if __name__ == "__main__":

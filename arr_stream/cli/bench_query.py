@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from arr_stream.cli.console import err, out
+from arr_stream.cli.console import err, out, parse_size
 from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from arr_stream.bench.relevance import RelevanceReport
@@ -29,7 +28,7 @@ def bench_query(
     settings = Settings.load(None, overrides or ()).with_values(
         {"clip.model": clip_model, "keyframes.embeddings": "clip"}
     )
-    size_wh = _size(size)
+    size_wh = parse_size(size)
 
     from arr_stream.bench.relevance import bench_relevance
 
@@ -42,13 +41,6 @@ def bench_query(
         out.print_json(json.dumps(report.as_json()))
     else:
         _print(report)
-
-
-def _size(text: str) -> tuple[int, int]:
-    width, cross, height = text.lower().partition("x")
-    if not (cross and width.isdecimal() and height.isdecimal() and int(width) and int(height)):
-        raise InvalidSetting(f"--size {text!r}", remedy="write WIDTHxHEIGHT, such as 864x480")
-    return int(width), int(height)
 
 
 def _print(report: RelevanceReport) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from arr_stream.errors import ArrStreamError
+from arr_stream.errors import ArrStreamError, InvalidSetting
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -133,3 +133,15 @@ def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Rep
 def print_error(error: ArrStreamError) -> None:
     """One line on standard error."""
     err.print(f"arr-stream: {error}", soft_wrap=True, markup=False, style="red" if err.is_terminal else None)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and height from WIDTHxHEIGHT.
+
+    Raises:
+        InvalidSetting: Not two whole numbers above 0.
+    """
+    width, cross, height = text.lower().partition("x")
+    if not (cross and width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+        raise InvalidSetting(f"--size {text!r}", remedy="write WIDTHxHEIGHT, such as 864x480")
+    return int(width), int(height)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from arr_stream.cli import evaluate_atlas, evaluate_cascade, evaluate_meaning, evaluate_text
-from arr_stream.cli.console import err, out
+from arr_stream.cli.console import err, out, parse_size
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def flow(
 def localisation(
     model: Annotated[str, typer.Option("--model", help="As `clip.model`.")] = "tiny",
     scenes: Annotated[int, typer.Option("--scenes", min=1, help="Generated scenes to look at.")] = 200,
+    size: Annotated[str, typer.Option("--size", help="Of the scenes, WIDTHxHEIGHT.")] = "448x256",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Other scenes.")] = 0,
     method: Annotated[list[str] | None, typer.Option("--method", help="As `clip.method`; all that fit.")] = None,
     passes: Annotated[list[str] | None, typer.Option("--passes", help="As `clip.passes`; all.")] = None,
@@ -121,14 +122,15 @@ def localisation(
 ) -> None:
     """Ask generated scenes for their things in words: which dense method finds them?"""
     settings = Settings.load(preset, overrides or ()).with_values({"clip.model": model})
+    size_wh = parse_size(size)
 
     from arr_stream.evaluate.localisation import clip_variants, evaluate_localisation, held_out_scenes
     from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
 
     embedders = clip_variants(settings, method, passes)
     encoder = ClipTextEncoder(settings.clip, settings.models)
-    report = evaluate_localisation(held_out_scenes(scenes, seed), embedders, encoder, progress=_progress)
-    table = Table("method", "pass", title=f"{encoder.space}: {scenes} generated scenes", padding=(0, 0, 0, 1))
+    report = evaluate_localisation(held_out_scenes(scenes, seed, size_wh), embedders, encoder, progress=_progress)
+    table = Table("method", "pass", title=f"{encoder.space}: {scenes} generated scenes, {size}", padding=(0, 0, 0, 1))
     for kind in ("colour\n+shape", "shape\nalone"):
         for figure in ("AUC\ncells", "AUC\nthings", "share\nat 10%"):
             table.add_column(f"{kind}\n{figure}", justify="right")

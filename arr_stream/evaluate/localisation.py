@@ -108,9 +108,9 @@ class LocalisationReport:
         }
 
 
-def held_out_scenes(count: int, seed: int = 0) -> list[Scene]:
-    """Scenes of 448x256 with two to six things, none of which a training run has seen."""
-    return [make_scene(np.random.default_rng([HELD_OUT_SEED, seed, index])) for index in range(count)]
+def held_out_scenes(count: int, seed: int = 0, size_wh: tuple[int, int] = (448, 256)) -> list[Scene]:
+    """Scenes with two to six things, none of which a training run has seen."""
+    return [make_scene(np.random.default_rng([HELD_OUT_SEED, seed, index]), size_wh) for index in range(count)]
 
 
 def clip_variants(

@@ -1,7 +1,7 @@
 """What becomes of a model's answer on its way through the texture.
 
-*Carried*: does a query that was answered on a keyframe still find its thing on the frames after it? Generated clips with
-moving things and a panning camera, one keyframe, then frames that nobody looks at again. The cells chosen for "red
+*Carried*: does a query that was answered on a keyframe still find its thing on the frames after it? Generated clips
+with moving things and a panning camera, one keyframe, then frames that nobody looks at again. The cells chosen for "red
 circle" at a tenth of the grid are scored by how much of the red circle they show, as a share of what the best choice
 would.
 

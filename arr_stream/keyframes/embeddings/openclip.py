@@ -22,7 +22,7 @@ import difflib
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -127,7 +127,7 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
     _fill(model, weights.load_state_dict(plan.file), plan)
     model.eval().requires_grad_(False)
     visual: Any = model.visual
-    height, width = visual.image_size if isinstance(visual.image_size, tuple) else (visual.image_size,) * 2
+    height, width = visual.image_size if isinstance(visual.image_size, Sequence) else (visual.image_size,) * 2
     if towers == "text":
         model.visual = nn.Identity()
     return LoadedClip(
