@@ -93,7 +93,7 @@ def test_result_is_what_the_generator_made_in_another_process() -> None:
 def test_many_submits_one_in_flight_and_none_lost() -> None:
     taken: list[int] = []
     arrived: list[int] = []
-    with worker() as made:
+    with worker(do="sleep", seconds=0.01) as made:
         assert made.wait_ready(60.0)
         for index in range(400):
             if made.submit(fakes.request(index)):

@@ -95,7 +95,11 @@ def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
         return expected
     if isinstance(weights.origin, ShippedFile) or not here.is_dir():
         return None
-    others = [path for path in sorted(here.iterdir()) if path.suffix in _WEIGHTS_SUFFIXES and path.is_file()]
+    others = [
+        path
+        for path in sorted(here.iterdir())
+        if path.suffix in _WEIGHTS_SUFFIXES and path.name != "pca.safetensors" and path.is_file()
+    ]
     return others[0] if len(others) == 1 else None
 
 

@@ -36,6 +36,8 @@ from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
 Towers = Literal["both", "text", "vision"]
 
 CONFIG_NAME = "open_clip_config.json"
+PCA_NAME = "pca.safetensors"
+"""The mean and principal directions of the model's features may lie beside its weights."""
 PLAIN = ("{}",)
 CAPTIONS = ("{}.", "a photo of {}.", "a picture showing {}.", "a frame of a video with {}.")
 _WEIGHT_NAMES = (
@@ -228,7 +230,8 @@ def _weights_in(folder: Path) -> Path:
     for name in _WEIGHT_NAMES:
         if (folder / name).is_file():
             return folder / name
-    others = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    suffixes = (".safetensors", ".bin", ".pt", ".pth")
+    others = sorted(p for p in folder.iterdir() if p.suffix in suffixes and p.name != PCA_NAME)
     if len(others) == 1:
         return others[0]
     found = f"{len(others)} weights files" if others else "no weights file"
