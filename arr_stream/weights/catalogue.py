@@ -110,7 +110,14 @@ def _hub(
 
 
 _ENTRIES = (
-    KnownWeights("tiny", "clip", ShippedFile(SHIPPED_FOLDER / HUB_WEIGHTS), "Apache-2.0"),
+    KnownWeights(
+        "tiny",
+        "clip",
+        ShippedFile(SHIPPED_FOLDER / HUB_WEIGHTS),
+        "Apache-2.0",
+        7_026_772,
+        "5a4a613e289a82ed50ecc9db93f950a6aa96ac20c9891c1b81d9400ac225b459",
+    ),
     KnownWeights(
         "vit_b",
         "sam",
