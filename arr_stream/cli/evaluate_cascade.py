@@ -49,19 +49,9 @@ def cascade(
     if as_json:
         out.print_json(json.dumps(report.as_json()))
         return
-    heads = ("set", "tokens", "places", "scored", "at most", "times fewer", "coverage: all", "cascade", "lost", "kept")
-    table = Table(*heads)
+    table = Table("asked", "tokens", "scored", "fewer", "all", "cascade", "lost", padding=(0, 1, 0, 0))
+    table.title = f"Coverage by scoring all {report.rows[0].places} places, and by the cascade" if report.rows else None
     for row in report.rows:
-        table.add_row(
-            row.kind,
-            str(row.tokens),
-            str(row.places),
-            f"{row.scored:.0f}",
-            str(row.scored_most),
-            f"{row.saving:.1f}",
-            f"{row.coverage_all:.3f}",
-            f"{row.coverage_cascade:.3f}",
-            f"{row.lost:.1%}",
-            f"{row.score_kept:.1%}",
-        )
+        figures = (f"{row.coverage_all:.3f}", f"{row.coverage_cascade:.3f}", f"{row.lost:.1%}")
+        table.add_row(row.kind, str(row.tokens), str(row.scored_most), f"{row.saving:.1f}x", *figures)
     out.print(table)

@@ -8,6 +8,7 @@ the rest.
 from __future__ import annotations
 
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,8 +98,11 @@ def _read_torch(path: Path, head: bytes) -> object:
     if zipped:
         _check_archive(path)
     try:
-        # Only the zip format can be mapped; the older one is read whole.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        with warnings.catch_warnings():
+            # torch thinks aloud about odd pickles; what comes of them is said in one line below, or is nothing to say.
+            warnings.simplefilter("ignore", UserWarning)
+            # Only the zip format can be mapped; the older one is read whole.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as exc:
         wanted = re.search(r"GLOBAL (\S+)", str(exc))
         if wanted is None:
