@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arr_stream.config import Settings
 from arr_stream.consumers import read_records
 from arr_stream.evaluate.toy_scenes import moving_scene
 from arr_stream.weights import tiny_clip_folder
@@ -136,6 +137,25 @@ def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
     assert len(frames) == 12
     assert all(frame.parts["embedding"] is None and frame.parts["clusters"] is not None for frame in frames)
     assert all(len(frame.cells) == 20 for frame in frames)
+
+
+@pytest.mark.parametrize("option", ["clip.method=self", "clip.passes=coarse", "clip.passes=windows"])
+def test_other_methods_and_passes_find_it_too(run: Run, clip: Path, tmp_path: Path, option: str) -> None:
+    records = tmp_path / "out.jsonl"
+    asked = ("-q", "red circle", "--clip-model", "tiny", "--patches", records, "--max-frames", 1)
+    code, _, err = run("process", clip, *asked, "--set", option, *FAST)
+    assert code == 0, err
+    assert read_records(records)[1][0].query_scores[0] > 0.5
+
+
+def test_the_directions_beside_the_weights_are_for_their_own_method() -> None:
+    from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
+
+    settings = Settings().with_values({"keyframes.embeddings": "clip"})
+    encoder = make_text_encoder(settings)
+    pca = find_pca(settings, encoder)
+    assert pca is not None and pca.variance_kept(16) > 0.8
+    assert find_pca(settings.with_values({"clip.method": "self"}), encoder) is None
 
 
 def test_in_real_time_the_model_answers_from_beside(run: Run, tmp_path: Path) -> None:

@@ -73,5 +73,8 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
     beside = folder / "pca.safetensors"
     if not beside.is_file():
         return None
+    pca = load_pca(beside)
+    if pca.method not in ("", settings.clip.method):
+        return None
     # Beside the weights it is theirs, whatever the folder was called when it was made.
-    return replace(load_pca(beside, method=settings.clip.method), space=encoder.space)
+    return replace(pca, space=encoder.space)
