@@ -96,7 +96,7 @@ def _backends() -> list[Finding]:
             for name in ("slic-fast", "slic-skimage", "grid", "merge", "features", "sam")
         },
         **{f"embeddings {name}": _part_check("embedding", name) for name in ("appearance", "clip")},
-        **{f"text {name}": _part_check("text", name) for name in ("rapidocr", "easyocr")},
+        **{f"text {name}": _part_check("text", name) for name in ("auto", "rapidocr", "easyocr")},
         "video h264": _try_encoder,
     }
     return [_checked(name, check) for name, check in checks.items()]
