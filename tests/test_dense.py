@@ -12,7 +12,7 @@ import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from open_clip.model import _build_vision_tower
 
@@ -278,6 +278,7 @@ GRIDS = st.builds(
 
 
 @given(GRIDS, st.sampled_from([8, 14, 16, 32, 64]), st.integers(1, 5000))
+@example(Grid((96, 96), 3, 3), 64, 3)
 def test_places_stay_within_two_a_cell_and_the_limit(grid: Grid, stride: int, most: int) -> None:
     rows, columns = places_hw(grid, stride, most=most)
     assert 1 <= rows <= 2 * grid.rows and 1 <= columns <= 2 * grid.columns

@@ -50,13 +50,13 @@ def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[i
     """How many places a model of that stride has on a frame, at most two a cell and at most `most` in all."""
     by_scale = CELL_PX / stride_px
     a_cell = min(SAMPLES_A_CELL, math.floor(by_scale) if by_scale >= 1 else by_scale)
-    rows, columns = grid.rows * a_cell, grid.columns * a_cell
+    rows, columns = max(1, round(grid.rows * a_cell)), max(1, round(grid.columns * a_cell))
     if most is not None and rows * columns > most:
         shrink = math.sqrt(most / (rows * columns))
         # Rounded down, so that the limit holds; a strip so long that it still would not fit is cut to it.
         rows, columns = max(1, math.floor(rows * shrink)), max(1, math.floor(columns * shrink))
         return min(rows, most), min(columns, most // min(rows, most))
-    return max(1, round(rows)), max(1, round(columns))
+    return rows, columns
 
 
 def frame_features(
