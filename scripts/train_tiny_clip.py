@@ -46,7 +46,7 @@ for folder in (ROOT / "scripts", ROOT):
 from tiny_clip.batches import SIZES_WH, Lesson, draw_batch  # noqa: E402
 from tiny_clip.directions import write_directions  # noqa: E402
 from tiny_clip.figures import held_out  # noqa: E402
-from tiny_clip.losses import Helpers, Losses, losses  # noqa: E402
+from tiny_clip.losses import SideHeads, Losses, losses  # noqa: E402
 from tiny_clip.model import model_config, save, starting_model  # noqa: E402
 from tiny_clip.together import Together  # noqa: E402
 from tiny_clip.words import CONTEXT, Texts, write_vocabulary  # noqa: E402
@@ -54,11 +54,11 @@ from tiny_clip.words import CONTEXT, Texts, write_vocabulary  # noqa: E402
 TOKENS_A_STEP = 4700
 
 
-def optimisers(model: open_clip.CLIP, helpers: Helpers, args: argparse.Namespace) -> list[torch.optim.Optimizer]:
+def optimisers(model: open_clip.CLIP, side_heads: SideHeads, args: argparse.Namespace) -> list[torch.optim.Optimizer]:
     """Muon for the blocks' matrices where asked for (Jordan et al., 2024), AdamW for the rest."""
     in_blocks = {id(p) for p in model.visual.transformer.parameters() if args.muon and p.ndim == 2}
     matrices = [p for p in model.parameters() if id(p) in in_blocks]
-    rest = [p for p in [*model.parameters(), *helpers.parameters()] if id(p) not in in_blocks]
+    rest = [p for p in [*model.parameters(), *side_heads.parameters()] if id(p) not in in_blocks]
     made: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(
             [
@@ -93,7 +93,7 @@ class Progress:
         return (time.process_time() - self._cpu_start) / 60
 
     def note(self, found: Losses) -> None:
-        for name in ("sigmoid", "choice", "picture", "helpers"):
+        for name in ("sigmoid", "choice", "picture", "side_heads"):
             value = float(getattr(found, name).detach())
             self._mean[name] = 0.95 * self._mean.get(name, value) + 0.05 * value
 
@@ -124,9 +124,9 @@ def train(rank: int, args: argparse.Namespace) -> None:
     texts = Texts(tokenizer)
     config = model_config(tokenizer.vocab_size, args)
     model = starting_model(config, args)
-    helpers = Helpers(args.width, config["embed_dim"], [0, 1, 2], [args.layers - 3, args.layers - 2])
-    made = optimisers(model, helpers, args)
-    parameters = [*model.parameters(), *helpers.parameters()]
+    side_heads = SideHeads(args.width, config["embed_dim"], [0, 1, 2], [args.layers - 3, args.layers - 2])
+    made = optimisers(model, side_heads, args)
+    parameters = [*model.parameters(), *side_heads.parameters()]
     rng, shared = np.random.default_rng([args.seed, rank]), np.random.default_rng(args.seed)
     progress = Progress()
     spent, step, saved = 0.0, 0, 0.0
@@ -138,7 +138,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
             batch = draw_batch(rng, size, Lesson.at(spent), args.tokens // args.processes)
             for optimiser in made:
                 optimiser.zero_grad(set_to_none=True)
-            found = losses(model, helpers, batch, texts, rng)
+            found = losses(model, side_heads, batch, texts, rng)
             found.total(args).backward()
             step += 1
             spent = step / args.steps if args.steps else progress.minutes / args.minutes
@@ -191,7 +191,7 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--muon-lr", type=float, default=4e-3)
     parser.add_argument("--muon", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--helpers", type=float, default=0.5)
+    parser.add_argument("--side_heads", type=float, default=0.5)
     parser.add_argument("--save-every", type=float, default=4.0, help="minutes between checkpoints")
     parser.add_argument("--scenes", type=int, default=60, help="held-out scenes")
     return parser.parse_args(None if argv is None else list(argv))

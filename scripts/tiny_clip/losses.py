@@ -18,7 +18,7 @@ from tiny_clip.phrases import draw_phrases
 from tiny_clip.words import Texts
 
 
-class Helpers(torch.nn.Module):
+class SideHeads(torch.nn.Module):
     """Heads beside the model, not part of what is saved, that ask for more than words do.
 
     The lower blocks draw, for each token, where in it and right around it anything stands out from the background. The
@@ -72,13 +72,15 @@ class Losses:
     sigmoid: torch.Tensor
     choice: torch.Tensor
     picture: torch.Tensor
-    helpers: torch.Tensor
+    side_heads: torch.Tensor
 
     def total(self, args: argparse.Namespace) -> torch.Tensor:
-        return self.sigmoid + self.choice + 0.15 * self.picture + args.helpers * self.helpers
+        return self.sigmoid + self.choice + 0.15 * self.picture + args.side_heads * self.side_heads
 
 
-def losses(model: open_clip.CLIP, helpers: Helpers, batch: Batch, texts: Texts, rng: np.random.Generator) -> Losses:
+def losses(
+    model: open_clip.CLIP, side_heads: SideHeads, batch: Batch, texts: Texts, rng: np.random.Generator
+) -> Losses:
     phrases = draw_phrases(batch.things, rng, 64)
     bare = [*SHAPES, *COLOURS, *TEXTURES]
     lists = [*phrases.texts, *bare, *batch.captions]
@@ -115,5 +117,5 @@ def losses(model: open_clip.CLIP, helpers: Helpers, batch: Batch, texts: Texts, 
     same = torch.arange(len(match))
     picture = (F.cross_entropy(match, same) + F.cross_entropy(match.T, same)) / 2
     with torch.autocast("cpu", torch.bfloat16):
-        helped = helpers.loss(seen, truth)
-    return Losses(sigmoid, choice, picture, helped)
+        aside = side_heads.loss(seen, truth)
+    return Losses(sigmoid, choice, picture, aside)
