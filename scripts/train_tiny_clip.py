@@ -46,7 +46,7 @@ for folder in (ROOT / "scripts", ROOT):
 from tiny_clip.batches import SIZES_WH, Lesson, draw_batch  # noqa: E402
 from tiny_clip.directions import write_directions  # noqa: E402
 from tiny_clip.figures import held_out  # noqa: E402
-from tiny_clip.losses import SideHeads, Losses, losses  # noqa: E402
+from tiny_clip.losses import Losses, SideHeads, losses  # noqa: E402
 from tiny_clip.model import model_config, save, starting_model  # noqa: E402
 from tiny_clip.together import Together  # noqa: E402
 from tiny_clip.words import CONTEXT, Texts, write_vocabulary  # noqa: E402
