@@ -73,12 +73,10 @@ class _Meanings:
     """How well the places of one embedding fit the phrases that are asked, each `[h, w]` in [0, 1].
 
     Args:
-        index: Frame of the embedding.
         version: Of the semantic space that they were scored in.
         maps: By phrase.
     """
 
-    index: int
     version: int
     maps: Mapping[str, FloatArray]
 
@@ -354,7 +352,7 @@ class Pipeline:
         if cache.embedding_channels is None or known is None or known.version != space.version:
             cache.embedding_channels = _to_half_cells(space.project(made), state.grid)
             scores = space.relevance(cache.embedding_channels)
-            state.meanings = _Meanings(embedding.index, space.version, dict(zip(self.phrases, scores, strict=True)))
+            state.meanings = _Meanings(space.version, dict(zip(self.phrases, scores, strict=True)))
 
     def _scene(self, state: _State, pictures: Pictures, flow: Flow | None, motion: FloatArray) -> Scene:
         return Scene(

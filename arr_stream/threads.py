@@ -17,8 +17,15 @@ def one_torch_thread() -> Iterator[None]:
     and beside a video encoder and OpenCV's own threads that has cost ten times what the operations take. (OpenCV's
     threads spin as well, but they do save latency: a fifth of a frame at 854x480 on two cores.)
     """
+    with torch_threads(1):
+        yield
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Run torch on so many threads (None: as it is set), and restore the setting afterwards."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count or before)
     try:
         yield
     finally:

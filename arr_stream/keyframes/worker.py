@@ -235,21 +235,12 @@ class KeyframeWorkers:
 
     Args:
         settings: What the workers are given.
-        groups: The parts of each worker; None to give every heavy part a process of its own.
-        timeout_seconds: A worker that takes longer over one request is stopped and reported.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        groups: Sequence[Sequence[PartName]] | None = None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> None:
-        timeout = settings.keyframes.timeout_seconds if timeout_seconds is None else timeout_seconds
+    def __init__(self, settings: Settings) -> None:
         self.workers = tuple(
-            KeyframeWorker(settings, parts=parts, timeout_seconds=timeout)
-            for parts in (groups or worker_groups(settings))
+            KeyframeWorker(settings, parts=parts, timeout_seconds=settings.keyframes.timeout_seconds)
+            for parts in worker_groups(settings)
         )
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:

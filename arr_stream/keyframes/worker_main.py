@@ -126,8 +126,6 @@ def _be_modest(threads: int, nice: int) -> None:
     import cv2
 
     cv2.setNumThreads(threads)
-    # Read by torch when a part imports it.
-    os.environ["OMP_NUM_THREADS"] = str(threads)
     if hasattr(os, "nice"):
         os.nice(nice)
 

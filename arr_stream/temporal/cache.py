@@ -30,13 +30,11 @@ class InUse(Generic[Value]):
     Args:
         value: What generation found on frame `index`.
         index: That frame.
-        backend: Name of what made it.
         flow: From the present frame back to that frame, at an eighth of the texture's size.
     """
 
     value: Value
     index: int
-    backend: str
     flow: Flow
 
 
@@ -125,7 +123,7 @@ class TemporalCache:
         held = self._parts.get(part)
         if held is None or not isinstance(held.value, kind):
             return None
-        return InUse(held.value, held.index, held.backend, self._flows[held.index])
+        return InUse(held.value, held.index, self._flows[held.index])
 
     @property
     def origins(self) -> dict[str, tuple[int, str]]:

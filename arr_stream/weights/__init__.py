@@ -7,7 +7,7 @@ pick_device(settings.models.device)          where they go
 
 from __future__ import annotations
 
-from arr_stream.weights.catalogue import CATALOGUE, KnownWeights, known, tiny_clip_folder
+from arr_stream.weights.catalogue import CATALOGUE, PCA_NAME, KnownWeights, known, tiny_clip_folder
 from arr_stream.weights.checking import check_sha256, sha256_of, verify
 from arr_stream.weights.device import pick_device
 from arr_stream.weights.fetching import fetch
@@ -16,6 +16,7 @@ from arr_stream.weights.places import find, folder, noted, on_disk
 
 __all__ = [
     "CATALOGUE",
+    "PCA_NAME",
     "KnownWeights",
     "check_sha256",
     "fetch",

@@ -15,6 +15,9 @@ from arr_stream.errors import BackendUnavailable, InvalidSetting
 
 HUB = "https://huggingface.co/"
 HUB_WEIGHTS = "open_clip_model.safetensors"
+PCA_NAME = "pca.safetensors"
+"""The mean and principal directions of a model's features may lie beside its weights; they are no weights."""
+
 SHIPPED_FOLDER = Path(__file__).with_name("tiny_clip")
 
 

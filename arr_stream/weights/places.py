@@ -21,6 +21,7 @@ from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.weights.catalogue import (
     CATALOGUE,
     HUB,
+    PCA_NAME,
     HubFile,
     KnownWeights,
     ShippedFile,
@@ -98,7 +99,7 @@ def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
     others = [
         path
         for path in sorted(here.iterdir())
-        if path.suffix in _WEIGHTS_SUFFIXES and path.name != "pca.safetensors" and path.is_file()
+        if path.suffix in _WEIGHTS_SUFFIXES and path.name != PCA_NAME and path.is_file()
     ]
     return others[0] if len(others) == 1 else None
 

@@ -13,6 +13,7 @@ from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 from arr_stream.keyframes.embeddings.pca import StreamingPca
 from arr_stream.types import Frame, Grid
+from arr_stream.weights import PCA_NAME
 
 SCENES = 200
 COMPONENTS = 32
@@ -31,5 +32,5 @@ def write_directions(folder: Path, seed: int) -> float:
         gathered.add(values.reshape(len(values), -1).T)
     assert gathered is not None
     pca = replace(gathered.result("tiny", COMPONENTS), method=settings.method)
-    pca.save(folder / "pca.safetensors")
+    pca.save(folder / PCA_NAME)
     return pca.variance_kept(16)

@@ -70,7 +70,7 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
     if settings.clip.pca != "auto":
         return load_pca(Path(settings.clip.pca), encoder.space, method=settings.clip.method)
     folder = weights.tiny_clip_folder() if settings.clip.model == "tiny" else Path(settings.clip.model)
-    beside = folder / "pca.safetensors"
+    beside = folder / weights.PCA_NAME
     if not beside.is_file():
         return None
     pca = load_pca(beside)

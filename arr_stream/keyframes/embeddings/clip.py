@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +18,7 @@ from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings.dense import make_tower
 from arr_stream.keyframes.embeddings.openclip import load_clip
 from arr_stream.keyframes.embeddings.passes import Normalisation, frame_features
+from arr_stream.threads import torch_threads
 from arr_stream.types import Embedding, FloatArray
 
 CACHED_TEXTS = 256
@@ -66,7 +66,7 @@ class ClipEmbedder:
         """
         settings = self._settings
         try:
-            with torch.inference_mode(), _threads(self._threads), _precision(self._normal.device):
+            with torch.inference_mode(), torch_threads(self._threads), _precision(self._normal.device):
                 features = frame_features(
                     self._tower,
                     picture.frame.rgb,
@@ -173,18 +173,6 @@ def encode_text(model: Any, tokens: Tensor) -> Tensor:
     if projection is None:
         return cast(Tensor, ends)
     return cast(Tensor, projection(ends) if isinstance(projection, nn.Module) else ends @ projection)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Run torch on so many threads, and restore its number afterwards."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _precision(device: torch.device) -> torch.autocast:

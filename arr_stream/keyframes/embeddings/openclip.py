@@ -30,14 +30,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from arr_stream import weights
 from arr_stream.config import ClipSettings, ModelSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
 
 Towers = Literal["both", "text", "vision"]
 
 CONFIG_NAME = "open_clip_config.json"
-PCA_NAME = "pca.safetensors"
-"""The mean and principal directions of the model's features may lie beside its weights."""
 PLAIN = ("{}",)
 CAPTIONS = ("{}.", "a photo of {}.", "a picture showing {}.", "a frame of a video with {}.")
 _WEIGHT_NAMES = (
@@ -122,8 +121,6 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
             f"clip.model={settings.model} needs open_clip, which is not installed",
             remedy="pip install 'arr-stream[clip]'",
         ) from exc
-    from arr_stream import weights
-
     plan = _plan(settings.model, models)
     model = _built(open_clip, plan)
     _fill(model, weights.load_state_dict(plan.file), plan)
@@ -147,8 +144,6 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
 
 
 def _plan(model: str, models: ModelSettings) -> _Plan:
-    from arr_stream import weights
-
     if model == "tiny":
         file = weights.find("tiny", models)
         return _plan_folder(file.parent, file, "tiny", PLAIN)
@@ -171,8 +166,6 @@ def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
     """An architecture of open_clip's with weights of a known tag or from a file."""
     import open_clip
     from open_clip.pretrained import get_pretrained_cfg, is_pretrained_cfg, list_pretrained_tags_by_model
-
-    from arr_stream import weights
 
     config = open_clip.get_model_config(name) if ":" not in name else None
     if config is None:
@@ -231,7 +224,7 @@ def _weights_in(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     suffixes = (".safetensors", ".bin", ".pt", ".pth")
-    others = sorted(p for p in folder.iterdir() if p.suffix in suffixes and p.name != PCA_NAME)
+    others = sorted(p for p in folder.iterdir() if p.suffix in suffixes and p.name != weights.PCA_NAME)
     if len(others) == 1:
         return others[0]
     found = f"{len(others)} weights files" if others else "no weights file"

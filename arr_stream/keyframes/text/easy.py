@@ -6,7 +6,6 @@ module path. Its networks and its geometry are used here without it, with weight
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
 from arr_stream.keyframes.text.lines import detect_wh, straightened
 from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.threads import torch_threads
 from arr_stream.types import ByteArray, TextRegion
 
 DETECT_SIDE_PX = 960
@@ -74,7 +74,7 @@ class EasyOcrFinder:
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
         rgb = picture.frame.rgb
-        with _torch_threads(self._threads), torch.inference_mode():
+        with torch_threads(self._threads), torch.inference_mode():
             found = tuple(self._detect(rgb))
             mask = text_mask(found, picture.quarter_hw)
             return TextFinding(mask, tuple(self._read(rgb, region) for region in found) if read else found)
@@ -192,13 +192,3 @@ def _with_weights(network: torch.nn.Module, path: Path, device: torch.device) ->
     except RuntimeError as exc:
         raise WeightsInvalid(f"{path}: not the weights of easyocr's {type(network).__name__}", remedy=_REMEDY) from exc
     return network.to(device).eval()
-
-
-@contextlib.contextmanager
-def _torch_threads(threads: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
