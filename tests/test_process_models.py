@@ -82,6 +82,12 @@ def _of_another_model(folder: Path) -> None:
     (folder / "open_clip_config.json").write_text(json.dumps(config))
 
 
+def _impossible(folder: Path) -> None:
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["vision_cfg"]["patch_size"] = 0
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+
+
 def _not_a_number(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -98,7 +104,7 @@ def _missing(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "expected"),
-    [(_truncated, 62), (_of_another_model, 62), (_not_a_number, 62), (_missing, 60)],
+    [(_truncated, 62), (_of_another_model, 62), (_not_a_number, 62), (_missing, 60), (_impossible, 51)],
 )
 def test_spoilt_weights_end_with_one_line(
     run: Run, clip: Path, model: Path, tmp_path: Path, spoil: object, expected: int

@@ -272,9 +272,11 @@ def _built(open_clip: Any, plan: _Plan) -> Any:
             vision["timm_model_pretrained"] = False
         kind = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
         return kind(**config)
-    except (TypeError, KeyError, ValueError, RuntimeError, AttributeError, AssertionError) as exc:
+    except InvalidSetting:
+        raise
+    except Exception as exc:  # Built from numbers that nobody vouches for, it may fail in any way.
         raise InvalidSetting(
-            f"clip.model={plan.space}: open_clip cannot build it: {type(exc).__name__}: {exc}",
+            f"{plan.file}: open_clip cannot build it: {type(exc).__name__}: {exc}",
             remedy="check model_cfg, or update open_clip_torch",
         ) from exc
 
