@@ -107,6 +107,41 @@ class SelectionSettings(_Section):
     )
 
 
+class VlmSettings(_Section):
+    model: str = Field(
+        "", description="Qwen3-VL: a hub name or a folder with a checkpoint; with a server, its name there"
+    )
+    endpoint: str = Field("", description="address of an OpenAI-compatible server instead of a model of our own")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="numbers of the model; `auto`: as saved, float32 on a CPU"
+    )
+    quantize: Literal["none", "int8", "int4"] = Field("none", description="load smaller, by bitsandbytes")
+    mode: Literal["sparse", "prune", "halo", "weight"] = Field(
+        "sparse", description="encode the chosen cells, all but keep the chosen, a ring more, or weigh all by relevance"
+    )
+    halo: int = Field(1, ge=1, le=8, description="cells around the chosen ones that `halo` encodes with them")
+    media: Literal["video", "image"] = Field(
+        "video", description="frames in pairs with timestamps, or each as a picture"
+    )
+    fps: float = Field(2.0, gt=0, le=240, description="frames a second that are given to the model")
+    context_tokens: int = Field(8192, ge=64, description="most tokens in the memory, question and answer included")
+    answer_tokens: int = Field(128, ge=1, description="most tokens of an answer")
+    temperature: float = Field(0.0, ge=0.0, le=5.0, description="0 takes the likeliest token")
+    refresh: Literal["budget", "cut", "keyframe"] = Field(
+        "cut", description="when the memory is rebuilt: when it is full, also at a cut, also at every keyframe"
+    )
+    keep_share: Unit = Field(0.5, description="share of the context that a rebuilt memory fills at most")
+    half_life_seconds: float = Field(30.0, gt=0, description="age at which a kept cell counts half")
+    keep_dialogue: bool = Field(False, description="leave questions and answers in the memory")
+    attention_layer: int = Field(-1, ge=-1, description="layer whose attention is fed back; -1: two thirds up")
+    feedback: Unit = Field(0.5, description="how far the model's attention raises relevance; 0 switches it off")
+    instruction: str = Field("", description="what the model is told before anything else (system prompt)")
+    timeout_seconds: float = Field(60.0, gt=0, description="longest wait for a server")
+    retries: int = Field(2, ge=0, le=10, description="further attempts when a server fails")
+    key_variable: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
+
+
 class VideoSettings(_Section):
     crf: int = Field(23, ge=0, le=51, description="H.264 quality, lower is better and larger")
     preset: str = Field("veryfast", description="x264 speed preset")
@@ -125,6 +160,7 @@ class Settings(_Section):
     models: ModelSettings = ModelSettings()
     relevance: RelevanceSettings = RelevanceSettings()
     selection: SelectionSettings = SelectionSettings()
+    vlm: VlmSettings = VlmSettings()
     video: VideoSettings = VideoSettings()
 
     @classmethod

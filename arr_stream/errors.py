@@ -24,6 +24,7 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- ExampleUnreadable           32
     |   +-- GazeUnreadable              33
     +-- BudgetError                     40
+    +-- NothingChosen                   41   no cell was chosen, and a model needs at least one
     +-- SettingsError
     |   +-- UnknownSetting              50
     |   +-- InvalidSetting              51
@@ -32,6 +33,10 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     +-- KeyframeFailed                  61   generation raised, in step
     +-- WeightsInvalid                  62   damaged, of another model, with a wrong hash, or with code in them
     +-- FetchFailed                     63   weights could not be downloaded
+    +-- ModelUnsupported                64   not a model, of another architecture, or for another transformers
+    +-- ModelTooLarge                   65   needs more memory than there is
+    +-- ContextExceeded                 66   more cells or a longer question than the model's context holds
+    +-- ServerFailed                    67   a model's server is down, slow, or answers nonsense
     +-- ConsumerFailed                  70
     +-- EvaluationDataError             80
 
@@ -153,6 +158,10 @@ class BudgetError(ArrStreamError):
     exit_code = 40
 
 
+class NothingChosen(ArrStreamError):
+    exit_code = 41
+
+
 class SettingsError(ArrStreamError):
     """A preset or a setting is wrong."""
 
@@ -183,6 +192,22 @@ class WeightsInvalid(ArrStreamError):
 
 class FetchFailed(ArrStreamError):
     exit_code = 63
+
+
+class ModelUnsupported(ArrStreamError):
+    exit_code = 64
+
+
+class ModelTooLarge(ArrStreamError):
+    exit_code = 65
+
+
+class ContextExceeded(ArrStreamError):
+    exit_code = 66
+
+
+class ServerFailed(ArrStreamError):
+    exit_code = 67
 
 
 class ConsumerFailed(ArrStreamError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -160,6 +160,85 @@ class TextRegion:
     text: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """What one frame added to a model's memory.
+
+    Args:
+        sent: Cells given to the model.
+        held: Chosen cells that it had already, unchanged.
+        memory_tokens: Tokens of the whole memory afterwards.
+        cache_bytes: Size of the key-value cache afterwards.
+        vision_ms: Time of the vision tower.
+        prefill_ms: Time of the language model over what was added.
+        rebuilt: Why the memory was rebuilt before this frame (`budget`, `cut`, `keyframe`, `size`); None if it was not.
+        error: One line where the frame could not be given to the model.
+    """
+
+    sent: int = 0
+    held: int = 0
+    memory_tokens: int = 0
+    cache_bytes: int = 0
+    vision_ms: float = 0.0
+    prefill_ms: float = 0.0
+    rebuilt: str | None = None
+    error: str | None = None
+
+
+def _no_cells() -> FloatArray:
+    return np.zeros((0, 5), np.float32)
+
+
+def _no_indices() -> IntArray:
+    return np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a model said about what it had seen.
+
+    Args:
+        question: As it was asked.
+        text: The answer, as far as it came.
+        frame_index: The newest frame that the model had seen.
+        pts_seconds: Presentation time of that frame.
+        model: Name of the model.
+        cells: `[N, 5]` float32, what the answer rested on: rectangles in source pixels and the share of the
+            attention in [0, 1] that each got, largest first; empty where the model does not tell.
+        cell_frames: `[N]` int32, the frame that each cell was taken from.
+        visual_tokens: Cells in the model's memory.
+        prompt_tokens: Tokens of the question, with its markers; for a server, of the whole prompt.
+        answer_tokens: Tokens of the answer.
+        prefill_ms: Time to the first token.
+        decode_ms: Time of all others.
+        memory_tokens: Tokens of the memory that the question was asked of.
+        cache_bytes: Largest size of the key-value cache while it was answered.
+        finish: `stop` (the model ended it), `length` (cut at the limit), `cancelled` or `failed`.
+        error: One line where it failed.
+    """
+
+    question: str
+    text: str
+    frame_index: int
+    pts_seconds: float
+    model: str
+    cells: FloatArray = field(default_factory=_no_cells)
+    cell_frames: IntArray = field(default_factory=_no_indices)
+    visual_tokens: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    memory_tokens: int = 0
+    cache_bytes: int = 0
+    finish: Literal["stop", "length", "cancelled", "failed"] = "stop"
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cells.ndim != 2 or self.cells.shape[1] != 5 or len(self.cells) != len(self.cell_frames):
+            raise ValueError(f"cells are {list(self.cells.shape)} for {len(self.cell_frames)} frames, expected [N, 5]")
+
+
 SCORERS = ("information", "perspective", "participation", "context", "coverage")
 """Why a cell was chosen: the way of knowing that spoke loudest for it; `context` marks coarse background cells and
 `coverage` cells that a strategy must fill (every region gets its share)."""
@@ -194,6 +273,8 @@ class PatchSet:
         texture: The 40 channels behind the choice.
         flow: Backward flow to the frame before; None on the first frame and after a cut.
         relevance: `[gh, gw]`, the final score of every cell, for display.
+        feeding: What the frame added to a model's memory; None where no model watches or the frame was passed over.
+        answers: What a model said after seeing this frame.
     """
 
     index: int
@@ -220,6 +301,8 @@ class PatchSet:
     parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    feeding: Feeding | None = None
+    answers: tuple[Answer, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.rows)

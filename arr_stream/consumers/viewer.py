@@ -1,0 +1,49 @@
+"""The shape that every model which watches has in common, whether it runs here or behind a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from typing import Protocol
+
+from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
+
+OnText = Callable[[str], None]
+"""Called with each piece of an answer as it comes."""
+
+
+class Viewer(Protocol):
+    """A model that is shown the chosen cells of frames, and answers questions about them at any time."""
+
+    name: str
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """Take the chosen cells of one frame; frames come in order.
+
+        Raises:
+            ArrStreamError: The frame could not be taken; what was seen before stays.
+        """
+        ...
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Event | None = None) -> Answer:
+        """Answer about what was seen.
+
+        Args:
+            question: In words; not empty.
+            on_text: Called with each piece of the answer.
+            stop: Ends the answer early when set; it comes back as far as it is, `cancelled`.
+
+        Raises:
+            EmptyQuery: The question is empty.
+            ArrStreamError: No answer came of it; what was seen stays.
+        """
+        ...
+
+    @property
+    def attention(self) -> FloatArray | None:
+        """`[gh, gw]` in [0, 1]: where on the newest frame the last answer looked, largest 1; None if not known."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the model, threads and connections; safe to call again."""
+        ...
