@@ -98,6 +98,7 @@ class _State:
     failed: bool = False
     meanings: _Meanings | None = None
     last_pts_seconds: float = -math.inf
+    last_index: int | None = None
 
 
 class Pipeline:
@@ -146,6 +147,8 @@ class Pipeline:
         self._notices = self._ask_model()
         if self._state is not None:
             self._state.asking = self._asking(self._state.grid)
+            # Where a model looked for one thing says little about another.
+            self._state.cache.forget_attention()
 
     @property
     def phrases(self) -> tuple[str, ...]:
@@ -163,20 +166,43 @@ class Pipeline:
     def _asking(self, grid: Grid) -> Asking:
         return Asking(self._queries, (grid.rows, grid.columns), self.phrases)
 
-    def attend(self, attention: FloatArray) -> None:
-        """Take a consumer model's attention over the cells of the last frame, `[gh, gw]` in [0, 1].
+    def follow(self) -> None:
+        """Remember the last frame, for attention to it that `attend` is given some frames later."""
+        if self._state is not None and self._state.last_index is not None:
+            self._state.cache.follow(self._state.last_index)
+
+    def attend(self, attention: FloatArray, index: int | None = None) -> bool:
+        """Take a consumer model's attention over the cells of a frame, `[gh, gw]` in [0, 1].
+
+        It becomes channel 37, adds to channel 38, and raises the relevance of those cells from the next frame on.
+
+        Args:
+            attention: One value a cell.
+            index: The frame that it belongs to, None for the last one. An earlier one must be the last that was
+                followed; its attention is carried to the present along the flow.
+
+        Returns:
+            False when the frame was not followed, or its scene or size is gone; nothing is changed then.
 
         Raises:
             ValueError: No frame yet, not one value a cell, or outside [0, 1].
         """
-        if self._state is None:
+        state = self._state
+        if state is None:
             raise ValueError("attention belongs to a frame, and there has been none")
-        expected = (self._state.grid.rows, self._state.grid.columns)
+        expected = (state.grid.rows, state.grid.columns)
+        late = index is not None and index != state.last_index
         if attention.shape != expected:
+            if late:
+                return False
             raise ValueError(f"attention is {list(attention.shape)}, expected one value a cell, {list(expected)}")
         if not (np.isfinite(attention).all() and attention.min() >= 0 and attention.max() <= 1):
             raise ValueError("attention must lie in [0, 1]")
-        self._state.cache.attend(_to_eighth(attention.astype(np.float32)))
+        eighth = _to_eighth(attention.astype(np.float32))
+        if late and index is not None:
+            return state.cache.attend_late(eighth, index)
+        state.cache.attend(eighth)
+        return True
 
     def step(self, frame: Frame) -> PatchSet:
         """Take the next frame and choose its cells.
@@ -384,7 +410,7 @@ class Pipeline:
         fine = realized.chosen.level == 0
         selected[realized.chosen.rows[fine], realized.chosen.columns[fine]] = 1
         state.cache.fixate(_to_eighth(selected))
-        state.last_pts_seconds = frame.pts_seconds
+        state.last_pts_seconds, state.last_index = frame.pts_seconds, frame.index
 
 
 def _to_eighth(cells: FloatArray) -> FloatArray:

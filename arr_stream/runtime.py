@@ -11,14 +11,16 @@ from pathlib import Path
 
 from arr_stream.consumers.annotate import AnnotatedVideo
 from arr_stream.consumers.base import Consumer, EndReason, Outcome
+from arr_stream.consumers.live_watching import LiveWatcher
 from arr_stream.consumers.records import Header, Records
 from arr_stream.consumers.report import Report
+from arr_stream.consumers.watching import Watcher
 from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
 from arr_stream.relevance.query import RegionQuery
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.stream import Stream
 from arr_stream.threads import one_opencv_thread
-from arr_stream.types import PatchSet
+from arr_stream.types import Frame, PatchSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ def run(
     stream: Stream,
     consumers: Sequence[Consumer],
     *,
+    watcher: Watcher | LiveWatcher | None = None,
     on_frame: Callable[[PatchSet], None] | None = None,
     stop: threading.Event | None = None,
 ) -> RunResult:
@@ -53,6 +56,7 @@ def run(
     Args:
         stream: The stream; closed in the end.
         consumers: Each is given every frame, in this order, and closed.
+        watcher: Shows the frames to a model; closed in the end. Consumers get its answers with the patch sets.
         on_frame: Called after the consumers, such as for progress.
         stop: Ends the run after the present frame when set.
     """
@@ -61,9 +65,9 @@ def run(
     error: Exception | None = None
     try:
         with nullcontext() if stream.realtime else one_opencv_thread():
-            for patches in stream:
+            for frame, patches in _watched(stream, watcher, stop):
                 for consumer in consumers:
-                    _consume(consumer, stream, patches)
+                    _consume(consumer, frame, patches)
                 frames += 1
                 if on_frame is not None:
                     on_frame(patches)
@@ -78,14 +82,47 @@ def run(
         reason, error = "failed", exc
     finally:
         stream.close()
+        if watcher is not None:
+            watcher.close()
     error = _close(consumers, stream, reason, error) or error
     return RunResult(frames, stream.dropped, "failed" if error is not None and reason == "finished" else reason, error)
 
 
-def _consume(consumer: Consumer, stream: Stream, patches: PatchSet) -> None:
-    assert stream.frame is not None
+def _watched(
+    stream: Stream, watcher: Watcher | LiveWatcher | None, stop: threading.Event | None
+) -> Iterator[tuple[Frame, PatchSet]]:
+    """Frames and their patch sets, with what a watcher made of them.
+
+    A question that is asked at the end belongs to the last frame, and which that is shows only when none comes after
+    it: the frames then run one behind. A source that breaks off has a last frame too; a run that is stopped has not.
+    """
+    held: tuple[Frame, PatchSet] | None = None
+    broken: SourceDamaged | None = None
     try:
-        consumer.consume(stream.frame, patches)
+        for patches in stream:
+            assert stream.frame is not None
+            latest = stream.frame, patches
+            if watcher is None:
+                yield latest
+                continue
+            if held is not None:
+                yield held[0], watcher.watch(*held)
+            held = latest
+            if not watcher.asks_at_end:
+                yield held[0], watcher.watch(*held)
+                held = None
+    except SourceDamaged as exc:
+        broken = exc
+    if held is not None and watcher is not None:
+        stopped = stop is not None and stop.is_set()
+        yield held[0], held[1] if stopped else watcher.watch(*held, last=True)
+    if broken is not None:
+        raise broken
+
+
+def _consume(consumer: Consumer, frame: Frame, patches: PatchSet) -> None:
+    try:
+        consumer.consume(frame, patches)
     except ArrStreamError:
         raise
     except Exception as exc:

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from arr_stream.cli import bench, bench_query, channels, doctor, evaluate, models, process, settings, train_pca
+from arr_stream.cli import ask, bench, bench_query, channels, doctor, evaluate, models, process, settings, train_pca
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, print_error
 from arr_stream.errors import ArrStreamError
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(process.process)
+app.command()(ask.ask)
 app.add_typer(evaluate.app, name="eval")
 app.command()(bench.bench)
 app.command()(bench_query.bench_query)

@@ -7,12 +7,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from arr_stream.errors import ArrStreamError, InvalidSetting
+
+if TYPE_CHECKING:
+    from arr_stream.types import Answer
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -30,6 +33,15 @@ class Reporter(Protocol):
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         """A frame is done."""
 
+    def pause(self) -> None:
+        """Something else is going to write on the terminal."""
+
+    def resume(self) -> None:
+        """It has done so."""
+
+    def answer(self, answer: Answer) -> None:
+        """A model has answered, or failed to."""
+
     def done(self, text: str) -> None:
         """The last word."""
 
@@ -41,10 +53,16 @@ class Quiet:
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None: ...
 
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def answer(self, answer: Answer) -> None: ...
+
     def done(self, text: str) -> None: ...
 
 
-class JsonLines:
+class JsonLines(Quiet):
     """One JSON object a line on standard error, for programs."""
 
     def __init__(self) -> None:
@@ -58,6 +76,11 @@ class JsonLines:
             self._last = time.monotonic()
             self._line(event="progress", frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
 
+    def answer(self, answer: Answer) -> None:
+        from arr_stream.consumers.answers import answer_record
+
+        self._line(event="answer", **{key: value for key, value in answer_record(answer).items() if key != "type"})
+
     def done(self, text: str) -> None:
         self._line(event="done", text=text)
 
@@ -66,7 +89,7 @@ class JsonLines:
         sys.stderr.flush()
 
 
-class PlainLines:
+class PlainLines(Quiet):
     """A line every few seconds, where there is no terminal."""
 
     def __init__(self, total: int | None) -> None:
@@ -86,6 +109,18 @@ class PlainLines:
         left = f", {(self._total - index - 1) / fps:.0f} s left" if self._total else ""
         err.print(f"frame {index + 1}{of}, {fps:.1f} fps, {latency_ms:.1f} ms a frame{left}", markup=False)
 
+    def answer(self, answer: Answer) -> None:
+        if answer.error is not None:
+            self.notice(f"no answer at {answer.pts_seconds:.1f} s: {answer.error}")
+            return
+        of = f" of {answer.visual_tokens} cells" if answer.visual_tokens else ""
+        err.print(
+            f"{answer.answer_tokens} tokens in {answer.prefill_ms + answer.decode_ms:.0f} ms, the first after "
+            f"{answer.prefill_ms:.0f} ms, from a memory{of} in {answer.memory_tokens} tokens",
+            soft_wrap=True,
+            markup=False,
+        )
+
     def done(self, text: str) -> None:
         err.print(text, soft_wrap=True, markup=False)
 
@@ -103,6 +138,12 @@ class Bar(PlainLines):
         self._progress.update(
             self._task, completed=index + 1, fps=f"{fps:.1f} fps", latency=f"{latency_ms:.1f} ms, {tokens} tokens"
         )
+
+    def pause(self) -> None:
+        self._progress.stop()
+
+    def resume(self) -> None:
+        self._progress.start()
 
     def done(self, text: str) -> None:
         self._progress.stop()

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Reporter, reporting
+from arr_stream.cli.console import reporting
 from arr_stream.cli.models import fetch_needed
+from arr_stream.cli.running import (
+    Amortised,
+    check_outputs,
+    finish,
+    last_word,
+    make_consumers,
+    make_queries,
+    run_reported,
+)
 from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting, OutputUnwritable
-
-if TYPE_CHECKING:
-    from arr_stream.consumers import Consumer
-    from arr_stream.relevance.query import Query
-    from arr_stream.runtime import RunResult
-    from arr_stream.stream import Stream
-    from arr_stream.types import PatchSet
+from arr_stream.errors import InvalidSetting
 
 _ASK, _READ, _WRITE, _RUN = "What to look for", "What to read", "What to write", "How to run"
 
@@ -100,24 +102,13 @@ def process(
         raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
 
     import arr_stream
-    from arr_stream import runtime
-    from arr_stream.consumers import Beside, check_view, prepare_output
+    from arr_stream.runtime import stop_on_signals
 
-    # Before models are loaded: what cannot be written should be said at once.
-    check_view(view)
-    for path in (output, patches):
-        if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
-            raise OutputUnwritable(
-                f"{path}: is the source itself", remedy="choose another name; --force is no help here"
-            )
-    if output is not None:
-        prepare_output(output, force)
-    if patches is not None:
-        prepare_output(patches, force, direct=True)
+    check_outputs(source, output=output, patches=patches, view=view, force=force)
     fetch_needed(settings)
     stream = arr_stream.open(
         source,
-        queries=_queries(query or [], region, region_at, example),
+        queries=make_queries(query or [], region, region_at, example),
         settings=settings,
         gaze_csv=gaze,
         realtime=realtime,
@@ -130,27 +121,17 @@ def process(
     with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
         for notice in stream.notices:
             reporter.notice(notice)
-        consumers: list[Consumer] = []
-        if output is not None:
-            video = runtime.annotated_video(stream, output, view=view, audio=audio, force=force)
-            consumers.append(Beside(video))
-        if report is not None:
-            consumers.append(runtime.report(stream, report, force=force))
-        # Last: a frame's record says that everything else about the frame is written.
-        if patches is not None:
-            consumers.append(runtime.records(stream, patches, force=force))
+        consumers = make_consumers(
+            stream, output=output, report=report, patches=patches, view=view, audio=audio, force=force
+        )
         amortised = Amortised()
-        result = _run(stream, consumers, reporter, amortised)
+        with stop_on_signals() as stop:
+            result = run_reported(stream, consumers, reporter, amortised, stop=stop)
         written = [path for path in (output, patches, report) if path is not None and path.exists()]
-        for consumer in consumers:
-            for notice in getattr(consumer, "notices", ()):
-                reporter.notice(notice)
         if result.frames:
-            reporter.done(_last_word(result, written, amortised))
-    if result.error is not None:
-        raise result.error
-    if result.reason == "interrupted":
-        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+            hint = "" if written else "; nothing written (see -o, --patches)"
+            reporter.done(last_word(result, written, amortised) + hint)
+    finish(result)
 
 
 def _chosen(
@@ -167,63 +148,3 @@ def _chosen(
     if download:
         values["models.download"] = True
     return values
-
-
-def _queries(texts: list[str], region: str | None, region_at: float, example: Path | None) -> list[Query]:
-    from arr_stream.relevance.query import load_example, parse_region, parse_text
-
-    queries: list[Query] = [parse_text(text) for text in texts]
-    if region is not None:
-        queries.append(parse_region(region, region_at))
-    if example is not None:
-        queries.append(load_example(example))
-    return queries
-
-
-class Amortised:
-    """Mean latency of a frame, keyframes included."""
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.total_ms = 0.0
-        self.keyframes = 0
-
-    def add(self, patches: PatchSet) -> float:
-        """Count a frame; its latency in milliseconds."""
-        from arr_stream.consumers.base import total_ms
-
-        latency_ms = total_ms(patches.latency_ms)
-        self.frames += 1
-        self.keyframes += patches.keyframe
-        self.total_ms += latency_ms
-        return latency_ms
-
-    @property
-    def mean_ms(self) -> float:
-        return self.total_ms / max(1, self.frames)
-
-
-def _run(stream: Stream, consumers: list[Consumer], reporter: Reporter, amortised: Amortised) -> RunResult:
-    from arr_stream.runtime import run, stop_on_signals
-
-    def on_frame(patches: PatchSet) -> None:
-        latency_ms = amortised.add(patches)
-        for notice in patches.notices:
-            reporter.notice(notice)
-        reporter.frame(amortised.frames - 1, latency_ms, len(patches))
-
-    with stop_on_signals() as stop:
-        return run(stream, consumers, on_frame=on_frame, stop=stop)
-
-
-def _last_word(result: RunResult, written: list[Path], amortised: Amortised) -> str:
-    ended = "" if result.reason == "finished" else f", {result.reason}"
-    dropped = f", {result.dropped} dropped" if result.dropped else ""
-    line = (
-        f"{result.frames} frames{dropped}, {amortised.keyframes} keyframes{ended}; "
-        f"{amortised.mean_ms:.1f} ms a frame, amortised over keyframes"
-    )
-    where = (
-        "; wrote " + ", ".join(str(path) for path in written) if written else "; nothing written (see -o, --patches)"
-    )
-    return line + where

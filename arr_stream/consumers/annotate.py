@@ -1,4 +1,4 @@
-"""The annotated video: what the pipeline chose, drawn on the frames, at their own times, with the source's sound."""
+"""The annotated video: what was chosen and answered, drawn on the frames at their own times, with the sound."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumers import typeface
 from arr_stream.consumers.audio import SourceAudio
 from arr_stream.consumers.base import Outcome, make_parent, prepare_output
+from arr_stream.consumers.caption import Caption
 from arr_stream.consumers.mp4 import Mp4Writer
 from arr_stream.consumers.overlay import centred, draw_box, draw_patches
 from arr_stream.consumers.strip import Strip
@@ -91,6 +92,7 @@ class AnnotatedVideo:
         self._force, self._with_audio = force, audio and source.has_audio
         self._start, self._end = start_seconds, math.inf if end_seconds is None else end_seconds
         self._strip = Strip(asked)
+        self._caption = Caption()
         self._region, self._region_at = region_xyxy, region_at_seconds
         self._writer: Mp4Writer | None = None
         self._audio: SourceAudio | None = None
@@ -124,8 +126,11 @@ class AnnotatedVideo:
             picture = render(self.view, frame, patches)
         if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
             draw_box(picture, self._region, typeface.WHITE)
+        self._caption.take(patches)
+        self._caption.draw_marks(picture, patches)
         if frame.size_wh != self._size_wh:
             picture = centred(picture, self._size_wh)
+        self._caption.draw(picture, patches)
         self._strip.draw(picture, patches)
         return picture
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass, field
 from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.consumers.answers import weightiest
 from arr_stream.consumers.typeface import Colour
-from arr_stream.types import ByteArray, IntArray, PatchSet
+from arr_stream.types import Answer, ByteArray, FloatArray, Grid, IntArray, PatchSet
 
 Number = TypeVar("Number", bound="np.number[Any]")
 
@@ -23,7 +25,16 @@ SCORE_COLOURS: tuple[Colour, ...] = (
 )
 """Outline of fine cells by score, lowest to highest."""
 
+ANSWERED: Colour = (226, 112, 255)
+"""What an answer rested on; no score and no map is of this colour."""
+
 _COARSE: Colour = (150, 160, 176)
+_FAINTEST = 0.1
+"""Places with less than this part of the largest share are not marked."""
+_STRENGTHS: tuple[Colour, ...] = tuple((level, level, level) for level in (100, 150, 200, 255))
+"""Opacity of the outlines by share, of 255."""
+_TINT = 72
+"""Opacity of what had the largest share, of 255."""
 
 
 def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
@@ -71,6 +82,83 @@ def draw_box(picture: ByteArray, xyxy: tuple[float, float, float, float], colour
     cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), colour, stroke)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Something drawn once and laid on many pictures.
+
+    Args:
+        xy: Its top left corner.
+        colours: `[h, w, 3]` uint8.
+        opacity: `[h, w, 3]` uint8, of 255.
+    """
+
+    xy: tuple[int, int]
+    colours: InitVar[ByteArray]
+    opacity: InitVar[ByteArray]
+    _kept: ByteArray = field(init=False)
+    _ink: ByteArray = field(init=False)
+
+    def __post_init__(self, colours: ByteArray, opacity: ByteArray) -> None:
+        object.__setattr__(self, "_kept", cv2.bitwise_not(opacity))
+        object.__setattr__(self, "_ink", cv2.multiply(colours, opacity, scale=1 / 255))
+
+    def draw(self, picture: ByteArray, strength: float = 1.0) -> None:
+        """Lay it over `picture` `[H, W, 3]` in place; `strength` in [0, 1] lets it fade."""
+        x, y = self.xy
+        target = picture[y : y + self._ink.shape[0], x : x + self._ink.shape[1]]
+        laid = cv2.add(cv2.multiply(target, self._kept, scale=1 / 255), self._ink)
+        target[...] = laid if strength >= 1 else cv2.addWeighted(target, 1 - strength, laid, strength, 0.0)
+
+
+def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer | None:
+    """Outlines around what an answer rested on, stronger the larger the share, which adds up over frames.
+
+    What was taken from the newest frame that the model had seen is tinted as well; what came from earlier frames, and
+    may have moved since, is not.
+
+    Args:
+        answer: Its cells are in source pixels.
+        grid: The fine cells of the frames that it is drawn on.
+        size_wh: Size of the pictures.
+
+    Returns:
+        None where the model does not tell.
+    """
+    width, height = size_wh
+    cells = answer.cells[kept := weightiest(answer.cells)]
+    shares = _share_of_places(cells, grid)
+    largest = float(shares.max(initial=0.0))
+    if largest <= 0:
+        return None
+    xs, ys = _edges(grid.columns, width), _edges(grid.rows, height)
+    # By the root of the share, so that less is seen too.
+    marked = shares >= _FAINTEST * largest
+    steps = np.ceil(np.sqrt(shares / largest) * len(_STRENGTHS)).astype(np.int32) - 1
+    newest = _share_of_places(cells[answer.cell_frames[kept] == answer.frame_index], grid)
+    tint = np.where(marked, _TINT * np.sqrt(newest / largest), 0).astype(np.uint8)
+    opacity = np.repeat(np.repeat(np.repeat(tint, np.diff(ys), 0), np.diff(xs), 1)[..., None], 3, axis=2)
+    _outline(opacity, np.where(marked, steps, -1).astype(np.int32), xs, ys, stroke_px(height) + 1, _STRENGTHS)
+    rows, columns = np.flatnonzero(marked.any(1)), np.flatnonzero(marked.any(0))
+    x, y = xs[columns[0]], ys[rows[0]]
+    opacity = opacity[y : ys[rows[-1] + 1], x : xs[columns[-1] + 1]].copy()
+    return Layer((x, y), np.full_like(opacity, ANSWERED), opacity)
+
+
+def _share_of_places(cells: FloatArray, grid: Grid) -> FloatArray:
+    """`[gh, gw]`, the attention that each fine cell got; a larger rectangle spreads its share evenly."""
+    shares = np.zeros((grid.rows, grid.columns), np.float32)
+    cell_w, cell_h = grid.cell_px
+    for x0, y0, x1, y1, share in cells.tolist():
+        # A hundredth of a cell is rounding, not a part of the next one.
+        place = (
+            slice(max(0, int(y0 / cell_h + 0.01)), min(grid.rows, -int(-(y1 / cell_h - 0.01) // 1))),
+            slice(max(0, int(x0 / cell_w + 0.01)), min(grid.columns, -int(-(x1 / cell_w - 0.01) // 1))),
+        )
+        if shares[place].size:
+            shares[place] += share / shares[place].size
+    return shares
+
+
 def _edges(cells: int, size_px: int) -> list[int]:
     return [int(edge) for edge in np.linspace(0, size_px, cells + 1).round()]
 
@@ -104,7 +192,14 @@ def _runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int]]:
     return list(zip(rows.tolist(), first.tolist(), after.tolist(), strict=True))
 
 
-def _outline(picture: ByteArray, chosen: IntArray, xs: list[int], ys: list[int], stroke: int) -> None:
+def _outline(
+    picture: ByteArray,
+    chosen: IntArray,
+    xs: list[int],
+    ys: list[int],
+    stroke: int,
+    colours: tuple[Colour, ...] = SCORE_COLOURS,
+) -> None:
     """Line the inside of every border between chosen and not chosen, a stretch of one colour at a time."""
     padded = np.pad(chosen, 1, constant_values=-1)
     inside = chosen >= 0
@@ -114,7 +209,7 @@ def _outline(picture: ByteArray, chosen: IntArray, xs: list[int], ys: list[int],
         "left": inside & (padded[1:-1, :-2] < 0),
         "right": inside & (padded[1:-1, 2:] < 0),
     }
-    for step, colour in enumerate(SCORE_COLOURS):
+    for step, colour in enumerate(colours):
         here = chosen == step
         if not here.any():
             continue

@@ -6,15 +6,28 @@
      "confidence": 1.0, "cells": [[x0, y0, x1, y1, score], ...], "latency_ms": {"flow": ...},
      "reasons": [[scorer, query, origin, novelty, level], ...], "keyframe_index": 0,
      "parts": {"clusters": [0, "slic-skimage"], "embedding": [0, "appearance"], "text": null},
-     "query_scores": [0.9], "cells_scored": 312, "notices": []}
+     "query_scores": [0.9], "cells_scored": 312, "notices": [],
+     "model": {"sent": 40, "held": 12, "memory_tokens": 1843, "cache_bytes": 9437184, "vision_ms": 31.5,
+               "prefill_ms": 48.2, "rebuilt": null, "error": null}}
+    {"type": "answer", "frame_index": 0, "pts_seconds": 0.0, "question": "What is red?", "text": "A bus.",
+     "model": "Qwen3-VL-2B-Instruct", "cells": [[x0, y0, x1, y1, share, frame_index], ...], "visual_tokens": 1790,
+     "prompt_tokens": 14, "answer_tokens": 4, "prefill_ms": 61.0, "decode_ms": 120.4, "memory_tokens": 1843,
+     "cache_bytes": 9529458, "finish": "stop", "error": null}
     {"type": "end", "frames": N, "dropped": 0, "reason": "finished"}
 
 `cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
 spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
 (the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4). `parts` says for each part of
 generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
-from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own. Every line is handed to the system
-before `consume` returns, so a killed run leaves valid lines.
+from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
+
+Where a model watches, `model` says what the frame added to its memory; it is absent on frames that were not given to
+the model. Each answer is a line of its own after the line of the frame on which it came; its `frame_index` is the
+newest frame that the model had seen. Its `cells` are what it rested on: rectangles, the share of the attention that
+each got, and the frame that each was taken from; the fewest that carry 90% of the attention, at most 100, largest
+share first. `finish` is `stop`, `length`, `cancelled` or `failed`, the last with one line in `error`.
+
+Every line is handed to the system before `consume` returns, so a killed run leaves valid lines.
 """
 
 from __future__ import annotations
@@ -28,6 +41,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from arr_stream.consumers.answers import answer_record, feeding_record
 from arr_stream.consumers.base import EndReason, Outcome, make_parent, prepare_output, redact_url, writing
 from arr_stream.errors import ArrStreamError, EvaluationDataError
 from arr_stream.keyframes.base import PARTS
@@ -35,6 +49,7 @@ from arr_stream.types import SCORERS, Frame, Grid, PatchSet
 
 Pair = tuple[int, int]
 Cell = tuple[float, float, float, float, float]
+CellOfFrame = tuple[float, float, float, float, float, int]
 Reason = tuple[str, int | None, Literal["carried", "computed"], Literal["fresh", "seen"], int]
 
 
@@ -77,6 +92,19 @@ class Header(_Record):
         return cls(source=source, query=query, budget_tokens=budget_tokens, config=config, **_geometry(grid))
 
 
+class FeedingRecord(_Record):
+    """What a frame added to a model's memory; see `arr_stream.types.Feeding`."""
+
+    sent: int = Field(ge=0)
+    held: int = Field(ge=0)
+    memory_tokens: int = Field(ge=0)
+    cache_bytes: int = Field(ge=0)
+    vision_ms: float
+    prefill_ms: float
+    rebuilt: str | None = None
+    error: str | None = None
+
+
 class FrameRecord(_Record):
     """One frame; see the module's text for what the fields hold."""
 
@@ -95,6 +123,28 @@ class FrameRecord(_Record):
     query_scores: list[float] = Field(default_factory=list)
     cells_scored: int | None = None
     notices: list[str] = Field(default_factory=list)
+    model: FeedingRecord | None = None
+
+
+class AnswerRecord(_Record):
+    """One answer; see `arr_stream.types.Answer` and the module's text for what the fields hold."""
+
+    type: Literal["answer"]
+    frame_index: int
+    pts_seconds: float
+    question: str
+    text: str
+    model: str
+    cells: list[CellOfFrame] = Field(default_factory=list)
+    visual_tokens: int = Field(ge=0)
+    prompt_tokens: int = Field(ge=0)
+    answer_tokens: int = Field(ge=0)
+    prefill_ms: float
+    decode_ms: float
+    memory_tokens: int = Field(ge=0)
+    cache_bytes: int = Field(ge=0)
+    finish: Literal["stop", "length", "cancelled", "failed"]
+    error: str | None = None
 
 
 class EndRecord(_Record):
@@ -130,18 +180,21 @@ class Records:
         self._whole_bytes = 0
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Write one line.
+        """Write the frame's line, and one for each answer that came on it.
 
         Raises:
-            DiskFull: No room for it; the lines before it stay whole.
+            DiskFull: No room; the lines before stay whole.
             OutputUnwritable: The file cannot be written.
         """
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
         if self._descriptor is None:
             self._open()
-        self._write_line(frame_record(patches, self.header))
+        line, *answers = frame_record(patches, self.header), *map(answer_record, patches.answers)
+        self._write_line(line)
         self.frames += 1
+        for answer in answers:
+            self._write_line(answer)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
         """Write the end line and close. Without a frame there is no file."""
@@ -217,6 +270,8 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> dict[str, A
         raise ValueError(f"frame {patches.index}: a score is not finite")
     if header is not None and not _same_geometry(patches.grid, header):
         record |= _geometry(patches.grid)
+    if patches.feeding is not None:
+        record["model"] = feeding_record(patches.feeding)
     return record
 
 
@@ -229,7 +284,7 @@ def end_record(frames: int, outcome: Outcome) -> dict[str, Any]:
 
 
 def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord | None]:
-    """A whole file of records.
+    """A whole file of records, but for its answers; those are for `read_answers`.
 
     A last line without its line break is what a killed run leaves; it is passed over. Any other line must be right.
 
@@ -239,26 +294,42 @@ def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord
     Raises:
         EvaluationDataError: Missing, empty, or malformed; names the line.
     """
-    path = Path(path)
-    header: Header | None = None
-    end: EndRecord | None = None
-    frames: list[FrameRecord] = []
-    for number, record in _lines(path):
+    records = list(_records(Path(path)))
+    header, last = records[0], records[-1]
+    assert isinstance(header, Header)
+    frames = [record for record in records if isinstance(record, FrameRecord)]
+    return header, frames, last if isinstance(last, EndRecord) else None
+
+
+def read_answers(path: Path | str) -> list[AnswerRecord]:
+    """The answers in a file of records, in the order in which they came; none where no model watched.
+
+    Raises:
+        EvaluationDataError: As `read_records`.
+    """
+    return [record for record in _records(Path(path)) if isinstance(record, AnswerRecord)]
+
+
+def _records(path: Path) -> Iterator[_Record]:
+    """Every line, checked: first the header, then frames and answers, nothing after the end line."""
+    last: _Record | None = None
+    for number, line in _lines(path):
         where = f"{path}, line {number}"
-        if end is not None:
+        if isinstance(last, EndRecord):
             raise EvaluationDataError(f"{where}: comes after the end line", remedy="one file holds one run")
-        kind = record.get("type")
-        if header is None:
-            header = _parsed(Header, record, where)
-        elif kind == "frame":
-            frames.append(_parsed(FrameRecord, record, where))
-        elif kind == "end":
-            end = _parsed(EndRecord, record, where)
-        else:
-            raise EvaluationDataError(f"{where}: type {kind!r} is not known", remedy="types are header, frame and end")
-    if header is None:
+        kind = line.get("type")
+        if last is not None and str(kind) not in _KINDS:
+            raise EvaluationDataError(
+                f"{where}: type {kind!r} is not known", remedy="types are header, frame, answer and end"
+            )
+        last = _parsed(Header if last is None else _KINDS[str(kind)], line, where)
+        yield last
+    if last is None:
         raise EvaluationDataError(f"{path}: holds no records", remedy="write some with `process ... --patches FILE`")
-    return header, frames, end
+
+
+_KINDS: dict[str, type[_Record]] = {"frame": FrameRecord, "answer": AnswerRecord, "end": EndRecord}
+"""What may stand after the header."""
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -14,6 +14,7 @@ from arr_stream.config import Settings
 from arr_stream.consumers.base import Outcome, check_folder, make_parent, partial_path, publish, redact_url, writing
 from arr_stream.consumers.contact_sheet import ContactSheet, clock_time
 from arr_stream.consumers.latency_plot import write_latency_plot
+from arr_stream.consumers.model_statistics import ModelStatistics
 from arr_stream.consumers.run_statistics import RunStatistics
 from arr_stream.errors import OutputExists, OutputUnwritable
 from arr_stream.types import Frame, PatchSet
@@ -23,6 +24,8 @@ CONTACT_SHEET, LATENCY_PLOT, SUMMARY = "contact_sheet.png", "latency.png", "summ
 
 class Report:
     """Writes `contact_sheet.png`, `latency.png` and `summary.json` into a folder when it is closed.
+
+    Where a model watched, the summary has a section `model`: what it was given, and its newest 1000 answers.
 
     Args:
         folder: Where to; made when there is something to write.
@@ -55,6 +58,7 @@ class Report:
                 raise OutputExists(f"{path}: exists already", remedy="choose another folder, or --force to replace it")
         self._source, self._asked, self._settings = dict(source or {}), asked, settings or Settings()
         self._statistics = RunStatistics()
+        self._model = ModelStatistics()
         self._sheet = ContactSheet(self._settings.video.dim)
         self._began = self._ended = 0.0
         self._closed = False
@@ -67,6 +71,7 @@ class Report:
         if self._statistics.frames == 0:
             self._began = self._ended
         self._statistics.add(patches)
+        self._model.add(patches)
         self._sheet.add(frame, patches)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
@@ -105,6 +110,7 @@ class Report:
     def _summary(self, outcome: Outcome) -> dict[str, Any]:
         wall = self._ended - self._began
         frames = self._statistics.frames
+        model = self._model.summary()
         return {
             "ended": outcome.reason,
             "error": redact_url(outcome.error) if outcome.error else None,
@@ -112,6 +118,7 @@ class Report:
             "wall_seconds": round(wall, 3),
             "frames_per_second": round((frames - 1) / wall, 2) if frames > 1 and wall > 0 else None,
             **self._statistics.summary(),
+            **({"model": model} if model is not None else {}),
             "source": _redacted(self._source),
             "asked": redact_url(self._asked) if self._asked else None,
             "settings": self._settings.model_dump(mode="json"),
@@ -128,6 +135,8 @@ class Report:
         parts.append(f"{statistics.tokens.total / statistics.frames:.0f} tokens a frame")
         if statistics.latency.count:
             parts.append(f"{statistics.latency.total / statistics.frames:.1f} ms a frame, keyframes included")
+        if self._model.answers:
+            parts.append(f"{self._model.answers} {'answer' if self._model.answers == 1 else 'answers'}")
         if self._asked:
             parts.append(redact_url(self._asked))
         return "   ·   ".join(parts)

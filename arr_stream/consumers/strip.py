@@ -1,4 +1,4 @@
-"""The strip at the foot of an annotated picture: tokens, keyframe, confidence, latency, and what was asked."""
+"""The strip at the foot of an annotated picture: tokens, keyframe, confidence, latency, memory, and what was asked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import cv2
 
 from arr_stream.consumers import typeface
 from arr_stream.consumers.base import redact_url, total_ms
-from arr_stream.consumers.typeface import ACCENT, GREY, WHITE, Colour
-from arr_stream.types import ByteArray, PatchSet
+from arr_stream.consumers.typeface import ACCENT, ALARM, GREY, WHITE, Colour
+from arr_stream.types import ByteArray, Feeding, PatchSet
 
 MIN_HEIGHT_PX = 160
 """Below this the strip would hide more than it tells, and is left out."""
@@ -47,7 +47,7 @@ _DETAILS = (
 
 
 class Strip:
-    """Draws the strip; remembers the last keyframe's reason from frame to frame.
+    """Draws the strip; remembers the last keyframe's reason and the model's memory from frame to frame.
 
     Args:
         asked: What was asked for, shown at the right where there is room; None for nothing.
@@ -56,16 +56,18 @@ class Strip:
     def __init__(self, asked: str | None = None) -> None:
         self._asked = redact_url(" ".join(asked.split())) if asked else None
         self._reason: str | None = None
+        self._feeding: Feeding | None = None
 
     def draw(self, picture: ByteArray, patches: PatchSet) -> None:
         """Write onto the foot of `picture` `[H, W, 3]`, in place."""
         if patches.keyframe:
             self._reason = patches.refresh_reason
+        self._feeding = patches.feeding or self._feeding
         height, width = picture.shape[:2]
         size = font_px(width, height)
         if not size:
             return
-        band = picture[height - round(size * 1.85) :]
+        band = picture[height - band_px(size) :]
         band[...] = cv2.convertScaleAbs(band, alpha=0.26, beta=5)
         left = round(size * 0.7)
         y = (band.shape[0] - typeface.mask("0", size).shape[0]) // 2
@@ -73,6 +75,10 @@ class Strip:
         for detail in _DETAILS:
             pieces = self._pieces(patches, detail)
             if left * 2 + _width(pieces, size) <= width:
+                break
+        for memory in self._memory(detail.gap):
+            if left * 2 + _width(pieces + memory, size) <= width:
+                pieces += memory
                 break
         x = left
         for piece in pieces:
@@ -102,6 +108,14 @@ class Strip:
             ]
         return [piece for piece in pieces if piece.text]
 
+    def _memory(self, gap: float) -> list[list[_Piece]]:
+        """Tokens that the model holds, longest form first; nothing where no model watches."""
+        if self._feeding is None:
+            return []
+        colour = ALARM if self._feeding.error else ACCENT if self._feeding.rebuilt else WHITE
+        tokens = _Piece(f"{self._feeding.memory_tokens}", colour, True)
+        return [[_Piece(label, GREY, gap=gap), tokens] for label in ("memory", "mem")]
+
     def _draw_asked(self, band: ByteArray, size: int, start: int, y: int) -> None:
         if not self._asked:
             return
@@ -117,6 +131,11 @@ def font_px(width: int, height: int) -> int:
     return max(11, min(round(height * 0.0245), round(width / 40)))
 
 
+def band_px(size_px: int) -> int:
+    """Height of the strip for a font size."""
+    return round(size_px * 1.85)
+
+
 def _width(pieces: list[_Piece], size: int) -> int:
     return sum(round(piece.gap * size) + typeface.width_px(piece.text, size, piece.bold) for piece in pieces)
 
@@ -128,7 +147,7 @@ def _mix(low: Colour, high: Colour, share: float) -> Colour:
 
 def _trust_colour(confidence: float) -> Colour:
     """From red through amber to white: low trust should be seen."""
-    warn, alarm = (255, 196, 61), (255, 96, 84)
+    warn, alarm = ACCENT, ALARM
     if confidence >= 0.5:
         return _mix(warn, WHITE, (confidence - 0.5) * 2)
     return _mix(alarm, warn, confidence * 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,13 @@ Colour = tuple[int, int, int]
 WHITE: Colour = (244, 246, 248)
 GREY: Colour = (158, 166, 176)
 ACCENT: Colour = (255, 196, 61)
+ALARM: Colour = (255, 96, 84)
+
+_JOINERS = "\u200c\u200d"
+"""Signs without a shape of their own that change their neighbours'."""
+
+_LONGEST_CUT = 16
+"""A longer word is cut rather than left out."""
 
 
 @functools.lru_cache(maxsize=32)
@@ -82,3 +90,68 @@ def fitted(text: str, size_px: int, limit_px: int, bold: bool = False) -> str:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if face.getlength(text[:middle].rstrip() + "…") <= limit_px else (low, middle - 1)
     return text[:low].rstrip() + "…" if low >= 3 else ""
+
+
+def drawable(text: str) -> str:
+    """The text in one line, without what cannot be drawn: control signs, and pictures that the font lacks.
+
+    Letters that the font lacks stay, as boxes: they are part of what was said.
+    """
+    return " ".join("".join(sign for sign in text if sign.isspace() or _drawable(sign)).split())
+
+
+@functools.lru_cache(maxsize=4096)
+def _drawable(sign: str) -> bool:
+    kind = unicodedata.category(sign)
+    if kind[0] == "C":
+        return sign in _JOINERS
+    return kind not in ("So", "Sk", "Mn", "Me") or _has_glyph(sign)
+
+
+def _has_glyph(sign: str) -> bool:
+    face = font(24)
+    missing, drawn = face.getmask("\uffff"), face.getmask(sign)
+    return drawn.size != missing.size or bytes(drawn) != bytes(missing)
+
+
+def wrapped(text: str, size_px: int, limit_px: int, most_lines: int) -> list[str]:
+    """The text in at most so many lines of at most `limit_px`, broken between words; an ellipsis ends a longer one."""
+    face = font(size_px)
+    lines: list[str] = []
+    while text and len(lines) < most_lines - 1:
+        end = _line_end(text, face, limit_px)
+        lines.append(text[:end].rstrip())
+        text = text[end:].lstrip()
+    return [*lines, _last_line(text, size_px, limit_px)] if text else lines
+
+
+def _last_line(text: str, size_px: int, limit_px: int) -> str:
+    """The text, or as many whole words as fit, with an ellipsis."""
+    # Only the beginning of a long rest can fit: signs are wider than two pixels.
+    line = fitted(text[: limit_px // 2], size_px, limit_px) or "…"
+    words = line.removesuffix("…")
+    if line != words and text[len(words) : len(words) + 1].strip():
+        head, _, cut = words.rpartition(" ")
+        if head and len(cut) <= _LONGEST_CUT:
+            return head.rstrip(",;:-–— ") + "…"
+    return line
+
+
+def _line_end(text: str, face: ImageFont.FreeTypeFont, limit_px: int) -> int:
+    """How many signs make the first line: as many as fit, back to where a line may end."""
+    low, high = 1, min(len(text), max(1, limit_px // 2))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if face.getlength(text[:middle].rstrip()) <= limit_px else (low, middle - 1)
+    if low == len(text):
+        return low
+    return next((end for end in range(low, 0, -1) if _may_end(text, end)), low)
+
+
+def _may_end(text: str, place: int) -> bool:
+    """Whether a line may end before `place`: at white space, and between signs of scripts written without it."""
+    before, after = text[place - 1], text[place]
+    if after.isspace():
+        return True
+    wide = "W" in (unicodedata.east_asian_width(before), unicodedata.east_asian_width(after))
+    return wide and unicodedata.category(after) not in ("Pe", "Pf", "Po")

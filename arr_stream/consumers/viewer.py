@@ -6,6 +6,8 @@ from collections.abc import Callable
 from threading import Event
 from typing import Protocol
 
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
 from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
 
 OnText = Callable[[str], None]
@@ -47,3 +49,24 @@ class Viewer(Protocol):
     def close(self) -> None:
         """Let go of the model, threads and connections; safe to call again."""
         ...
+
+
+def make_viewer(settings: Settings) -> Viewer:
+    """The viewer that the settings name: a server where `vlm.endpoint` is given, a Qwen3-VL of our own otherwise.
+
+    Raises:
+        InvalidSetting: Neither is named.
+        BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
+    """
+    if settings.vlm.endpoint:
+        from arr_stream.consumers.remote import ServerViewer
+
+        return ServerViewer(settings.vlm)
+    if not settings.vlm.model:
+        raise InvalidSetting(
+            "no model was named", remedy="give --model ORG/NAME or a folder with a Qwen3-VL, or --endpoint URL"
+        )
+    from arr_stream.consumers.qwen3_vl.loading import load
+    from arr_stream.consumers.qwen3_vl.viewer import QwenViewer
+
+    return QwenViewer(load(settings.vlm, settings.models), settings)

@@ -15,6 +15,14 @@ CHANGE_THRESHOLD = 10.0
 _NEVER = 127
 
 
+def cell_difference(first: ByteArray, second: ByteArray) -> FloatArray:
+    """`[gh, gw]` mean difference of two lightness pictures at an eighth of the texture's size, in grey levels."""
+    rows, columns = (side // 4 for side in first.shape)
+    difference = cv2.absdiff(first, second)
+    mean: FloatArray = cv2.resize(difference, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32)
+    return mean
+
+
 class SeenCells:
     """Reduced pictures of the cells as they were when last sent.
 
@@ -31,17 +39,24 @@ class SeenCells:
         """After a refresh the model's context is rebuilt: everything is new again."""
         self._level[:] = _NEVER
 
+    def lose(self, cells: npt.NDArray[np.bool_]) -> None:
+        """The model does not have these cells (`[gh, gw]`) any more."""
+        self._level[cells] = _NEVER
+
     def change(self, eighth_grey: ByteArray) -> FloatArray:
         """`[gh, gw]` mean difference from what was sent, in grey levels; infinite where nothing was."""
-        rows, columns = self._shape
-        difference = cv2.absdiff(eighth_grey, self._sent)
-        mean: FloatArray = cv2.resize(difference, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32)
+        mean = cell_difference(eighth_grey, self._sent)
         mean[self._level == _NEVER] = np.inf
         return mean
 
+    def unchanged(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: sent before, at whatever level of detail, and still the same."""
+        unchanged: npt.NDArray[np.bool_] = self.change(eighth_grey) < CHANGE_THRESHOLD
+        return unchanged
+
     def known(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
         """`[gh, gw]`: sent in full detail before, and unchanged."""
-        known: npt.NDArray[np.bool_] = (self.change(eighth_grey) < CHANGE_THRESHOLD) & (self._level == 0)
+        known: npt.NDArray[np.bool_] = self.unchanged(eighth_grey) & (self._level == 0)
         return known
 
     def send(self, chosen: Allocation, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:

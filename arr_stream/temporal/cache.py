@@ -56,6 +56,7 @@ class TemporalCache:
     _parts: dict[PartName, KeyframePart] = field(default_factory=dict)
     _pending: dict[int, set[PartName]] = field(default_factory=dict)
     _flows: dict[int, Flow] = field(default_factory=dict)
+    _followed: dict[int, Flow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         height, width = self.reduced_hw(8)
@@ -69,6 +70,8 @@ class TemporalCache:
         """Move everything to the present frame: `flow` goes from it to the frame before."""
         for index, since in self._flows.items():
             self._flows[index] = compose(since, flow)
+        for index, since in self._followed.items():
+            self._followed[index] = compose(since, flow)
         self.history = carry(self.history, flow, outside=0.0)
 
     def forget(self) -> None:
@@ -76,6 +79,7 @@ class TemporalCache:
         self._parts.clear()
         self._pending.clear()
         self._flows.clear()
+        self._followed.clear()
         self.embedding_channels = None
         self.history[:] = 0
 
@@ -168,6 +172,22 @@ class TemporalCache:
         """Take a consumer model's attention (`[h, w]` in [0, 1]) for channels 37 and 38."""
         self.remember("attention", attention)
         self.remember("attention_history", np.maximum(self.recall("attention_history") * FIXATION_DECAY, attention))
+
+    def forget_attention(self) -> None:
+        """Channel 37 starts anew; what adds up in channel 38 stays."""
+        self.remember("attention", np.zeros(self.reduced_hw(8), np.float32))
+
+    def follow(self, index: int) -> None:
+        """Keep the way back to the present frame, for attention to it that comes later; one frame at a time."""
+        self._followed = {index: Flow.still(self.reduced_hw(8))}
+
+    def attend_late(self, attention: FloatArray, index: int) -> bool:
+        """Take attention to a frame that was followed, carried to the present; False when its scene is gone."""
+        flow = self._followed.pop(index, None)
+        if flow is None:
+            return False
+        self.attend(carry(attention, flow, outside=0.0))
+        return True
 
     def look(self, gaze: FloatArray | None, elapsed_seconds: float) -> None:
         """Let the gaze history fade by the time that passed, then add new gaze (`[h, w]` in [0, 1])."""

@@ -1,0 +1,218 @@
+"""`arr-stream ask`: a question about a video, answered by a model that sees only the chosen cells."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from arr_stream.cli.answering import AnswerPrinter
+from arr_stream.cli.console import reporting
+from arr_stream.cli.models import fetch_needed
+from arr_stream.cli.running import (
+    Amortised,
+    check_outputs,
+    finish,
+    last_word,
+    make_consumers,
+    make_queries,
+    run_reported,
+)
+from arr_stream.config import Settings
+from arr_stream.errors import EmptyQuery, InvalidSetting
+
+_ASK, _READ, _WRITE = "What to ask", "What to read", "What to write"
+_MODEL, _RUN = "Which model", "How to run"
+
+
+def ask(
+    source: Annotated[str, typer.Argument(help="A video file, a folder or glob of pictures, or an animated GIF.")],
+    question: Annotated[str, typer.Argument(help="The question, in words.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Qwen3-VL: a hub name or a folder; with --endpoint its name there.", rich_help_panel=_MODEL),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.", rich_help_panel=_MODEL),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", rich_help_panel=_MODEL)] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)
+    ] = None,
+    quantize: Annotated[str | None, typer.Option(help="none, int8 or int4.", rich_help_panel=_MODEL)] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="sparse, prune, halo or weight (docs/qwen3_vl.md).", rich_help_panel=_MODEL)
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch weights that are missing.", rich_help_panel=_MODEL)
+    ] = False,
+    every: Annotated[
+        float | None, typer.Option(help="Answer every so many seconds of the video.", rich_help_panel=_ASK)
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Answer at the start and when the scene changes.", rich_help_panel=_ASK)
+    ] = False,
+    keep_dialogue: Annotated[
+        bool, typer.Option("--keep-dialogue", help="Let the model remember its answers.", rich_help_panel=_ASK)
+    ] = False,
+    query: Annotated[
+        list[str] | None,
+        typer.Option("--query", "-q", help="What to look for, if not the question.", rich_help_panel=_ASK),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Box x,y,w,h in pixels of the first frame.", rich_help_panel=_ASK)
+    ] = None,
+    region_at: Annotated[
+        float, typer.Option(help="Time in seconds of the frame the box belongs to.", rich_help_panel=_ASK)
+    ] = 0.0,
+    example: Annotated[Path | None, typer.Option(help="Picture of what to look for.", rich_help_panel=_ASK)] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.", rich_help_panel=_ASK)
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Frames a second that the model is shown.", rich_help_panel=_ASK)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).", rich_help_panel=_WRITE)
+    ] = None,
+    patches: Annotated[
+        Path | None, typer.Option(help="Records, one JSON line a frame and an answer.", rich_help_panel=_WRITE)
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.", rich_help_panel=_WRITE)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.", rich_help_panel=_WRITE)] = False,
+    last: Annotated[
+        float | None,
+        typer.Option(help="Only the last so many seconds (the next, of an endless stream).", rich_help_panel=_READ),
+    ] = None,
+    video_stream: Annotated[
+        int | None, typer.Option(help="Which of several video streams, from 0.", rich_help_panel=_READ)
+    ] = None,
+    start: Annotated[float | None, typer.Option(help="Start at this second.", rich_help_panel=_READ)] = None,
+    end: Annotated[float | None, typer.Option(help="End before this second.", rich_help_panel=_READ)] = None,
+    stride: Annotated[int, typer.Option(min=1, help="Take every Nth frame.", rich_help_panel=_READ)] = 1,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after N frames.", rich_help_panel=_READ)] = None,
+    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.", rich_help_panel=_RUN)] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, over the preset.", rich_help_panel=_RUN)
+    ] = None,
+    clip_model: Annotated[
+        str | None, typer.Option(help="Understand words with CLIP, see `process`.", rich_help_panel=_RUN)
+    ] = None,
+    realtime: Annotated[
+        bool, typer.Option("--realtime", help="Play at the source's own speed.", rich_help_panel=_RUN)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the answer.", rich_help_panel=_RUN)] = False,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Progress and answers as JSON lines.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Show a video to a model and ask it, at the end, every so often, or when the scene changes.
+
+    The model sees the cells that the question makes relevant. Answers go to standard output.
+    """
+    if not question.strip():
+        raise EmptyQuery("the question is empty", remedy='ask something: arr-stream ask VIDEO "question"')
+    if every is not None and watch:
+        raise InvalidSetting("--every and --watch", remedy="choose one of them")
+    if region_at and region is None:
+        raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
+    settings = Settings.load(preset, overrides or ()).with_values(
+        _chosen(
+            {
+                "vlm.model": model,
+                "vlm.endpoint": endpoint,
+                "vlm.device": device,
+                "vlm.dtype": dtype,
+                "vlm.quantize": quantize,
+                "vlm.mode": mode,
+                "vlm.fps": fps,
+                "vlm.keep_dialogue": keep_dialogue or None,
+                "selection.budget": budget,
+                "models.download": download or None,
+                "keyframes.embeddings": "clip" if clip_model is not None else None,
+                "clip.model": clip_model,
+            }
+        )
+    )
+
+    import arr_stream
+    from arr_stream.consumers.live_watching import LiveWatcher
+    from arr_stream.consumers.viewer import make_viewer
+    from arr_stream.consumers.watching import Plan, Watcher
+    from arr_stream.runtime import stop_on_signals
+
+    when: Literal["end", "every", "change"] = "every" if every is not None else "change" if watch else "end"
+    plan = Plan(question, when) if every is None else Plan(question, when, every)
+    check_outputs(source, output=output, patches=patches, view="patches", force=force)
+    fetch_needed(settings)
+    span = _span(source, settings, last=last, start=start, end=end)
+    with stop_on_signals() as stop:
+        viewer = make_viewer(settings)
+        stream = arr_stream.open(
+            source,
+            queries=make_queries([question] if query is None else query, region, region_at, example),
+            settings=settings,
+            realtime=realtime,
+            video_stream=video_stream,
+            start_seconds=span[0],
+            end_seconds=span[1],
+            stride=stride,
+            max_frames=max_frames,
+        )
+        with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
+            for notice in stream.notices:
+                reporter.notice(notice)
+            printer = AnswerPrinter(reporter, with_time=when != "end")
+            attend = stream.pipeline.attend if settings.vlm.feedback else None
+            asking = Watcher(
+                viewer,
+                plan,
+                fps=settings.vlm.fps,
+                attend=None if realtime else attend,
+                on_ask=printer.begin,
+                on_text=printer.piece,
+                on_answer=printer.answer,
+                stop=stop,
+            )
+            live = LiveWatcher(asking, stop, follow=stream.pipeline.follow, attend=attend) if realtime else None
+            consumers = make_consumers(
+                stream, output=output, report=report, patches=patches, view="patches", audio=True, force=force
+            )
+            amortised = Amortised()
+            result = run_reported(stream, consumers, reporter, amortised, stop=stop, watcher=live or asking)
+            written = [path for path in (output, patches, report) if path is not None and path.exists()]
+            if result.frames:
+                reporter.done(last_word(result, written, amortised))
+    finish(result)
+    if asking.failure is not None and not asking.answered:
+        raise asking.failure
+
+
+def _chosen(values: dict[str, object]) -> dict[str, object]:
+    """The settings behind the options that were given."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _span(
+    source: str, settings: Settings, *, last: float | None, start: float | None, end: float | None
+) -> tuple[float | None, float | None]:
+    """Start and end in seconds, with `--last` counted back from the end of the source.
+
+    What does not say how long it is has no end to count from: its next seconds are taken instead.
+    """
+    if last is None:
+        return start, end
+    if not last > 0:
+        raise InvalidSetting(f"--last {last:g}", remedy="give seconds above 0")
+    if start is not None or end is not None:
+        raise InvalidSetting("--last beside --start or --end", remedy="give one or the other")
+    from arr_stream.sources import open_source
+
+    with contextlib.closing(open_source(source, max_pixels=settings.source.max_pixels)) as opened:
+        duration = opened.info.duration_seconds
+    return (None, last) if duration is None else (max(0.0, duration - last), None)

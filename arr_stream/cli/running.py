@@ -1,0 +1,148 @@
+"""What `process` and `ask` share: outputs, queries, and how a run is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Reporter
+from arr_stream.errors import OutputUnwritable
+
+if TYPE_CHECKING:
+    import threading
+
+    from arr_stream.consumers import Consumer
+    from arr_stream.consumers.live_watching import LiveWatcher
+    from arr_stream.consumers.watching import Watcher
+    from arr_stream.relevance.query import Query
+    from arr_stream.runtime import RunResult
+    from arr_stream.stream import Stream
+    from arr_stream.types import PatchSet
+
+
+def check_outputs(source: str, *, output: Path | None, patches: Path | None, view: str, force: bool) -> None:
+    """Say at once, before models are loaded, what cannot be written."""
+    from arr_stream.consumers import check_view, prepare_output
+
+    check_view(view)
+    for path in (output, patches):
+        if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
+            raise OutputUnwritable(
+                f"{path}: is the source itself", remedy="choose another name; --force is no help here"
+            )
+    if output is not None:
+        prepare_output(output, force)
+    if patches is not None:
+        prepare_output(patches, force, direct=True)
+
+
+def make_consumers(
+    stream: Stream,
+    *,
+    output: Path | None,
+    report: Path | None,
+    patches: Path | None,
+    view: str,
+    audio: bool,
+    force: bool,
+) -> list[Consumer]:
+    """The consumers behind the options that were given."""
+    from arr_stream import runtime
+    from arr_stream.consumers import Beside
+
+    consumers: list[Consumer] = []
+    if output is not None:
+        consumers.append(Beside(runtime.annotated_video(stream, output, view=view, audio=audio, force=force)))
+    if report is not None:
+        consumers.append(runtime.report(stream, report, force=force))
+    # Last: a frame's record says that everything else about the frame is written.
+    if patches is not None:
+        consumers.append(runtime.records(stream, patches, force=force))
+    return consumers
+
+
+def make_queries(texts: Sequence[str], region: str | None, region_at: float, example: Path | None) -> list[Query]:
+    """Queries from the options that were given."""
+    from arr_stream.relevance.query import load_example, parse_region, parse_text
+
+    queries: list[Query] = [parse_text(text) for text in texts]
+    if region is not None:
+        queries.append(parse_region(region, region_at))
+    if example is not None:
+        queries.append(load_example(example))
+    return queries
+
+
+class Amortised:
+    """Mean latency of a frame, keyframes included."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.total_ms = 0.0
+        self.keyframes = 0
+
+    def add(self, patches: PatchSet) -> float:
+        """Count a frame; its latency in milliseconds."""
+        from arr_stream.consumers.base import total_ms
+
+        latency_ms = total_ms(patches.latency_ms)
+        self.frames += 1
+        self.keyframes += patches.keyframe
+        self.total_ms += latency_ms
+        return latency_ms
+
+    @property
+    def mean_ms(self) -> float:
+        return self.total_ms / max(1, self.frames)
+
+
+def run_reported(
+    stream: Stream,
+    consumers: Sequence[Consumer],
+    reporter: Reporter,
+    amortised: Amortised,
+    *,
+    stop: threading.Event,
+    watcher: Watcher | LiveWatcher | None = None,
+) -> RunResult:
+    """Run a stream into its consumers and tell how it goes."""
+    from arr_stream.runtime import run
+
+    def on_frame(patches: PatchSet) -> None:
+        latency_ms = amortised.add(patches)
+        for notice in patches.notices:
+            reporter.notice(notice)
+        reporter.frame(amortised.frames - 1, latency_ms, len(patches))
+
+    result = run(stream, consumers, watcher=watcher, on_frame=on_frame, stop=stop)
+    for consumer in consumers:
+        for notice in getattr(consumer, "notices", ()):
+            reporter.notice(notice)
+    return result
+
+
+def finish(result: RunResult) -> None:
+    """Leave with the error or the exit code that a run ended with, if it did.
+
+    Raises:
+        ArrStreamError: What ended it early.
+    """
+    if result.error is not None:
+        raise result.error
+    if result.reason == "interrupted":
+        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+
+
+def last_word(result: RunResult, written: Sequence[Path], amortised: Amortised) -> str:
+    """One line about a run."""
+    ended = "" if result.reason == "finished" else f", {result.reason}"
+    dropped = f", {result.dropped} dropped" if result.dropped else ""
+    line = (
+        f"{result.frames} frames{dropped}, {amortised.keyframes} keyframes{ended}; "
+        f"{amortised.mean_ms:.1f} ms a frame, amortised over keyframes"
+    )
+    where = "; wrote " + ", ".join(str(path) for path in written) if written else ""
+    return line + where

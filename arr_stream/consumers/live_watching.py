@@ -1,0 +1,113 @@
+"""A watcher on a thread of its own, for streams that do not wait: no frame is ever late for a model's sake."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from arr_stream.consumers.watching import PassedOver, Watcher
+from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
+
+_END_SECONDS = 10.0
+"""Longest wait for the thread at the end: one pass of the model, since answers are cut short."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Result:
+    """What came of a frame that was handed over."""
+
+    index: int
+    feeding: Feeding | None
+    answers: tuple[Answer, ...]
+    notices: tuple[str, ...]
+    attention: FloatArray | None
+    error: BaseException | None = None
+
+
+class LiveWatcher:
+    """Hands the newest frame to a watcher whenever it is free, and what comes of it to a later frame.
+
+    Args:
+        watcher: Shows frames and asks; made with `attend=None`, since its answers come late.
+        stop: The watcher's own; set when the thread has to end.
+        follow: Called when the last frame is handed over, so that attention to it can be carried.
+        attend: Takes attention and the index of the frame that it belongs to; None to leave it.
+    """
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        stop: threading.Event,
+        *,
+        follow: Callable[[], None],
+        attend: Callable[[FloatArray, int], object] | None,
+    ) -> None:
+        self._watcher = watcher
+        self._stop = stop
+        self._follow = follow
+        self._attend = attend
+        self._passed = PassedOver()
+        self._busy = False
+        self._handed: queue.Queue[tuple[Frame, PatchSet] | None] = queue.Queue(1)
+        self._results: queue.Queue[_Result] = queue.Queue()
+        self._thread = threading.Thread(target=self._work, name="arr-stream-watcher", daemon=True)
+        self._thread.start()
+
+    @property
+    def asks_at_end(self) -> bool:
+        return self._watcher.asks_at_end
+
+    def watch(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> PatchSet:
+        """The frame's patch set with what has come of an earlier frame; the last one is waited for."""
+        if last and self._busy:
+            patches = self._taken(patches, self._results.get())
+        elif self._busy and not self._results.empty():
+            patches = self._taken(patches, self._results.get_nowait())
+        if last:
+            return self._merged(patches, self._result(frame, self._passed.onto(patches), last=True))
+        if self._busy:
+            self._passed.add(patches)
+            return patches
+        if self._attend is not None:
+            self._follow()
+        self._busy = True
+        self._handed.put((frame, self._passed.onto(patches)))
+        return patches
+
+    def close(self) -> None:
+        """End the thread, then let go of the viewer; safe to call again."""
+        if self._thread.is_alive():
+            self._stop.set()
+            self._handed.put(None)
+            self._thread.join(_END_SECONDS)
+        self._watcher.close()
+
+    def _work(self) -> None:
+        while (handed := self._handed.get()) is not None:
+            self._results.put(self._result(*handed))
+
+    def _result(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> _Result:
+        try:
+            shown = self._watcher.watch(frame, replace(patches, answers=(), notices=(), feeding=None), last=last)
+        except BaseException as exc:
+            return _Result(frame.index, None, (), (), None, exc)
+        attention = self._watcher.viewer.attention if any(answer.error is None for answer in shown.answers) else None
+        return _Result(frame.index, shown.feeding, shown.answers, shown.notices, attention)
+
+    def _taken(self, patches: PatchSet, result: _Result) -> PatchSet:
+        self._busy = False
+        if self._attend is not None and result.attention is not None:
+            self._attend(result.attention, result.index)
+        return self._merged(patches, result)
+
+    def _merged(self, patches: PatchSet, result: _Result) -> PatchSet:
+        if result.error is not None:
+            raise result.error
+        return replace(
+            patches,
+            feeding=result.feeding or patches.feeding,
+            answers=(*patches.answers, *result.answers),
+            notices=(*patches.notices, *result.notices),
+        )

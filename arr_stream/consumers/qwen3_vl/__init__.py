@@ -1,0 +1,1 @@
+"""Qwen3-VL, given only the chosen cells of each frame."""

@@ -1,0 +1,86 @@
+"""The text around the pictures, as tokens: the layout that Qwen3-VL was trained on, built by us.
+
+    <|im_start|>user
+    <0.5 seconds><|vision_start|> cells <|vision_end|><1.5 seconds><|vision_start|> cells <|vision_end|>
+    question<|im_end|>
+    <|im_start|>assistant
+    answer
+
+Pictures have no time before them. (In some versions of transformers the processor puts the markers of a video's
+frames inside a second pair, which the model has never seen.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from arr_stream.errors import ModelUnsupported
+
+Media = Literal["video", "image"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Turns the parts of a conversation into token ids.
+
+    Args:
+        tokenizer: The model's fast tokenizer.
+        config: The model's configuration, which names the markers' ids.
+    """
+
+    tokenizer: Any
+    config: Any
+
+    def text(self, text: str) -> list[int]:
+        """Plain text; markers in it are letters like others, so that nobody can forge a turn or a picture."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return ids
+
+    def opening(self, instruction: str = "") -> list[int]:
+        """The start of the conversation, up to where the first frame goes."""
+        system = self._turn("system", instruction) + self._end_of_turn if instruction else []
+        return [*system, *self._turn("user", "")]
+
+    def before_cells(self, media: Media, seconds: float) -> list[int]:
+        """What stands before the cells of a block."""
+        time = self.text(f"<{seconds:.1f} seconds>") if media == "video" else []
+        return [*time, self.config.vision_start_token_id]
+
+    def cell(self, media: Media) -> int:
+        """The token whose embedding a cell takes the place of."""
+        return int(self.config.video_token_id if media == "video" else self.config.image_token_id)
+
+    @property
+    def after_cells(self) -> list[int]:
+        return [self.config.vision_end_token_id]
+
+    def question(self, question: str) -> list[int]:
+        """A question and the start of the answer's turn."""
+        return [*self.text(question), *self._end_of_turn, *self._turn("assistant", "")]
+
+    @cached_property
+    def next_turn(self) -> list[int]:
+        """From the end of an answer to where the next frame or question goes."""
+        return [*self._end_of_turn, *self._turn("user", "")]
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        names = ("<|im_end|>", "<|endoftext|>")
+        known = [self.tokenizer.convert_tokens_to_ids(name) for name in names]
+        return frozenset(token for token in [*known, self.tokenizer.eos_token_id] if token is not None)
+
+    @cached_property
+    def _end_of_turn(self) -> list[int]:
+        return [self._marker("<|im_end|>"), *self.text("\n")]
+
+    def _turn(self, role: str, text: str) -> list[int]:
+        return [self._marker("<|im_start|>"), *self.text(f"{role}\n{text}")]
+
+    def _marker(self, name: str) -> int:
+        token = self.tokenizer.convert_tokens_to_ids(name)
+        if token is None or token == self.tokenizer.unk_token_id:
+            raise ModelUnsupported(f"the tokenizer has no {name}", remedy="use the tokenizer that came with the model")
+        return int(token)

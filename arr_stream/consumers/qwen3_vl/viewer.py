@@ -1,0 +1,382 @@
+"""A Qwen3-VL that watches: the chosen cells of frame after frame, and questions at any time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from arr_stream.config import Settings
+from arr_stream.consumers.qwen3_vl.adapter import Adapter
+from arr_stream.consumers.qwen3_vl.attention import AttentionGatherer, default_layer
+from arr_stream.consumers.qwen3_vl.cells import Cells, merged
+from arr_stream.consumers.qwen3_vl.feeding import Feeder, Normalisation
+from arr_stream.consumers.qwen3_vl.keeping import survivors
+from arr_stream.consumers.qwen3_vl.loading import Loaded
+from arr_stream.consumers.qwen3_vl.memory import Entry, Memory, Said, Seen
+from arr_stream.consumers.qwen3_vl.pixels import texture_picture
+from arr_stream.consumers.qwen3_vl.prompt import Prompt
+from arr_stream.consumers.qwen3_vl.responding import Response, Sampler, respond
+from arr_stream.consumers.qwen3_vl.standing import Standing
+from arr_stream.consumers.viewer import OnText
+from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, ModelTooLarge, NothingChosen
+from arr_stream.relevance.attending import Allocation
+from arr_stream.selection.novelty import SeenCells
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import Answer, ByteArray, Feeding, FloatArray, Frame, Grid, IntArray, PatchSet
+
+_QUESTION_TOKENS = 256
+"""Room that is kept free for a question, beside the answer's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """One frame as it was chosen, ready to be encoded."""
+
+    picture: ByteArray
+    eighth_grey: ByteArray
+    cells: Cells
+    relevance: FloatArray
+    grid: Grid
+    index: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Milliseconds:
+    vision: float = 0.0
+    prefill: float = 0.0
+
+
+class QwenViewer:
+    """A Qwen3-VL with a streaming memory; see `arr_stream.consumers.viewer.Viewer`.
+
+    Methods may be called from any thread, one at a time.
+
+    Args:
+        loaded: The model.
+        settings: `vlm` and `selection.novelty` are read.
+
+    Attributes:
+        name: The model's name.
+        memory: What it has seen.
+    """
+
+    def __init__(self, loaded: Loaded, settings: Settings) -> None:
+        self.name = loaded.name
+        self._settings = settings.vlm
+        self._novelty = settings.selection.novelty
+        self._adapter = Adapter(loaded.model)
+        self._adapter.check()
+        self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
+        normalisation = Normalisation(np.array(loaded.image_mean, np.float32), np.array(loaded.image_std, np.float32))
+        self._feeder = Feeder(self._adapter, normalisation, settings.vlm.mode, settings.vlm.halo)
+        self.memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
+        self._context = _context_tokens(loaded, settings)
+        self._sampler = Sampler(settings.vlm.temperature, getattr(loaded.model, "generation_config", None))
+        self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter.layers)
+        self._lock = threading.RLock()
+        self._waiting: _Look | None = None
+        self._last: _Look | None = None
+        self._seen_cells: SeenCells | None = None
+        self._since = 0
+        self._attention: FloatArray | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens in the memory, question and answer included."""
+        return self._context
+
+    @property
+    def attention(self) -> FloatArray | None:
+        return self._attention
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """Take the chosen cells of one frame.
+
+        In `video`, frames wait for their partner: two share a block, the cells of either within the budget of one.
+
+        Raises:
+            NothingChosen: The patch set is empty.
+            ContextExceeded: Its cells do not fit into the context.
+            ModelTooLarge: The model ran out of memory.
+        """
+        if not len(patches):
+            raise NothingChosen(
+                f"frame {patches.index}: no cell was chosen",
+                remedy="raise the budget (--budget), or see selection.novelty",
+            )
+        with self._lock, self._memory_errors():
+            took = _Milliseconds()
+            look = self._look(frame, patches)
+            rebuilt = self._turn_over(patches, look, took)
+            self._last = look
+            if self._settings.media == "video" and self._waiting is None:
+                self._waiting = look
+                return self._fed(0, 0, took, rebuilt)
+            pair = [look] if self._waiting is None else [self._waiting, look]
+            self._waiting = None
+            sent, held, full = self._take(pair, took)
+            return self._fed(sent, held, took, rebuilt or full)
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: threading.Event | None = None) -> Answer:
+        """Answer about what was seen; the memory is as before, unless the dialogue is kept.
+
+        Raises:
+            EmptyQuery: The question is empty.
+            NothingChosen: Nothing was seen yet.
+            ContextExceeded: The question is longer than the context.
+            ModelTooLarge: The model ran out of memory.
+        """
+        if not question.strip():
+            raise EmptyQuery("the question is empty", remedy="ask something")
+        with self._lock, self._memory_errors():
+            self._flush()
+            last = self._last
+            if last is None:
+                raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
+            ids = self._prompt.question(question)
+            self._make_room_for_question(question, len(ids))
+            gatherer = AttentionGatherer(self._adapter, self.memory, self._layer)
+            response = respond(
+                self._adapter,
+                self.memory,
+                self._prompt,
+                ids,
+                most_tokens=self._settings.answer_tokens,
+                sampler=self._sampler,
+                gatherer=gatherer,
+                on_text=on_text,
+                stop=stop,
+            )
+            answer = self._answer(question, ids, response, gatherer.mean.numpy(), last)
+            if self._settings.keep_dialogue:
+                self._keep(Said((*ids, *response.ids, *self._prompt.next_turn)))
+            return answer
+
+    def close(self) -> None:
+        """Let go of the memory; the model itself is its owner's."""
+        with self._lock:
+            self.memory.restart()
+            self._waiting = self._last = None
+
+    def _look(self, frame: Frame, patches: PatchSet) -> _Look:
+        pictures = Pictures(frame, patches.grid)
+        return _Look(
+            picture=texture_picture(frame.rgb, patches.grid.texture_wh),
+            eighth_grey=pictures.eighth_grey,
+            cells=Cells.chosen(patches),
+            relevance=patches.relevance,
+            grid=patches.grid,
+            index=frame.index,
+            seconds=frame.pts_seconds,
+        )
+
+    def _turn_over(self, patches: PatchSet, look: _Look, took: _Milliseconds) -> str | None:
+        """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""
+        size = self._last is not None and self._last.grid != look.grid
+        cut = patches.refresh_reason == "cut"
+        if size or cut:
+            self._flush(took)
+        if self._seen_cells is None or size or cut:
+            self._seen_cells = SeenCells(look.grid)
+            self._since = look.index
+        due = (cut and self._settings.refresh != "budget") or (
+            patches.keyframe and self._settings.refresh == "keyframe"
+        )
+        if not due or not self.memory.entries:
+            return None
+        self._flush(took)
+        self._rebuild(int(self._context * self._settings.keep_share), took)
+        return "cut" if cut else "keyframe"
+
+    def _flush(self, took: _Milliseconds | None = None) -> None:
+        """A frame without a partner stands alone."""
+        if self._waiting is not None:
+            alone, self._waiting = self._waiting, None
+            self._take([alone], took or _Milliseconds())
+
+    def _take(self, looks: Sequence[_Look], took: _Milliseconds) -> tuple[int, int, str | None]:
+        """Encode and append one frame or a pair: cells sent, cells held already, and why the memory was rebuilt."""
+        first, last = looks[0], looks[-1]
+        chosen = merged([look.cells for look in looks]).best(max(len(look.cells) for look in looks))
+        cells = self._new(chosen, last)
+        if not len(cells):
+            return 0, len(chosen), None
+        try:
+            started = time.perf_counter()
+            block = self._feeder.feed(first.picture, last.picture, cells, last.relevance)
+            self._settle()
+            took.vision += (time.perf_counter() - started) * 1e3
+            seconds = (first.seconds + last.seconds) / 2
+            seen = Seen(block, last.grid, last.index, seconds, self._settings.media)
+            rebuilt = self._make_room_for_frame(seen, took)
+            self._append([seen], took)
+        except BaseException:
+            # What the model did not get must be sent again.
+            self._forget_cells(cells)
+            raise
+        return len(block), len(chosen) - len(cells), rebuilt
+
+    def _new(self, chosen: Cells, look: _Look) -> Cells:
+        """Those that the model does not have, or that have changed."""
+        if self._novelty == "off" or self._settings.mode == "weight":
+            return chosen
+        assert self._seen_cells is not None
+        allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
+        return chosen.take(self._seen_cells.send(allocation, look.eighth_grey))
+
+    def _forget_cells(self, cells: Cells) -> None:
+        assert self._seen_cells is not None
+        lost = np.zeros(cells.grid_hw, bool)
+        for row, column, height, width in cells.blocks.tolist():
+            lost[row : row + height, column : column + width] = True
+        self._seen_cells.lose(lost)
+
+    def _make_room_for_frame(self, seen: Seen, took: _Milliseconds) -> str | None:
+        room = self._context - min(self._settings.answer_tokens + _QUESTION_TOKENS, self._context // 4)
+        cost = self.memory.cost([seen])
+        if self.memory.tokens + cost <= room:
+            return None
+        if (empty := Memory(self._adapter, self._prompt, self._settings.instruction)).cost([seen]) > room:
+            raise ContextExceeded(
+                f"{len(seen.block)} cells take {empty.cost([seen])} tokens, and the context has room for {room}",
+                remedy="lower --budget, or raise vlm.context_tokens",
+            )
+        self._rebuild(min(int(self._context * self._settings.keep_share), room - cost), took)
+        return "budget"
+
+    def _make_room_for_question(self, question: str, tokens: int) -> None:
+        room = self._context - tokens - self._settings.answer_tokens
+        if self.memory.tokens <= room:
+            return
+        shortest = Memory(self._adapter, self._prompt, self._settings.instruction).cost([]) + 16
+        if room < shortest:
+            raise ContextExceeded(
+                f"the question {question[:40]!r}... takes {tokens} tokens and its answer up to "
+                f"{self._settings.answer_tokens}, and the context holds {self._context}",
+                remedy="ask shorter, lower vlm.answer_tokens, or raise vlm.context_tokens",
+            )
+        self._rebuild(room, _Milliseconds())
+
+    def _rebuild(self, capacity: int, took: _Milliseconds) -> None:
+        """The memory anew from kept features, within `capacity` tokens."""
+        memory = Memory(self._adapter, self._prompt, self._settings.instruction)
+
+        def overhead(seen: Seen) -> int:
+            return memory.cost([seen]) - memory.cost([]) - len(seen.block)
+
+        kept = survivors(self.memory.entries, capacity - memory.cost([]), overhead, self._settings.half_life_seconds)
+        # The old cache goes before the new one comes: the two together would be over the budget.
+        self.memory.restart()
+        self._append(kept, took)
+        if self._seen_cells is not None and self._last is not None:
+            self._seen_cells.lose(self._standing(self._last.grid).entry < 0)
+
+    def _append(self, entries: Sequence[Entry], took: _Milliseconds) -> None:
+        started = time.perf_counter()
+        self.memory.append(entries)
+        self._settle()
+        took.prefill += (time.perf_counter() - started) * 1e3
+
+    def _keep(self, said: Said) -> None:
+        if self.memory.tokens + self.memory.cost([said]) > self._context:
+            self._rebuild(int(self._context * self._settings.keep_share), _Milliseconds())
+        self.memory.append([said])
+
+    def _seen(self) -> list[Seen]:
+        return [entry for entry in self.memory.entries if isinstance(entry, Seen)]
+
+    def _standing(self, grid: Grid) -> Standing:
+        return Standing.of(self._seen(), grid, self._since)
+
+    def _answer(self, question: str, ids: list[int], response: Response, attention: FloatArray, last: _Look) -> Answer:
+        places = [place for place in self.memory.places if place >= 0]
+        seen = self._seen()
+        shares = [attention[at : at + len(entry.block)] for at, entry in zip(places, seen, strict=True)]
+        self._attention = self._map(shares, last)
+        cells, frames = _rested_on(seen, shares)
+        return Answer(
+            question=question,
+            text=response.text,
+            frame_index=last.index,
+            pts_seconds=last.seconds,
+            model=self.name,
+            cells=cells,
+            cell_frames=frames,
+            visual_tokens=self.memory.visual_tokens,
+            prompt_tokens=len(ids),
+            answer_tokens=len(response.ids),
+            prefill_ms=response.prefill_ms,
+            decode_ms=response.decode_ms,
+            memory_tokens=self.memory.tokens,
+            cache_bytes=response.cache_bytes,
+            finish=response.finish,
+        )
+
+    def _map(self, shares: Sequence[FloatArray], last: _Look) -> FloatArray:
+        """`[gh, gw]`: attention to what still stands on the newest frame, largest 1."""
+        attention = self._standing(last.grid).map(shares)
+        if self._novelty != "off" and self._settings.mode != "weight" and self._seen_cells is not None:
+            attention[~self._seen_cells.unchanged(last.eighth_grey)] = 0
+        largest = float(attention.max(initial=0.0))
+        return attention / largest if largest > 0 else attention
+
+    def _fed(self, sent: int, held: int, took: _Milliseconds, rebuilt: str | None) -> Feeding:
+        return Feeding(
+            sent=sent,
+            held=held,
+            memory_tokens=self.memory.tokens,
+            cache_bytes=self.memory.cache_bytes,
+            vision_ms=took.vision,
+            prefill_ms=took.prefill,
+            rebuilt=rebuilt,
+        )
+
+    def _settle(self) -> None:
+        """Wait for a GPU, so that times are of work done and not of work handed over."""
+        if self._adapter.device.type == "cuda":
+            torch.cuda.synchronize(self._adapter.device)
+
+    @contextmanager
+    def _memory_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as exc:
+            torch.cuda.empty_cache()
+            raise ModelTooLarge(
+                f"{self.name}: out of memory on {self._adapter.device}",
+                remedy="lower vlm.context_tokens or --budget, or choose --dtype bfloat16 or --quantize int8",
+            ) from exc
+
+
+def _rested_on(seen: Sequence[Seen], shares: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+    """`[N, 5]` rectangles in source pixels with their share of the attention to cells, largest first; their frames."""
+    if not seen:
+        return np.zeros((0, 5), np.float32), np.zeros(0, np.int32)
+    boxes, frames = [], []
+    for entry, share in zip(seen, shares, strict=True):
+        cells = entry.block.cells
+        corners = entry.grid.cells_xyxy(cells.rows, cells.columns, np.left_shift(1, cells.level))
+        boxes.append(np.concatenate([corners, share[:, None]], axis=1))
+        frames.append(np.full(len(cells), entry.frame_index, np.int32))
+    table, frame = np.concatenate(boxes).astype(np.float32), np.concatenate(frames)
+    table[:, 4] /= max(float(table[:, 4].sum()), 1e-12)
+    order = np.argsort(-table[:, 4], kind="stable")
+    return table[order], frame[order]
+
+
+def _context_tokens(loaded: Loaded, settings: Settings) -> int:
+    trained = int(loaded.model.config.get_text_config().max_position_embeddings)
+    return min(settings.vlm.context_tokens, trained)
+
+
+def _attention_layer(wanted: int, layers: int) -> int:
+    if wanted >= layers:
+        raise InvalidSetting(f"vlm.attention_layer={wanted}: the model has {layers} layers", remedy="count from 0")
+    return default_layer(layers) if wanted < 0 else wanted

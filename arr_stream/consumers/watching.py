@@ -1,0 +1,201 @@
+"""Shows a stream to a model and asks it: at the end, every so often, or when the scene has changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from arr_stream.consumers.viewer import OnText, Viewer
+from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.selection.novelty import CHANGE_THRESHOLD, cell_difference
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import Answer, ByteArray, Feeding, FloatArray, Frame, PatchSet
+
+CHANGED_SHARE = 0.3
+"""Share of the chosen cells that must look different before the scene counts as changed."""
+
+LEAST_PAUSE_SECONDS = 1.0
+"""Between two answers to a changing scene."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to ask, and when.
+
+    Args:
+        question: In words.
+        when: `end` (after the last frame), `every` (some seconds), or `change` (of the scene, and at the start).
+        every_seconds: For `every`.
+    """
+
+    question: str
+    when: Literal["end", "every", "change"] = "end"
+    every_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.every_seconds > 0:
+            raise InvalidSetting(f"--every {self.every_seconds:g}", remedy="give seconds above 0")
+
+
+class PassedOver:
+    """What frames that a model was not shown leave for the next one that it is: a cut must not be missed."""
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+
+    def add(self, patches: PatchSet) -> None:
+        """A frame is passed over."""
+        if patches.refresh_reason is not None and self._reason != "cut":
+            self._reason = patches.refresh_reason
+
+    def onto(self, patches: PatchSet) -> PatchSet:
+        """The frame that is shown, standing for those before it."""
+        reason, self._reason = self._reason, None
+        if reason is None or patches.refresh_reason == "cut":
+            return patches
+        return replace(patches, keyframe=True, refresh_reason=reason)
+
+
+class Watcher:
+    """Hands the frames of a stream to a viewer and puts what comes of it into their patch sets.
+
+    A frame that cannot be shown, or a question that is not answered, is told in the patch set; the stream goes on.
+
+    Args:
+        viewer: The model.
+        plan: What to ask, and when.
+        fps: Frames a second, of the stream's own time, that are shown.
+        attend: Takes where an answer looked, `[gh, gw]`, for the choice of the next frames; None to leave it.
+        on_ask: Called with the time of the stream, in seconds, when a question is asked.
+        on_text: Called with each piece of an answer.
+        on_answer: Called with each answer when it is whole, failed ones included.
+        stop: Ends an answer early when set.
+
+    Attributes:
+        answered: Number of answers.
+        failure: The last error, None without any.
+    """
+
+    def __init__(
+        self,
+        viewer: Viewer,
+        plan: Plan,
+        *,
+        fps: float = 2.0,
+        attend: Callable[[FloatArray], object] | None = None,
+        on_ask: Callable[[float], None] | None = None,
+        on_text: OnText | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.viewer = viewer
+        self.answered = 0
+        self.failure: ArrStreamError | None = None
+        self._plan = plan
+        self._fps = fps
+        self._attend = attend
+        self._on_ask = on_ask
+        self._on_text = on_text
+        self._on_answer = on_answer
+        self._stop = stop
+        self._started_seconds: float | None = None
+        self._show_from_seconds = 0.0
+        self._asked_seconds: float | None = None
+        self._answered_grey: ByteArray | None = None
+        self._passed = PassedOver()
+
+    @property
+    def asks_at_end(self) -> bool:
+        """The last frame matters; whoever runs the stream should say which it is."""
+        return self._plan.when == "end" or not self.answered
+
+    def watch(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> PatchSet:
+        """Take the next frame; its patch set, with what the model made of it.
+
+        Args:
+            frame, patches: The frame and its cells.
+            last: No frame comes after this one.
+        """
+        if not (self._is_due(frame.pts_seconds) or last):
+            self._passed.add(patches)
+            return patches
+        feeding, notices = self._show(frame, patches)
+        answers: tuple[Answer, ...] = ()
+        if self._should_ask(frame, patches, last):
+            answers = (self._ask(frame, feeding),)
+            self._asked_seconds = frame.pts_seconds
+            self._answered_grey = Pictures(frame, patches.grid).eighth_grey
+        return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
+
+    def close(self) -> None:
+        """Let go of the viewer; safe to call again."""
+        self.viewer.close()
+
+    def _is_due(self, seconds: float) -> bool:
+        if self._started_seconds is None:
+            self._started_seconds = self._show_from_seconds = seconds
+        # Half a millisecond for times that were rounded in the file.
+        if seconds < self._show_from_seconds - 5e-4:
+            return False
+        steps = np.floor((seconds - self._started_seconds) * self._fps + 1e-3) + 1
+        self._show_from_seconds = self._started_seconds + float(steps) / self._fps
+        return True
+
+    def _show(self, frame: Frame, patches: PatchSet) -> tuple[Feeding, tuple[str, ...]]:
+        try:
+            return self.viewer.see(frame, self._passed.onto(patches)), ()
+        except ArrStreamError as exc:
+            self.failure = exc
+            return Feeding(error=str(exc)), (f"frame {frame.index} was not shown to the model: {exc}",)
+
+    def _should_ask(self, frame: Frame, patches: PatchSet, last: bool) -> bool:
+        if self._plan.when == "end":
+            return last
+        if last and not self.answered:
+            return True
+        if self._plan.when == "every":
+            assert self._started_seconds is not None
+            since = self._started_seconds if self._asked_seconds is None else self._asked_seconds
+            return frame.pts_seconds - since >= self._plan.every_seconds - 5e-4
+        return self._has_changed(frame, patches)
+
+    def _has_changed(self, frame: Frame, patches: PatchSet) -> bool:
+        """Since the last answer; at first everything has."""
+        if self._asked_seconds is None or self._answered_grey is None:
+            return True
+        if frame.pts_seconds - self._asked_seconds < LEAST_PAUSE_SECONDS:
+            return False
+        grey = Pictures(frame, patches.grid).eighth_grey
+        if grey.shape != self._answered_grey.shape or not len(patches):
+            return grey.shape != self._answered_grey.shape
+        changed = cell_difference(grey, self._answered_grey) >= CHANGE_THRESHOLD
+        return bool(changed[patches.rows, patches.columns].mean() >= CHANGED_SHARE)
+
+    def _ask(self, frame: Frame, feeding: Feeding) -> Answer:
+        if self._on_ask is not None:
+            self._on_ask(frame.pts_seconds)
+        try:
+            answer = self.viewer.ask(self._plan.question, on_text=self._on_text, stop=self._stop)
+            self.answered += 1
+            attention = self.viewer.attention
+            if self._attend is not None and attention is not None:
+                self._attend(attention)
+        except ArrStreamError as exc:
+            # A model that was shown nothing has nothing to say; what kept it from seeing is the cause.
+            self.failure = exc if feeding.error is None or self.failure is None else self.failure
+            answer = Answer(
+                self._plan.question,
+                "",
+                frame.index,
+                frame.pts_seconds,
+                self.viewer.name,
+                finish="failed",
+                error=str(self.failure),
+            )
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        return answer

@@ -1,0 +1,389 @@
+#!/usr/bin/env python3
+"""Makes a tiny Qwen3-VL in the true format: random weights, a real processor, a small real tokenizer.
+
+    scripts/make_tiny_qwen3_vl.py FOLDER [--seed N] [--vision-layers N] [--text-layers N] [--hidden N] ...
+
+`Qwen3VLForConditionalGeneration.from_pretrained(FOLDER)` and `AutoProcessor.from_pretrained(FOLDER)` load it, offline.
+Every mechanism of the true model is there (patches, interpolated positions, DeepStack, M-RoPE, special tokens); its
+answers mean nothing. The same seed, sizes and versions of the libraries give the same weights and the same vocabulary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GenerationConfig,
+    Qwen2Tokenizer,
+    Qwen2VLImageProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+"""In the order of the true tokenizer; they follow the merges without a gap."""
+
+MERGES = 2000
+"""At most; training stops when every word of its text is one token."""
+
+HEAD_DIM = 32
+MROPE_SECTION = (6, 5, 5)
+"""Frequencies of time, rows and columns; the true model's 24, 20, 20 of 64, in the same proportion of 16."""
+
+IMAGE_SIZE = {"shortest_edge": 65_536, "longest_edge": 16_777_216}
+VIDEO_SIZE = {"shortest_edge": 4_096, "longest_edge": 25_165_824}
+"""Pixels, not sides; for a video, of all frames together."""
+
+CHAT_TEMPLATE = """\
+{%- macro shown(content) -%}
+  {%- if content is string -%}
+    {{- content -}}
+  {%- else -%}
+    {%- for part in content -%}
+      {%- if part.type in ('image', 'image_url') or 'image' in part or 'image_url' in part -%}
+        {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+      {%- elif part.type == 'video' or 'video' in part -%}
+        {{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
+      {%- elif 'text' in part -%}
+        {{- part.text -}}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
+{%- for message in messages -%}
+  {{- '<|im_start|>' + message.role + '\\n' + shown(message.content) + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+"""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+THINGS = _words(
+    """
+    car bus bicycle truck van taxi tram motorcycle scooter helmet driver passenger pedestrian child woman man
+    girl boy teacher nurse worker farmer player dancer cook waiter guard dog cat horse cow sheep goat bird duck
+    pigeon crow parrot rabbit mouse squirrel fish turtle butterfly spider house tower bridge church castle
+    garage kitchen window door roof chimney stair balcony fence wall garden lawn flower tree bush branch leaf
+    rock stone river lake beach wave boat ship ferry harbour island mountain valley cloud rainbow puddle shadow
+    lamp candle mirror picture frame clock calendar phone laptop keyboard screen printer camera bottle glass cup
+    plate bowl spoon fork knife table chair bench sofa pillow blanket carpet curtain shelf drawer basket
+    suitcase backpack umbrella jacket sweater shirt trousers shoe boot glove scarf hat ring necklace ticket
+    newspaper magazine notebook pencil brush hammer ladder rope bucket broom engine wheel tyre signal crossing
+    pavement platform station airport runway aeroplane helicopter balloon kite drum guitar piano violin trumpet
+    football racket goal stadium market bakery library hospital school museum theatre restaurant sandwich apple
+    orange banana lemon tomato carrot onion potato bread cheese butter coffee letter number arrow square circle
+    triangle stripe corner centre edge background foreground
+    """
+)
+
+ADJECTIVES = _words(
+    """
+    red orange yellow green blue purple pink brown black white grey silver golden dark bright pale striped
+    spotted round flat tall short long narrow wide small large huge tiny heavy light old new young broken clean
+    dirty wet dry empty full open closed wooden metal plastic striking ordinary familiar strange quick slow
+    quiet noisy calm busy distant nearby hidden visible blurred sharp foggy sunny rainy snowy frozen burning
+    shining moving parked waiting
+    """
+)
+
+ACTIONS = _words(
+    """
+    stands sits lies runs walks jumps turns stops waits falls rises appears disappears moves drifts rolls slides
+    swings bounces climbs flies swims sleeps watches listens speaks laughs points waves leans carries pushes
+    pulls lifts drops throws catches opens closes enters leaves crosses follows passes approaches overtakes
+    circles hides shines
+    """
+)
+
+PLACES = _words(
+    """
+    beside behind before above below under over near inside outside between around across along against towards
+    beyond through
+    """
+)
+
+TIMES = _words(
+    """
+    now then later again soon today yesterday tomorrow afterwards meanwhile finally first immediately slowly
+    suddenly gradually often sometimes always never once twice
+    """
+)
+
+COUNTS = _words(
+    """
+    one two three four five six seven eight nine ten eleven twelve twenty thirty hundred several many few
+    """
+)
+
+PATTERNS = (
+    "The {adjective} {thing} {action} {place} the {thing2}.",
+    "How many {thing}s are there {place} the {adjective} {thing2}?",
+    "What is the colour of the {thing} {place} the {thing2}?",
+    "There are {count} {thing}s in the picture, and {count2} of them are {adjective}.",
+    "At {number}.{digit} seconds the {thing} {action}; {time} the {thing2} {action2}.",
+    "Where is the {adjective} {thing}? It is {place} the {thing2}.",
+    "Yes, I can see the {thing}, but the {thing2} isn't {adjective}.",
+    "No, the {adjective} {thing} {action} {time}, not the {thing2}.",
+    "Describe what happens when the {thing} {action} {place} a {adjective} {thing2}.",
+    "Which {thing} {action} {time}, the {adjective} or the {adjective2} one?",
+    'The sign says "{thing}" and has an arrow towards the {thing2}.',
+    "After {number} minutes they're {place} the {thing}, {count} steps from the {thing2}.",
+    "{time}, a {adjective}, {adjective2} {thing} {action} and the video ends.",
+    "Please answer in one word: is the {thing} {adjective}?",
+)
+
+
+def make_tiny_qwen3_vl(
+    folder: Path | str,
+    *,
+    seed: int = 0,
+    vision_layers: int = 4,
+    text_layers: int = 4,
+    hidden: int = 64,
+    heads: int = 4,
+    vision_hidden: int | None = None,
+    max_positions: int = 32_768,
+) -> Path:
+    """Writes model, tokenizer, processors and chat template to `folder` and gives it back.
+
+    Args:
+        folder: Made if need be; files of the same names are replaced.
+        seed: Of the weights; the tokenizer does not depend on it.
+        vision_layers: Depth of the vision tower, at least 2. Up to 5, every second layer but the last feeds DeepStack;
+            from 6 on three do, at a quarter, a half and three quarters, as in the true models.
+        text_layers: Layers of the language model, at least as many as DeepStack feeds.
+        hidden: Width of the language model.
+        heads: Attention heads of both, even; the language model has half as many key-value heads, of 32 channels each.
+        vision_hidden: Width of the vision tower, a multiple of 4 times `heads`; as `hidden` if None.
+        max_positions: `max_position_embeddings` of the language model.
+
+    Raises:
+        ValueError: The sizes do not fit together.
+    """
+    wide = hidden if vision_hidden is None else vision_hidden
+    deepstack = _deepstack_layers(vision_layers)
+    if heads < 2 or heads % 2 or wide % (4 * heads) or vision_layers < 2 or text_layers < len(deepstack):
+        raise ValueError(
+            f"vision layers {vision_layers} (at least 2), text layers {text_layers} (at least {len(deepstack)}), "
+            f"heads {heads} (even), vision width {wide} (a multiple of 4 x heads)"
+        )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_tokenizer(max_positions)
+    make_processor(tokenizer).save_pretrained(folder)
+
+    config = _config(tokenizer, vision_layers, text_layers, hidden, heads, wide, deepstack, max_positions)
+    model = Qwen3VLForConditionalGeneration(config)
+    fill_weights(model, seed)
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
+        do_sample=True,
+        temperature=0.7,
+        top_k=20,
+        top_p=0.8,
+    )
+    model.save_pretrained(folder, safe_serialization=True)
+    return folder
+
+
+def _deepstack_layers(vision_layers: int) -> tuple[int, ...]:
+    if vision_layers < 6:
+        return tuple(range(0, vision_layers - 1, 2))
+    return tuple(vision_layers * quarter // 4 - 1 for quarter in (1, 2, 3))
+
+
+def _config(
+    tokenizer: Qwen2Tokenizer,
+    vision_layers: int,
+    text_layers: int,
+    hidden: int,
+    heads: int,
+    vision_hidden: int,
+    deepstack: tuple[int, ...],
+    max_positions: int,
+) -> Qwen3VLConfig:
+    ids = {token: tokenizer.get_vocab()[token] for token in SPECIAL_TOKENS}
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": text_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+        "head_dim": HEAD_DIM,
+        "max_position_embeddings": max_positions,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5_000_000.0,
+            "mrope_section": list(MROPE_SECTION),
+            "mrope_interleaved": True,
+        },
+        "tie_word_embeddings": True,
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+        "dtype": "float32",
+    }
+    vision = {
+        "depth": vision_layers,
+        "hidden_size": vision_hidden,
+        "intermediate_size": 2 * vision_hidden,
+        "num_heads": heads,
+        "out_hidden_size": hidden,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": list(deepstack),
+        "dtype": "float32",
+    }
+    return Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=True,
+        dtype="float32",
+    )
+
+
+@torch.no_grad()
+def fill_weights(model: torch.nn.Module, seed: int) -> None:
+    """Random weights under which everything counts: every layer, place, bias and norm changes the logits.
+
+    The library's own start (0.02, biases zero, norms one) would leave a narrow model nearly blind to what it sees.
+    Here each layer's output is about as large as its input, norms and biases differ from channel to channel, and
+    queries and keys are long enough for attention to be choosy; logits have a standard deviation of about 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in sorted(model.named_parameters()):
+        values = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("pos_embed.weight"):
+            scale, shift = 1.0, 0.0
+        elif parameter.ndim > 1:
+            scale, shift = 1 / math.sqrt(parameter[0].numel()), 0.0
+        elif name.endswith("bias"):
+            scale, shift = 0.1, 0.0
+        else:
+            scale, shift = 0.1, 1.25 if name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0
+        parameter.copy_(values * scale + shift)
+
+
+def make_processor(tokenizer: Qwen2Tokenizer) -> Qwen3VLProcessor:
+    """Pictures and videos as the true model takes them, with a chat template of the same layout."""
+    shared: dict[str, Any] = {
+        "patch_size": 16,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    return Qwen3VLProcessor(  # type: ignore[no-untyped-call]
+        image_processor=Qwen2VLImageProcessor(size=IMAGE_SIZE, **shared),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(size=VIDEO_SIZE, fps=2, min_frames=4, max_frames=768, **shared),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def make_tokenizer(max_length: int = 32_768) -> Qwen2Tokenizer:
+    """A byte-level BPE trained on `sentences`, with the true model's way of splitting and its special tokens."""
+    empty = Qwen2Tokenizer().backend_tokenizer
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = empty.normalizer
+    trained.pre_tokenizer = empty.pre_tokenizer
+    trained.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=len(alphabet) + MERGES, initial_alphabet=alphabet, show_progress=False)
+    trained.train_from_iterator(sentences(), trainer=trainer)
+    learned = json.loads(trained.to_str())["model"]
+    vocabulary = learned["vocab"] | {token: len(learned["vocab"]) + i for i, token in enumerate(SPECIAL_TOKENS)}
+    return Qwen2Tokenizer(
+        vocab=vocabulary,
+        merges=[tuple(pair) for pair in learned["merges"]],  # type: ignore[misc]
+        unk_token=None,  # type: ignore[arg-type]
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=max_length,
+        extra_special_tokens=list(SPECIAL_TOKENS),
+    )
+
+
+def sentences(count: int = 3000) -> list[str]:
+    """Plain sentences about scenes, colours, counting and time, always the same ones, and a caption for every thing."""
+    draw = random.Random(20)
+    made = [f"{thing.capitalize()}, {thing}, several {thing}s" for thing in THINGS]
+    for index in range(count):
+        words = {
+            "thing": THINGS[index % len(THINGS)],
+            "thing2": draw.choice(THINGS),
+            "adjective": ADJECTIVES[index % len(ADJECTIVES)],
+            "adjective2": draw.choice(ADJECTIVES),
+            "action": ACTIONS[index % len(ACTIONS)],
+            "action2": draw.choice(ACTIONS),
+            "place": draw.choice(PLACES),
+            "time": draw.choice(TIMES),
+            "count": draw.choice(COUNTS),
+            "count2": draw.choice(COUNTS),
+            "number": str(draw.randrange(100)),
+            "digit": str(draw.randrange(10)),
+        }
+        text = draw.choice(PATTERNS).format(**words)
+        made.append(text[0].upper() + text[1:])
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vision-layers", type=int, default=4)
+    parser.add_argument("--text-layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=64, help="width of the language model")
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--vision-hidden", type=int, default=None, help="width of the vision tower (as --hidden)")
+    parser.add_argument("--max-positions", type=int, default=32_768)
+    options = vars(parser.parse_args())
+    try:
+        folder = make_tiny_qwen3_vl(options.pop("folder"), **options)
+    except ValueError as exc:
+        parser.error(str(exc))
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{folder}: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

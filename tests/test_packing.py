@@ -1,0 +1,221 @@
+"""Chosen cells as whole pictures: within the budget, in the right places, and few of them wasted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_stream.consumers.packing import MINIMUM_PIXELS, Packed, encode, pack, picture_tokens, place
+from arr_stream.errors import BudgetError, NothingChosen
+from arr_stream.types import CELL_PX, Frame, Grid, PatchSet
+from tests.choices import choose
+
+
+def scene(size_wh: tuple[int, int], cells: int, *, blobs: int, seed: int = 0) -> tuple[Frame, PatchSet]:
+    """A noisy frame, and the best cells of a relevance of some blobs."""
+    grid, draw = Grid.for_size(size_wh), np.random.default_rng(seed)
+    ys, xs = np.mgrid[: grid.rows, : grid.columns]
+    relevance = draw.uniform(0, 0.1, ys.shape)
+    for _ in range(blobs):
+        y, x, width = draw.uniform(0, grid.rows), draw.uniform(0, grid.columns), draw.uniform(1.2, 4)
+        blob = draw.uniform(0.5, 1) * np.exp(-((ys - y) ** 2 + (xs - x) ** 2) / (2 * width**2))
+        relevance = np.maximum(relevance, blob)
+    best = np.argsort(-relevance, axis=None, kind="stable")[: min(cells, grid.cells)]
+    frame = Frame(3, 0.1, draw.integers(0, 256, (size_wh[1], size_wh[0], 3), np.uint8))
+    return frame, chosen(frame, best, relevance.ravel()[best], relevance)
+
+
+def chosen(frame: Frame, places: npt.ArrayLike, score: npt.ArrayLike, relevance: npt.ArrayLike) -> PatchSet:
+    grid = Grid.for_size(frame.size_wh)
+    rows, columns = np.divmod(np.asarray(places, np.int32), grid.columns)
+    none = np.zeros(len(rows), np.int32)
+    return choose(
+        frame, grid=grid, rows=rows, columns=columns, level=none, score=np.asarray(score, np.float32), scorer=none,
+        query=none, carried=none > 0, fresh=none == 0, relevance=np.asarray(relevance, np.float32),
+    )  # fmt: skip
+
+
+def score_shown(patches: PatchSet, packed: Packed) -> float:
+    return float(patches.score[packed.cells_shown].sum())
+
+
+def in_crops(patches: PatchSet, packed: Packed) -> npt.NDArray[np.bool_]:
+    shown = np.zeros(len(patches), np.bool_)
+    for crop in packed.crops:
+        x0, y0, x1, y1 = crop.cells
+        ends = np.minimum(patches.columns + patches.span, patches.grid.columns)
+        below = np.minimum(patches.rows + patches.span, patches.grid.rows)
+        shown |= (patches.columns >= x0) & (patches.rows >= y0) & (ends <= x1) & (below <= y1)
+    return shown
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.tuples(st.integers(16, 900), st.integers(16, 700)),
+    budget=st.none() | st.integers(1, 700),
+    seed=st.integers(0, 1000),
+    blobs=st.integers(0, 5),
+    cells=st.integers(1, 300),
+    minimum_pixels=st.sampled_from([1024, 4096, MINIMUM_PIXELS]),
+)
+def test_is_within_the_budget_and_the_frame(
+    size: tuple[int, int], budget: int | None, seed: int, blobs: int, cells: int, minimum_pixels: int
+) -> None:
+    frame, patches = scene(size, cells, blobs=blobs, seed=seed)
+    grid = patches.grid
+    try:
+        packed = pack(frame.rgb, patches, budget_tokens=budget, minimum_pixels=minimum_pixels)
+    except BudgetError:
+        shapes = [(rows, max(1, round(rows * grid.columns / grid.rows))) for rows in range(1, grid.rows + 1)]
+        cheapest = min(picture_tokens(rows, columns, minimum_pixels) for rows, columns in shapes)
+        assert budget is not None and budget < cheapest
+        return
+    if budget is not None:
+        assert packed.tokens <= budget
+    else:
+        assert packed.tokens <= max(len(patches), 2 * 80 if minimum_pixels > 4096 else 16)
+    assert packed.tokens == sum(picture.tokens for picture in packed.pictures)
+    assert packed.prompt.splitlines() == [picture.caption for picture in packed.pictures]
+    texture_wh = grid.texture_wh
+    texture = frame.rgb if texture_wh == frame.size_wh else None
+    for picture in packed.pictures:
+        x0, y0, x1, y1 = picture.cells
+        height, width = picture.rgb.shape[:2]
+        assert 0 <= x0 < x1 <= grid.columns and 0 <= y0 < y1 <= grid.rows
+        assert height % CELL_PX == 0 and width % CELL_PX == 0
+        assert picture.tokens == picture_tokens(height // CELL_PX, width // CELL_PX, minimum_pixels)
+        if not picture.overview:
+            assert (width, height) == ((x1 - x0) * CELL_PX, (y1 - y0) * CELL_PX)
+            if texture is not None:
+                assert np.array_equal(picture.rgb, texture[y0 * 32 : y1 * 32, x0 * 32 : x1 * 32])
+    assert packed.overview.cells == (0, 0, grid.columns, grid.rows)
+    full = packed.overview.rgb.shape[:2] == (texture_wh[1], texture_wh[0])
+    assert np.array_equal(packed.cells_shown, in_crops(patches, packed) | full)
+
+
+@given(size=st.tuples(st.integers(32, 4000), st.integers(32, 3000)), corner=st.randoms(use_true_random=False))
+def test_places_in_words_lie_where_the_crop_lies(size: tuple[int, int], corner: object) -> None:
+    grid = Grid.for_size(size)
+    draw = np.random.default_rng(abs(hash(size)))
+    x0, x1 = sorted(draw.choice(grid.columns + 1, 2, replace=False).tolist())
+    y0, y1 = sorted(draw.choice(grid.rows + 1, 2, replace=False).tolist())
+    found = re.fullmatch(r"from (\d+)% to (\d+)% across, (\d+)% to (\d+)% down", place((x0, y0, x1, y1), grid))
+    assert found is not None
+    said = np.array([int(number) / 100 for number in found.groups()])
+    true = np.array([x0 / grid.columns, x1 / grid.columns, y0 / grid.rows, y1 / grid.rows])
+    assert np.abs(said - true).max() <= 0.005 + 1e-9
+
+
+def test_costs_what_the_image_processor_makes_of_it() -> None:
+    smart_resize = pytest.importorskip("transformers.models.qwen2_vl.image_processing_qwen2_vl").smart_resize
+    for rows in range(1, 30):
+        for columns in range(1, 30):
+            height, width = smart_resize(
+                rows * 32, columns * 32, factor=32, min_pixels=MINIMUM_PIXELS, max_pixels=16777216
+            )
+            assert picture_tokens(rows, columns) == height * width // 1024
+
+
+def test_the_crop_shows_what_was_chosen() -> None:
+    rgb = np.zeros((1024, 1024, 3), np.uint8)
+    rgb[320:640, 96:480] = (255, 0, 0)
+    frame = Frame(0, 0.0, rgb)
+    places = [row * 32 + column for row in range(10, 20) for column in range(3, 15)]
+    relevance = np.zeros((32, 32))
+    packed = pack(rgb, chosen(frame, places, np.full(len(places), 0.9), relevance), budget_tokens=190)
+    assert [crop.cells for crop in packed.crops] == [(3, 10, 15, 20)]
+    assert (packed.crops[0].rgb == (255, 0, 0)).all()
+    assert packed.cells_shown.all()
+    assert "from 9% to 47% across, 31% to 62% down" in packed.prompt
+
+
+@pytest.mark.parametrize("cells", [273, 512])
+def test_shows_more_relevance_per_token_than_the_bounding_box(cells: int) -> None:
+    """Overview and all counted in, against one crop that holds every chosen cell."""
+    gains, wasted = [], []
+    for seed in range(4):
+        frame, patches = scene((1920, 1080), cells, blobs=3, seed=seed)
+        packed = pack(frame.rgb, patches)
+        across = patches.columns.max() + 1 - patches.columns.min()
+        down = patches.rows.max() + 1 - patches.rows.min()
+        box = float(patches.score.sum()) / (across * down)
+        gains.append(score_shown(patches, packed) / packed.tokens / box)
+        crops = sum(crop.tokens for crop in packed.crops)
+        wasted.append(1 - in_crops(patches, packed).sum() / crops)
+    assert np.median(gains) > 1.5 and min(gains) > 1.0
+    assert np.median(wasted) < 0.35
+
+
+def test_whole_regions_stay_in_one_piece() -> None:
+    """The charge for words keeps the greedy choice from cutting the brightest part out of a region."""
+    frame = Frame(0, 0.0, np.zeros((1024, 1024, 3), np.uint8))
+    places = [row * 32 + column for row in range(4, 14) for column in range(4, 16)]
+    score = np.array([1.0 if place % 32 < 12 else 0.8 for place in places])
+    packed = pack(frame.rgb, chosen(frame, places, score, np.zeros((32, 32))), budget_tokens=300)
+    assert [crop.cells for crop in packed.crops] == [(4, 4, 16, 14)]
+
+
+def test_small_regions_near_each_other_share_a_crop() -> None:
+    frame = Frame(0, 0.0, np.zeros((1024, 1024, 3), np.uint8))
+    places = [4 * 32 + 4, 4 * 32 + 10, 10 * 32 + 4, 10 * 32 + 10]
+    packed = pack(frame.rgb, chosen(frame, places, np.ones(4), np.zeros((32, 32))), budget_tokens=300)
+    assert len(packed.crops) == 1 and packed.cells_shown.all()
+
+
+def test_a_frame_within_the_budget_is_sent_whole() -> None:
+    frame, patches = scene((320, 256), 80, blobs=1)
+    packed = pack(frame.rgb, patches)
+    assert not packed.crops and packed.tokens == 80 and packed.cells_shown.all()
+    assert np.array_equal(packed.overview.rgb, frame.rgb)
+
+
+def test_coarse_cells_are_shown_by_an_overview_that_is_fine_enough() -> None:
+    frame, patches = scene((1024, 1024), 40, blobs=1)
+    levels = np.zeros(40, np.int32)
+    levels[-2:] = (1, 2)
+    # Eight of 32 columns: a quarter of the resolution, which is what level 2 asks for.
+    packed = pack(frame.rgb, dataclasses.replace(patches, level=levels, rows=patches.rows // 4 * 4), budget_tokens=64)
+    assert packed.overview.rgb.shape == (256, 256, 3)
+    assert packed.cells_shown[-1] and not packed.cells_shown[-2] and not packed.cells_shown[0]
+
+
+def test_nothing_chosen_and_too_small_a_budget_are_said() -> None:
+    frame, patches = scene((640, 480), 10, blobs=1)
+    with pytest.raises(NothingChosen, match="frame 3: no cell was chosen"):
+        pack(frame.rgb, chosen(frame, [], [], patches.relevance))
+    with pytest.raises(BudgetError, match="budget of 10 tokens; the smallest picture costs a server 64"):
+        pack(frame.rgb, patches, budget_tokens=10)
+    with pytest.raises(ValueError, match="the picture is 100x480"):
+        pack(frame.rgb[:, :100], patches)
+
+
+def test_inputs_are_not_changed_and_the_result_is_the_same_again() -> None:
+    frame, patches = scene((640, 480), 100, blobs=2)
+    before = frame.rgb.copy(), patches.relevance.copy()
+    once, again = pack(frame.rgb, patches), pack(frame.rgb, patches)
+    assert [picture.cells for picture in once.pictures] == [picture.cells for picture in again.pictures]
+    assert np.array_equal(frame.rgb, before[0]) and np.array_equal(patches.relevance, before[1])
+
+
+def test_photographs_become_jpeg_and_drawings_png() -> None:
+    ys, xs = np.mgrid[:256, :320]
+    draw = np.random.default_rng(0)
+    photo = np.stack([128 + 80 * np.sin(xs / 31 + k) * np.cos(ys / 17) for k in range(3)], axis=2)
+    photo = np.clip(photo + draw.normal(0, 4, photo.shape), 0, 255).astype(np.uint8)
+    drawing = np.full((256, 320, 3), 255, np.uint8)
+    cv2.putText(drawing, "flat", (20, 120), cv2.FONT_HERSHEY_SIMPLEX, 2, (200, 30, 30), 3)
+    kind, data = encode(photo)
+    back = cv2.cvtColor(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    error = math.sqrt(np.mean((back.astype(float) - photo) ** 2))
+    assert kind == "image/jpeg" and error < 3 and len(data) < photo.nbytes / 3
+    kind, data = encode(drawing)
+    back = cv2.cvtColor(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    assert kind == "image/png" and np.array_equal(back, drawing)

@@ -1,0 +1,777 @@
+"""Loading a Qwen3-VL: what is whole loads, and everything else ends with one line before it does harm."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+pytest.importorskip("transformers")
+
+from arr_stream.config import ModelSettings, VlmSettings
+from arr_stream.consumers.qwen3_vl import hub, library, loading, memory_need
+from arr_stream.consumers.qwen3_vl.checkpoint import read_checkpoint
+from arr_stream.consumers.qwen3_vl.loading import Loaded, load
+from arr_stream.consumers.qwen3_vl.memory_need import free_bytes, group_free_bytes, need
+from arr_stream.errors import (
+    ArrStreamError,
+    BackendUnavailable,
+    FetchFailed,
+    InvalidSetting,
+    ModelTooLarge,
+    ModelUnsupported,
+    WeightsInvalid,
+)
+from tests.tiny_qwen import tiny_qwen  # noqa: F401 - a fixture
+
+torch.set_num_threads(1)
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SOME = "model.language_model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def copy(tiny_qwen: Path, tmp_path: Path) -> Path:  # noqa: F811
+    """The tiny model, to be spoilt."""
+    return Path(shutil.copytree(tiny_qwen, tmp_path / "tiny-qwen3-vl"))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARR_STREAM_MODELS", str(tmp_path / "models"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
+def load_from(folder: Path | str, **settings: Any) -> Loaded:
+    options: dict[str, Any] = {"device": "cpu", "context_tokens": 512, **settings}
+    return load(VlmSettings(model=str(folder), **options), ModelSettings())
+
+
+def refused(kind: type[ArrStreamError], folder: Path | str, *words: str, **settings: Any) -> None:
+    """Loading ends with this error, in one line that names the model and holds the words."""
+    with pytest.raises(ArrStreamError) as caught:
+        load_from(folder, **settings)
+    error = caught.value
+    assert type(error) is kind, repr(error)
+    assert "\n" not in str(error) and error.remedy and len(str(error)) < 600
+    for word in (str(folder), *words):
+        assert word in str(error)
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def respoil(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    state = load_file(folder / WEIGHTS)
+    change(state)
+    save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def shard(folder: Path) -> list[Path]:
+    """Weights in three files and an index, as large models come."""
+    state = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = sorted(state)
+    files = [folder / f"model-{i + 1:05d}-of-00003.safetensors" for i in range(3)]
+    for i, path in enumerate(files):
+        save_file({name: state[name] for name in names[i::3]}, path, metadata={"format": "pt"})
+    where = {name: files[i % 3].name for i, name in enumerate(names)}
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    return files
+
+
+# What is whole
+
+
+def test_the_weights_are_those_of_the_file(copy: Path) -> None:
+    loaded = load_from(copy)
+    assert (loaded.name, loaded.device.type, loaded.dtype) == (str(copy), "cpu", torch.float32)
+    assert not loaded.model.training and not any(p.requires_grad for p in loaded.model.parameters())
+    state = loaded.model.state_dict()
+    with safe_open(copy / WEIGHTS, framework="pt") as file:
+        for key in file.keys():  # noqa: SIM118
+            assert torch.equal(state[key], file.get_tensor(key).float()), key
+    assert loaded.image_mean == loaded.image_std == (0.5, 0.5, 0.5)
+
+
+def test_the_tokenizer_is_the_one_that_transformers_would_take(copy: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer, usual = load_from(copy).tokenizer, AutoTokenizer.from_pretrained(copy)
+    assert tokenizer.is_fast
+    for text in ("What is written on the bus?", "<|im_start|>user\nNaïve 3.14 𝄞<|im_end|>", "  a\n\n b"):
+        assert tokenizer(text)["input_ids"] == usual(text)["input_ids"]
+
+
+def test_shards_give_the_same_model(copy: Path) -> None:
+    whole = {key: value.clone() for key, value in load_from(copy).model.state_dict().items()}
+    shard(copy)
+    sharded = load_from(copy).model.state_dict()
+    assert whole.keys() == sharded.keys() and all(torch.equal(whole[key], sharded[key]) for key in whole)
+
+
+def test_tied_weights_are_saved_once(copy: Path) -> None:
+    edit(copy / "config.json", lambda config: config.update(tie_word_embeddings=True))
+    respoil(copy, lambda state: state.pop("lm_head.weight", None))
+    model = load_from(copy).model
+    assert torch.equal(model.lm_head.weight, model.model.language_model.embed_tokens.weight)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_numbers_are_of_the_type_asked_for(copy: Path, dtype: str) -> None:
+    loaded = load_from(copy, dtype=dtype)
+    assert loaded.dtype == getattr(torch, dtype)
+    assert {p.dtype for p in loaded.model.parameters()} == {loaded.dtype}
+    assert torch.isfinite(loaded.model(input_ids=torch.arange(8)[None]).logits).all()
+
+
+def test_saved_in_bfloat16_runs_in_float32_on_a_cpu(copy: Path) -> None:
+    respoil(copy, lambda state: state.update({key: value.bfloat16() for key, value in state.items()}))
+    assert read_checkpoint(copy).saved_dtype == "bfloat16"
+    assert load_from(copy).dtype == torch.float32
+
+
+def test_nothing_is_said_on_the_terminal(copy: Path) -> None:
+    code = (
+        "import sys; from arr_stream.config import *; from arr_stream.consumers.qwen3_vl.loading import load;"
+        "load(VlmSettings(model=sys.argv[1], device='cpu', context_tokens=512), ModelSettings())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+# Folders that are not a Qwen3-VL
+
+
+def test_no_name(tmp_path: Path) -> None:
+    refused(InvalidSetting, "", "vlm.model", "--model")
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    refused(BackendUnavailable, tmp_path / "nowhere", "no such folder")
+
+
+def test_a_file_is_no_model(copy: Path) -> None:
+    refused(ModelUnsupported, copy / WEIGHTS, "a file")
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    refused(ModelUnsupported, tmp_path, "not a model", "empty")
+
+
+def test_a_folder_with_other_things(tmp_path: Path) -> None:
+    (tmp_path / "holiday.txt").write_text("sun")
+    refused(ModelUnsupported, tmp_path, "not a model", "config.json")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "null", "\x00", "[" * 100_000])
+def test_a_configuration_that_is_no_json_object(copy: Path, content: str) -> None:
+    (copy / "config.json").write_text(content)
+    refused(WeightsInvalid, copy, "config.json")
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl_moe", "llama", None, 3])
+def test_another_architecture_is_named(copy: Path, kind: object) -> None:
+    edit(copy / "config.json", lambda config: config.update(model_type=kind))
+    refused(ModelUnsupported, copy, str(kind) if kind else "model_type", "qwen3_vl")
+
+
+@pytest.mark.parametrize(
+    "key, value", [("patch_size", 14), ("spatial_merge_size", 1), ("temporal_patch_size", 1), ("patch_size", [16, 8])]
+)
+def test_other_cells_than_ours(copy: Path, key: str, value: object) -> None:
+    edit(copy / "config.json", lambda config: config["vision_config"].update({key: value}))
+    refused(ModelUnsupported, copy, f"{key} is {value}", "32x32")
+
+
+@pytest.mark.parametrize("method", ["fp8", "gptq"])
+def test_weights_that_are_quantised_already(copy: Path, method: str) -> None:
+    edit(copy / "config.json", lambda config: config.update(quantization_config={"quant_method": method}))
+    refused(ModelUnsupported, copy, method, "--quantize")
+
+
+def test_weights_of_a_type_that_is_no_plain_number(copy: Path) -> None:
+    respoil(copy, lambda state: state.update({SOME: state[SOME].to(torch.float8_e4m3fn)}))
+    refused(ModelUnsupported, copy, SOME, "F8_E4M3", "BF16")
+
+
+def test_an_adapter_beside_the_model(copy: Path) -> None:
+    (copy / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/else"}')
+    refused(ModelUnsupported, copy, "adapter")
+
+
+def test_pieces_of_a_distributed_run(copy: Path) -> None:
+    shutil.copy(copy / WEIGHTS, copy / "shard-00001-model-00001-of-00001.safetensors")
+    refused(ModelUnsupported, copy, "distributed", "save_pretrained")
+
+
+# Weights that are not there, or not sound
+
+
+def test_no_weights(copy: Path) -> None:
+    (copy / WEIGHTS).unlink()
+    refused(BackendUnavailable, copy, "no weights", WEIGHTS)
+
+
+class Bomb:
+    """A pickle that makes a file as soon as it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.path), "w")
+
+
+def test_pickles_are_not_read(copy: Path, tmp_path: Path) -> None:
+    (copy / WEIGHTS).unlink()
+    (copy / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
+    refused(BackendUnavailable, copy, "pytorch_model.bin", "can run code")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.5, 0.9999])
+def test_weights_cut_short(copy: Path, share: float) -> None:
+    data = (copy / WEIGHTS).read_bytes()
+    (copy / WEIGHTS).write_bytes(data[: int(share * len(data))])
+    refused(WeightsInvalid, copy, WEIGHTS, "damaged or truncated")
+
+
+def test_a_pointer_instead_of_weights(copy: Path) -> None:
+    (copy / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
+    refused(WeightsInvalid, copy, WEIGHTS, "git lfs pull")
+
+
+def test_a_missing_shard(copy: Path) -> None:
+    gone = shard(copy)[1]
+    gone.unlink()
+    refused(WeightsInvalid, copy, gone.name, "missing")
+
+
+def test_a_shard_cut_short(copy: Path) -> None:
+    cut = shard(copy)[2]
+    cut.write_bytes(cut.read_bytes()[:-5])
+    refused(WeightsInvalid, copy, cut.name, "truncated")
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": {}}', '{"weight_map": [1]}'])
+def test_an_index_that_makes_no_sense(copy: Path, content: str) -> None:
+    shard(copy)
+    (copy / INDEX).write_text(content)
+    refused(WeightsInvalid, copy, INDEX)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/etc/passwd", "model.bin", ""])
+def test_an_index_that_names_files_elsewhere(copy: Path, name: str) -> None:
+    save_file({"a": torch.zeros(1)}, copy.parent / "elsewhere.safetensors")
+    shard(copy)
+    edit(copy / INDEX, lambda index: index["weight_map"].update({SOME: name}))
+    refused(WeightsInvalid, copy, INDEX, name)
+
+
+@pytest.mark.parametrize("key", [SOME, "model.language_model.embed_tokens.weight", "model.visual.pos_embed.weight"])
+def test_a_missing_tensor_is_not_made_up(copy: Path, key: str) -> None:
+    respoil(copy, lambda state: state.pop(key))
+    refused(WeightsInvalid, copy, key, "missing")
+
+
+def test_an_output_of_its_own_must_be_there(copy: Path) -> None:
+    edit(copy / "config.json", lambda config: config.update(tie_word_embeddings=False))
+    respoil(copy, lambda state: state.pop("lm_head.weight", None))
+    refused(WeightsInvalid, copy, "lm_head.weight", "missing")
+
+
+def test_what_transformers_would_make_up_is_refused(copy: Path, tiny_qwen: Path) -> None:  # noqa: F811
+    """The second line of defence: the headers were right, and what is loaded lacks a tensor all the same."""
+    respoil(copy, lambda state: state.pop(SOME))
+    changed = dataclasses.replace(read_checkpoint(tiny_qwen), folder=copy)
+    with pytest.raises(WeightsInvalid) as caught:
+        loading._model(changed, "none", torch.device("cpu"), torch.float32)
+    assert SOME in str(caught.value) and "missing keys" in str(caught.value)
+
+
+def test_a_tensor_too_many(copy: Path) -> None:
+    respoil(copy, lambda state: state.update({"model.visual.extra.weight": torch.zeros(3)}))
+    refused(WeightsInvalid, copy, "model.visual.extra.weight")
+
+
+def test_a_tensor_of_another_shape(copy: Path) -> None:
+    respoil(copy, lambda state: state.update({SOME: state[SOME][:-1].clone()}))
+    refused(WeightsInvalid, copy, SOME, "config.json calls for")
+
+
+@pytest.mark.parametrize(
+    "section, key", [("text_config", "num_hidden_layers"), ("vision_config", "depth"), ("text_config", "hidden_size")]
+)
+@pytest.mark.parametrize("change", [-1, 1, 10**9])
+def test_a_configuration_of_another_size_than_the_weights(copy: Path, section: str, key: str, change: int) -> None:
+    edit(copy / "config.json", lambda config: config[section].update({key: config[section][key] + change}))
+    refused(WeightsInvalid, copy)
+
+
+@pytest.mark.parametrize("value", ["many", -4, 0, 1.5, None, {"a": 1}])
+def test_a_configuration_with_senseless_values(copy: Path, value: object) -> None:
+    edit(copy / "config.json", lambda config: config["text_config"].update(hidden_size=value))
+    refused(WeightsInvalid, copy)
+
+
+@pytest.mark.parametrize("section", ["text_config", "vision_config"])
+def test_a_configuration_without_a_part(copy: Path, section: str) -> None:
+    edit(copy / "config.json", lambda config: config.pop(section))
+    refused(WeightsInvalid, copy, section)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
+def test_weights_that_are_not_finite(copy: Path, value: float, quantize: str) -> None:
+    def spoil(state: dict[str, torch.Tensor]) -> None:
+        state[SOME][3, 5] = value
+
+    respoil(copy, spoil)
+    if quantize != "none":
+        pytest.importorskip("bitsandbytes")
+    refused(WeightsInvalid, copy, SOME, "NaN or infinite", quantize=quantize)
+
+
+def test_weights_too_large_for_float16(copy: Path) -> None:
+    def spoil(state: dict[str, torch.Tensor]) -> None:
+        state[SOME][3, 5] = 1e6
+
+    respoil(copy, spoil)
+    load_from(copy, dtype="bfloat16")
+    refused(WeightsInvalid, copy, SOME, "float16", "--dtype bfloat16", dtype="float16")
+
+
+def test_a_sum_that_overflows_is_no_reason_to_refuse(copy: Path) -> None:
+    def spoil(state: dict[str, torch.Tensor]) -> None:
+        state[SOME][:] = 3e38
+
+    respoil(copy, spoil)
+    assert load_from(copy).dtype == torch.float32
+
+
+# Tokenizer and processor
+
+
+def test_no_tokenizer(copy: Path) -> None:
+    (copy / "tokenizer.json").unlink()
+    refused(ModelUnsupported, copy, "tokenizer.json")
+
+
+def test_a_damaged_tokenizer(copy: Path) -> None:
+    path = copy / "tokenizer.json"
+    path.write_text(path.read_text()[:500])
+    refused(WeightsInvalid, copy, "tokenizer.json")
+
+
+@pytest.mark.parametrize("key", ["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"])
+def test_a_tokenizer_of_another_model(copy: Path, key: str) -> None:
+    edit(copy / "config.json", lambda config: config.update({key: 7}))
+    refused(ModelUnsupported, copy, "tokenizer.json", key, "7")
+
+
+def test_a_tokenizer_that_knows_more_than_the_model(copy: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(copy)
+    rows = json.loads((copy / "config.json").read_text())["text_config"]["vocab_size"]
+    tokenizer.add_tokens([f"extra{i}" for i in range(rows)])
+    tokenizer.save_pretrained(copy)
+    refused(ModelUnsupported, copy, "tokenizer.json", f"the model knows {rows}")
+
+
+def processor_files(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*processor_config.json") if not path.name.startswith("video")]
+
+
+def test_no_processor(copy: Path) -> None:
+    for path in processor_files(copy):
+        path.unlink()
+    refused(ModelUnsupported, copy, "preprocessor_config.json")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_pixels_are_normalised_as_the_processor_says(copy: Path, nested: bool) -> None:
+    for path in processor_files(copy):
+        path.unlink()
+    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
+    name = "processor_config.json" if nested else "preprocessor_config.json"
+    (copy / name).write_text(json.dumps({"image_processor": said} if nested else said))
+    checkpoint = read_checkpoint(copy)
+    assert (checkpoint.image_mean, checkpoint.image_std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+
+
+@pytest.mark.parametrize("std", [[0.5, 0.5], [0.5, 0.5, 0], ["a", "b", "c"], None, [0.5, 0.5, float("nan")], 0.5])
+def test_a_processor_that_makes_no_sense(copy: Path, std: object) -> None:
+    for path in processor_files(copy):
+        path.unlink()
+    (copy / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": std}))
+    refused(WeightsInvalid, copy, "preprocessor_config.json", "image_std")
+
+
+# Checkpoints that nobody vouches for
+
+
+def test_code_beside_the_weights_is_never_run(copy: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    for name in ("modeling_evil.py", "tokenization_evil.py"):
+        (copy / name).write_text(f"open({str(mark)!r}, 'w')\nclass Evil: ...\n")
+    (copy / "custom_generate").mkdir()
+    (copy / "custom_generate" / "generate.py").write_text(f"open({str(mark)!r}, 'w')\ndef generate(*a, **b): ...\n")
+    edit(copy / "config.json", lambda config: config.update(auto_map={"AutoModel": "modeling_evil.Evil"}))
+    evil = {"auto_map": {"AutoTokenizer": [None, "tokenization_evil.Evil"]}, "tokenizer_class": "Evil"}
+    edit(copy / "tokenizer_config.json", lambda config: config.update(evil))
+    loaded = load_from(copy)
+    assert type(loaded.model).__module__.startswith("transformers.") and not mark.exists()
+
+
+def test_only_the_architecture_is_taken_from_the_configuration(copy: Path) -> None:
+    other = {
+        "_attn_implementation": "someone/kernel",
+        "attn_implementation": "someone/kernel",
+        "transformers_weights": "elsewhere.safetensors",
+        "fusion_config": {"patch_embeddings": True},
+        "_name_or_path": "someone/else",
+    }
+    edit(copy / "config.json", lambda config: [part.update(other) for part in (config, config["text_config"])])
+    save_file({"a": torch.zeros(1)}, copy / "elsewhere.safetensors")
+    config = load_from(copy).model.config
+    assert config._attn_implementation == config.text_config._attn_implementation == "sdpa"
+    assert getattr(config, "fusion_config", None) is None
+
+
+# Versions and packages
+
+
+@pytest.mark.parametrize("version", ["4.57.1", "5.17.2", "5.24.0", "5.24.0.dev0", "6.0"])
+def test_an_unsupported_transformers(copy: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    with pytest.raises(ModelUnsupported) as caught:
+        load_from(copy)
+    assert version in str(caught.value) and all(end in str(caught.value) for end in library.SUPPORTED)
+    assert "pip install" in str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["5.18.0", "5.23.0", "5.23.9"])
+def test_a_supported_transformers(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    assert library.use_transformers().__name__ == "transformers"
+
+
+@pytest.mark.parametrize(
+    "package, settings, remedy",
+    [
+        ("transformers", {}, "arr-stream[vlm]"),
+        ("bitsandbytes", {"quantize": "int8"}, "pip install bitsandbytes"),
+        ("accelerate", {"quantize": "int4"}, "arr-stream[vlm]"),
+        ("psutil", {}, "psutil"),
+    ],
+)
+def test_a_missing_package(
+    copy: Path, package: str, settings: dict[str, Any], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == package:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(BackendUnavailable) as caught:
+        load_from(copy, **settings)
+    assert package in caught.value.message and remedy in str(caught.value)
+
+
+def test_transformers_that_cannot_be_imported(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(BackendUnavailable, match="cannot be imported"):
+        load_from(copy)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_that_is_not_there(copy: Path) -> None:
+    with pytest.raises(BackendUnavailable) as caught:
+        load_from(copy, device="cuda")
+    assert "vlm.device=cuda" in str(caught.value) and "--device cpu" in str(caught.value)
+
+
+# Memory
+
+
+def kept_bytes(model: torch.nn.Module) -> int:
+    """Bytes of all parameters and of the scales of quantised ones."""
+    total = sum(p.numel() * p.element_size() for p in model.parameters())
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if (scales := getattr(weight, "SCB", None)) is not None:
+            total += scales.numel() * scales.element_size()
+        if (state := getattr(weight, "quant_state", None)) is not None:
+            total += state.absmax.numel() * state.absmax.element_size()
+    return total
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_weights_take_what_was_foretold(copy: Path, quantize: str, dtype: str) -> None:
+    if quantize != "none":
+        pytest.importorskip("bitsandbytes")
+    settings = VlmSettings(model=str(copy), device="cpu", dtype=dtype, quantize=quantize)
+    assert kept_bytes(load(settings, ModelSettings()).model) == need(copy, settings).weights_bytes
+
+
+def test_the_cache_takes_what_was_foretold(copy: Path) -> None:
+    settings = VlmSettings(model=str(copy), device="cpu", context_tokens=100)
+    with torch.inference_mode():
+        cache = load(settings, ModelSettings()).model(input_ids=torch.arange(100)[None], use_cache=True).past_key_values
+    held = sum(part.numel() * part.element_size() for layer in cache.layers for part in (layer.keys, layer.values))
+    assert held == need(copy, settings).cache_bytes
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_quantised_layers_are_those_that_bear_it(copy: Path, quantize: str) -> None:
+    pytest.importorskip("bitsandbytes")
+    whole, small = load_from(copy).model, load_from(copy, quantize=quantize).model
+    for name, module in small.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            inside = name.startswith("model.language_model.layers.")
+            assert (type(module) is torch.nn.Linear) != inside, name
+    ids = torch.arange(16)[None]
+    with torch.inference_mode():
+        expected, found = whole(input_ids=ids).logits, small(input_ids=ids).logits
+    difference = float((expected - found).norm() / expected.norm())
+    assert 0 < difference < {"int8": 0.05, "int4": 0.5}[quantize]
+
+
+def test_a_model_too_large_says_what_it_needs(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "free_bytes", lambda _: 7_200_000)
+    monkeypatch.setattr(loading, "_model", lambda *_: pytest.fail("it was loaded all the same"))
+    refused(ModelTooLarge, copy, "needs", "weights", "cache", "work", "7.2 MB are free", "--quantize int8")
+
+
+def test_a_context_too_large_for_the_memory(copy: Path) -> None:
+    refused(ModelTooLarge, copy, "cache", "vlm.context_tokens", context_tokens=10**9)
+
+
+def test_free_memory_is_no_more_than_there_is() -> None:
+    import psutil
+
+    assert 0 < free_bytes(torch.device("cpu")) <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize("inner", ["max", "5000"])
+def test_limits_of_control_groups_version_two(tmp_path: Path, inner: str) -> None:
+    for folder, limit, usage in ((tmp_path / "a", "9000", 7000), (tmp_path / "a" / "b", inner, 2000)):
+        folder.mkdir()
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{usage}\n")
+        (folder / "memory.stat").write_text("anon 10\ninactive_file 500\n")
+    (tmp_path / "own").write_text("0::/a/b\n")
+    expected = [2500] if inner == "max" else [3500, 2500]
+    assert list(group_free_bytes(tmp_path, tmp_path / "own")) == expected
+
+
+def test_limits_of_control_groups_version_one(tmp_path: Path) -> None:
+    group = tmp_path / "memory" / "a"
+    group.mkdir(parents=True)
+    for folder, limit in ((group, "4000"), (group.parent, str(2**63 - 4096))):
+        (folder / "memory.limit_in_bytes").write_text(limit)
+        (folder / "memory.usage_in_bytes").write_text("1000")
+        (folder / "memory.stat").write_text("total_inactive_file 100\n")
+    (tmp_path / "own").write_text("3:cpuset:/a\n4:memory:/a\n")
+    assert list(group_free_bytes(tmp_path, tmp_path / "own")) == [3100]
+
+
+def test_no_control_groups(tmp_path: Path) -> None:
+    assert list(group_free_bytes(tmp_path, tmp_path / "absent")) == []
+
+
+# Hub names
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub with one repository, as its client meets it."""
+
+    protocol_version = "HTTP/1.1"
+    files: dict[str, bytes]
+    asked: list[tuple[str, str, str | None]]
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append((self.command, path, self.headers.get("Authorization")))
+        commit, headers, status = "c" * 40, {"X-Repo-Commit": "c" * 40}, 200
+        if path.startswith("/api/models/own/model/tree/"):
+            entries = [{"type": "file", "path": n, "size": len(d), "oid": "0" * 40} for n, d in self.files.items()]
+            body = json.dumps(entries).encode()
+        elif path.startswith("/api/models/own/model"):
+            siblings = [{"rfilename": name} for name in self.files]
+            body = json.dumps({"id": "own/model", "sha": commit, "siblings": siblings}).encode()
+        elif path.startswith("/own/model/resolve/") and (name := path.split("/", 5)[5]) in self.files:
+            body = self.files[name]
+            headers["ETag"] = f'"{name}-tag"'
+        else:
+            body, status = b"{}", 404
+            headers["X-Error-Code"] = "RepoNotFound"
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def server(tiny_qwen: Path) -> Iterator[tuple[str, type[Hub]]]:  # noqa: F811
+    files = {path.name: path.read_bytes() for path in tiny_qwen.iterdir() if path.is_file()}
+    files.update({"modeling_evil.py": b"import evil", "pytorch_model.bin": b"pickle", "README.md": b"hello"})
+    handler = type("OneHub", (Hub,), {"files": files, "asked": []})
+    running = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{running.server_port}", handler
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+FETCH = ModelSettings(download=True)
+
+
+def test_a_model_is_fetched_without_code_and_pickles(
+    server: tuple[str, type[Hub]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, handler = server
+    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    folder = hub.locate("own/model", FETCH, hub_endpoint=url)
+    assert folder == tmp_path / "models" / "own--model" and hub.is_whole(folder)
+    assert not [path for path in folder.rglob("*") if path.suffix in (".py", ".bin", ".md")]
+    assert handler.asked and not any(authorization for _, _, authorization in handler.asked)
+    assert read_checkpoint(folder, "own/model").name == "own/model"
+    handler.asked.clear()
+    assert hub.locate("own/model", FETCH, hub_endpoint=url) == folder and not handler.asked
+    loaded = load_from("own/model")
+    assert loaded.name == "own/model"
+
+
+def test_a_fetch_goes_on_with_what_is_missing(server: tuple[str, type[Hub]], tmp_path: Path) -> None:
+    url, handler = server
+    folder = hub.locate("own/model", FETCH, hub_endpoint=url)
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(BackendUnavailable, match="no weights"):
+        load_from("own/model")
+    handler.asked.clear()
+    assert hub.is_whole(hub.locate("own/model", FETCH, hub_endpoint=url))
+    got = [path.rpartition("/")[2] for command, path, _ in handler.asked if command == "GET" and "/resolve/" in path]
+    assert got == [WEIGHTS]
+
+
+def test_nothing_is_fetched_unasked(tmp_path: Path) -> None:
+    refused(BackendUnavailable, "own/model", "--download", str(tmp_path / "models"))
+
+
+def test_a_repository_that_is_not_there(server: tuple[str, type[Hub]]) -> None:
+    with pytest.raises(FetchFailed) as caught:
+        hub.locate("own/other", FETCH, hub_endpoint=server[0])
+    assert "own/other" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
+    with pytest.raises(FetchFailed) as caught:
+        hub.locate("own/model", FETCH, hub_endpoint="http://127.0.0.1:9")
+    assert "own/model" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_offline_means_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(FetchFailed, match="HF_HUB_OFFLINE"):
+        hub.locate("own/model", FETCH, hub_endpoint="http://127.0.0.1:9")
+
+
+def test_a_full_disk_is_told_before_anything_comes(
+    server: tuple[str, type[Hub]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(FetchFailed, match="--set models"):
+        hub.locate("own/model", FETCH, hub_endpoint=server[0])
+    assert not (tmp_path / "models" / "own--model" / WEIGHTS).exists()
+
+
+def test_hugging_faces_own_cache_is_looked_into(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "d" * 40
+    repository = tmp_path / "cache" / "models--own--model"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "snapshots").mkdir()
+    copy.rename(repository / "snapshots" / commit)
+    code = (
+        "from arr_stream.config import *; from arr_stream.consumers.qwen3_vl.hub import locate;"
+        "print(locate('own/model', ModelSettings()))"
+    )
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(repository / "snapshots" / commit)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a/b/c", "model", "../own/model", "own/..", "-x/y", "own/model name", "~nobody-here/x/y", "x" * 400, "a\0b"],
+)
+def test_names_that_are_neither_folder_nor_hub_name(name: str) -> None:
+    refused(BackendUnavailable, name, "ORG/NAME")
+
+
+def test_a_name_that_no_hub_allows(tmp_path: Path) -> None:
+    refused(BackendUnavailable, "own/mod--el", "--download")
+
+
+# The measure
+
+
+@pytest.mark.slow
+def test_the_process_grows_by_what_was_foretold(copy: Path) -> None:
+    """The estimate of one pass against the process itself, in a process of its own; generous, for allocators differ."""
+    pytest.importorskip("psutil")
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("needs Linux")
+    settings = VlmSettings(model=str(copy), device="cpu", context_tokens=512)
+    code = (
+        "import sys, torch; torch.set_num_threads(1)\n"
+        "from arr_stream.config import *\n"
+        "from arr_stream.consumers.qwen3_vl.loading import load\n"
+        "model = load(VlmSettings(model=sys.argv[1], device='cpu', context_tokens=512), ModelSettings()).model\n"
+        "def kilobytes(key): return int(open('/proc/self/status').read().split(key)[1].split()[0])\n"
+        "def look(cells):\n"
+        "    with torch.inference_mode():\n"
+        "        grid = torch.tensor([[1, 2 * cells, 2 * cells]])\n"
+        "        model.model.visual(torch.rand(4 * cells * cells, 1536), grid_thw=grid)\n"
+        "look(2); open('/proc/self/clear_refs', 'w').write('5'); before = kilobytes('VmRSS:')\n"
+        "look(32); print((kilobytes('VmHWM:') - before) * 1024)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, check=True)
+    foretold = need(copy, settings).work_bytes
+    assert 0.4 * foretold < int(done.stdout) < 1.3 * foretold
+    assert memory_need.CELLS == 32 * 32
