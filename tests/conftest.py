@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.tiny_qwen import tiny_qwen as tiny_qwen
+
 Run = Callable[..., tuple[int, str, str]]
 
 

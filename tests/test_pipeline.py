@@ -231,6 +231,47 @@ def test_attention_of_a_consumer_is_carried_and_raises_relevance() -> None:
     assert raised.relevance[5, 7] > plain.relevance[5, 7] + 0.2
 
 
+def test_attention_that_comes_late_is_carried_to_the_present() -> None:
+    frames = moving_square(8, step_xy=(8, 0))
+    late, at_once = _pipeline([parse_text("red")]), _pipeline([parse_text("red")])
+    for pipeline in (late, at_once):
+        pipeline.step(frames[0])
+        attention = (pipeline.step(frames[1]).relevance > 0.3).astype(np.float32)
+    late.follow()
+    at_once.attend(attention)
+    for frame in frames[2:7]:
+        late.step(frame)
+        at_once.step(frame)
+    assert late.attend(attention, frames[1].index)
+    planes = [pipeline.step(frames[7]).texture.plane("attention") for pipeline in (late, at_once)]
+    columns = [float((plane.sum(axis=0) * np.arange(plane.shape[1])).sum() / plane.sum()) for plane in planes]
+    start = float((attention.sum(axis=0) * (np.arange(8) * 4 + 1.5)).sum() / attention.sum())
+    # It went on with the square, as far as attention that was given at once; the cells around it stayed.
+    assert columns[0] > start + 0.5
+    assert columns[0] == pytest.approx(columns[1], abs=0.7)
+
+
+def test_late_attention_to_a_scene_that_is_gone_changes_nothing() -> None:
+    frames = moving_square(3)
+    pipeline = _pipeline()
+    pipeline.step(frames[0])
+    pipeline.follow()
+    pipeline.step(frames[1])
+    assert not pipeline.attend(np.ones((6, 8), np.float32), 17)
+    assert not pipeline.attend(np.ones((2, 2), np.float32), frames[0].index)
+    assert pipeline.step(frames[2]).texture.plane("attention").max() == 0
+
+
+def test_a_new_query_forgets_where_the_model_looked_for_the_old_one() -> None:
+    frames = moving_square(3)
+    pipeline = _pipeline([parse_text("red")])
+    pipeline.step(frames[0])
+    pipeline.attend(np.ones((6, 8), np.float32))
+    pipeline.ask([parse_text("blue")])
+    texture = pipeline.step(frames[1]).texture
+    assert texture.plane("attention").max() == 0 and texture.plane("attention_history").max() > 0.9
+
+
 @pytest.mark.parametrize("attention", [np.zeros((2, 2), np.float32), np.full((6, 8), np.nan), np.full((6, 8), 2.0)])
 def test_impossible_attention_is_refused(attention: np.ndarray) -> None:
     pipeline = _pipeline()

@@ -455,7 +455,8 @@ def test_only_the_architecture_is_taken_from_the_configuration(copy: Path) -> No
     save_file({"a": torch.zeros(1)}, copy / "elsewhere.safetensors")
     config = load_from(copy).model.config
     assert config._attn_implementation == config.text_config._attn_implementation == "sdpa"
-    assert getattr(config, "fusion_config", None) is None
+    for part in (config, config.text_config):
+        assert all(getattr(part, key, None) is None for key in ("fusion_config", "transformers_weights"))
 
 
 # Versions and packages

@@ -149,7 +149,7 @@ def _from_disk(settings: Settings) -> Timed:
     from arr_stream.consumers.qwen3_vl.loading import load
 
     loaded = load(settings.vlm, settings.models)
-    processor = AutoProcessor.from_pretrained(
+    processor = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]
         locate(settings.vlm.model, settings.models), local_files_only=True, trust_remote_code=False
     )
     return Timed(loaded.name, loaded, processor)
@@ -169,7 +169,7 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
     dtype = torch.float32 if settings.vlm.dtype == "auto" else getattr(torch, settings.vlm.dtype)
     tokenizer = _tokenizer()
     torch.manual_seed(seed)
-    model = Qwen3VLForConditionalGeneration(_config(shape, tokenizer))
+    model: Any = Qwen3VLForConditionalGeneration(_config(shape, tokenizer))
     with torch.no_grad():
         # Of the scores of all tokens some are above 0, so a token with a row of zeros is never the likeliest.
         for token in (tokenizer.eos_token_id, tokenizer.pad_token_id):
@@ -178,8 +178,7 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
         eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id], pad_token_id=tokenizer.pad_token_id
     )
     model.requires_grad_(False)
-    # transformers declares `to` for a device alone.
-    model.eval().to(device=device, dtype=dtype)  # type: ignore[arg-type]
+    model.eval().to(device=device, dtype=dtype)
     loaded = Loaded(str(shape), model, tokenizer, _MEAN_STD, _MEAN_STD, device, dtype)
     return Timed(str(shape), loaded, _processor(tokenizer))
 
@@ -193,7 +192,7 @@ def _tokenizer() -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from arr_stream.bench.statistics import Timing
 from arr_stream.bench.vlm_model import Timed
@@ -40,6 +42,8 @@ class PassesReport:
         vision, stock_vision: From pixels to features; ours with cutting the cells out of the frame, the stock
             model's without its processor.
         prefill, stock_prefill: From features to the scores of the answer's first token.
+        operations: `vision` and `prefill`: multiplications of the stock model for each of ours, counted. What the
+            times come to where nothing else costs any.
     """
 
     tokens: int
@@ -50,6 +54,7 @@ class PassesReport:
     stock_vision: Timing
     prefill: Timing
     stock_prefill: Timing
+    operations: dict[str, float]
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -71,6 +76,7 @@ class PassesReport:
                 for name in ("vision", "stock_vision", "prefill", "stock_prefill")
             },
             "ratios": {name: round(ratio, 3) for name, ratio in self.ratios.items()},
+            "operations": {name: round(ratio, 3) for name, ratio in self.operations.items()},
         }
 
 
@@ -100,9 +106,7 @@ class ModeCost:
             "mode": self.mode,
             "chosen": self.chosen,
             "kept": self.kept,
-            **{
-                name: round(getattr(self, name), 3) for name in ("vision_ms", "prefill_ms", "decode_ms", "cache_mb")
-            },
+            **{name: round(getattr(self, name), 3) for name in ("vision_ms", "prefill_ms", "decode_ms", "cache_mb")},
         }
 
 
@@ -116,19 +120,21 @@ def bench_passes(
         settings: How cells are chosen.
         side_px: Side of the frame.
         tokens: Cells to choose.
-        runs: Rounds that count; one before them does not.
+        runs: Rounds; one more before them warms up.
         progress: Told what comes next.
     """
     bench = _Bench(model, settings, side_px)
     cells = chosen_cells(settings, bench.frame, tokens)
     feeder = bench.feeder("sparse")
+    progress("warming up and counting")
+    counted, stock_counted = _Times(counting=True), _Times(counting=True)
+    bench.stock_round(stock_counted)
+    bench.round(feeder, cells, counted)
     stock, ours = _Times(), _Times()
-    for run in range(runs + 1):
+    for run in range(1, runs + 1):
         progress(f"passes over one frame, round {run} of {runs}")
         bench.stock_round(stock)
         bench.round(feeder, cells, ours)
-    stock.drop_first()
-    ours.drop_first()
     return PassesReport(
         tokens=ours.kept,
         cells=stock.kept,
@@ -138,6 +144,10 @@ def bench_passes(
         stock_vision=Timing.of(stock.vision),
         prefill=Timing.of(ours.prefill),
         stock_prefill=Timing.of(stock.prefill),
+        operations={
+            "vision": stock_counted.vision[0] / counted.vision[0],
+            "prefill": stock_counted.prefill[0] / counted.prefill[0],
+        },
     )
 
 
@@ -154,7 +164,10 @@ def bench_modes(
     wanted.append(("weight", shares[-1]))
     times = [_Times() for _ in wanted]
     stock = _Times()
-    for run in range(runs + 1):
+    progress("warming up")
+    bench.stock_round(_Times())
+    bench.round(bench.feeder("sparse"), shares[-1], _Times())
+    for run in range(1, runs + 1):
         progress(f"modes, round {run} of {runs}")
         bench.stock_round(stock)
         for (mode, cells), each in zip(wanted, times, strict=True):
@@ -168,19 +181,16 @@ _CHOOSING: tuple[Mode, ...] = ("sparse", "halo", "prune")
 
 
 class _Times:
-    """Milliseconds of rounds of one candidate, the first of them a warm-up."""
+    """Milliseconds of the rounds of one candidate; or, `counting`, its operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counting: bool = False) -> None:
+        self.counting = counting
         self.vision: list[float] = []
         self.prefill: list[float] = []
         self.decode: list[float] = []
         self.kept = self.prompt_tokens = self.cache_bytes = 0
 
-    def drop_first(self) -> None:
-        del self.vision[0], self.prefill[0], self.decode[0]
-
     def cost(self, mode: str, chosen: int) -> ModeCost:
-        self.drop_first()
         vision, prefill, decode = (statistics.median(each) for each in (self.vision, self.prefill, self.decode))
         return ModeCost(mode, chosen, self.kept, vision, prefill, decode / _DECODED, self.cache_bytes / 1e6)
 
@@ -201,22 +211,30 @@ class _Bench:
         self._inputs = self._stock.picture_inputs(self._picture, QUESTION)
 
     def feeder(self, mode: Mode) -> Feeder:
-        mean, std = (np.array(values, np.float32) for values in (self._mean_std()))
-        return Feeder(self._adapter, Normalisation(mean, std), mode, self._halo)
+        loaded = self._model.loaded
+        normalisation = Normalisation(np.array(loaded.image_mean, np.float32), np.array(loaded.image_std, np.float32))
+        return Feeder(self._adapter, normalisation, mode, self._halo)
 
-    def _mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return self._model.loaded.image_mean, self._model.loaded.image_std
+    @contextmanager
+    def _measured(self, times: _Times, into: list[float]) -> Iterator[None]:
+        if not times.counting:
+            with self._model.clock(into):
+                yield
+            return
+        with FlopCounterMode(display=False) as counter:
+            yield
+        into.append(float(counter.get_total_flops()))
 
     def stock_round(self, times: _Times) -> None:
         """The stock model over the whole frame."""
-        with self._model.clock(times.vision):
+        with self._measured(times, times.vision):
             encoded = self._stock.encode(self._inputs)
-        with self._model.clock(times.prefill):
+        with self._measured(times, times.prefill):
             scores, cache = self._stock.prefill(self._inputs, encoded)
             token = int(scores.argmax())
         times.kept, times.prompt_tokens = self._stock.visual_tokens(self._inputs), self._adapter.cached_tokens(cache)
         times.cache_bytes = self._adapter.cache_bytes(cache)
-        with self._model.clock(times.decode):
+        with self._measured(times, times.decode):
             for _ in range(_DECODED):
                 token = int(self._stock.decode(cache, token).argmax())
 
@@ -225,16 +243,16 @@ class _Bench:
         """Ours over chosen cells: the frame is appended to an empty memory, then the question read."""
         memory = Memory(self._adapter, self._prompt)
         question = self._prompt.question(QUESTION)
-        with self._model.clock(times.vision):
+        with self._measured(times, times.vision):
             block: Block = feeder.feed(self._picture, self._picture, cells)
         seen = Seen(block, self.grid, 0, 0.0, "image")
         with memory.kept():
-            with self._model.clock(times.prefill):
+            with self._measured(times, times.prefill):
                 memory.append([seen])
                 token = int(self._adapter.logits(memory.read(question, memory.position)).argmax())
             times.kept, times.prompt_tokens = len(block), memory.tokens
             times.cache_bytes = memory.cache_bytes
-            with self._model.clock(times.decode):
+            with self._measured(times, times.decode):
                 for number in range(_DECODED):
                     position = memory.position + len(question) + number
                     token = int(self._adapter.logits(memory.read([token], position)).argmax())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from arr_stream.cli import evaluate_atlas, evaluate_cascade, evaluate_meaning, evaluate_text
+from arr_stream.cli import evaluate_atlas, evaluate_cascade, evaluate_meaning, evaluate_questions, evaluate_text
 from arr_stream.cli.console import err, out, parse_size
 from arr_stream.config import Settings
 
@@ -23,6 +23,7 @@ app.command()(evaluate_text.text)
 app.command()(evaluate_cascade.cascade)
 app.command()(evaluate_atlas.atlas)
 app.command()(evaluate_meaning.meaning)
+app.command()(evaluate_questions.questions)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]

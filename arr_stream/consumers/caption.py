@@ -23,6 +23,7 @@ _SIGNS_A_SECOND = 15.0
 """A usual reading speed for subtitles."""
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 3.0, 10.0
 _FADE_SECONDS = 0.3
+_MOST_SIGNS = 4000
 _MOST_HEIGHT = 0.4
 """Part of the picture's height that a caption may cover."""
 _MOST_EMS = 44
@@ -127,11 +128,10 @@ def _plate(answer: Answer, size_wh: tuple[int, int]) -> Layer | None:
 def _lines(answer: Answer, small: int, room_w: int, room_h: float) -> list[_Line]:
     """Question and answer; where there is little room, fewer lines of the answer, then no question."""
     large = max(small + 2, round(small * 1.4))
-    question = typeface.drawable(redact_url(answer.question))
-    text, size, colour = typeface.drawable(redact_url(answer.text)), large, WHITE
+    question = _shown(answer.question)
+    text, size, colour = _shown(answer.text), large, WHITE
     if answer.finish == "failed":
-        reason = typeface.drawable(redact_url(answer.error or "")) or "it failed"
-        text, size, colour = f"no answer: {reason}", small, _SUBDUED
+        text, size, colour = f"no answer: {_shown(answer.error or '') or 'it failed'}", small, _SUBDUED
     elif not text:
         text, size, colour = "no words came", small, _SUBDUED
     elif answer.finish in ("length", "cancelled"):
@@ -147,6 +147,11 @@ def _lines(answer: Answer, small: int, room_w: int, room_h: float) -> list[_Line
             first = [_Line(with_head, small, GREY)] if with_head else []
             return [*first, *(_Line(line, size, colour) for line in lines)]
     return []
+
+
+def _shown(text: str) -> str:
+    """The text as it may be drawn; of an endless one far more than three lines hold."""
+    return typeface.drawable(redact_url(text[:_MOST_SIGNS]))
 
 
 def _rounded(width: int, height: int, radius: int) -> ByteArray:

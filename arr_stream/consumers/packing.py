@@ -168,16 +168,24 @@ def encode(rgb: ByteArray) -> tuple[str, bytes]:
 
 
 def _overview_sizes(grid: Grid, minimum_pixels: int) -> list[tuple[int, int, int]]:
-    """Rows, columns and tokens of every picture of the frame's shape, the whole texture the last and largest."""
-    sizes = []
+    """Rows, columns and tokens of pictures of about the frame's shape, up to the whole texture.
+
+    Those that the server would scale up cost as much as larger ones and are left out, unless the texture itself is one.
+    """
+    shapes = {(grid.rows, grid.columns)}
     for rows in range(1, grid.rows + 1):
-        columns = min(grid.columns, max(1, round(rows * grid.columns / grid.rows)))
-        sizes.append((rows, columns, picture_tokens(rows, columns, minimum_pixels)))
-    return sizes
+        columns = rows * grid.columns / grid.rows
+        shapes |= {(rows, max(1, math.floor(columns))), (rows, math.ceil(columns))}
+    return [
+        (rows, columns, picture_tokens(rows, columns, minimum_pixels))
+        for rows, columns in shapes
+        if rows * columns * CELL_PX**2 >= minimum_pixels or (rows, columns) == (grid.rows, grid.columns)
+    ]
 
 
 def _overview_size(grid: Grid, tokens: int, minimum_pixels: int) -> tuple[int, int, int]:
-    return max(size for size in _overview_sizes(grid, minimum_pixels) if size[2] <= tokens)
+    fitting = [size for size in _overview_sizes(grid, minimum_pixels) if size[2] <= tokens]
+    return max(fitting, key=lambda size: (size[2], -abs(size[0] * grid.columns - size[1] * grid.rows)))
 
 
 def _values(patches: PatchSet) -> DoubleArray:

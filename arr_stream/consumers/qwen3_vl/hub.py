@@ -107,8 +107,8 @@ def _fetch(model: str, target: Path, endpoint: str | None) -> Path:
         )
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.utils.tqdm import disable_progress_bars
         from huggingface_hub.utils.logging import set_verbosity_error
+        from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError as exc:
         raise BackendUnavailable(
             f"fetching {model} needs huggingface_hub, which is not installed", remedy=INSTALL

@@ -1,0 +1,178 @@
+"""`bench-vlm` compares like with like, counts what it says, and refuses sizes that do not fit together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+from tests.tiny_qwen import tiny_qwen
+
+pytest.importorskip("transformers")
+
+from arr_stream.bench.vlm import bench_vlm
+from arr_stream.bench.vlm_memory import MemoryReport
+from arr_stream.bench.vlm_model import Shape, Timed, random_model, timed_model
+from arr_stream.bench.vlm_passes import QUESTION
+from arr_stream.bench.vlm_scene import chosen_cells, frames
+from arr_stream.bench.vlm_stock import StockModel
+from arr_stream.cli.bench_vlm import bench_vlm as command
+from arr_stream.consumers.qwen3_vl.adapter import Adapter
+from arr_stream.consumers.qwen3_vl.cells import Cells
+from arr_stream.consumers.qwen3_vl.feeding import Feeder, Normalisation
+from arr_stream.consumers.qwen3_vl.memory import Memory, Seen
+from arr_stream.consumers.qwen3_vl.prompt import Prompt
+from arr_stream.types import Grid
+
+__all__ = ["tiny_qwen"]
+
+SMALL = Shape(vision_layers=2, text_layers=2, vision_width=64, text_width=256)
+QUICK = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def small() -> Timed:
+    return random_model(SMALL, Settings())
+
+
+def _first_scores(model: Timed, tokens: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores of the answer's first token, ours and the stock model's, on one frame of 128x128."""
+    (frame,) = frames((128, 128), 1)
+    grid = Grid.for_size(frame.size_wh)
+    adapter = Adapter(model.loaded.model)
+    prompt = Prompt(model.loaded.tokenizer, model.loaded.model.config)
+    normalisation = Normalisation(np.array(model.loaded.image_mean, np.float32), np.full(3, 0.5, np.float32))
+    cells = Cells.whole((4, 4)) if tokens is None else chosen_cells(QUICK, frame, tokens)
+    memory = Memory(adapter, prompt)
+    with torch.inference_mode():
+        block = Feeder(adapter, normalisation).feed(frame.rgb, frame.rgb, cells)
+        memory.append([Seen(block, grid, 0, 0.0, "image")])
+        ours = adapter.logits(memory.read(prompt.question(QUESTION), memory.position))
+    stock = StockModel(model)
+    inputs = stock.picture_inputs(frame.rgb, QUESTION)
+    scores, cache = stock.prefill(inputs, stock.encode(inputs))
+    assert memory.tokens - len(cells) == adapter.cached_tokens(cache) - stock.visual_tokens(inputs)
+    return ours, scores
+
+
+def test_with_every_cell_both_sides_do_the_same_work(small: Timed) -> None:
+    ours, stock = _first_scores(small, None)
+    assert torch.allclose(ours, stock, atol=1e-4)
+    fewer, _ = _first_scores(small, 5)
+    assert not torch.allclose(fewer, stock, atol=1e-2)
+
+
+def test_the_stock_model_gets_video_frames_whole_unless_capped(small: Timed) -> None:
+    stock, clip = StockModel(small), list(frames((1024, 1024), 4))
+    whole, capped = (stock.video_inputs(clip, 2.0, QUESTION, capped=each) for each in (False, True))
+    assert whole["video_grid_thw"].tolist() == [[2, 64, 64]] and stock.visual_tokens(whole) == 2048
+    assert 1300 < stock.visual_tokens(capped) <= 2 * 768
+    text = small.loaded.tokenizer.decode(whole["input_ids"][0])
+    assert "<0.2 seconds>" in text and "<1.2 seconds>" in text and text.count("<|vision_start|>") == 2
+    assert stock.answer(stock.video_inputs(list(frames((64, 64), 4)), 2.0, QUESTION), 6) == 6
+
+
+def test_less_is_computed_for_fewer_cells() -> None:
+    report = bench_vlm(QUICK, parts=["vision"], shape=SMALL, tokens=16, side_px=256, runs=1, threads=1)
+    passes = report.vision
+    assert passes is not None and report.end_to_end is None and report.memory is None and report.modes is None
+    assert (passes.tokens, passes.cells) == (16, 64)
+    assert passes.stock_prompt_tokens - passes.prompt_tokens == 64 - 16
+    # A quarter of the rows: a quarter of the linear layers' work, and a sixteenth of the attention's.
+    assert 4.0 < passes.operations["vision"] < 16.0
+    assert 1.0 < passes.operations["prefill"] < passes.stock_prompt_tokens / passes.prompt_tokens + 0.5
+    assert min(passes.vision.median, passes.stock_vision.median, passes.prefill.median) > 0
+
+
+def test_each_mode_keeps_what_it_says() -> None:
+    report = bench_vlm(QUICK, parts=["modes"], shape=SMALL, tokens=16, side_px=256, runs=1, threads=1)
+    assert report.modes is not None
+    rows = {(row.mode, row.chosen): row for row in report.modes}
+    for mode in ("sparse", "halo", "prune"):
+        assert [rows[mode, chosen].kept for chosen in (6, 16, 32, 64)] == [6, 16, 32, 64]
+        assert rows[mode, 6].cache_mb < rows[mode, 64].cache_mb == pytest.approx(rows["stock", 64].cache_mb)
+    assert rows["weight", 64].kept == 64
+
+
+def test_a_clip_is_counted_from_pixels_to_answer() -> None:
+    report = bench_vlm(QUICK, parts=["end-to-end"], shape=SMALL, tokens=16, side_px=256, seconds=1.5, runs=1, threads=1)
+    clip = report.end_to_end
+    assert clip is not None
+    assert (clip.frames, clip.shown, clip.answer_tokens) == (45, 3, 16)
+    assert clip.keyframes >= 2, "a clip of more than one interval has its share of keyframes"
+    # Two frames and one that stands alone make two blocks; each is given the budget of one.
+    assert clip.stock_tokens == 2 * 64 and 16 <= clip.sent <= 2 * 16
+    ours = ("perception", "vision", "prefill", "beside them", "question", "decode")
+    assert clip.ours.median == pytest.approx(sum(clip.parts[name].median for name in ours))
+    assert clip.stock.median == pytest.approx(clip.parts["processor"].median + clip.parts["generate"].median)
+
+
+def test_a_long_stream_stays_within_its_budget() -> None:
+    report = bench_vlm(QUICK, parts=["memory"], shape=SMALL, frames=100, context_tokens=512, threads=1)
+    memory = report.memory
+    assert memory is not None
+    assert memory.asked == 2 and memory.rebuilds.get("budget", 0) >= 3
+    assert memory.budget_bytes == 512 * 2 * 2 * 128 * 4
+    assert 0.5 * memory.budget_bytes < memory.cache_peak_bytes <= memory.budget_bytes
+    assert memory.tokens_peak <= memory.context_tokens == 512
+    assert len(memory.resident_mb) == 5 and memory.growth_mb < 100
+
+
+def test_growth_leaves_out_what_is_set_up_once() -> None:
+    report = MemoryReport(5, 0, 512, 1, 1, 1, {}, (100.0, 150.0, 151.0, 149.0, 152.0), 1.0)
+    assert report.growth_mb == pytest.approx(2.0)
+
+
+def test_a_model_from_disk_is_timed_like_any_other(tiny_qwen: Path) -> None:
+    settings = QUICK.with_values({"vlm.model": str(tiny_qwen), "vlm.device": "cpu"})
+    model = timed_model(settings, SMALL)
+    ours, stock = _first_scores(model, None)
+    assert torch.allclose(ours, stock, atol=1e-4)
+    report = bench_vlm(settings, parts=["end-to-end"], tokens=8, side_px=128, seconds=1, runs=1, threads=1)
+    assert report.model == str(tiny_qwen) and report.end_to_end is not None and report.end_to_end.stock_tokens == 16
+
+
+def test_the_command_prints_json_and_tables() -> None:
+    app = typer.Typer()
+    app.command()(command)
+    small = ["--layers", "2,2", "--width", "64,256", "--side", "128", "--tokens", "4", "--runs", "1", "--threads", "1"]
+    result = CliRunner().invoke(app, [*small, "--part", "vision", "--set", "keyframes.text=none", "--json"])
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["vision"]["cells"] == 16 and printed["vision"]["ratios"]["vision, stock / ours"] > 0
+    result = CliRunner().invoke(app, [*small, "--part", "vision", "--part", "modes", "--set", "keyframes.text=none"])
+    assert result.exit_code == 0, result.output
+    assert "4 of 16 cells" in result.stdout and "weight" in result.stdout and "by counted" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--layers", "12"],
+        ["--layers", "0,8"],
+        ["--layers", "12,2"],
+        ["--width", "100,1024"],
+        ["--width", "512,1000"],
+        ["--side", "100"],
+        ["--side", "4096"],
+        ["--tokens", "2000"],
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_before_anything_is_made(options: list[str]) -> None:
+    app = typer.Typer()
+    app.command()(command)
+    result = CliRunner().invoke(app, options)
+    assert isinstance(result.exception, InvalidSetting)
+    assert options[0] in str(result.exception) and ";" in str(result.exception)

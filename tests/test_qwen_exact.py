@@ -1,0 +1,305 @@
+"""What the model is given is what the stock model would have been given: to rounding, for every mode and any size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from arr_stream.consumers.qwen3_vl.cells import Cells
+from arr_stream.consumers.qwen3_vl.feeding import LEAST_WEIGHT, Mode
+from arr_stream.consumers.qwen3_vl.pixels import patch_rows, texture_picture
+from arr_stream.consumers.qwen3_vl.responding import Sampler, respond
+from arr_stream.types import Grid
+from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+
+pytest.importorskip("transformers")
+
+from tests.qwen_stock import (
+    EXACT,
+    QUESTION,
+    Bench,
+    hidden_patches,
+    image_inputs,
+    left_out,
+    seen,
+    shown,
+    some_cells,
+    stock_answer,
+    stock_run,
+    video_inputs,
+    visual,
+)
+
+__all__ = ["tiny_qwen"]
+
+SIZES = [(320, 256), (330, 270), (289, 431)]
+HALF = np.full(3, 0.5, np.float32)
+
+
+@pytest.fixture(scope="module")
+def stock(tiny_qwen: Path) -> tuple[Any, Any]:
+    return load_tiny(tiny_qwen)
+
+
+@pytest.fixture(scope="module")
+def bench(stock: tuple[Any, Any]) -> Bench:
+    return Bench.of(*stock)
+
+
+def _video(size_wh: tuple[int, int] = (128, 96), count: int = 4) -> np.ndarray[Any, Any]:
+    return np.stack([picture(*size_wh, seed=seed) for seed in range(count)])
+
+
+# ---- all cells
+
+
+@pytest.mark.parametrize("size", [*SIZES, (640, 360), (257, 259)])
+def test_pixel_rows_are_the_processors(stock: tuple[Any, Any], size: tuple[int, int]) -> None:
+    rgb = picture(*size)
+    theirs = image_inputs(stock[1], [rgb])
+    grid = Grid.for_size(size)
+    assert theirs["image_grid_thw"].tolist() == [[1, 2 * grid.rows, 2 * grid.columns]]
+    resized = texture_picture(rgb, grid.texture_wh)
+    ours = patch_rows(resized, resized, Cells.whole((grid.rows, grid.columns)), HALF, HALF)
+    assert (ours - theirs["pixel_values"]).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("size", [(128, 96), (150, 110)])
+def test_pixel_rows_of_pairs_are_the_processors(stock: tuple[Any, Any], size: tuple[int, int]) -> None:
+    frames = _video(size)
+    theirs = video_inputs(stock[1], frames, fps=2.0)["pixel_values_videos"]
+    grid = Grid.for_size(size)
+    resized = [texture_picture(rgb, grid.texture_wh) for rgb in frames]
+    whole = Cells.whole((grid.rows, grid.columns))
+    ours = torch.cat([patch_rows(resized[at], resized[at + 1], whole, HALF, HALF) for at in (0, 2)])
+    assert (ours - theirs).abs().max() <= 1e-6
+
+
+def test_the_processors_mean_and_deviation_are_used(stock: tuple[Any, Any]) -> None:
+    mean, std = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
+    rgb = picture()
+    theirs = stock[1].image_processor(images=[rgb], image_mean=mean, image_std=std, return_tensors="pt")
+    ours = patch_rows(rgb, rgb, Cells.whole((8, 10)), np.array(mean, np.float32), np.array(std, np.float32))
+    assert (ours - theirs["pixel_values"]).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("mode", ["sparse", "prune", "halo", "weight"])
+@pytest.mark.parametrize("size", SIZES)
+def test_all_cells_of_a_picture_give_the_stock_logits(
+    stock: tuple[Any, Any], bench: Bench, mode: Mode, size: tuple[int, int]
+) -> None:
+    rgb = picture(*size)
+    theirs = stock_run(stock[0], image_inputs(stock[1], [rgb]))
+    grid = Grid.for_size(size)
+    block = bench.block(mode, rgb, rgb, relevance=np.ones((grid.rows, grid.columns), np.float32))
+    ours = bench.run([seen(block)])
+    assert ours.differs(theirs) <= EXACT
+    assert 0.5 < theirs.logits.std() < 2
+
+
+@pytest.mark.parametrize("mode", ["sparse", "prune"])
+@pytest.mark.parametrize("piecewise", [False, True], ids=["at once", "one by one"])
+def test_all_cells_of_several_pictures_give_the_stock_logits(
+    stock: tuple[Any, Any], bench: Bench, mode: Mode, piecewise: bool
+) -> None:
+    pictures = [picture(288, 256, 1), picture(330, 270, 2), picture(256, 320, 3)]
+    theirs = stock_run(stock[0], image_inputs(stock[1], pictures))
+    ours = bench.run([seen(bench.block(mode, rgb, rgb)) for rgb in pictures], piecewise=piecewise)
+    assert ours.differs(theirs) <= EXACT
+
+
+@pytest.mark.parametrize("mode", ["sparse", "prune"])
+@pytest.mark.parametrize("piecewise", [False, True], ids=["at once", "one by one"])
+@pytest.mark.parametrize("count", [4, 5])
+def test_all_cells_of_a_video_give_the_stock_logits(
+    stock: tuple[Any, Any], bench: Bench, mode: Mode, piecewise: bool, count: int
+) -> None:
+    frames, fps = _video((150, 110), count), 4.0
+    inputs = video_inputs(stock[1], frames, fps)
+    theirs = stock_run(stock[0], inputs)
+    entries = []
+    for at in range(0, count, 2):
+        first, second = frames[at], frames[min(at + 1, count - 1)]
+        first = second if at + 1 == count else first
+        seconds = (at / fps + min(at + 1, count - 1) / fps) / 2
+        entries.append(seen(bench.block(mode, first, second), seconds, "video"))
+    assert bench.run(entries, piecewise=piecewise).differs(theirs) <= EXACT
+
+
+def test_text_and_markers_are_the_processors(stock: tuple[Any, Any], bench: Bench) -> None:
+    rgb = picture()
+    inputs = image_inputs(stock[1], [rgb])
+    memory = bench.memory()
+    question = bench.prompt.question(QUESTION)
+    cost = memory.cost([seen(bench.block("sparse", rgb, rgb))])
+    assert cost + len(question) == inputs["input_ids"].shape[1]
+    assert question == inputs["input_ids"][0, cost:].tolist()
+    opening = [*bench.prompt.opening(), *bench.prompt.before_cells("image", 0.0)]
+    assert opening == inputs["input_ids"][0, : len(opening)].tolist()
+
+
+def test_greedy_answers_are_those_of_generate(stock: tuple[Any, Any], bench: Bench) -> None:
+    different = set()
+    for seed in range(4):
+        rgb = picture(seed=seed)
+        theirs = stock_answer(stock[0], image_inputs(stock[1], [rgb]), 16)
+        memory = bench.memory()
+        memory.append([seen(bench.block("sparse", rgb, rgb))])
+        response = respond(
+            bench.adapter, memory, bench.prompt, bench.prompt.question(QUESTION), most_tokens=16, sampler=Sampler(0)
+        )
+        ended = theirs[-1] in bench.prompt.end_tokens
+        assert list(response.ids) == (theirs[:-1] if ended else theirs)
+        assert response.finish == ("stop" if ended else "length")
+        assert response.text == stock[1].tokenizer.decode(response.ids, skip_special_tokens=True)
+        different.add(response.ids)
+    assert len(different) > 1
+
+
+# ---- some cells
+
+
+@pytest.mark.parametrize("count", [1, 7, 30])
+def test_prune_is_the_stock_model_with_the_other_cells_masked(
+    stock: tuple[Any, Any], bench: Bench, count: int
+) -> None:
+    rgb = picture(320, 256)
+    inputs = image_inputs(stock[1], [rgb])
+    cells = some_cells((8, 10), count).in_reading_order()
+    hidden = left_out(inputs, [cells])
+    theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+    assert bench.run([seen(bench.block("prune", rgb, rgb, cells))]).differs(theirs) <= EXACT
+
+
+def test_prune_of_a_video_is_the_stock_model_with_the_other_cells_masked(
+    stock: tuple[Any, Any], bench: Bench
+) -> None:
+    frames = _video()
+    inputs = video_inputs(stock[1], frames, fps=2.0)
+    chosen = [some_cells((3, 4), 5, seed).in_reading_order() for seed in (1, 2)]
+    hidden = left_out(inputs, chosen)
+    theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+    entries = [
+        seen(bench.block("prune", frames[2 * at], frames[2 * at + 1], cells), at + 0.25, "video")
+        for at, cells in enumerate(chosen)
+    ]
+    assert bench.run(entries, piecewise=True).differs(theirs) <= EXACT
+
+
+@pytest.mark.parametrize("count", [1, 7, 30])
+def test_sparse_is_the_whole_tower_with_the_other_patches_masked(
+    stock: tuple[Any, Any], bench: Bench, count: int
+) -> None:
+    rgb = picture(330, 270)
+    inputs = image_inputs(stock[1], [rgb])
+    cells = some_cells((8, 10), count).in_reading_order()
+    hidden = left_out(inputs, [cells])
+    with hidden_patches(stock[0], [shown(cells)]):
+        theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+    assert bench.run([seen(bench.block("sparse", rgb, rgb, cells))]).differs(theirs) <= EXACT
+
+
+def test_sparse_of_a_video_is_the_whole_tower_with_the_other_patches_masked(
+    stock: tuple[Any, Any], bench: Bench
+) -> None:
+    frames = _video()
+    inputs = video_inputs(stock[1], frames, fps=2.0)
+    chosen = [some_cells((3, 4), 5, seed).in_reading_order() for seed in (3, 4)]
+    hidden = left_out(inputs, chosen)
+    with hidden_patches(stock[0], [shown(cells) for cells in chosen]):
+        theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+    entries = [
+        seen(bench.block("sparse", frames[2 * at], frames[2 * at + 1], cells), at + 0.25, "video")
+        for at, cells in enumerate(chosen)
+    ]
+    assert bench.run(entries, piecewise=True).differs(theirs) <= EXACT
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_halo_is_the_whole_tower_with_all_beyond_the_ring_masked(
+    stock: tuple[Any, Any], bench: Bench, width: int
+) -> None:
+    rgb = picture(320, 256)
+    inputs = image_inputs(stock[1], [rgb])
+    cells = some_cells((8, 10), 4, seed=2).in_reading_order()
+    near = np.zeros((8, 10), bool)
+    for row, column in zip(cells.rows, cells.columns, strict=True):
+        for r in range(8):
+            for c in range(10):
+                near[r, c] |= max(abs(r - row), abs(c - column)) <= width
+    assert len(cells) < near.sum() < 80
+    hidden = left_out(inputs, [cells])
+    with hidden_patches(stock[0], [near]):
+        theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+    assert bench.run([seen(bench.block("halo", rgb, rgb, cells, halo=width))]).differs(theirs) <= EXACT
+
+
+def test_the_modes_differ_from_one_another(bench: Bench) -> None:
+    rgb = picture()
+    cells = some_cells((8, 10), 6).in_reading_order()
+    modes: tuple[Mode, ...] = ("sparse", "halo", "prune")
+    runs = [bench.run([seen(bench.block(mode, rgb, rgb, cells))]) for mode in modes]
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert (runs[one].logits - runs[other].logits).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("piecewise", [False, True], ids=["at once", "one by one"])
+def test_weights_are_a_bias_on_the_attention_to_each_cell(
+    stock: tuple[Any, Any], bench: Bench, piecewise: bool
+) -> None:
+    pictures = [picture(320, 256, 1), picture(256, 288, 2)]
+    draw = np.random.default_rng(0)
+    weights = [draw.random(hw).astype(np.float32) for hw in ((8, 10), (9, 8))]
+    weights[0][0, :3] = 0.0
+    inputs = image_inputs(stock[1], pictures)
+    bias = torch.zeros(inputs["input_ids"].shape[1])
+    flat = torch.from_numpy(np.concatenate([weight.reshape(-1) for weight in weights]))
+    bias[visual(inputs)] = flat.clamp(min=LEAST_WEIGHT).log()
+    theirs = stock_run(stock[0], inputs, bias)
+    some = some_cells((8, 10), 3), some_cells((9, 8), 3)
+    entries = [
+        seen(bench.block("weight", rgb, rgb, cells, relevance=weight))
+        for rgb, cells, weight in zip(pictures, some, weights, strict=True)
+    ]
+    assert bench.run(entries, piecewise=piecewise).differs(theirs) <= EXACT
+    assert (theirs.logits - stock_run(stock[0], inputs).logits).abs().max() > 0.01
+
+
+def test_without_a_map_the_scores_of_the_chosen_are_the_weights(stock: tuple[Any, Any], bench: Bench) -> None:
+    rgb = picture()
+    cells = some_cells((8, 10), 9)
+    inputs = image_inputs(stock[1], [rgb])
+    weights = torch.full((8, 10), LEAST_WEIGHT)
+    weights[cells.rows, cells.columns] = torch.from_numpy(cells.score).clamp(min=LEAST_WEIGHT)
+    bias = torch.zeros(inputs["input_ids"].shape[1])
+    bias[visual(inputs)] = weights.reshape(-1).log()
+    theirs = stock_run(stock[0], inputs, bias)
+    assert bench.run([seen(bench.block("weight", rgb, rgb, cells))]).differs(theirs) <= EXACT
+
+
+@pytest.mark.parametrize("mode", ["sparse", "prune"])
+def test_eager_attention_gives_the_same(tiny_qwen: Path, mode: Mode) -> None:
+    model, processor = load_tiny(tiny_qwen, attn_implementation="eager")
+    bench = Bench.of(model, processor)
+    rgb = picture()
+    inputs = image_inputs(processor, [rgb])
+    cells = some_cells((8, 10), 11).in_reading_order()
+    hidden = left_out(inputs, [cells])
+    with hidden_patches(model, [shown(cells) if mode == "sparse" else np.ones((8, 10), bool)]):
+        theirs = stock_run(model, inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
+    assert bench.run([seen(bench.block(mode, rgb, rgb, cells))]).differs(theirs) <= EXACT
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_long_stretches_in_several_passes_give_the_same(
+    bench: Bench, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rgb = picture(256, 256)
+    entries = [seen(bench.block(mode, rgb, rgb, some_cells((8, 8), 30))) for mode in ("sparse", "weight")]
+    whole = bench.run(entries)
+    monkeypatch.setattr("arr_stream.consumers.qwen3_vl.memory.PREFILL_CHUNK_TOKENS", chunk)
+    assert bench.run(entries).differs(whole) <= EXACT

@@ -1,0 +1,237 @@
+"""Where cells are told to be: the library's own numbers for fine cells, the means of what they cover for coarse ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_stream.consumers.qwen3_vl.cells import Cells, merged
+from arr_stream.consumers.qwen3_vl.pixels import cell_pictures, texture_picture
+from arr_stream.consumers.qwen3_vl.positions import block_extent, interpolation, patch_positions, token_positions
+from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+
+pytest.importorskip("transformers")
+
+from tests.qwen_stock import Bench, seen, some_cells
+
+__all__ = ["tiny_qwen"]
+
+GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
+SIDE = 48
+
+
+@st.composite
+def any_cells(draw: st.DrawFn, grids: st.SearchStrategy[tuple[int, int]] = GRIDS) -> Cells:
+    """Cells of any level, some of them cut off by the border of the grid."""
+    grid_hw = draw(grids)
+    cell = st.tuples(
+        st.integers(0, grid_hw[0] - 1), st.integers(0, grid_hw[1] - 1), st.integers(0, 2), st.floats(0, 1, width=32)
+    )
+    table = draw(st.lists(cell, min_size=1, max_size=12, unique_by=lambda drawn: drawn[:3]))
+    rows, columns, level, score = zip(*table, strict=True)
+    whole = [np.array(values, np.int32) for values in (rows, columns, level)]
+    return Cells(grid_hw, *whole, np.array(score, np.float32))
+
+
+def _covered(cells: Cells, index: int) -> list[tuple[int, int]]:
+    """The fine cells under one cell, from what a level means alone."""
+    span = 2 ** int(cells.level[index])
+    row, column = int(cells.rows[index]), int(cells.columns[index])
+    return [
+        (r, c)
+        for r in range(row, row + span)
+        for c in range(column, column + span)
+        if r < cells.grid_hw[0] and c < cells.grid_hw[1]
+    ]
+
+
+@given(GRIDS)
+@settings(deadline=None)
+def test_of_fine_cells_patch_positions_and_weights_are_the_librarys(grid_hw: tuple[int, int]) -> None:
+    from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+
+    grid = torch.tensor([[1, 2 * grid_hw[0], 2 * grid_hw[1]]])
+    places = patch_positions(Cells.whole(grid_hw))
+    assert torch.equal(places, get_vision_position_ids(grid, 2).float())
+    indices, weights = get_vision_interpolation_indices_and_weights(
+        grid, num_grid_per_side=SIDE, mode="bilinear", align_corners=True, spatial_merge_size=2
+    )
+    table = torch.randn(SIDE * SIDE, generator=torch.Generator().manual_seed(0))
+    mine, mine_weights = interpolation(places, grid_hw, SIDE)
+    theirs = (table[indices] * weights).sum(1)
+    torch.testing.assert_close((table[mine] * mine_weights).sum(1), theirs, rtol=0, atol=1e-4)
+
+
+@given(any_cells())
+@settings(deadline=None)
+def test_a_cell_is_at_the_mean_of_what_it_covers(cells: Cells) -> None:
+    tokens = token_positions(cells, 100.0)
+    patches = patch_positions(cells).reshape(len(cells), 2, 2, 2)
+    for index in range(len(cells)):
+        covered = np.array(_covered(cells, index), np.float64)
+        np.testing.assert_allclose(tokens[:, index], [100.0, *(100 + covered.mean(0))])
+        # Of the 16-px patches under the block each quarter stands for those that lie in it.
+        (top, left), (bottom, right) = 2 * covered.min(0), 2 * covered.max(0) + 2
+        for down in (0, 1):
+            for across in (0, 1):
+                height, width = (bottom - top) / 2, (right - left) / 2
+                rows = np.arange(top + down * height, top + (down + 1) * height)
+                columns = np.arange(left + across * width, left + (across + 1) * width)
+                np.testing.assert_allclose(patches[index, down, across], [rows.mean(), columns.mean()])
+
+
+@given(any_cells())
+@settings(deadline=None)
+def test_interpolation_between_patches_is_the_mean_of_linear_tables(cells: Cells) -> None:
+    """A table that is linear in row and column is read exactly at any position, halves and corners included."""
+    places = patch_positions(cells)
+    indices, weights = interpolation(places, cells.grid_hw, SIDE)
+    assert ((indices >= 0) & (indices < SIDE * SIDE)).all()
+    assert ((weights >= -1e-6) & (weights <= 1 + 1e-6)).all()
+    torch.testing.assert_close(weights.sum(1), torch.ones(len(places)))
+    rows, columns = (axis.reshape(-1).double() for axis in torch.meshgrid(*[torch.arange(SIDE)] * 2, indexing="ij"))
+    last = 2 * torch.tensor(cells.grid_hw, dtype=torch.float64) - 1
+    for axis, table in enumerate((rows, columns)):
+        read = (table[indices] * weights.double()).sum(1)
+        torch.testing.assert_close(read, places[:, axis].double() / last[axis] * (SIDE - 1), rtol=0, atol=1e-4)
+
+
+@given(any_cells())
+@settings(deadline=None)
+def test_blocks_stay_within_the_grid_and_text_goes_on_behind_them(cells: Cells) -> None:
+    extent = block_extent(cells.grid_hw)
+    assert extent == max(cells.grid_hw)
+    positions = token_positions(cells, 7.0)
+    assert positions.min() >= 7 and positions.max() < 7 + extent
+    places = patch_positions(cells)
+    assert (places >= 0).all() and (places <= 2 * torch.tensor(cells.grid_hw) - 1).all()
+
+
+@given(any_cells())
+@settings(deadline=None)
+def test_reading_order_goes_by_lines_and_keeps_every_cell(cells: Cells) -> None:
+    ordered = cells.in_reading_order()
+    before = zip(cells.rows.tolist(), cells.columns.tolist(), cells.level.tolist(), cells.score.tolist(), strict=True)
+    after = list(
+        zip(
+            ordered.rows.tolist(), ordered.columns.tolist(), ordered.level.tolist(), ordered.score.tolist(), strict=True
+        )
+    )
+    assert sorted(before) == sorted(after)
+    middles = [tuple(np.mean(_covered(ordered, index), axis=0)) for index in range(len(ordered))]
+    assert middles == sorted(middles)
+
+
+@given(any_cells(), st.integers(1, 3))
+@settings(deadline=None)
+def test_a_ring_is_what_is_near_and_not_chosen(cells: Cells, width: int) -> None:
+    own = {place for index in range(len(cells)) for place in _covered(cells, index)}
+    near = {
+        (row + down, column + across)
+        for row, column in own
+        for down in range(-width, width + 1)
+        for across in range(-width, width + 1)
+        if 0 <= row + down < cells.grid_hw[0] and 0 <= column + across < cells.grid_hw[1]
+    }
+    ring = cells.ring(width)
+    assert (ring.level == 0).all()
+    assert sorted(zip(ring.rows.tolist(), ring.columns.tolist(), strict=True)) == sorted(near - own)
+
+
+@given(any_cells(), st.integers(1, 12))
+@settings(deadline=None)
+def test_the_best_are_the_highest_scores_in_reading_order(cells: Cells, most: int) -> None:
+    best = cells.best(most)
+    assert len(best) == min(most, len(cells))
+    np.testing.assert_array_equal(np.sort(best.score), np.sort(cells.score)[-len(best) :])
+    if len(cells) > most:
+        middles = [tuple(np.mean(_covered(best, index), axis=0)) for index in range(len(best))]
+        assert middles == sorted(middles)
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_frames_of_a_pair_are_merged_without_doubles(data: st.DataObject) -> None:
+    grid_hw = data.draw(GRIDS)
+    parts = [data.draw(any_cells(st.just(grid_hw))) for _ in range(2)]
+    best: dict[tuple[int, int, int], float] = {}
+    for part in parts:
+        for row, column, level, score in zip(part.rows, part.columns, part.level, part.score, strict=True):
+            key = int(row), int(column), int(level)
+            best[key] = max(float(score), best.get(key, 0.0))
+    both = merged(parts)
+    got = zip(both.rows.tolist(), both.columns.tolist(), both.level.tolist(), strict=True)
+    assert dict(zip(got, both.score.tolist(), strict=True)) == best and len(both) == len(best)
+
+
+def test_grids_of_a_pair_must_agree() -> None:
+    with pytest.raises(ValueError, match="grids differ"):
+        merged([Cells.whole((2, 3)), Cells.whole((3, 2))])
+
+
+def test_a_coarse_cell_is_the_block_scaled_down_whole_or_cut_off() -> None:
+    rgb = texture_picture(picture(160, 128), (160, 128))
+    table = np.array([[0, 0, 1], [0, 0, 2], [2, 4, 1], [1, 3, 2], [3, 4, 2], [2, 2, 0]], np.int32)
+    cells = Cells((4, 5), table[:, 0], table[:, 1], table[:, 2], np.ones(len(table), np.float32))
+    cut = cell_pictures(rgb, cells)
+    for index in range(len(cells)):
+        covered = np.array(_covered(cells, index))
+        (top, left), (bottom, right) = 32 * covered.min(0), 32 * covered.max(0) + 32
+        block = rgb[top:bottom, left:right].astype(np.float64)
+        down, across = block.shape[0] // 32, block.shape[1] // 32
+        if block.shape[0] % 32 == block.shape[1] % 32 == 0:
+            mean = block.reshape(32, down, 32, across, 3).mean(axis=(1, 3))
+            assert np.abs(cut[index] - mean).max() <= 1, index
+
+
+@pytest.fixture(scope="module")
+def bench(tiny_qwen: Path) -> Bench:
+    return Bench.of(*load_tiny(tiny_qwen))
+
+
+def test_mixed_levels_run_and_a_coarse_cell_that_moves_counts(bench: Bench) -> None:
+    rgb = np.full((256, 320, 3), 120, np.uint8)
+    fine = some_cells((8, 10), 6, seed=1)
+
+    def logits(row: int, column: int, level: int) -> torch.Tensor:
+        last = [
+            np.append(values, np.int32(one))
+            for values, one in zip((fine.rows, fine.columns, fine.level), (row, column, level), strict=True)
+        ]
+        cells = Cells(fine.grid_hw, *last, np.append(fine.score, np.float32(1)))
+        return bench.run([seen(bench.block("sparse", rgb, rgb, cells))]).logits[-1]
+
+    # The picture is of one colour, so that nothing but the place differs; the last is cut off by the border.
+    runs = [logits(*place) for place in ((2, 2, 1), (2, 4, 1), (4, 2, 1), (2, 2, 2), (7, 9, 2))]
+    assert all(torch.isfinite(run).all() for run in runs)
+    for one in range(len(runs)):
+        for other in range(one):
+            assert (runs[one] - runs[other]).abs().max() > 1e-3, (one, other)
+
+
+def test_the_whole_frame_of_two_by_two_cells_as_one_coarse_cell_lies_in_their_middle(bench: Bench) -> None:
+    """Half positions are rotated by, not rounded: the angle is the mean of those on either side."""
+    coarse = Cells((2, 2), *(np.array([value], np.int32) for value in (0, 0, 1)), np.ones(1, np.float32))
+    assert token_positions(coarse, 0.0)[:, 0].tolist() == [0.0, 0.5, 0.5]
+    rgb = np.full((64, 64, 3), 90, np.uint8)
+    block = bench.block("sparse", rgb, rgb, coarse)
+    memory = bench.memory()
+    memory.append([seen(block)])
+    at, key = memory.places[0], memory.keys(0)[0]
+    state = bench.adapter._language.layers[0].self_attn
+    hidden = bench.adapter._language.layers[0].input_layernorm(block.tokens.features)
+    bare = state.k_norm(state.k_proj(hidden).view(1, -1, state.head_dim))[0, 0]
+    frequencies = 1 / 5_000_000.0 ** (torch.arange(0, 32, 2) / 32)
+    start = float(at)
+    angles = start * frequencies
+    for axis in (1, 2):
+        places = torch.arange(axis, 15, 3)
+        angles[places] = (start + 0.5) * frequencies[places]
+    cosine, sine = angles.cos().repeat(2), angles.sin().repeat(2)
+    turned = bare * cosine + torch.cat([-bare[16:], bare[:16]]) * sine
+    torch.testing.assert_close(key[at], turned.detach(), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,595 @@
+"""Asking a server: what is sent, what comes back, and every way in which servers fail."""
+
+from __future__ import annotations
+
+import base64
+import email.utils
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from arr_stream.config import VlmSettings
+from arr_stream.consumers.chat import ChatServer
+from arr_stream.consumers.endpoint import Endpoint
+from arr_stream.consumers.packing import pack
+from arr_stream.consumers.plain_text import PlainText, plain
+from arr_stream.consumers.remote import ServerViewer
+from arr_stream.consumers.viewer import Viewer
+from arr_stream.errors import (
+    ArrStreamError,
+    BackendUnavailable,
+    ContextExceeded,
+    EmptyQuery,
+    InvalidSetting,
+    NothingChosen,
+    ServerFailed,
+)
+from arr_stream.types import Answer, Frame
+from tests.choices import choose
+from tests.fake_server import Behaviour, Exchange, FakeServer, body, hangs, piece, says, status
+from tests.tiny_qwen import load_tiny, picture, tiny_qwen  # noqa: F401
+
+KEY = "sk-very-secret-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def everything_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test leaves a thread behind; none starts with the user's key."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    before = set(threading.enumerate())
+    yield
+    ended = time.monotonic() + 5
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < ended:
+        time.sleep(0.02)
+    assert not left
+
+
+def frame_at(index: int, pts_seconds: float, *, size_wh: tuple[int, int] = (640, 480)) -> Frame:
+    return Frame(index, pts_seconds, picture(*size_wh, seed=index))
+
+
+@contextmanager
+def viewer(url: str, *, frames: int = 1, **changes: Any) -> Iterator[ServerViewer]:
+    settings = {"model": "m", "timeout_seconds": 5.0, "retries": 0} | changes
+    watching = ServerViewer(VlmSettings(endpoint=url, **settings))
+    try:
+        for index in range(frames):
+            frame = frame_at(index, 1.5 + index)
+            watching.see(frame, choose(frame))
+        yield watching
+    finally:
+        watching.close()
+
+
+def ask(*behaviours: Behaviour, **changes: Any) -> tuple[Answer, FakeServer]:
+    with FakeServer(*behaviours) as server, viewer(server.url, **changes) as watching:
+        return watching.ask("what is there?"), server
+
+
+def fails(*behaviours: Behaviour, **changes: Any) -> tuple[str, FakeServer]:
+    """The one line that a question to a bad server ends with."""
+    with FakeServer(*behaviours) as server, viewer(server.url, **changes) as watching:
+        with pytest.raises(ServerFailed) as caught:
+            watching.ask("what is there?")
+        line = str(caught.value)
+        assert "\n" not in line and server.host in line and "; " in line
+        return line, server
+
+
+def test_is_a_viewer() -> None:
+    with FakeServer(says("ok")) as server, viewer(server.url) as watching:
+        shared: Viewer = watching
+        assert shared.name == "m" and shared.attention is None
+        shared.close()
+        with pytest.raises(ServerFailed, match="closed"):
+            shared.ask("what?")
+
+
+def test_sends_pictures_with_their_places_and_then_the_question() -> None:
+    answer, server = ask(says("a ", "dog"), frames=3, instruction="Be brief.", answer_tokens=9, temperature=0.5)
+    assert (answer.text, answer.finish, answer.error) == ("a dog", "stop", None)
+    assert (answer.frame_index, answer.pts_seconds, answer.model) == (2, 3.5, "m")
+    request = server.requests[0]
+    assert (request["model"], request["max_tokens"], request["temperature"]) == ("m", 9, 0.5)
+    assert request["stream"] is True and request["stream_options"] == {"include_usage": True}
+    system, user = request["messages"]
+    assert system == {"role": "system", "content": "Be brief."}
+    texts = [part["text"] for part in user["content"] if part["type"] == "text"]
+    packed = pack(frame_at(2, 3.5).rgb, choose(frame_at(2, 3.5)))
+    assert texts[0].startswith("At 1.5 s. The whole frame") and texts[1].startswith("At 2.5 s. The whole frame")
+    assert texts[2:-1] == [f"At 3.5 s. {packed.overview.caption}", *(crop.caption for crop in packed.crops)]
+    assert packed.crops and texts[-1] == "what is there?"
+    pictures = [decoded(part["image_url"]["url"]) for part in user["content"] if part["type"] == "image_url"]
+    assert [sent.shape for sent in pictures[2:]] == [packed_one.rgb.shape for packed_one in packed.pictures]
+    for sent, meant in zip(pictures[2:], packed.pictures, strict=True):
+        assert np.abs(sent.astype(int) - meant.rgb).mean() < 4
+    assert answer.visual_tokens == packed.tokens + sum(sent.shape[0] * sent.shape[1] // 1024 for sent in pictures[:2])
+
+
+def decoded(url: str) -> np.ndarray[Any, Any]:
+    kind, _, data = url.partition(";base64,")
+    assert kind in ("data:image/jpeg", "data:image/png")
+    read = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
+    return cv2.cvtColor(read, cv2.COLOR_BGR2RGB)
+
+
+def test_earlier_frames_are_kept_as_far_as_the_context_goes() -> None:
+    answer, server = ask(says("ok"), frames=12, context_tokens=700, answer_tokens=100)
+    texts = [part["text"] for part in server.requests[0]["messages"][0]["content"] if part["type"] == "text"]
+    times = [float(text.split()[1]) for text in texts if text.startswith("At ")]
+    assert 3 <= len(times) < 12 and times == [12.5 - back for back in range(len(times) - 1, -1, -1)]
+    assert answer.visual_tokens < 600
+
+
+def test_counts_and_times_are_the_servers_and_the_clocks() -> None:
+    def slowly(exchange: Exchange) -> None:
+        time.sleep(0.15)
+        exchange.begin()
+        exchange.event(piece("one"))
+        time.sleep(0.15)
+        exchange.event(piece(" two"))
+        exchange.event(piece(None, "length"))
+        exchange.event(piece() | {"choices": [], "usage": {"prompt_tokens": 321, "completion_tokens": 2}})
+
+    answer, _ = ask(slowly)
+    assert (answer.prompt_tokens, answer.answer_tokens, answer.finish) == (321, 2, "length")
+    assert answer.prefill_ms >= 140 and answer.decode_ms >= 140
+
+
+def test_pieces_come_as_they_arrive_in_the_callers_thread() -> None:
+    heard: list[tuple[str, str]] = []
+    with FakeServer(says("a", "b", "c")) as server, viewer(server.url) as watching:
+        watching.ask("?", on_text=lambda text: heard.append((text, threading.current_thread().name)))
+    assert heard == [(text, threading.current_thread().name) for text in "abc"]
+
+
+def test_an_error_of_the_listener_reaches_the_caller_and_hangs_up() -> None:
+    def refuse(_: str) -> None:
+        raise ZeroDivisionError
+
+    with FakeServer(hangs("a")) as server, viewer(server.url) as watching:
+        with pytest.raises(ZeroDivisionError):
+            watching.ask("?", on_text=refuse)
+        assert server.hung_up.wait(2)
+
+
+# What is asked wrongly.
+
+
+def test_bad_questions_cost_no_request() -> None:
+    with FakeServer(says("ok")) as server:
+        with viewer(server.url) as watching, pytest.raises(EmptyQuery):
+            watching.ask(" \n")
+        with viewer(server.url, frames=0) as watching, pytest.raises(NothingChosen, match="no frame was shown"):
+            watching.ask("what?")
+        with (
+            viewer(server.url, context_tokens=600) as watching,
+            pytest.raises(ContextExceeded, match=r"ask more brief"),
+        ):
+            watching.ask("why? " * 500)
+        with pytest.raises(ContextExceeded, match=r"frame 0 takes .* tokens"), viewer(server.url, context_tokens=200):
+            pass
+        assert not server.requests
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["", "127.0.0.1:8000/v1", "ftp://host/v1", "http://", "http://h:99999/", "http://a b/", "file:///etc"]
+)
+def test_an_endpoint_that_is_no_web_address_is_refused(endpoint: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"vlm\.endpoint"):
+        ServerViewer(VlmSettings(endpoint=endpoint, model="m"))
+
+
+def test_a_model_must_be_named_and_openai_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidSetting, match="no model is named"):
+        ServerViewer(VlmSettings(endpoint="http://127.0.0.1:1/v1"))
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(BackendUnavailable, match=r"arr-stream\[vlm\]"):
+        ServerViewer(VlmSettings(endpoint="http://127.0.0.1:1/v1", model="m"))
+
+
+# Attempts.
+
+
+def test_a_busy_server_is_asked_again_when_it_says() -> None:
+    answer, server = ask(status(429, "busy", Retry_After="1"), says("ok"), retries=1)
+    assert answer.text == "ok" and 0.9 < server.arrivals[1] - server.arrivals[0] < 3
+
+
+def test_retry_after_may_be_a_date_and_too_long_a_wait_is_not_waited() -> None:
+    later = email.utils.formatdate(time.time() + 300, usegmt=True)
+    line, server = fails(status(503, "down", Retry_After=later), retries=3)
+    assert len(server.requests) == 1 and re.search(r"asks to wait (29\d|300) s", line)
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503])
+def test_passing_failures_are_tried_again(code: int) -> None:
+    answer, server = ask(status(code), says("ok"), retries=1)
+    assert answer.text == "ok" and len(server.requests) == 2
+
+
+def test_a_server_that_keeps_failing_is_given_up_with_growing_waits() -> None:
+    line, server = fails(status(500, "boom"), retries=2)
+    assert "failed (500): boom" in line and len(server.requests) == 3
+    first, second = np.diff(server.arrivals)
+    assert 0.2 < first < 1.0 and 0.45 < second < 2.0
+
+
+@pytest.mark.parametrize("code", [400, 404, 413, 422])
+def test_faults_of_the_request_are_not_tried_again(code: int) -> None:
+    line, server = fails(status(code, "no such thing"), retries=3)
+    assert len(server.requests) == 1 and str(code) in line and "no such thing" in line
+
+
+def test_a_server_that_is_down_is_said_to_be() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with (
+            viewer(url, retries=1) as watching,
+            pytest.raises(ServerFailed, match=r"no connection: .*(refused|failed)"),
+        ):
+            watching.ask("what?")
+
+
+def test_a_server_that_comes_up_between_attempts_answers() -> None:
+    def hang_up(exchange: Exchange) -> None:
+        exchange.connection.shutdown(socket.SHUT_RDWR)
+
+    answer, server = ask(hang_up, says("ok"), retries=1)
+    assert answer.text == "ok" and len(server.requests) == 2
+
+
+def test_a_silent_server_is_left_after_the_time_out() -> None:
+    began = time.monotonic()
+    line, server = fails(hangs(), retries=1, timeout_seconds=0.3)
+    assert "no sign for 0.3 s" in line and len(server.requests) == 2
+    assert time.monotonic() - began < 3
+
+
+def test_drop_by_drop_ends_too() -> None:
+    def drip(exchange: Exchange) -> None:
+        exchange.begin()
+        while True:
+            exchange.event(piece("x"))
+            time.sleep(0.05)
+
+    answer, _ = ask(drip, timeout_seconds=0.5)
+    assert answer.finish == "failed" and "x" in answer.text and "not whole after 0.5 s" in (answer.error or "")
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        ("Unknown field: stream_options", {"max_tokens"}),
+        ("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", {"max_completion_tokens"}),
+    ],
+)
+def test_fields_that_a_server_does_not_take_are_left_out(message: str, kept: set[str]) -> None:
+    with FakeServer(status(400, message), says("ok")) as server, viewer(server.url) as watching:
+        assert watching.ask("what?").text == "ok" and watching.ask("and now?").text == "ok"
+    assert len(server.requests) == 3
+    for request in server.requests[1:]:
+        assert set(request) & {"max_tokens", "max_completion_tokens"} == kept
+        assert ("stream_options" in request) == ("max_completion_tokens" in kept)
+
+
+# Nonsense.
+
+
+def streams(*events: object) -> Behaviour:
+    def behave(exchange: Exchange) -> None:
+        exchange.begin()
+        for event in events:
+            exchange.event(event)
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        (body(b"<html><body>It works!</body></html>", "text/html"), "answers text/html .*It works!"),
+        (body(b'{"object": "x"}', "application/json"), "answers application/json instead of a stream"),
+        (body(b"", ""), "instead of a stream"),
+        (streams({"object": "x"}), "holds no choices"),
+        (streams(5, [], "x", None), "holds no choices"),
+        (streams({"choices": 7}), "holds no choices"),
+        (streams({"choices": [7]}), "answers nonsense|cut off"),
+        (streams({"choices": [{"delta": {"content": [1, 2]}, "finish_reason": {}}]}), "cut off|nonsense"),
+        (streams(b"{not json"), "answers nonsense"),
+        (streams(b"\xff\xfe"), "answers nonsense"),
+        (streams({"error": {"message": "out of memory"}}), "the server reports: out of memory"),
+        (streams({"error": "out of memory"}), "the server reports: out of memory"),
+        (says(finish=None), "cut off"),
+        (says(finish="stop"), "the answer is empty"),
+        (streams(piece(None, "length", reasoning_content="hm")), "raise vlm.answer_tokens"),
+        (says("secret", finish="content_filter"), "filter withheld"),
+    ],
+)
+def test_nonsense_is_named(behaviour: Behaviour, said: str) -> None:
+    with FakeServer(behaviour) as server, viewer(server.url) as watching:
+        try:
+            answer = watching.ask("what?")
+        except ServerFailed as error:
+            assert re.search(said, str(error))
+        else:
+            assert answer.finish == "failed" and answer.text and re.search(said, answer.error or "")
+
+
+def test_an_answer_that_breaks_off_is_kept_and_not_asked_again() -> None:
+    for behaviour in (says("half of ", "it", finish=None), hangs("half of ", "it")):
+        answer, server = ask(behaviour, retries=3, timeout_seconds=0.4)
+        assert (answer.text, answer.finish) == ("half of it", "failed")
+        assert answer.error and server.host in answer.error and len(server.requests) == 1
+
+
+def test_an_endless_answer_is_cut() -> None:
+    def endless(exchange: Exchange) -> None:
+        exchange.begin()
+        while True:
+            exchange.event(piece("more " * 50))
+
+    answer, server = ask(endless, answer_tokens=16)
+    assert answer.finish == "length" and len(answer.text) == 32 * 16 + 1024
+    assert server.hung_up.is_set()
+
+
+def test_an_endless_line_is_cut() -> None:
+    def endless(exchange: Exchange) -> None:
+        exchange.begin()
+        exchange.wfile.write(b"data: ")
+        while True:
+            exchange.wfile.write(b"x" * 65536)
+
+    line, _ = fails(endless)
+    assert "more than 16 MiB" in line
+
+
+def test_compressed_answers_are_refused() -> None:
+    line, server = fails(lambda exchange: exchange.begin(Content_Encoding="gzip"))
+    assert "compressed" in line and server.headers[0]["accept-encoding"] == "identity"
+
+
+def test_terminal_escapes_and_surrogates_do_not_get_through() -> None:
+    answer, _ = ask(says("a\x1b[3", "1mred\x1b]0;title\x07 \x07b\x9b2J\u202ec", "\ud83d", "\x1b[unfinished"))
+    assert answer.text == "ared bc\ufffdunfinished" or answer.text.startswith("ared bc\ufffd")
+    assert not set(map(ord, answer.text)) & {0x1B, 0x07, 0x9B, 0x202E} and answer.text.encode()
+
+
+@pytest.mark.parametrize("cuts", range(1, 8))
+def test_cleaning_does_not_depend_on_where_pieces_end(cuts: int) -> None:
+    text = "one\x1b[1;31mtwo\x1b]8;;http://x\x1b\\three\x1b(Bfour\n\tfive\x00six\x9d0;t\x9cseven"
+    cleaner = PlainText()
+    pieces = [text[at : at + cuts] for at in range(0, len(text), cuts)]
+    joined = "".join(cleaner.feed(part) for part in pieces) + cleaner.finish()
+    assert joined == plain(text) == "onetwothreefour\n\tfivesixseven"
+
+
+# Secrets.
+
+
+def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.INFO)
+    echoes = [status(code, f"key {KEY} is wrong") for code in (400, 401, 403, 404, 500)]
+    echoes += [body(f"<p>{KEY}</p>".encode(), "text/html"), streams({"error": {"message": KEY}})]
+    echoes += [lambda exchange: exchange.body(b"", 307, Location=f"http://other/?q={KEY}")]
+    for behaviour in echoes:
+        with FakeServer(behaviour) as server, viewer(server.url, key_variable="MY_KEY") as watching:
+            with pytest.raises(ServerFailed) as caught:
+                watching.ask("what?")
+            assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+            shown = "".join(traceback.format_exception(caught.value)) + repr(vars(watching)) + repr(watching)
+            assert KEY not in shown and KEY not in caplog.text
+
+
+def test_a_refused_key_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, server = fails(status(401, "no key"), retries=2)
+    assert "wants a key (401); set OPENAI_API_KEY" in line and len(server.requests) == 1
+    assert server.headers[0]["authorization"] == "Bearer none"
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert "refuses the key of OPENAI_API_KEY (401)" in fails(status(401, "bad key"))[0]
+
+
+def test_a_key_that_no_header_holds_is_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-one\nsk-two")
+    with pytest.raises(InvalidSetting) as caught:
+        ServerViewer(VlmSettings(endpoint="http://127.0.0.1:1/v1", model="m"))
+    assert "OPENAI_API_KEY" in str(caught.value) and "sk-" not in str(caught.value)
+
+
+def test_a_password_in_the_address_is_used_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with FakeServer(status(500, "no")) as server:
+        url = server.url.replace("http://", "http://me:hunter22@") + "?api-key=topsecret1"
+        with viewer(url) as watching, pytest.raises(ServerFailed) as caught:
+            watching.ask("what?")
+    sent = base64.b64decode(server.headers[0]["authorization"].removeprefix("Basic ")).decode()
+    assert sent == "me:hunter22"
+    shown = "".join(traceback.format_exception(caught.value)) + repr(Endpoint.parse(url, "NONE"))
+    assert "hunter22" not in shown + caplog.text and "topsecret1" not in "".join(map(str, caught.value.args))
+
+
+def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with FakeServer(says("stolen")) as other:
+        for code in (301, 302, 303, 307, 308):
+            line, _ = fails(lambda exchange, code=code: exchange.body(b"", code, Location=other.url))
+            assert f"redirects to {other.url}" in line
+        assert not other.requests
+
+
+def test_no_proxy_comes_between_this_machine_and_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert ask(says("ok"))[0].text == "ok"
+
+
+# Calling off.
+
+
+@pytest.mark.parametrize("behaviour", [hangs(), hangs("so ", "far"), status(503, "down", Retry_After="4")])
+def test_stop_ends_a_question_at_once(behaviour: Behaviour) -> None:
+    stop, called = threading.Event(), 0.0
+
+    def call_off() -> None:
+        nonlocal called
+        called = time.monotonic()
+        stop.set()
+
+    with FakeServer(behaviour) as server, viewer(server.url, retries=1) as watching:
+        timer = threading.Timer(0.4, call_off)
+        timer.start()
+        answer = watching.ask("what?", stop=stop)
+        took = time.monotonic() - called
+        timer.join()
+        assert answer.finish == "cancelled" and answer.text in ("", "so far") and answer.error is None
+        assert took < 0.2
+        if behaviour.__name__ == "behave":
+            assert server.hung_up.wait(2)
+
+
+def test_a_question_that_was_called_off_before_is_not_waited_for() -> None:
+    stop = threading.Event()
+    stop.set()
+    with FakeServer(hangs()) as server, viewer(server.url) as watching:
+        assert watching.ask("what?", stop=stop).finish == "cancelled"
+
+
+def test_a_newer_frame_calls_off_the_question_about_an_older_one() -> None:
+    with FakeServer(hangs("old"), says("new")) as server, viewer(server.url) as watching:
+        newer = frame_at(1, 2.5)
+        timer = threading.Timer(0.3, watching.see, (newer, choose(newer)))
+        timer.start()
+        first = watching.ask_newest("what?")
+        timer.join()
+        second = watching.ask_newest("what?")
+    assert (first.text, first.finish, first.frame_index) == ("old", "cancelled", 0)
+    assert (second.text, second.finish, second.frame_index) == ("new", "stop", 1)
+
+
+def test_closing_calls_off_what_another_thread_asks() -> None:
+    failures: list[ArrStreamError] = []
+
+    def wait(watching: ServerViewer) -> None:
+        try:
+            watching.ask("what?")
+        except ArrStreamError as error:
+            failures.append(error)
+
+    with FakeServer(hangs()) as server, viewer(server.url) as watching:
+        asking = threading.Thread(target=wait, args=(watching,))
+        asking.start()
+        time.sleep(0.3)
+        watching.close()
+        watching.close()
+        asking.join(2)
+        assert not asking.is_alive() and "closed while it was asked" in str(failures[0])
+
+
+def test_questions_can_be_asked_from_several_threads() -> None:
+    with FakeServer(says("ok")) as server, viewer(server.url, frames=2) as watching:
+        answers: list[str] = []
+        threads = [threading.Thread(target=lambda: answers.append(watching.ask("what?").text)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == ["ok"] * 4 and len(server.requests) == 4
+
+
+# A true server.
+
+
+@contextmanager
+def serving(folder: Path, log: Path) -> Iterator[str]:
+    """`transformers serve` over a model on disk; ended by its own process id."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(folder)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as out:
+        server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        try:
+            until(lambda: server.poll() is not None or healthy(port), 90.0)
+            assert server.poll() is None, log.read_text()
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.2)
+
+
+def healthy(port: int) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{port}/health", timeout=1) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_true_server_sees_what_was_packed(
+    tiny_qwen: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model behind `transformers serve` says what the same model says here of the same messages."""
+    import torch
+
+    sent: list[Any] = []
+    send = ChatServer.ask
+    monkeypatch.setattr(
+        ChatServer, "ask", lambda self, messages, **more: (sent.append(messages), send(self, messages, **more))[1]
+    )
+    with (
+        serving(tiny_qwen, tmp_path / "log") as url,
+        viewer(url, model=str(tiny_qwen), frames=3, answer_tokens=8, timeout_seconds=60.0) as watching,
+    ):
+        heard: list[str] = []
+        answer = watching.ask("What is there?", on_text=heard.append)
+        with viewer(url, model="another") as wrong, pytest.raises(ServerFailed, match="refuses the request"):
+            wrong.ask("What is there?")
+    assert "".join(heard) == answer.text and answer.finish in ("length", "stop") and answer.error is None
+
+    model, processor = load_tiny(tiny_qwen)
+    for part in sent[0][-1]["content"]:
+        if part["type"] == "image_url":
+            part |= {"type": "image", "url": part.pop("image_url")["url"]}
+    inputs = processor.apply_chat_template(
+        sent[0], add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        tokens = model.generate(**inputs, max_new_tokens=8, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    assert answer.prompt_tokens == inputs["input_ids"].shape[1]
+    assert answer.visual_tokens == int((inputs["input_ids"] == model.config.image_token_id).sum())
+    assert answer.text == processor.decode(tokens, skip_special_tokens=True)
+    assert answer.answer_tokens == len(tokens)

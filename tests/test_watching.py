@@ -1,0 +1,218 @@
+"""When a watcher shows frames and asks, and what becomes of failures; with a scripted viewer in place of a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import arr_stream
+from arr_stream.consumers.live_watching import LiveWatcher
+from arr_stream.consumers.records import read_answers, read_records
+from arr_stream.consumers.viewer import OnText
+from arr_stream.consumers.watching import Plan, Watcher
+from arr_stream.errors import InvalidSetting, NothingChosen, ServerFailed
+from arr_stream.runtime import records, run
+from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
+from tests.media import moving_frames, write_video
+
+FPS = 10
+
+
+class ScriptedViewer:
+    """Remembers what it was shown; fails where it is told to."""
+
+    name = "scripted"
+
+    def __init__(self, *, blind: Sequence[int] = (), mute: bool = False, seconds: float = 0.0) -> None:
+        self.shown: list[PatchSet] = []
+        self.asked_at: list[float] = []
+        self.closed = 0
+        self._blind = blind
+        self._mute = mute
+        self._seconds = seconds
+        self._map: FloatArray | None = None
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        if frame.index in self._blind:
+            raise NothingChosen("no cell was chosen", remedy="raise the budget")
+        self.shown.append(patches)
+        return Feeding(sent=len(patches))
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: threading.Event | None = None) -> Answer:
+        if not self.shown:
+            raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
+        latest = self.shown[-1]
+        self.asked_at.append(latest.pts_seconds)
+        ends = time.monotonic() + self._seconds
+        while time.monotonic() < ends and not (stop is not None and stop.is_set()):
+            time.sleep(0.01)
+        if self._mute:
+            raise ServerFailed("http://127.0.0.1:1: nobody answers", remedy="start the server")
+        self._map = np.zeros((latest.grid.rows, latest.grid.columns), np.float32)
+        self._map[0, 0] = 1
+        if on_text is not None:
+            on_text("fine")
+        return Answer(question, "fine", latest.index, latest.pts_seconds, self.name)
+
+    @property
+    def attention(self) -> FloatArray | None:
+        return self._map
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """Three seconds: a still scene, and another one from 2 s on."""
+    first, second = moving_frames(1, (128, 96))[0], moving_frames(1, (128, 96), seed=9)[0][::-1] // 6
+    return write_video(tmp_path / "clip.mp4", [first] * 20 + [second] * 10, fps=FPS)
+
+
+def _stream(clip: Path) -> arr_stream.Stream:
+    settings = arr_stream.Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})
+    return arr_stream.open(clip, query="red", budget=6, settings=settings)
+
+
+def _watched(clip: Path, watcher: Watcher) -> Iterator[PatchSet]:
+    with _stream(clip) as stream:
+        for patches in stream:
+            assert stream.frame is not None
+            yield watcher.watch(stream.frame, patches, last=patches.index == 29)
+
+
+def test_frames_are_shown_at_the_rate_that_was_asked_for(clip: Path) -> None:
+    viewer = ScriptedViewer()
+    fed = [patches for patches in _watched(clip, Watcher(viewer, Plan("what?"), fps=2)) if patches.feeding is not None]
+    assert [patches.index for patches in fed] == [0, 5, 10, 15, 20, 25, 29]
+    assert all(patches.feeding is not None and patches.feeding.sent == 6 for patches in fed)
+
+
+def test_a_cut_between_two_shown_frames_is_told_with_the_next(clip: Path) -> None:
+    viewer = ScriptedViewer()
+    list(_watched(clip, Watcher(viewer, Plan("what?"), fps=0.7)))
+    assert [patches.refresh_reason for patches in viewer.shown] == ["first", None, "cut"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (Plan("what?"), [2.9]),
+        (Plan("what?", "every", 1.0), [1.0, 2.0]),
+        (Plan("what?", "every", 60.0), [2.9]),
+        (Plan("what?", "change"), [0.0, 2.0]),
+    ],
+)
+def test_questions_are_asked_when_the_plan_says(clip: Path, plan: Plan, expected: list[float]) -> None:
+    viewer = ScriptedViewer()
+    answers = [answer for patches in _watched(clip, Watcher(viewer, plan, fps=10)) for answer in patches.answers]
+    assert viewer.asked_at == pytest.approx(expected, abs=1e-3)
+    assert [answer.pts_seconds for answer in answers] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_plan_without_a_period_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="every"):
+        Plan("what?", "every", 0.0)
+
+
+def test_attention_goes_back_to_the_choice_of_cells(clip: Path) -> None:
+    maps: list[FloatArray] = []
+    watcher = Watcher(ScriptedViewer(), Plan("what?", "every", 1.0), attend=maps.append)
+    list(_watched(clip, watcher))
+    assert len(maps) == 2 and maps[0].shape == (3, 4)
+
+
+def test_a_frame_that_cannot_be_shown_is_told_and_the_stream_goes_on(clip: Path) -> None:
+    viewer = ScriptedViewer(blind=[0, 5])
+    patches = list(_watched(clip, Watcher(viewer, Plan("what?"), fps=2)))
+    assert len(patches) == 30 and patches[-1].answers[0].text == "fine"
+    assert patches[0].feeding is not None and "raise the budget" in str(patches[0].feeding.error)
+    assert any("was not shown" in notice for notice in patches[0].notices)
+
+
+def test_the_cause_is_told_when_nothing_could_be_shown(clip: Path) -> None:
+    watcher = Watcher(ScriptedViewer(blind=range(30)), Plan("what?"), fps=2)
+    answer = list(_watched(clip, watcher))[-1].answers[0]
+    assert answer.finish == "failed" and "no cell was chosen" in str(answer.error)
+    assert isinstance(watcher.failure, NothingChosen) and not watcher.answered
+
+
+def test_failures_are_in_the_records_and_the_run_ends_well(clip: Path, tmp_path: Path) -> None:
+    viewer = ScriptedViewer(mute=True)
+    watcher = Watcher(viewer, Plan("what?", "every", 1.0))
+    stream, path = _stream(clip), tmp_path / "out.jsonl"
+    result = run(stream, [records(stream, path)], watcher=watcher)
+    assert result.error is None and result.frames == 30 and viewer.closed
+    answers = read_answers(path)
+    assert len(answers) == 3 and all("start the server" in str(answer.error) for answer in answers)
+    assert len(read_records(path)[1]) == 30
+
+
+def test_the_answer_at_the_end_belongs_to_the_last_frame(clip: Path, tmp_path: Path) -> None:
+    stream, path = _stream(clip), tmp_path / "out.jsonl"
+    result = run(stream, [records(stream, path)], watcher=Watcher(ScriptedViewer(), Plan("what?")))
+    assert result.frames == 30
+    assert [answer.frame_index for answer in read_answers(path)] == [29]
+
+
+def _live(viewer: ScriptedViewer, plan: Plan, stream: arr_stream.Stream, maps: list[int]) -> LiveWatcher:
+    stop = threading.Event()
+    watcher = Watcher(viewer, plan, fps=10, stop=stop)
+
+    def attend(attention: FloatArray, index: int) -> bool:
+        maps.append(index)
+        return stream.pipeline.attend(attention, index)
+
+    return LiveWatcher(watcher, stop, follow=stream.pipeline.follow, attend=attend)
+
+
+def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
+    viewer, maps = ScriptedViewer(seconds=0.3), []
+    with _stream(clip) as stream:
+        live = _live(viewer, Plan("what?", "change"), stream, maps)
+        longest, answered = 0.0, []
+        for patches in stream:
+            assert stream.frame is not None
+            started = time.monotonic()
+            watched = live.watch(stream.frame, patches)
+            longest = max(longest, time.monotonic() - started)
+            answered += [(watched.index, answer.frame_index) for answer in watched.answers]
+            time.sleep(0.03)
+        live.close()
+    assert longest < 0.2
+    assert answered and answered[0][1] == 0 and answered[0][0] >= 5
+    assert maps[0] == 0
+    assert not any(thread.name == "arr-stream-watcher" for thread in threading.enumerate())
+
+
+def test_the_last_live_frame_is_answered_about(clip: Path, tmp_path: Path) -> None:
+    stream, path = _stream(clip), tmp_path / "out.jsonl"
+    live = _live(ScriptedViewer(seconds=0.1), Plan("what?"), stream, [])
+    result = run(stream, [records(stream, path)], watcher=live)
+    assert result.frames == 30 and [answer.frame_index for answer in read_answers(path)] == [29]
+
+
+def test_a_live_answer_is_cut_short_when_the_run_ends(clip: Path) -> None:
+    with _stream(clip) as stream:
+        live = _live(ScriptedViewer(seconds=30.0), Plan("what?", "change"), stream, [])
+        patches = next(iter(stream))
+        assert stream.frame is not None
+        live.watch(stream.frame, patches)
+        started = time.monotonic()
+        live.close()
+    assert time.monotonic() - started < 5
+
+
+def test_what_breaks_in_the_thread_ends_the_run(clip: Path) -> None:
+    class Broken(ScriptedViewer):
+        def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+            raise RuntimeError("a fault of the program")
+
+    stream = _stream(clip)
+    result = run(stream, [], watcher=_live(Broken(), Plan("what?"), stream, []))
+    assert isinstance(result.error, RuntimeError)
