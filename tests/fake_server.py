@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -133,7 +134,7 @@ class FakeServer:
         hung_up: The client closed a connection before its answer was whole.
     """
 
-    def __init__(self, *behaviours: Behaviour) -> None:
+    def __init__(self, *behaviours: Behaviour, tls: ssl.SSLContext | None = None) -> None:
         self.behaviours: Sequence[Behaviour] = behaviours
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -141,6 +142,10 @@ class FakeServer:
         self.lock, self.ending, self.hung_up = threading.Lock(), threading.Event(), threading.Event()
         self._server = _Server(("127.0.0.1", 0), Exchange)
         self._server.fake = self
+        self._scheme = "http"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     @property
@@ -149,7 +154,7 @@ class FakeServer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}/v1"
+        return f"{self._scheme}://{self.host}/v1"
 
     def __enter__(self) -> Self:
         self._thread.start()

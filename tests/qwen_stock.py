@@ -125,9 +125,7 @@ def stock_run(model: Any, inputs: dict[str, Tensor], bias: Tensor | None = None)
     given = {name: value for name, value in inputs.items() if name != "attention_mask"}
     if bias is not None:
         grids = {name: inputs[name] for name in ("image_grid_thw", "video_grid_thw") if name in inputs}
-        given["position_ids"], _ = model.model.get_rope_index(
-            inputs["input_ids"], inputs["mm_token_type_ids"], **grids
-        )
+        given["position_ids"], _ = model.model.get_rope_index(inputs["input_ids"], inputs["mm_token_type_ids"], **grids)
         count = len(bias)
         mask = torch.full((count, count), -torch.inf).triu(1) + bias
         given["attention_mask"] = mask.clamp(min=torch.finfo(torch.float32).min)[None, None]

@@ -337,6 +337,16 @@ class TestVideo:
         assert 16 <= end < 19
         assert shown == [4 <= index < end for index in range(20)]
 
+    def test_an_answer_to_the_whole_video_stays_until_it_is_read(self, tmp_path: Path) -> None:
+        video = AnnotatedVideo(tmp_path / "out.mp4", size_wh=(320, 240), source=PlainSource())
+        answer = said("A square that goes to the right.")
+        for index, rgb in enumerate(moving_frames(5, (320, 240))):
+            patches = choose(Frame(index, index * 0.1, rgb), answers=(answer,) if index == 4 else ())
+            video.consume(Frame(index, index * 0.1, rgb), patches)
+        video.close()
+        with av.open(str(tmp_path / "out.mp4")) as container:
+            assert container.duration / 1e6 == pytest.approx(0.4 + reading_seconds(answer), abs=0.2)
+
     def test_a_frame_of_another_size(self) -> None:
         video = AnnotatedVideo("unused.mp4", size_wh=(320, 320), source=PlainSource())
         wide = Frame(3, 0.0, np.zeros((160, 320, 3), np.uint8))

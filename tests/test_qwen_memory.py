@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arr_stream.consumers.plain_text import plain
 from arr_stream.consumers.qwen3_vl.adapter import VisualTokens
 from arr_stream.consumers.qwen3_vl.cells import Cells
 from arr_stream.consumers.qwen3_vl.feeding import Block
@@ -154,7 +155,7 @@ def test_kept_dialogue_is_the_stock_model_over_the_whole_text(tiny: tuple[Any, A
     viewer.see(_frame(0, pictures[0]), patches_of(_frame(0, pictures[0])))
     inputs = image_inputs(processor, pictures[:1])
     first = stock_answer(model, inputs, 5)
-    assert viewer.ask(QUESTION).text == tokenizer.decode(first, skip_special_tokens=True)
+    assert viewer.ask(QUESTION).text == plain(tokenizer.decode(first, skip_special_tokens=True))
 
     viewer.see(_frame(1, pictures[1]), patches_of(_frame(1, pictures[1])))
     said = [token for token in first if token != tokenizer.eos_token_id]
@@ -166,7 +167,7 @@ def test_kept_dialogue_is_the_stock_model_over_the_whole_text(tiny: tuple[Any, A
     both |= {"input_ids": ids, "mm_token_type_ids": (ids == model.config.image_token_id).int()}
     both["attention_mask"] = torch.ones_like(ids)
     second = stock_answer(model, both, 5)
-    assert viewer.ask(second_question).text == tokenizer.decode(second, skip_special_tokens=True)
+    assert viewer.ask(second_question).text == plain(tokenizer.decode(second, skip_special_tokens=True))
     assert viewer.memory.tokens >= ids.shape[1]
 
 
@@ -189,7 +190,7 @@ def test_an_instruction_is_a_system_turn(tiny: tuple[Any, Any]) -> None:
         "mm_token_type_ids": (whole == model.config.image_token_id).int(),
     }
     answer = viewer.ask(QUESTION)
-    assert answer.text == processor.decode(stock_answer(model, inputs, 6), skip_special_tokens=True)
+    assert answer.text == plain(processor.decode(stock_answer(model, inputs, 6), skip_special_tokens=True))
 
 
 def test_pieces_of_the_answer_come_as_they_are_written_and_a_stop_ends_it(tiny: tuple[Any, Any]) -> None:
@@ -290,9 +291,9 @@ def test_of_a_still_scene_the_last_look_stays() -> None:
 def test_a_rebuilt_memory_is_one_pass_over_the_survivors(
     tiny: tuple[Any, Any], bench: Bench, refresh: str, mode: str
 ) -> None:
-    viewer = viewer_of(*tiny, refresh=refresh, context_tokens=180, keep_share=0.3, keep_dialogue=True, mode=mode)
+    viewer = viewer_of(*tiny, refresh=refresh, context_tokens=140, keep_share=0.3, keep_dialogue=True, mode=mode)
     reasons = []
-    for frame, patches in _shown(11):
+    for frame, patches in _shown(16):
         reason = {5: "interval", 8: "cut"}.get(frame.index) if frame.index else "first"
         shown = patches_of(frame, Cells.chosen(patches), keyframe=reason is not None, refresh_reason=reason)
         reasons.append(viewer.see(frame, shown).rebuilt)
@@ -366,7 +367,7 @@ def test_with_novelty_off_everything_is_sent(tiny: tuple[Any, Any]) -> None:
 
 
 def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=64, refresh="keyframe", keep_share=0.4)
+    viewer = viewer_of(*tiny, context_tokens=100, refresh="keyframe", keep_share=0.16)
     cells = some_cells(HW, 16).in_reading_order()
     assert viewer.see(_still(0), patches_of(_still(0), cells)).sent == 16
     again = patches_of(_still(1), cells, keyframe=True, refresh_reason="interval")
@@ -543,7 +544,7 @@ def test_a_question_longer_than_the_context_is_refused_and_nothing_is_lost(tiny:
 
 def test_a_long_question_makes_room_for_itself(tiny: tuple[Any, Any], bench: Bench) -> None:
     viewer = viewer_of(*tiny, context_tokens=128)
-    for shown in _shown(4):
+    for shown in _shown(6):
         viewer.see(*shown)
     tokens = viewer.memory.tokens
     answer = viewer.ask("Where is the red car? " * 8)

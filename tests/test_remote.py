@@ -7,7 +7,9 @@ import email.utils
 import logging
 import os
 import re
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -367,14 +369,13 @@ def test_compressed_answers_are_refused() -> None:
 
 
 def test_terminal_escapes_and_surrogates_do_not_get_through() -> None:
-    answer, _ = ask(says("a\x1b[3", "1mred\x1b]0;title\x07 \x07b\x9b2J\u202ec", "\ud83d", "\x1b[unfinished"))
-    assert answer.text == "ared bc\ufffdunfinished" or answer.text.startswith("ared bc\ufffd")
-    assert not set(map(ord, answer.text)) & {0x1B, 0x07, 0x9B, 0x202E} and answer.text.encode()
+    answer, _ = ask(says("a\x1b[3", "1mred\x1b]0;title\x07 \x07b\x9b2J\u202ec", "\ud83d", "\x1b[12"))
+    assert answer.text == "ared bc\ufffd[12"
 
 
 @pytest.mark.parametrize("cuts", range(1, 8))
 def test_cleaning_does_not_depend_on_where_pieces_end(cuts: int) -> None:
-    text = "one\x1b[1;31mtwo\x1b]8;;http://x\x1b\\three\x1b(Bfour\n\tfive\x00six\x9d0;t\x9cseven"
+    text = "one\x1b[1;31mtwo\x1b]8;;http://x\x1b\\three\x1b(Bfour\n\tfive\x00six\x9d0;t\x9cse\x1bPq#0\x1b\\ven"
     cleaner = PlainText()
     pieces = [text[at : at + cuts] for at in range(0, len(text), cuts)]
     joined = "".join(cleaner.feed(part) for part in pieces) + cleaner.finish()
@@ -433,6 +434,24 @@ def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
             line, _ = fails(lambda exchange, code=code: exchange.body(b"", code, Location=other.url))
             assert f"redirects to {other.url}" in line
         assert not other.requests
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with FakeServer(says("ok"), tls=tls) as server:
+        began = time.monotonic()
+        with viewer(server.url, retries=5) as watching, pytest.raises(ServerFailed, match="certificate is not trusted"):
+            watching.ask("what?")
+        assert time.monotonic() - began < 3 and not server.requests
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with viewer(server.url) as watching:
+            assert watching.ask("what?").text == "ok"
 
 
 def test_no_proxy_comes_between_this_machine_and_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,22 @@ from arr_stream.consumers.base import Consumer, Outcome, prepare_output, redact_
 if TYPE_CHECKING:
     from arr_stream.consumers.annotate import AnnotatedVideo
     from arr_stream.consumers.beside import Beside
-    from arr_stream.consumers.records import EndRecord, FrameRecord, Header, Records, read_records
+    from arr_stream.consumers.records import (
+        AnswerRecord,
+        EndRecord,
+        FrameRecord,
+        Header,
+        Records,
+        read_answers,
+        read_records,
+    )
     from arr_stream.consumers.report import Report
     from arr_stream.consumers.views import VIEWS, check_view, render
 
 __all__ = [
     "VIEWS",
     "AnnotatedVideo",
+    "AnswerRecord",
     "Beside",
     "Consumer",
     "EndRecord",
@@ -30,6 +39,7 @@ __all__ = [
     "Report",
     "check_view",
     "prepare_output",
+    "read_answers",
     "read_records",
     "redact_url",
     "render",
@@ -37,6 +47,7 @@ __all__ = [
 
 _HOMES = {
     "AnnotatedVideo": "annotate",
+    "AnswerRecord": "records",
     "Beside": "beside",
     "EndRecord": "records",
     "FrameRecord": "records",
@@ -45,6 +56,7 @@ _HOMES = {
     "Report": "report",
     "VIEWS": "views",
     "check_view": "views",
+    "read_answers": "records",
     "read_records": "records",
     "render": "views",
 }

@@ -97,6 +97,8 @@ class AnnotatedVideo:
         self._writer: Mp4Writer | None = None
         self._audio: SourceAudio | None = None
         self._closed = False
+        self._to_read: ByteArray | None = None
+        self._reading_seconds = 0.0
 
     @property
     def frames(self) -> int:
@@ -112,6 +114,8 @@ class AnnotatedVideo:
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
         picture = self.draw(frame, patches)
+        self._reading_seconds = self._caption.fresh_seconds(patches)
+        self._to_read = picture if self._reading_seconds else None
         writer = self._writer or self._open(frame.pts_seconds)
         writer.write(picture, frame.pts_seconds - self._start)
         if self._audio is not None:
@@ -177,6 +181,12 @@ class AnnotatedVideo:
                 end = min(writer.end_seconds, self._end - self._start)
                 with writer.encoding():
                     audio.finish(last_seconds=writer.last_seconds, end_seconds=end, whole=whole)
+            if whole and self._to_read is not None:
+                # An answer to the whole video comes with its last picture: it stays until it can have been read.
+                # Twice, since a file's last picture lasts as long as the one before it.
+                frame_seconds = writer.end_seconds - writer.last_seconds
+                writer.write(self._to_read, writer.last_seconds + max(0.0, self._reading_seconds - 2 * frame_seconds))
+                writer.write(self._to_read, writer.last_seconds + frame_seconds)
         finally:
             if audio is not None:
                 self.notices += audio.notices

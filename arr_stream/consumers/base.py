@@ -21,7 +21,8 @@ from arr_stream.types import Frame, PatchSet
 EndReason = Literal["finished", "interrupted", "damaged", "failed"]
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
+# Schemes are short; without a bound, a long text without one would take quadratic time.
+_URL = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[^\s'\"<>]+", re.IGNORECASE)
 _USER = re.compile(r"^([a-z][a-z0-9+.-]*://)(?:[^/@]*@)+", re.IGNORECASE)
 _SECRET = re.compile(
     r"([?&;](?:[\w.-]*(?:pass|token|secret|key|auth|sig|credential|pwd)[\w.-]*)=)[^&;#\s]*", re.IGNORECASE

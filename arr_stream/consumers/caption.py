@@ -85,6 +85,12 @@ class Caption:
         if self._plate is not None and left > 0:
             self._plate.draw(picture, min(1.0, left / _FADE_SECONDS))
 
+    def fresh_seconds(self, patches: PatchSet) -> float:
+        """How long the answer that came with this frame takes to read; 0 where there is none, or no room for it."""
+        if self._answer is None or self._plate is None or self._age(patches) > 0:
+            return 0.0
+        return reading_seconds(self._answer)
+
     def _age(self, patches: PatchSet) -> float:
         return patches.pts_seconds - self._since
 

@@ -188,7 +188,7 @@ class ChatServer:
             async with asyncio.timeout(seconds):
                 await self._try(request, progress)
         except TimeoutError:
-            if progress.finish is None:
+            if progress.finish is None or not progress.characters:
                 raise chat_errors.too_slow(self.endpoint, seconds) from None
 
     async def _try(self, request: Message, progress: _Progress) -> None:
@@ -199,7 +199,7 @@ class ChatServer:
                 return await self._once(self._accepted(request), progress)
             except Exception as exc:
                 trouble = chat_errors.explained(exc, self.endpoint, self.model, self._timeout_seconds)
-            if progress.finish is not None:
+            if progress.finish is not None and progress.characters:
                 return None  # The answer was whole already.
             refused = trouble.refused - self._refused
             if refused:
@@ -333,8 +333,8 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
         timeout=httpx2.Timeout(timeout_seconds),
         follow_redirects=False,
         event_hooks={"response": [bound]},
-        # A proxy of the environment has no business with a server on this machine.
-        trust_env=not endpoint.loopback,
+        # With a transport of its own it asks no proxy of the environment, which cannot reach this machine's servers.
+        transport=httpx2.AsyncHTTPTransport() if endpoint.loopback else None,
     )
     return openai.AsyncOpenAI(
         api_key=endpoint.key or "none",

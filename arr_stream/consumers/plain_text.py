@@ -8,7 +8,7 @@ import unicodedata
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # strings: titles, links, clipboard
-    r"|\x1b[ -/]*[0-Z\\^-~]"  # all others
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # all others
 )
 _BEGUN = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
 _LONGEST_ESCAPE = 4096
