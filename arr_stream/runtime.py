@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from arr_stream.consumers.annotate import AnnotatedVideo
-from arr_stream.consumers.base import Consumer, EndReason, Outcome
+from arr_stream.consumers.base import Consumer, EndReason, Outcome, public_settings
 from arr_stream.consumers.live_watching import LiveWatcher
 from arr_stream.consumers.records import Header, Records
 from arr_stream.consumers.report import Report
@@ -178,7 +178,7 @@ def records(stream: Stream, path: Path, *, force: bool = False) -> Records:
         source=stream.source.info.name,
         query=[query.label for query in stream.queries] or None,
         budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
-        config=stream.settings.model_dump(mode="json"),
+        config=public_settings(stream.settings),
     )
     return Records(path, header, force)
 

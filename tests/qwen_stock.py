@@ -220,10 +220,9 @@ class Bench:
         """Chosen cells (all if not given) of a pair of frames of any size."""
         grid = Grid.for_size((first.shape[1], first.shape[0]))
         chosen = Cells.whole((grid.rows, grid.columns)) if cells is None else cells
-        pictures = [texture_picture(rgb, grid.texture_wh) for rgb in (first, second)]
-        if second is first:
-            pictures[1] = pictures[0]
-        return self.feeder(mode, feed.pop("halo", 1)).feed(*pictures, chosen, feed.pop("relevance", None))
+        one = texture_picture(first, grid.texture_wh)
+        other = one if second is first else texture_picture(second, grid.texture_wh)
+        return self.feeder(mode, feed.get("halo", 1)).feed(one, other, chosen, feed.get("relevance"))
 
     def memory(self) -> Memory:
         return Memory(self.adapter, self.prompt)

@@ -123,7 +123,7 @@ def test_a_long_stream_stays_within_its_budget() -> None:
     report = bench_vlm(QUICK, parts=["memory"], shape=SMALL, frames=100, context_tokens=512, threads=1)
     memory = report.memory
     assert memory is not None
-    assert memory.asked == 2 and memory.rebuilds.get("budget", 0) >= 3
+    assert memory.asked == 2 and memory.rebuilds.get("budget", 0) >= 2 and memory.rebuilds.get("cut", 0) >= 1
     assert memory.budget_bytes == 512 * 2 * 2 * 128 * 4
     assert 0.5 * memory.budget_bytes < memory.cache_peak_bytes <= memory.budget_bytes
     assert memory.tokens_peak <= memory.context_tokens == 512
@@ -131,7 +131,7 @@ def test_a_long_stream_stays_within_its_budget() -> None:
 
 
 def test_growth_leaves_out_what_is_set_up_once() -> None:
-    report = MemoryReport(5, 0, 512, 1, 1, 1, {}, (100.0, 150.0, 151.0, 149.0, 152.0), 1.0)
+    report = MemoryReport(5, 0, 512, 1, 1, 1, {}, (100.0, 150.0, 151.0, 149.0, 152.0), 160.0, 1.0)
     assert report.growth_mb == pytest.approx(2.0)
 
 

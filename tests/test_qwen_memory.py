@@ -222,7 +222,8 @@ def _tokens(count: int) -> VisualTokens:
 @st.composite
 def entries_of(draw: st.DrawFn) -> list[Entry]:
     """Frames and dialogue in order of time; a cell's feature is its number, so that it is known again."""
-    grid, entries, seconds = Grid((320, 256), 8, 10), [], 0.0
+    grid, seconds = Grid((320, 256), 8, 10), 0.0
+    entries: list[Entry] = []
     for index in range(draw(st.integers(0, 8))):
         seconds += draw(st.floats(0, 20))
         if draw(st.integers(0, 3)) == 0:
@@ -453,7 +454,7 @@ def test_a_question_that_breaks_off_leaves_the_memory_as_it_was(
         with pytest.raises(type(failure)):
             viewer.ask(QUESTION)
     with pytest.raises(ZeroDivisionError):
-        viewer.ask(QUESTION, on_text=lambda _: 1 // 0)  # type: ignore[arg-type,return-value]
+        viewer.ask(QUESTION, on_text=_failing)
     assert viewer.memory.entries == entries
     assert all(torch.equal(one, other) for one, other in zip(before, _keys(viewer.memory), strict=True))
 
@@ -471,6 +472,10 @@ def test_after_a_rebuild_that_breaks_off_the_model_is_shown_everything_again(
     fed = viewer.see(_still(2), patches_of(_still(2)))
     assert viewer.memory.visual_tokens >= 20 and fed.sent + fed.held == 20
     assert viewer.ask(QUESTION).visual_tokens >= 20
+
+
+def _failing(_: str) -> None:
+    raise ZeroDivisionError
 
 
 def _raising(failure: BaseException, after: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""Where cells are told to be: the library's own numbers for fine cells, the means of what they cover for coarse ones."""
+"""Where cells are told to be: the library's own numbers for fine ones, means of what they cover for coarse ones."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
 SIDE = 48
 
 
+def _cells(grid_hw: tuple[int, int], places: list[tuple[int, int, int]], score: list[float] | None = None) -> Cells:
+    """Cells from row, column and level of each."""
+    rows, columns, level = np.array(places, np.int32).T
+    return Cells(grid_hw, rows, columns, level, np.array(score or [1.0] * len(places), np.float32))
+
+
 @st.composite
 def any_cells(draw: st.DrawFn, grids: st.SearchStrategy[tuple[int, int]] = GRIDS) -> Cells:
     """Cells of any level, some of them cut off by the border of the grid."""
@@ -33,9 +39,7 @@ def any_cells(draw: st.DrawFn, grids: st.SearchStrategy[tuple[int, int]] = GRIDS
         st.integers(0, grid_hw[0] - 1), st.integers(0, grid_hw[1] - 1), st.integers(0, 2), st.floats(0, 1, width=32)
     )
     table = draw(st.lists(cell, min_size=1, max_size=12, unique_by=lambda drawn: drawn[:3]))
-    rows, columns, level, score = zip(*table, strict=True)
-    whole = [np.array(values, np.int32) for values in (rows, columns, level)]
-    return Cells(grid_hw, *whole, np.array(score, np.float32))
+    return _cells(grid_hw, [drawn[:3] for drawn in table], [drawn[3] for drawn in table])
 
 
 def _covered(cells: Cells, index: int) -> list[tuple[int, int]]:
@@ -176,8 +180,7 @@ def test_grids_of_a_pair_must_agree() -> None:
 
 def test_a_coarse_cell_is_the_block_scaled_down_whole_or_cut_off() -> None:
     rgb = texture_picture(picture(160, 128), (160, 128))
-    table = np.array([[0, 0, 1], [0, 0, 2], [2, 4, 1], [1, 3, 2], [3, 4, 2], [2, 2, 0]], np.int32)
-    cells = Cells((4, 5), table[:, 0], table[:, 1], table[:, 2], np.ones(len(table), np.float32))
+    cells = _cells((4, 5), [(0, 0, 1), (0, 0, 2), (2, 4, 1), (1, 3, 2), (3, 4, 2), (2, 2, 0)])
     cut = cell_pictures(rgb, cells)
     for index in range(len(cells)):
         covered = np.array(_covered(cells, index))
@@ -196,14 +199,11 @@ def bench(tiny_qwen: Path) -> Bench:
 
 def test_mixed_levels_run_and_a_coarse_cell_that_moves_counts(bench: Bench) -> None:
     rgb = np.full((256, 320, 3), 120, np.uint8)
-    fine = some_cells((8, 10), 6, seed=1)
+    few = some_cells((8, 10), 6, seed=1)
+    fine = [(int(row), int(column), 0) for row, column in zip(few.rows, few.columns, strict=True)]
 
     def logits(row: int, column: int, level: int) -> torch.Tensor:
-        last = [
-            np.append(values, np.int32(one))
-            for values, one in zip((fine.rows, fine.columns, fine.level), (row, column, level), strict=True)
-        ]
-        cells = Cells(fine.grid_hw, *last, np.append(fine.score, np.float32(1)))
+        cells = _cells((8, 10), [*fine, (row, column, level)])
         return bench.run([seen(bench.block("sparse", rgb, rgb, cells))]).logits[-1]
 
     # The picture is of one colour, so that nothing but the place differs; the last is cut off by the border.
@@ -216,7 +216,7 @@ def test_mixed_levels_run_and_a_coarse_cell_that_moves_counts(bench: Bench) -> N
 
 def test_the_whole_frame_of_two_by_two_cells_as_one_coarse_cell_lies_in_their_middle(bench: Bench) -> None:
     """Half positions are rotated by, not rounded: the angle is the mean of those on either side."""
-    coarse = Cells((2, 2), *(np.array([value], np.int32) for value in (0, 0, 1)), np.ones(1, np.float32))
+    coarse = _cells((2, 2), [(0, 0, 1)])
     assert token_positions(coarse, 0.0)[:, 0].tolist() == [0.0, 0.5, 0.5]
     rgb = np.full((64, 64, 3), 90, np.uint8)
     block = bench.block("sparse", rgb, rgb, coarse)

@@ -26,11 +26,11 @@ import numpy as np
 import pytest
 
 from arr_stream.config import VlmSettings
-from arr_stream.consumers.chat import ChatServer
-from arr_stream.consumers.endpoint import Endpoint
-from arr_stream.consumers.packing import pack
 from arr_stream.consumers.plain_text import PlainText, plain
 from arr_stream.consumers.remote import ServerViewer
+from arr_stream.consumers.remote.chat import ChatServer
+from arr_stream.consumers.remote.endpoint import Endpoint
+from arr_stream.consumers.remote.packing import pack
 from arr_stream.consumers.viewer import Viewer
 from arr_stream.errors import (
     ArrStreamError,

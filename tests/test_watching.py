@@ -216,3 +216,11 @@ def test_what_breaks_in_the_thread_ends_the_run(clip: Path) -> None:
     stream = _stream(clip)
     result = run(stream, [], watcher=_live(Broken(), Plan("what?"), stream, []))
     assert isinstance(result.error, RuntimeError)
+
+
+def test_a_password_in_the_server_s_address_reaches_no_record(clip: Path, tmp_path: Path) -> None:
+    settings = arr_stream.Settings().with_values({"vlm.endpoint": "http://me:secret@127.0.0.1:1/v1?key=abc"})
+    stream, path = arr_stream.open(clip, settings=settings, max_frames=1), tmp_path / "out.jsonl"
+    run(stream, [records(stream, path)])
+    assert "secret" not in path.read_text() and "abc" not in path.read_text()
+    assert read_records(path)[0].config["vlm"]["endpoint"].startswith("http://***@127.0.0.1:1/")

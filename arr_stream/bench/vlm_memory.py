@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,8 +41,9 @@ class MemoryReport:
         cache_peak_bytes: Largest cache, questions and answers included.
         tokens_peak: Most tokens after a frame.
         rebuilds: How often the memory was rebuilt, by reason.
-        resident_mb: Largest resident memory of the process in each fifth of the stream, in millions of bytes; the
+        resident_mb: Median resident memory of the process in each fifth of the stream, in millions of bytes; the
             first holds what is set up once.
+        resident_peak_mb: The most there was at the end of a frame.
         seconds: How long it took.
     """
 
@@ -53,6 +55,7 @@ class MemoryReport:
     tokens_peak: int
     rebuilds: dict[str, int]
     resident_mb: tuple[float, ...]
+    resident_peak_mb: float
     seconds: float
 
     @property
@@ -70,6 +73,7 @@ class MemoryReport:
             "tokens_peak": self.tokens_peak,
             "rebuilds": self.rebuilds,
             "resident_mb": [round(each, 1) for each in self.resident_mb],
+            "resident_peak_mb": round(self.resident_peak_mb, 1),
             "growth_mb": round(self.growth_mb, 1),
             "seconds": round(self.seconds, 1),
         }
@@ -121,7 +125,8 @@ def bench_memory(
         cache_peak_bytes=cache_peak,
         tokens_peak=tokens_peak,
         rebuilds=dict(sorted(rebuilds.items())),
-        resident_mb=tuple(max(fifth) for fifth in _fifths(resident)),
+        resident_mb=tuple(statistics.median(fifth) for fifth in _fifths(resident)),
+        resident_peak_mb=max(resident),
         seconds=time.perf_counter() - started,
     )
 

@@ -41,7 +41,9 @@ def _wall(width: int, height: int, draw: np.random.Generator) -> ByteArray:
     coarse = draw.integers(0, 256, (height // 24 + 2, width // 12 + 2, 3), np.uint8)
     smooth = cv2.resize(coarse, (2 * width, height), interpolation=cv2.INTER_CUBIC)
     grain = draw.integers(0, 24, (height, 2 * width, 1), np.uint8)
-    wall: ByteArray = cv2.add(smooth, np.repeat(grain, 3, axis=2))
+    # Its own colours for every seed, so that going from one scene to another is a cut.
+    tinted = (smooth * draw.uniform(0.15, 1.0, 3)).astype(np.uint8)
+    wall: ByteArray = cv2.add(tinted, np.repeat(grain, 3, axis=2))
     return wall
 
 

@@ -173,4 +173,7 @@ def _print_memory(memory: MemoryReport) -> None:
         f"cache: at most {memory.cache_peak_bytes / 1e6:.1f} MB of the {memory.budget_bytes / 1e6:.1f} MB that "
         f"{memory.context_tokens} tokens take"
     )
-    out.print(f"resident memory by fifth of the stream, MB: {resident}; last against second: {memory.growth_mb:+.1f}")
+    out.print(
+        f"resident memory by fifth of the stream, MB: {resident}; last against second: {memory.growth_mb:+.1f}; "
+        f"at most {memory.resident_peak_mb:.0f}"
+    )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from arr_stream.config import Settings
 from arr_stream.errors import DiskFull, OutputExists, OutputUnwritable
 from arr_stream.types import Frame, PatchSet
 
@@ -78,6 +79,14 @@ def total_ms(latency_ms: Mapping[str, float]) -> float:
 def redact_url(text: str) -> str:
     """The text with user names, passwords and secret parameters of URLs in it replaced by `***`."""
     return _URL.sub(lambda match: _SECRET.sub(r"\1***", _USER.sub(r"\1***@", match.group())), text)
+
+
+def public_settings(settings: Settings) -> dict[str, Any]:
+    """All settings as plain JSON values, without the secrets that addresses among them may hold."""
+    return {
+        section: {key: redact_url(value) if isinstance(value, str) else value for key, value in values.items()}
+        for section, values in settings.model_dump(mode="json").items()
+    }
 
 
 def prepare_output(path: Path | str, force: bool = False, *, direct: bool = False) -> Path:

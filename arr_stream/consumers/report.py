@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.consumers.base import Outcome, check_folder, make_parent, partial_path, publish, redact_url, writing
+from arr_stream.consumers.base import (
+    Outcome,
+    check_folder,
+    make_parent,
+    partial_path,
+    public_settings,
+    publish,
+    redact_url,
+    writing,
+)
 from arr_stream.consumers.contact_sheet import ContactSheet, clock_time
 from arr_stream.consumers.latency_plot import write_latency_plot
 from arr_stream.consumers.model_statistics import ModelStatistics
@@ -121,7 +130,7 @@ class Report:
             **({"model": model} if model is not None else {}),
             "source": _redacted(self._source),
             "asked": redact_url(self._asked) if self._asked else None,
-            "settings": self._settings.model_dump(mode="json"),
+            "settings": public_settings(self._settings),
             "counters": _redacted(dict(outcome.counters)),
         }
 

@@ -18,10 +18,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from arr_stream.consumers import chat_errors
-from arr_stream.consumers.chat_errors import Trouble
-from arr_stream.consumers.endpoint import Endpoint
 from arr_stream.consumers.plain_text import PlainText
+from arr_stream.consumers.remote import chat_errors
+from arr_stream.consumers.remote.chat_errors import Trouble
+from arr_stream.consumers.remote.endpoint import Endpoint
 from arr_stream.errors import BackendUnavailable, ServerFailed
 
 if TYPE_CHECKING:

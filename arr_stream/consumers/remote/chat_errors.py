@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arr_stream.consumers.endpoint import Endpoint
 from arr_stream.consumers.plain_text import plain
+from arr_stream.consumers.remote.endpoint import Endpoint
 from arr_stream.errors import ServerFailed
 
 MOST_BYTES = 16 * 2**20

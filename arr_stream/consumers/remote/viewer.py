@@ -1,9 +1,4 @@
-"""A model behind a server that speaks the OpenAI protocol, such as vLLM, SGLang, Ollama and llama.cpp.
-
-Such servers take whole pictures, so what the model gets is approximate: see `packing` for what is sent, and
-`docs/servers.md` for what is lost against a model of our own. Nothing is kept at the server: every question carries the
-newest frame's overview and crops, and the overviews of as many earlier frames as the context holds.
-"""
+"""The viewer that asks a server: what it keeps of the frames, and what it sends with a question."""
 
 from __future__ import annotations
 
@@ -17,8 +12,8 @@ from threading import Event
 from typing import Any
 
 from arr_stream.config import VlmSettings
-from arr_stream.consumers.endpoint import Endpoint
-from arr_stream.consumers.packing import MINIMUM_PIXELS, Packed, encode, pack
+from arr_stream.consumers.remote.endpoint import Endpoint
+from arr_stream.consumers.remote.packing import MINIMUM_PIXELS, Packed, encode, pack
 from arr_stream.consumers.viewer import OnText
 from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, NothingChosen
 from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
@@ -82,12 +77,12 @@ class ServerViewer:
     def __init__(
         self, settings: VlmSettings, *, budget_tokens: int | None = None, minimum_pixels: int = MINIMUM_PIXELS
     ) -> None:
-        from arr_stream.consumers.chat import ChatServer
+        from arr_stream.consumers.remote.chat import ChatServer
 
         endpoint = Endpoint.parse(settings.endpoint, settings.key_variable)
         if not settings.model:
             raise InvalidSetting(
-                f"{endpoint.shown}: no model is named", remedy=f"set vlm.model; {endpoint.shown}/models lists them"
+                f"{endpoint.shown}: no model is named", remedy=f"give --model NAME (vlm.model); {endpoint.shown}/models lists them"
             )
         self.name = settings.model
         self._settings = settings

@@ -1,0 +1,215 @@
+"""`arr-stream ask` from end to end, over a tiny model with random weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+
+from arr_stream.consumers.records import read_answers, read_records
+from tests.conftest import Run
+from tests.media import moving_frames, write_video
+
+QUESTION = "What is red?"
+QUICK = ("--set", "keyframes.text=none", "--set", "keyframes.clusters=grid", "--set", "vlm.answer_tokens=4")
+NOBODY = ("--endpoint", "http://127.0.0.1:9/v1", "--set", "vlm.retries=0")
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seconds of a red square that moves."""
+    return write_video(tmp_path_factory.mktemp("clips") / "clip.mp4", moving_frames(20, (192, 160)), fps=10)
+
+
+@pytest.fixture
+def ask(run: Run, clip: Path, tiny_qwen: Path) -> Ask:
+    """Asks the tiny model about the clip; more arguments come last."""
+
+    def call(*arguments: object, question: str = QUESTION) -> tuple[int, str, str]:
+        return run("ask", clip, question, "--model", tiny_qwen, "--budget", 8, *QUICK, *arguments)
+
+    return call
+
+
+def fed(path: Path) -> list[dict[str, Any]]:
+    """What each frame that was shown added to the memory."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line["model"] for line in lines if line["type"] == "frame" and "model" in line]
+
+
+def test_an_answer_on_standard_output_in_records_and_in_the_video(ask: Ask, tmp_path: Path) -> None:
+    video, path, report = tmp_path / "out.mp4", tmp_path / "out.jsonl", tmp_path / "report"
+    code, out, err = ask("-o", video, "--patches", path, "--report", report)
+    assert code == 0, err
+    header, frames, end = read_records(path)
+    (answer,) = read_answers(path)
+    assert out.strip() == answer.text.strip() != ""
+    assert header.query == [QUESTION] and len(frames) == 20 and end is not None
+    assert answer.frame_index == 19 and answer.finish == "length" and answer.answer_tokens == 4
+    assert answer.visual_tokens > 0 and 0 < len(answer.cells) <= 100
+    # Two frames a second in pairs, and the last one: each pair brings cells, and the memory grows.
+    assert [feeding["sent"] > 0 for feeding in fed(path)] == [False, True, False, True, False]
+    assert fed(path)[-1]["memory_tokens"] <= answer.memory_tokens
+    assert "tokens in" in err and "a memory of" in err
+    with av.open(str(video)) as container:
+        assert container.duration / 1e6 > 4, "the answer stays on the last picture"
+    assert QUESTION in "".join(part.read_text() for part in report.glob("*.json"))
+
+
+def test_the_same_input_gives_the_same_answer(ask: Ask) -> None:
+    first, second = ask("--quiet"), ask("--quiet")
+    assert first[0] == 0 and first[1] == second[1] != "" and first[2] == ""
+
+
+@pytest.mark.parametrize("mode", ["sparse", "prune", "halo", "weight"])
+def test_every_mode_answers(ask: Ask, mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    assert ask("--mode", mode, "--patches", path)[0] == 0
+    cells = read_answers(path)[0].visual_tokens
+    # Three blocks of 30 cells where all are kept, fewer where they are chosen.
+    assert cells == 90 if mode == "weight" else 8 <= cells <= 24
+
+
+def test_running_answers_bear_their_time(ask: Ask) -> None:
+    code, out, _ = ask("--every", 0.9, "--fps", 10)
+    assert code == 0
+    assert [line.split("]")[0] for line in out.splitlines() if line.startswith("[")] == ["[0.9 s", "[1.8 s"]
+
+
+def test_a_scene_that_does_not_change_is_answered_about_once(run: Run, tiny_qwen: Path, tmp_path: Path) -> None:
+    still = write_video(tmp_path / "still.mp4", moving_frames(1, (192, 160)) * 30, fps=10)
+    path = tmp_path / "out.jsonl"
+    code, _, err = run("ask", still, QUESTION, "--model", tiny_qwen, "--watch", "--patches", path, *QUICK)
+    assert code == 0, err
+    assert [answer.frame_index for answer in read_answers(path)] == [0]
+    cells = 30
+    assert sum(feeding["sent"] for feeding in fed(path)) <= cells, "what has not changed is not sent again"
+
+
+def test_the_last_seconds_alone(ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    assert ask("--last", 0.5, "--patches", path)[0] == 0
+    frames = read_records(path)[1]
+    assert len(frames) == 5 and frames[0].pts_seconds == pytest.approx(1.5, abs=0.01)
+
+
+def test_frames_as_pictures_and_a_dialogue_that_is_kept(ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    arguments = ("--set", "vlm.media=image", "--keep-dialogue", "--every", 0.5, "--patches", path)
+    assert ask(*arguments)[0] == 0
+    answers = read_answers(path)
+    assert len(answers) == 3
+    assert answers[1].memory_tokens - answers[0].memory_tokens > answers[0].answer_tokens + answers[0].prompt_tokens
+
+
+def test_a_small_context_is_rebuilt_and_never_exceeded(ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    small = ("--set", "vlm.context_tokens=128", "--set", "selection.novelty=off")
+    code, _, err = ask("--fps", 10, *small, "--patches", path)
+    assert code == 0, err
+    assert max(feeding["memory_tokens"] for feeding in fed(path)) <= 128
+    assert any(feeding["rebuilt"] == "budget" for feeding in fed(path))
+
+
+def test_progress_and_answers_for_programs(ask: Ask) -> None:
+    code, out, err = ask("--log-json")
+    events = [json.loads(line) for line in err.splitlines()]
+    (answer,) = [event for event in events if event["event"] == "answer"]
+    assert code == 0 and answer["text"].strip() == out.strip()
+
+
+def test_at_the_source_s_own_speed(ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    code, _, err = ask("--realtime", "--every", 0.5, "--patches", path)
+    assert code == 0, err
+    assert read_answers(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        (("--every", 1, "--watch"), 51, "choose one"),
+        (("--every", -1), 51, "above 0"),
+        (("--last", 0), 51, "above 0"),
+        (("--last", 1, "--start", 1), 51, "one or the other"),
+        (("--mode", "telepathy"), 51, "vlm.mode"),
+        (("--set", "vlm.attention_layer=99"), 51, "layers"),
+    ],
+)
+def test_wrong_options_end_with_one_line(ask: Ask, arguments: tuple[object, ...], expected: int, said: str) -> None:
+    code, out, err = ask("--quiet", *arguments)
+    assert code == expected, err
+    assert said in err and len(err.strip().splitlines()) == 1 and out == ""
+
+
+def test_an_empty_question_is_refused(ask: Ask) -> None:
+    code, _, err = ask(question="  ")
+    assert code == 30 and "empty" in err
+
+
+def test_a_question_longer_than_the_context(ask: Ask) -> None:
+    code, _, err = ask("--quiet", "-q", "red", "--set", "vlm.context_tokens=256", question="why " * 400)
+    assert code == 66 and "context" in err.splitlines()[-1]
+
+
+def test_more_cells_than_the_context_holds(run: Run, tiny_qwen: Path, tmp_path: Path) -> None:
+    wide = write_video(tmp_path / "wide.mp4", moving_frames(3, (384, 256)), fps=10)
+    small = ("--budget", 90, "--set", "vlm.context_tokens=64")
+    code, _, err = run("ask", wide, QUESTION, "--model", tiny_qwen, "--quiet", *small, *QUICK)
+    assert code == 66 and "--budget" in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        ((), 51, "--model"),
+        (("--model", "no/such-model"), 60, "--download"),
+        (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--model"),
+        ((*NOBODY, "--model", "x"), 67, "127.0.0.1:9"),
+        (("--endpoint", "gopher://x"), 51, "http"),
+    ],
+)
+def test_no_model_to_ask(run: Run, clip: Path, arguments: tuple[object, ...], expected: int, said: str) -> None:
+    code, out, err = run("ask", clip, QUESTION, "--quiet", *QUICK, *arguments)
+    assert code == expected, err
+    assert said in err and len(err.strip().splitlines()) == 1 and out == ""
+
+
+def test_a_server_that_is_down_leaves_whole_records(run: Run, clip: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    code, _, _ = run("ask", clip, QUESTION, *QUICK, *NOBODY, "--model", "x", "--every", 0.5, "--patches", path)
+    assert code == 67
+    assert len(read_records(path)[1]) == 20
+    assert all(answer.finish == "failed" and "127.0.0.1:9" in str(answer.error) for answer in read_answers(path))
+
+
+def test_ctrl_c_ends_within_seconds(clip: Path, tiny_qwen: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "arr_stream", "ask", str(clip), QUESTION, "--model", str(tiny_qwen), "--realtime"]
+    command += ["--every", "0.2", *QUICK[:4], "--set", "vlm.answer_tokens=20000", "--set", "vlm.context_tokens=32768"]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    process = subprocess.Popen([*command, "--patches", str(path)], stderr=subprocess.DEVNULL, env=environment)
+    try:
+        deadline = time.monotonic() + 90
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        process.wait(20)
+        assert process.returncode == 130 and time.monotonic() - started < 10
+    finally:
+        process.kill()
+        process.wait()
+    end = read_records(path)[2]
+    assert end is not None and end.reason == "interrupted"

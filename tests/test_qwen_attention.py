@@ -1,0 +1,196 @@
+"""Where an answer looked, against the weights that the stock model forms when it is told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from arr_stream.consumers.qwen3_vl.attention import AttentionGatherer, default_layer
+from arr_stream.consumers.qwen3_vl.cells import Cells
+from arr_stream.consumers.qwen3_vl.memory import Seen
+from arr_stream.consumers.qwen3_vl.responding import Response, Sampler, respond
+from arr_stream.consumers.qwen3_vl.standing import Standing
+from arr_stream.errors import InvalidSetting
+from arr_stream.types import Frame, Grid
+from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+
+pytest.importorskip("transformers")
+
+from tests.qwen_stock import (
+    EXACT,
+    QUESTION,
+    Bench,
+    image_inputs,
+    left_out,
+    patches_of,
+    seen,
+    some_cells,
+    viewer_of,
+    visual,
+)
+
+__all__ = ["tiny_qwen"]
+
+
+@pytest.fixture(scope="module")
+def eager(tiny_qwen: Path) -> tuple[Any, Any]:
+    return load_tiny(tiny_qwen, attn_implementation="eager")
+
+
+@pytest.fixture(scope="module", params=["sdpa", "eager"])
+def tiny(request: pytest.FixtureRequest, tiny_qwen: Path) -> tuple[Any, Any]:
+    return load_tiny(tiny_qwen, attn_implementation=request.param)
+
+
+@torch.inference_mode()
+def _stock_weights(model: Any, inputs: dict[str, Any], answer: list[int], bias: torch.Tensor | None) -> torch.Tensor:
+    """`[layers, queries, tokens]`: mean over heads, for the places that the answer's tokens are predicted from."""
+    prompt = inputs["input_ids"].shape[1]
+    ids = torch.cat([inputs["input_ids"], torch.tensor([answer], dtype=torch.long)], dim=1)
+    given = inputs | {"input_ids": ids, "mm_token_type_ids": (ids == model.config.image_token_id).int()}
+    del given["attention_mask"]
+    model.model.rope_deltas = None
+    given["position_ids"], _ = model.model.get_rope_index(
+        ids, given["mm_token_type_ids"], image_grid_thw=given["image_grid_thw"]
+    )
+    if bias is not None:
+        row = torch.cat([bias, torch.zeros(len(answer))])
+        mask = torch.full((len(row), len(row)), -torch.inf).triu(1) + row
+        given["attention_mask"] = mask.clamp(min=torch.finfo(torch.float32).min)[None, None]
+    output = model(**given, output_attentions=True)
+    weights = torch.stack([layer[0].mean(0) for layer in output.attentions])
+    return weights[:, prompt - 1 :]
+
+
+def _answer(bench: Bench, blocks: list[Any], layer: int, most: int) -> tuple[Response, AttentionGatherer, list[int]]:
+    memory = bench.memory()
+    memory.append([seen(block) for block in blocks])
+    gatherer = AttentionGatherer(bench.adapter, memory, layer)
+    question = bench.prompt.question(QUESTION)
+    made = respond(
+        bench.adapter, memory, bench.prompt, question, most_tokens=most, sampler=Sampler(0), gatherer=gatherer
+    )
+    return made, gatherer, memory.places
+
+
+@pytest.mark.parametrize("layer", [0, 1, 3])
+@pytest.mark.parametrize("most", [1, 6])
+def test_it_is_the_mean_of_the_stock_models_weights(
+    tiny: tuple[Any, Any], eager: tuple[Any, Any], layer: int, most: int
+) -> None:
+    rgb = picture()
+    bench = Bench.of(*tiny)
+    response, gatherer, places = _answer(bench, [bench.block("sparse", rgb, rgb)], layer, most)
+    inputs = image_inputs(eager[1], [rgb])
+    # The token after the last one is not asked for when the answer is cut off at its longest.
+    read = list(response.ids if response.finish == "stop" else response.ids[:-1])
+    weights = _stock_weights(eager[0], inputs, read, None)[layer]
+    assert len(weights) == len(read) + 1
+    mean = gatherer.mean
+    assert (mean - weights.mean(0)[: len(mean)]).abs().max() <= EXACT
+    # All of the attention goes to the memory, the question and the answer before each token.
+    rest = weights[:, len(mean) :].sum(1).mean()
+    torch.testing.assert_close(mean.sum() + rest, torch.tensor(1.0), rtol=0, atol=EXACT)
+    assert 0 < rest < 1
+    cells = visual(inputs)[: len(mean)]
+    assert places == [int(cells.nonzero()[0])]
+    # It says where: cells differ by far more than the error.
+    assert mean[cells].std() > 100 * EXACT
+
+
+@pytest.mark.parametrize("mode", ["prune", "weight"])
+def test_of_some_cells_and_with_weights_it_is_the_masked_stock_models(
+    tiny: tuple[Any, Any], eager: tuple[Any, Any], mode: Any
+) -> None:
+    rgb, layer = picture(), 2
+    bench, inputs = Bench.of(*tiny), image_inputs(eager[1], [rgb])
+    bias = torch.zeros(inputs["input_ids"].shape[1])
+    cells, relevance = some_cells((8, 10), 20).in_reading_order(), None
+    if mode == "prune":
+        bias[left_out(inputs, [cells])] = -torch.inf
+    else:
+        relevance = np.random.default_rng(0).uniform(0.02, 1, (8, 10)).astype(np.float32)
+        bias[visual(inputs)] = torch.from_numpy(relevance.reshape(-1)).log()
+    block = bench.block(mode, rgb, rgb, cells, relevance=relevance)
+    response, gatherer, _ = _answer(bench, [block], layer, 5)
+    read = list(response.ids if response.finish == "stop" else response.ids[:-1])
+    weights = _stock_weights(eager[0], inputs, read, bias)[layer].mean(0)
+    kept = torch.isfinite(bias)[: len(bias)].nonzero()[:, 0][: len(gatherer.mean)]
+    assert (gatherer.mean - weights[kept]).abs().max() <= EXACT
+
+
+def test_gathering_leaves_no_hook_behind(tiny: tuple[Any, Any]) -> None:
+    rgb = picture(256, 256)
+    bench = Bench.of(*tiny)
+    _answer(bench, [bench.block("sparse", rgb, rgb)], 1, 2)
+    assert not tiny[0].model.language_model.layers[1].self_attn._forward_pre_hooks
+
+
+def test_the_viewer_maps_it_to_the_newest_frame(tiny: tuple[Any, Any], eager: tuple[Any, Any]) -> None:
+    pictures = [picture(256, 256, seed) for seed in (0, 1)]
+    viewer = viewer_of(*tiny, attention_layer=2, answer_tokens=1, novelty="off")
+    assert viewer.attention is None
+    for index, rgb in enumerate(pictures):
+        frame = Frame(index, index / 2, rgb)
+        viewer.see(frame, patches_of(frame))
+    answer = viewer.ask(QUESTION)
+    inputs = image_inputs(eager[1], pictures)
+    weights = _stock_weights(eager[0], inputs, [], None)[2][0]
+    first, second = weights[visual(inputs)].reshape(2, 8, 8)
+    assert viewer.attention is not None
+    # Both frames show every place; the later one stands.
+    np.testing.assert_allclose(viewer.attention, second / second.max(), atol=1e-4)
+    share = torch.stack([first, second]) / (first + second).sum()
+    assert answer.cells.shape == (128, 5) and (np.diff(answer.cells[:, 4]) <= 0).all()
+    np.testing.assert_allclose(answer.cells[:, 4].sum(), 1.0, atol=1e-5)
+    for (x0, y0, x1, y1, value), index in zip(answer.cells, answer.cell_frames, strict=True):
+        assert (x1 - x0, y1 - y0) == (32, 32)
+        assert abs(value - share[index, int(y0) // 32, int(x0) // 32]) <= EXACT
+
+
+def test_what_has_changed_since_it_was_shown_gets_none(tiny: tuple[Any, Any]) -> None:
+    viewer = viewer_of(*tiny)
+    still = picture(256, 256)
+    changed = still.copy()
+    changed[:32, :32] = 255 - changed[:32, :32].mean(dtype=np.float64).astype(np.uint8)
+    changed[:32, :32] = 255 if still[:32, :32].mean() < 128 else 0
+    viewer.see(Frame(0, 0.0, still), patches_of(Frame(0, 0.0, still)))
+    viewer.ask(QUESTION)
+    assert viewer.attention is not None and viewer.attention[0, 0] > 0 and viewer.attention.max() == 1
+    some = some_cells((8, 8), 3)
+    some.rows[:], some.columns[:] = (5, 6, 7), (5, 6, 7)
+    viewer.see(Frame(1, 0.5, changed), patches_of(Frame(1, 0.5, changed), some))
+    viewer.ask(QUESTION)
+    assert viewer.attention[0, 0] == 0 and (viewer.attention > 0).sum() == 63
+
+
+def test_the_newest_view_stands_but_a_coarse_one_not_before_a_finer(tiny: tuple[Any, Any]) -> None:
+    bench, rgb = Bench.of(*tiny), picture(128, 128)
+    grid = Grid((128, 128), 4, 4)
+
+    def shown(index: int, *places: tuple[int, int, int]) -> Seen:
+        rows, columns, level = np.array(places, np.int32).T
+        cells = Cells((4, 4), rows, columns, level, np.ones(len(places), np.float32))
+        return seen(bench.block("sparse", rgb, rgb, cells), index=index)
+
+    views = [shown(0, (0, 0, 2)), shown(1, (0, 0, 1), (3, 3, 0)), shown(2, (0, 0, 2)), shown(3, (2, 2, 1), (0, 0, 1))]
+    expected = np.full((4, 4), 2)
+    expected[:2, :2] = expected[2:, 2:] = 3
+    expected[3, 3] = 1
+    np.testing.assert_array_equal(Standing.of(views, grid, 0).entry, expected)
+    np.testing.assert_array_equal(Standing.of(views, grid, 3).entry >= 0, expected != 2)
+    assert (Standing.of(views, Grid((129, 128), 4, 4), 0).entry == -1).all()
+
+
+@pytest.mark.parametrize(("layers", "layer"), [(1, 0), (4, 2), (28, 18), (36, 23)])
+def test_the_layer_is_two_thirds_up(layers: int, layer: int) -> None:
+    assert default_layer(layers) == layer
+
+
+def test_a_layer_that_the_model_has_not_is_refused(tiny: tuple[Any, Any]) -> None:
+    with pytest.raises(InvalidSetting, match="4 layers"):
+        viewer_of(*tiny, attention_layer=4)
