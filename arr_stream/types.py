@@ -171,7 +171,7 @@ class Feeding:
         cache_bytes: Size of the key-value cache afterwards.
         vision_ms: Time of the vision tower.
         prefill_ms: Time of the language model over what was added.
-        rebuilt: Why the memory was rebuilt before this frame (`budget`, `cut`, `keyframe`, `size`); None if it was not.
+        rebuilt: Why the memory was rebuilt before this frame (`budget`, `cut` or `keyframe`); None if it was not.
         error: One line where the frame could not be given to the model.
     """
 

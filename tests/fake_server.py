@@ -39,6 +39,7 @@ class Exchange(BaseHTTPRequestHandler):
         for name, value in ({"Content_Type": "application/json"} | headers).items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
 

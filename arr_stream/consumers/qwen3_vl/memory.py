@@ -97,6 +97,11 @@ class Memory:
         return self._adapter.cached_tokens(self._cache)
 
     @property
+    def opening_tokens(self) -> int:
+        """Tokens that are there before anything is seen."""
+        return len(self._opening)
+
+    @property
     def visual_tokens(self) -> int:
         """Cells in the cache."""
         return sum(len(entry.block) for entry in self.entries if isinstance(entry, Seen))

@@ -36,8 +36,9 @@ def cell_pictures(picture: ByteArray, cells: Cells) -> ByteArray:
         )
     tiles = picture.reshape(rows, CELL_PX, columns, CELL_PX, 3).swapaxes(1, 2)
     cut: ByteArray = tiles[cells.rows, cells.columns]
+    blocks = cells.blocks * CELL_PX
     for index in np.flatnonzero(cells.level > 0):
-        row, column, height, width = cells.blocks[index] * CELL_PX
+        row, column, height, width = blocks[index]
         block = picture[row : row + height, column : column + width]
         cut[index] = cv2.resize(block, (CELL_PX, CELL_PX), interpolation=cv2.INTER_AREA)
     return cut

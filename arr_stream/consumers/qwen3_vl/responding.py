@@ -119,6 +119,9 @@ def respond(
                 hidden = memory.read([token], position)
             position += 1
         cache_bytes = memory.cache_bytes
+    text.append(cleaner.finish())
+    if text[-1] and on_text is not None:
+        on_text(text[-1])
     ended = time.perf_counter()
     return Response(tuple(ids), "".join(text), finish, (first - started) * 1e3, (ended - first) * 1e3, cache_bytes)
 

@@ -33,6 +33,9 @@ from arr_stream.types import Answer, ByteArray, Feeding, FloatArray, Frame, Grid
 _QUESTION_TOKENS = 256
 """Room that is kept free for a question, beside the answer's."""
 
+_LEAST_MEMORY_TOKENS = 16
+"""A question that leaves less than this to what was seen is too long."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
@@ -56,7 +59,7 @@ class _Milliseconds:
 class QwenViewer:
     """A Qwen3-VL with a streaming memory; see `arr_stream.consumers.viewer.Viewer`.
 
-    Methods may be called from any thread, one at a time.
+    Methods may be called from any thread, one at a time, and not from within `on_text`.
 
     Args:
         loaded: The model.
@@ -85,6 +88,7 @@ class QwenViewer:
         self._last: _Look | None = None
         self._seen_cells: SeenCells | None = None
         self._since = 0
+        self._grid: Grid | None = None
         self._attention: FloatArray | None = None
 
     @property
@@ -138,7 +142,7 @@ class QwenViewer:
         with self._lock, self._memory_errors():
             self._flush()
             last = self._last
-            if last is None:
+            if last is None or not self.memory.visual_tokens:
                 raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
             ids = self._prompt.question(question)
             self._make_room_for_question(question, len(ids))
@@ -163,7 +167,7 @@ class QwenViewer:
         """Let go of the memory; the model itself is its owner's."""
         with self._lock:
             self.memory.restart()
-            self._waiting = self._last = None
+            self._waiting = self._last = self._seen_cells = self._attention = None
 
     def _look(self, frame: Frame, patches: PatchSet) -> _Look:
         pictures = Pictures(frame, patches.grid)
@@ -186,6 +190,7 @@ class QwenViewer:
         if self._seen_cells is None or size or cut:
             self._seen_cells = SeenCells(look.grid)
             self._since = look.index
+            self._grid = look.grid
         due = (cut and self._settings.refresh != "budget") or (
             patches.keyframe and self._settings.refresh == "keyframe"
         )
@@ -208,15 +213,19 @@ class QwenViewer:
         cells = self._new(chosen, last)
         if not len(cells):
             return 0, len(chosen), None
+        rebuilt = None
         try:
+            if not self._fits(len(cells), last):
+                # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
+                self._forget_cells(cells)
+                rebuilt = self._make_room_for_frame(len(chosen), last, took)
+                cells = self._new(chosen, last)
             started = time.perf_counter()
             block = self._feeder.feed(first.picture, last.picture, cells, last.relevance)
             self._settle()
             took.vision += (time.perf_counter() - started) * 1e3
             seconds = (first.seconds + last.seconds) / 2
-            seen = Seen(block, last.grid, last.index, seconds, self._settings.media)
-            rebuilt = self._make_room_for_frame(seen, took)
-            self._append([seen], took)
+            self._append([Seen(block, last.grid, last.index, seconds, self._settings.media)], took)
         except BaseException:
             # What the model did not get must be sent again.
             self._forget_cells(cells)
@@ -238,25 +247,38 @@ class QwenViewer:
             lost[row : row + height, column : column + width] = True
         self._seen_cells.lose(lost)
 
-    def _make_room_for_frame(self, seen: Seen, took: _Milliseconds) -> str | None:
-        room = self._context - min(self._settings.answer_tokens + _QUESTION_TOKENS, self._context // 4)
-        cost = self.memory.cost([seen])
-        if self.memory.tokens + cost <= room:
-            return None
-        if (empty := Memory(self._adapter, self._prompt, self._settings.instruction)).cost([seen]) > room:
+    @property
+    def _room(self) -> int:
+        """Most tokens of the memory that leave room for a question and its answer."""
+        return self._context - min(self._settings.answer_tokens + _QUESTION_TOKENS, self._context // 4)
+
+    def _cost(self, cells: int, look: _Look) -> int:
+        """Tokens of a frame with its markers."""
+        cells = look.grid.cells if self._settings.mode == "weight" else cells
+        before = self._prompt.before_cells(self._settings.media, look.seconds)
+        return len(before) + cells + len(self._prompt.after_cells)
+
+    def _fits(self, cells: int, look: _Look) -> bool:
+        return self.memory.tokens + self.memory.cost([]) + self._cost(cells, look) <= self._room
+
+    def _make_room_for_frame(self, cells: int, look: _Look, took: _Milliseconds) -> str | None:
+        cost = self._cost(cells, look)
+        least = self.memory.opening_tokens + cost
+        if least > self._room:
             raise ContextExceeded(
-                f"{len(seen.block)} cells take {empty.cost([seen])} tokens, and the context has room for {room}",
+                f"{cells} cells take {least} tokens, and the context has room for {self._room}",
                 remedy="lower --budget, or raise vlm.context_tokens",
             )
-        self._rebuild(min(int(self._context * self._settings.keep_share), room - cost), took)
+        if not self.memory.entries:
+            return None
+        self._rebuild(min(int(self._context * self._settings.keep_share), self._room - cost), took)
         return "budget"
 
     def _make_room_for_question(self, question: str, tokens: int) -> None:
         room = self._context - tokens - self._settings.answer_tokens
         if self.memory.tokens <= room:
             return
-        shortest = Memory(self._adapter, self._prompt, self._settings.instruction).cost([]) + 16
-        if room < shortest:
+        if room < self.memory.opening_tokens + _LEAST_MEMORY_TOKENS:
             raise ContextExceeded(
                 f"the question {question[:40]!r}... takes {tokens} tokens and its answer up to "
                 f"{self._settings.answer_tokens}, and the context holds {self._context}",
@@ -266,17 +288,31 @@ class QwenViewer:
 
     def _rebuild(self, capacity: int, took: _Milliseconds) -> None:
         """The memory anew from kept features, within `capacity` tokens."""
-        memory = Memory(self._adapter, self._prompt, self._settings.instruction)
 
         def overhead(seen: Seen) -> int:
-            return memory.cost([seen]) - memory.cost([]) - len(seen.block)
+            return self.memory.cost([seen]) - len(seen.block)
 
-        kept = survivors(self.memory.entries, capacity - memory.cost([]), overhead, self._settings.half_life_seconds)
+        room = capacity - self.memory.opening_tokens
+        kept = survivors(self.memory.entries, room, overhead, self._settings.half_life_seconds)
+        stood = self._views()
         # The old cache goes before the new one comes: the two together would be over the budget.
         self.memory.restart()
-        self._append(kept, took)
-        if self._seen_cells is not None and self._last is not None:
-            self._seen_cells.lose(self._standing(self._last.grid).entry < 0)
+        try:
+            self._append(kept, took)
+        finally:
+            # What is gone, all of it if this broke off, must be sent again.
+            if self._seen_cells is not None:
+                self._seen_cells.lose(self._views() != stood)
+
+    def _views(self) -> IntArray:
+        """`[gh, gw]`: which view stands at each place, as 4 * frame + level; -1 where none does."""
+        assert self._grid is not None
+        standing = self._standing(self._grid)
+        views = np.full(standing.entry.shape, -1, np.int32)
+        for index, entry in enumerate(self._seen()):
+            here = standing.entry == index
+            views[here] = 4 * entry.frame_index + entry.block.cells.level[standing.cell[here]]
+        return views
 
     def _append(self, entries: Sequence[Entry], took: _Milliseconds) -> None:
         started = time.perf_counter()
@@ -285,8 +321,9 @@ class QwenViewer:
         took.prefill += (time.perf_counter() - started) * 1e3
 
     def _keep(self, said: Said) -> None:
-        if self.memory.tokens + self.memory.cost([said]) > self._context:
-            self._rebuild(int(self._context * self._settings.keep_share), _Milliseconds())
+        cost = self.memory.cost([said])
+        if self.memory.tokens + cost > self._context:
+            self._rebuild(min(int(self._context * self._settings.keep_share), self._context - cost), _Milliseconds())
         self.memory.append([said])
 
     def _seen(self) -> list[Seen]:

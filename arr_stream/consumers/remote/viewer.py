@@ -82,7 +82,8 @@ class ServerViewer:
         endpoint = Endpoint.parse(settings.endpoint, settings.key_variable)
         if not settings.model:
             raise InvalidSetting(
-                f"{endpoint.shown}: no model is named", remedy=f"give --model NAME (vlm.model); {endpoint.shown}/models lists them"
+                f"{endpoint.shown}: no model is named",
+                remedy=f"give --model NAME (vlm.model); {endpoint.shown}/models lists them",
             )
         self.name = settings.model
         self._settings = settings
