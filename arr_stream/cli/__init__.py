@@ -7,7 +7,19 @@ import sys
 
 import typer
 
-from arr_stream.cli import ask, bench, bench_query, channels, doctor, evaluate, models, process, settings, train_pca
+from arr_stream.cli import (
+    ask,
+    bench,
+    bench_query,
+    bench_vlm,
+    channels,
+    doctor,
+    evaluate,
+    models,
+    process,
+    settings,
+    train_pca,
+)
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, print_error
 from arr_stream.errors import ArrStreamError
 
@@ -23,6 +35,7 @@ app.command()(ask.ask)
 app.add_typer(evaluate.app, name="eval")
 app.command()(bench.bench)
 app.command()(bench_query.bench_query)
+app.command()(bench_vlm.bench_vlm)
 app.command()(train_pca.train_pca)
 app.add_typer(models.app, name="models")
 app.command()(doctor.doctor)
