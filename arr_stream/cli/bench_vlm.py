@@ -119,6 +119,7 @@ def _print_passes(passes: PassesReport, side_px: int) -> None:
     )
     table.add_row("vision", f"{passes.stock_vision.median:.1f}", f"{passes.vision.median:.1f}")
     table.add_row("prefill", f"{passes.stock_prefill.median:.1f}", f"{passes.prefill.median:.1f}")
+    table.add_row("question about a frame in memory", "", f"{passes.question.median:.1f}")
     table.add_row("tokens of the prompt", str(passes.stock_prompt_tokens), str(passes.prompt_tokens))
     out.print(table)
     _print_ratios(passes.ratios)

@@ -20,8 +20,17 @@ if TYPE_CHECKING:
     from arr_stream.keyframes.base import PartName
 
 PACKAGES = ("torch", "opencv-python-headless", "av", "numpy", "scikit-image", "rapidocr")
-OPTIONAL = ("fast-slic", "segment-anything", "open_clip_torch", "easyocr")
-OPTIONAL_BACKENDS = ("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr")
+OPTIONAL = (
+    "fast-slic",
+    "segment-anything",
+    "open_clip_torch",
+    "easyocr",
+    "transformers",
+    "accelerate",
+    "bitsandbytes",
+    "openai",
+)
+OPTIONAL_BACKENDS = ("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr", "model qwen3-vl")
 OPENCV_FLAVOURS = (
     "opencv-python",
     "opencv-python-headless",
@@ -98,6 +107,7 @@ def _backends() -> list[Finding]:
         **{f"embeddings {name}": _part_check("embedding", name) for name in ("appearance", "clip")},
         **{f"text {name}": _part_check("text", name) for name in ("auto", "rapidocr", "easyocr")},
         "video h264": _try_encoder,
+        "model qwen3-vl": _try_qwen,
     }
     return [_checked(name, check) for name, check in checks.items()]
 
@@ -145,6 +155,12 @@ def _try_flow(name: str) -> str:
     given = FlowInput(np.ascontiguousarray(picture[::2, ::2, 0]), Frame(0, 0.0, picture))
     flow = make_flow(name, "ultrafast").estimate(given, given)
     return f"raster {flow.offset_px.shape[1]}x{flow.offset_px.shape[0]} for 128x96"
+
+
+def _try_qwen() -> str:
+    from arr_stream.consumers.qwen3_vl.self_check import self_check
+
+    return self_check()
 
 
 def _try_encoder() -> str:

@@ -116,8 +116,8 @@ class Memory:
         return opening + sum(len(self._stretch(entry, 0.0).ids) for entry in entries)
 
     @torch.inference_mode()
-    def append(self, entries: Sequence[Entry]) -> None:
-        """Take in frames and dialogue, in order, in as few passes as fit."""
+    def append(self, entries: Sequence[Entry]) -> Tensor:
+        """Take in frames and dialogue, in order, in as few passes as fit; `[D]` last hidden state."""
         stretches = [] if self._started else [self._text(self._opening, self.position)]
         position = stretches[-1].positions[0, -1].item() + 1 if stretches else self.position
         places = []
@@ -129,11 +129,12 @@ class Memory:
             offset += len(stretch.ids)
             stretches.append(stretch)
         with self._or_nothing():
-            self._run(stretches)
+            hidden = self._run(stretches)
         self._started = True
         self.entries += entries
         self.places += places
         self.position = position
+        return hidden
 
     @torch.inference_mode()
     def read(self, ids: Sequence[int], position: float) -> Tensor:
