@@ -102,9 +102,14 @@ class Memory:
         return len(self._opening)
 
     @property
+    def seen(self) -> list[Seen]:
+        """The blocks among the entries."""
+        return [entry for entry in self.entries if isinstance(entry, Seen)]
+
+    @property
     def visual_tokens(self) -> int:
         """Cells in the cache."""
-        return sum(len(entry.block) for entry in self.entries if isinstance(entry, Seen))
+        return sum(len(seen.block) for seen in self.seen)
 
     @property
     def cache_bytes(self) -> int:

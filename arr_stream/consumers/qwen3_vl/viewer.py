@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,17 +16,15 @@ from arr_stream.consumers.qwen3_vl.adapter import Adapter
 from arr_stream.consumers.qwen3_vl.attention import AttentionGatherer, default_layer
 from arr_stream.consumers.qwen3_vl.cells import Cells, merged
 from arr_stream.consumers.qwen3_vl.feeding import Feeder, Normalisation
+from arr_stream.consumers.qwen3_vl.holding import Holding
 from arr_stream.consumers.qwen3_vl.keeping import survivors
 from arr_stream.consumers.qwen3_vl.loading import Loaded
 from arr_stream.consumers.qwen3_vl.memory import Entry, Memory, Said, Seen
 from arr_stream.consumers.qwen3_vl.pixels import texture_picture
 from arr_stream.consumers.qwen3_vl.prompt import Prompt
 from arr_stream.consumers.qwen3_vl.responding import Response, Sampler, respond
-from arr_stream.consumers.qwen3_vl.standing import Standing
 from arr_stream.consumers.viewer import OnText
 from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, ModelTooLarge, NothingChosen
-from arr_stream.relevance.attending import Allocation
-from arr_stream.selection.novelty import SeenCells
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import Answer, ByteArray, Feeding, FloatArray, Frame, Grid, IntArray, PatchSet
 
@@ -86,9 +84,7 @@ class QwenViewer:
         self._lock = threading.RLock()
         self._waiting: _Look | None = None
         self._last: _Look | None = None
-        self._seen_cells: SeenCells | None = None
-        self._since = 0
-        self._grid: Grid | None = None
+        self._holding: Holding | None = None
         self._attention: FloatArray | None = None
 
     @property
@@ -167,7 +163,7 @@ class QwenViewer:
         """Let go of the memory; the model itself is its owner's."""
         with self._lock:
             self.memory.restart()
-            self._waiting = self._last = self._seen_cells = self._attention = None
+            self._waiting = self._last = self._holding = self._attention = None
 
     def _look(self, frame: Frame, patches: PatchSet) -> _Look:
         pictures = Pictures(frame, patches.grid)
@@ -187,10 +183,8 @@ class QwenViewer:
         cut = patches.refresh_reason == "cut"
         if size or cut:
             self._flush(took)
-        if self._seen_cells is None or size or cut:
-            self._seen_cells = SeenCells(look.grid)
-            self._since = look.index
-            self._grid = look.grid
+        if self._holding is None or size or cut:
+            self._holding = Holding(self.memory, look.grid, since=look.index)
         due = (cut and self._settings.refresh != "budget") or (
             patches.keyframe and self._settings.refresh == "keyframe"
         )
@@ -217,7 +211,7 @@ class QwenViewer:
         try:
             if not self._fits(len(cells), last):
                 # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
-                self._forget_cells(cells)
+                self._lose(cells)
                 rebuilt = self._make_room_for_frame(len(chosen), last, took)
                 cells = self._new(chosen, last)
             started = time.perf_counter()
@@ -228,24 +222,23 @@ class QwenViewer:
             self._append([Seen(block, last.grid, last.index, seconds, self._settings.media)], took)
         except BaseException:
             # What the model did not get must be sent again.
-            self._forget_cells(cells)
+            self._lose(cells)
             raise
         return len(block), len(chosen) - len(cells), rebuilt
 
+    @property
+    def _sends_all(self) -> bool:
+        return self._novelty == "off" or self._settings.mode == "weight"
+
     def _new(self, chosen: Cells, look: _Look) -> Cells:
         """Those that the model does not have, or that have changed."""
-        if self._novelty == "off" or self._settings.mode == "weight":
+        if self._sends_all or self._holding is None:
             return chosen
-        assert self._seen_cells is not None
-        allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
-        return chosen.take(self._seen_cells.send(allocation, look.eighth_grey))
+        return self._holding.take_new(chosen, look.eighth_grey)
 
-    def _forget_cells(self, cells: Cells) -> None:
-        assert self._seen_cells is not None
-        lost = np.zeros(cells.grid_hw, bool)
-        for row, column, height, width in cells.blocks.tolist():
-            lost[row : row + height, column : column + width] = True
-        self._seen_cells.lose(lost)
+    def _lose(self, cells: Cells) -> None:
+        if self._holding is not None:
+            self._holding.lose(cells)
 
     @property
     def _room(self) -> int:
@@ -294,25 +287,10 @@ class QwenViewer:
 
         room = capacity - self.memory.opening_tokens
         kept = survivors(self.memory.entries, room, overhead, self._settings.half_life_seconds)
-        stood = self._views()
-        # The old cache goes before the new one comes: the two together would be over the budget.
-        self.memory.restart()
-        try:
+        with self._holding.through_rebuild() if self._holding is not None else nullcontext():
+            # The old cache goes before the new one comes: the two together would be over the budget.
+            self.memory.restart()
             self._append(kept, took)
-        finally:
-            # What is gone, all of it if this broke off, must be sent again.
-            if self._seen_cells is not None:
-                self._seen_cells.lose(self._views() != stood)
-
-    def _views(self) -> IntArray:
-        """`[gh, gw]`: which view stands at each place, as 4 * frame + level; -1 where none does."""
-        assert self._grid is not None
-        standing = self._standing(self._grid)
-        views = np.full(standing.entry.shape, -1, np.int32)
-        for index, entry in enumerate(self._seen()):
-            here = standing.entry == index
-            views[here] = 4 * entry.frame_index + entry.block.cells.level[standing.cell[here]]
-        return views
 
     def _append(self, entries: Sequence[Entry], took: _Milliseconds) -> None:
         started = time.perf_counter()
@@ -326,15 +304,9 @@ class QwenViewer:
             self._rebuild(min(int(self._context * self._settings.keep_share), self._context - cost), _Milliseconds())
         self.memory.append([said])
 
-    def _seen(self) -> list[Seen]:
-        return [entry for entry in self.memory.entries if isinstance(entry, Seen)]
-
-    def _standing(self, grid: Grid) -> Standing:
-        return Standing.of(self._seen(), grid, self._since)
-
     def _answer(self, question: str, ids: list[int], response: Response, attention: FloatArray, last: _Look) -> Answer:
         places = [place for place in self.memory.places if place >= 0]
-        seen = self._seen()
+        seen = self.memory.seen
         shares = [attention[at : at + len(entry.block)] for at, entry in zip(places, seen, strict=True)]
         self._attention = self._map(shares, last)
         cells, frames = _rested_on(seen, shares)
@@ -358,9 +330,9 @@ class QwenViewer:
 
     def _map(self, shares: Sequence[FloatArray], last: _Look) -> FloatArray:
         """`[gh, gw]`: attention to what still stands on the newest frame, largest 1."""
-        attention = self._standing(last.grid).map(shares)
-        if self._novelty != "off" and self._settings.mode != "weight" and self._seen_cells is not None:
-            attention[~self._seen_cells.unchanged(last.eighth_grey)] = 0
+        if self._holding is None:
+            return np.zeros((last.grid.rows, last.grid.columns), np.float32)
+        attention = self._holding.map(shares, None if self._sends_all else last.eighth_grey)
         largest = float(attention.max(initial=0.0))
         return attention / largest if largest > 0 else attention
 
