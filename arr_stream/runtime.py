@@ -14,7 +14,7 @@ from arr_stream.consumers.base import Consumer, EndReason, Outcome, public_setti
 from arr_stream.consumers.live_watching import LiveWatcher
 from arr_stream.consumers.records import Header, Records
 from arr_stream.consumers.report import Report
-from arr_stream.consumers.watching import Watcher
+from arr_stream.consumers.watching import Ending, Watcher
 from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
 from arr_stream.relevance.query import RegionQuery
 from arr_stream.selection.budget import budget_tokens
@@ -71,7 +71,7 @@ def run(
                 frames += 1
                 if on_frame is not None:
                     on_frame(patches)
-                if stop is not None and stop.is_set():
+                if stop is not None and stop.is_set() and (watcher is None or not watcher.busy):
                     reason = "interrupted"
                     break
     except KeyboardInterrupt:
@@ -81,43 +81,26 @@ def run(
     except Exception as exc:
         reason, error = "failed", exc
     finally:
-        stream.close()
-        if watcher is not None:
-            watcher.close()
-    error = _close(consumers, stream, reason, error) or error
+        with _uninterrupted():
+            stream.close()
+            if watcher is not None:
+                watcher.close()
+            error = _close(consumers, stream, reason, error) or error
     return RunResult(frames, stream.dropped, "failed" if error is not None and reason == "finished" else reason, error)
 
 
 def _watched(
     stream: Stream, watcher: Watcher | LiveWatcher | None, stop: threading.Event | None
 ) -> Iterator[tuple[Frame, PatchSet]]:
-    """Frames and their patch sets, with what a watcher made of them.
-
-    A question that is asked at the end belongs to the last frame, and which that is shows only when none comes after
-    it: the frames then run one behind. A source that breaks off has a last frame too; a run that is stopped has not.
-    """
-    held: tuple[Frame, PatchSet] | None = None
-    broken: SourceDamaged | None = None
-    try:
-        for patches in stream:
-            assert stream.frame is not None
-            latest = stream.frame, patches
-            if watcher is None:
-                yield latest
-                continue
-            if held is not None:
-                yield held[0], watcher.watch(*held)
-            held = latest
-            if not watcher.asks_at_end:
-                yield held[0], watcher.watch(*held)
-                held = None
-    except SourceDamaged as exc:
-        broken = exc
-    if held is not None and watcher is not None:
-        stopped = stop is not None and stop.is_set()
-        yield held[0], held[1] if stopped else watcher.watch(*held, last=True)
-    if broken is not None:
-        raise broken
+    """Frames and their patch sets, with what a watcher made of them."""
+    stream.look_ahead = watcher is not None
+    for patches in stream:
+        assert stream.frame is not None
+        if watcher is None:
+            yield stream.frame, patches
+            continue
+        ending: Ending | None = "stopped" if stop is not None and stop.is_set() else "last" if stream.last else None
+        yield stream.frame, watcher.watch(stream.frame, patches, ending)
 
 
 def _consume(consumer: Consumer, frame: Frame, patches: PatchSet) -> None:
@@ -194,6 +177,19 @@ def report(stream: Stream, folder: Path, *, force: bool = False) -> Report:
 def asked(stream: Stream) -> str | None:
     """What was asked for, in one line."""
     return ", ".join(query.label for query in stream.queries) or None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C has no effect: files are being closed, which takes seconds at most."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 
 from arr_stream import weights
 from arr_stream.config import Settings
+from arr_stream.errors import SourceDamaged
 from arr_stream.keyframes.base import KeyframePart, PartName
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import (
@@ -68,6 +69,8 @@ class Stream:
     Attributes:
         frame: The frame of the last patch set.
         dropped: Frames that real time passed over.
+        last: No frame comes after this one; known only where `look_ahead` was set before iterating, which makes
+            every frame wait for the next one to be read.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class Stream:
         self.realtime = realtime
         self.frame: Frame | None = None
         self.dropped = 0
+        self.look_ahead = False
+        self.last = False
         self._reader: PacedReader | None = None
         self._provider: KeyframeProvider | None = None
         try:
@@ -133,9 +138,9 @@ class Stream:
 
     def __iter__(self) -> Iterator[PatchSet]:
         try:
-            for frame in self._frames():
-                self.frame = frame
-                yield self.pipeline.step(frame)
+            frames = _with_last(self._frames()) if self.look_ahead else ((frame, False) for frame in self._frames())
+            for self.frame, self.last in frames:
+                yield self.pipeline.step(self.frame)
         finally:
             self.close()
 
@@ -188,6 +193,23 @@ class Stream:
         for frame in self._reader:
             self.dropped = self._reader.dropped
             yield frame
+
+
+def _with_last(frames: Iterator[Frame]) -> Iterator[tuple[Frame, bool]]:
+    """Each frame, and whether it is the last; a source that breaks off has a last frame too."""
+    held: Frame | None = None
+    broken: SourceDamaged | None = None
+    try:
+        for frame in frames:
+            if held is not None:
+                yield held, False
+            held = frame
+    except SourceDamaged as exc:
+        broken = exc
+    if held is not None:
+        yield held, True
+    if broken is not None:
+        raise broken
 
 
 def open(

@@ -171,8 +171,10 @@ class Feeding:
         cache_bytes: Size of the key-value cache afterwards.
         vision_ms: Time of the vision tower.
         prefill_ms: Time of the language model over what was added.
-        rebuilt: Why the memory was rebuilt before this frame (`budget`, `cut` or `keyframe`); None if it was not.
+        rebuilt: Why the memory was rebuilt (`budget`, `cut`, `keyframe`, `question` or `dialogue`: what needed room, or
+            what the schedule said); None if it was not.
         error: One line where the frame could not be given to the model.
+        frame_index: The newest frame that this tells of; a model that works beside the stream is some frames behind.
     """
 
     sent: int = 0
@@ -183,6 +185,21 @@ class Feeding:
     prefill_ms: float = 0.0
     rebuilt: str | None = None
     error: str | None = None
+    frame_index: int = 0
+
+    def then(self, later: Feeding) -> Feeding:
+        """Both as one: what was added adds up, what stands is the later one's."""
+        return Feeding(
+            frame_index=later.frame_index,
+            sent=self.sent + later.sent,
+            held=self.held + later.held,
+            memory_tokens=later.memory_tokens,
+            cache_bytes=later.cache_bytes,
+            vision_ms=self.vision_ms + later.vision_ms,
+            prefill_ms=self.prefill_ms + later.prefill_ms,
+            rebuilt=later.rebuilt or self.rebuilt,
+            error=later.error or self.error,
+        )
 
 
 def _no_cells() -> FloatArray:
@@ -213,6 +230,7 @@ class Answer:
         decode_ms: Time of all others.
         memory_tokens: Tokens of the memory that the question was asked of.
         cache_bytes: Largest size of the key-value cache while it was answered.
+        fed: What was added to the memory, or rebuilt, before the question could be asked; None for nothing.
         finish: `stop` (the model ended it), `length` (cut at the limit), `cancelled` or `failed`.
         error: One line where it failed.
     """
@@ -231,6 +249,7 @@ class Answer:
     decode_ms: float = 0.0
     memory_tokens: int = 0
     cache_bytes: int = 0
+    fed: Feeding | None = None
     finish: Literal["stop", "length", "cancelled", "failed"] = "stop"
     error: str | None = None
 

@@ -57,10 +57,12 @@ def test_an_answer_on_standard_output_in_records_and_in_the_video(ask: Ask, tmp_
     assert header.query == [QUESTION] and len(frames) == 20 and end is not None
     assert answer.frame_index == 19 and answer.finish == "length" and answer.answer_tokens == 4
     assert answer.visual_tokens > 0 and 0 < len(answer.cells) <= 100
-    # Two frames a second in pairs, and the last one: each pair brings cells, and the memory grows.
-    assert [feeding["sent"] > 0 for feeding in fed(path)] == [False, True, False, True, False]
-    assert fed(path)[-1]["memory_tokens"] <= answer.memory_tokens
-    assert "tokens in" in err and "a memory of" in err
+    # Two frames a second in pairs, and the last one alone, before the question.
+    looked_at = [feeding["sent"] + feeding["held"] > 0 for feeding in fed(path)]
+    assert looked_at == [False, True, False, True, True]
+    assert sum(feeding["sent"] for feeding in fed(path)) == answer.visual_tokens
+    assert fed(path)[-1]["memory_tokens"] == answer.memory_tokens
+    assert "tokens in" in err and "cells in" in err
     with av.open(str(video)) as container:
         assert container.duration / 1e6 > 4, "the answer stays on the last picture"
     assert QUESTION in "".join(part.read_text() for part in report.glob("*.json"))
@@ -142,7 +144,9 @@ def test_at_the_source_s_own_speed(ask: Ask, tmp_path: Path) -> None:
         (("--every", -1), 51, "above 0"),
         (("--last", 0), 51, "above 0"),
         (("--last", 1, "--start", 1), 51, "one or the other"),
+        (("--every", 0.1), 51, "--fps"),
         (("--mode", "telepathy"), 51, "vlm.mode"),
+        (("-o", "same.mp4", "--patches", "same.mp4"), 21, "named twice"),
         (("--set", "vlm.attention_layer=99"), 51, "layers"),
     ],
 )
@@ -177,6 +181,7 @@ def test_more_cells_than_the_context_holds(run: Run, tiny_qwen: Path, tmp_path: 
         (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--model"),
         ((*NOBODY, "--model", "x"), 67, "127.0.0.1:9"),
         (("--endpoint", "gopher://x"), 51, "http"),
+        ((*NOBODY, "--model", "x", "--quantize", "int8"), 51, "--quantize beside --endpoint"),
     ],
 )
 def test_no_model_to_ask(run: Run, clip: Path, arguments: tuple[object, ...], expected: int, said: str) -> None:
@@ -193,10 +198,74 @@ def test_a_server_that_is_down_leaves_whole_records(run: Run, clip: Path, tmp_pa
     assert all(answer.finish == "failed" and "127.0.0.1:9" in str(answer.error) for answer in read_answers(path))
 
 
+def test_a_question_that_is_no_text(ask: Ask) -> None:
+    code, _, err = ask(question="what \udcff is")
+    assert code == 51 and "UTF-8" in err
+
+
+def test_a_mistyped_video_is_found_before_the_model_is_loaded(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("ask", tmp_path / "nothing.mp4", QUESTION, "--model", tmp_path / "no-model")
+    assert code == 10, err
+
+
+def test_failed_answers_have_lines_of_their_own(run: Run, clip: Path) -> None:
+    _, out, _ = run("ask", clip, QUESTION, *QUICK, *NOBODY, "--model", "x", "--every", 0.5)
+    assert out.splitlines() == [f"[{seconds} s] (no answer)" for seconds in (0.5, 1.0, 1.5, 1.9)]
+
+
+def test_a_question_that_makes_room_for_itself_is_told(ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    small = ("--set", "vlm.context_tokens=160", "--set", "selection.novelty=off", "-q", "red", "--fps", 10)
+    code, _, err = ask(*small, "--patches", path, question="Where is the red square going now? " * 9)
+    assert code == 0, err
+    assert fed(path)[-1]["rebuilt"] == "question"
+
+
+@pytest.mark.parametrize("preset", ["surveillance", "realtime"])
+def test_presets_that_skip_what_the_model_has(ask: Ask, preset: str) -> None:
+    code, _, err = ask("--preset", f"pipelines/{preset}.toml", "--max-frames", 5)
+    assert code == 0, err
+    assert ("memory leaves out" in err) == (preset == "surveillance")
+
+
+def test_int8_on_a_cpu(ask: Ask) -> None:
+    pytest.importorskip("bitsandbytes", reason="pip install 'arr-stream[quantize]'")
+    code, out, err = ask("--quantize", "int8")
+    assert code == 0 and out.strip(), err
+
+
+def test_standard_output_that_is_full(clip: Path, tiny_qwen: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "arr_stream", "ask", str(clip), QUESTION, "--model", str(tiny_qwen), *QUICK]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*command, "--patches", str(path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            timeout=90,
+            check=False,
+        )
+    assert ended.returncode == 22 and "standard output" in ended.stderr
+    assert len(read_records(path)[1]) == 20
+
+
 def test_ctrl_c_ends_within_seconds(clip: Path, tiny_qwen: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "arr_stream", "ask", str(clip), QUESTION, "--model", str(tiny_qwen), "--realtime"]
-    command += ["--every", "0.2", *QUICK[:4], "--set", "vlm.answer_tokens=20000", "--set", "vlm.context_tokens=32768"]
+    command += [
+        "--every",
+        "0.2",
+        "--fps",
+        "10",
+        *QUICK[:4],
+        "--set",
+        "vlm.answer_tokens=20000",
+        "--set",
+        "vlm.context_tokens=32768",
+    ]
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     process = subprocess.Popen([*command, "--patches", str(path)], stderr=subprocess.DEVNULL, env=environment)
     try:

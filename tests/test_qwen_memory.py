@@ -462,7 +462,7 @@ def test_a_question_that_breaks_off_leaves_the_memory_as_it_was(
 def test_after_a_rebuild_that_breaks_off_the_model_is_shown_everything_again(
     tiny: tuple[Any, Any], monkeypatch: Any
 ) -> None:
-    viewer = viewer_of(*tiny, refresh="keyframe")
+    viewer = viewer_of(*tiny, refresh="keyframe", context_tokens=160, keep_share=0.125)
     viewer.see(_still(0), patches_of(_still(0)))
     again = patches_of(_still(1), keyframe=True, refresh_reason="interval")
     with monkeypatch.context() as patched:
@@ -619,7 +619,7 @@ def test_after_a_cut_to_another_size_everything_is_sent(tiny: tuple[Any, Any], r
 @pytest.mark.parametrize("media", ["image", "video"])
 @pytest.mark.parametrize("refresh", ["budget", "cut"])
 def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], refresh: str, media: str) -> None:
-    viewer = viewer_of(*tiny, refresh=refresh, media=media)
+    viewer = viewer_of(*tiny, refresh=refresh, media=media, context_tokens=160, keep_share=0.125)
     for index in range(3):
         viewer.see(_still(index), patches_of(_still(index)))
     fed = viewer.see(_still(3), patches_of(_still(3), keyframe=True, refresh_reason="cut"))

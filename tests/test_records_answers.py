@@ -55,7 +55,7 @@ def test_feeding_stands_with_its_frame_only(tmp_path: Path) -> None:
     assert ["model" in line for line in lines_of(path)[1:-1]] == [False, False, True, True, False]
     assert lines_of(path)[3]["model"] == {
         "sent": 40, "held": 12, "memory_tokens": 1843, "cache_bytes": 9 << 20, "vision_ms": 31.5, "prefill_ms": 48.25,
-        "rebuilt": "cut", "error": None,
+        "rebuilt": "cut", "error": None, "frame_index": 0,
     }  # fmt: skip
     frames = read_records(path)[1]
     assert frames[0].model is None

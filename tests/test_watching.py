@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import arr_stream
 from arr_stream.consumers.live_watching import LiveWatcher
 from arr_stream.consumers.records import read_answers, read_records
-from arr_stream.consumers.viewer import OnText
+from arr_stream.consumers.viewer import OnText, Stop
 from arr_stream.consumers.watching import Plan, Watcher
 from arr_stream.errors import InvalidSetting, NothingChosen, ServerFailed
 from arr_stream.runtime import records, run
@@ -43,7 +44,7 @@ class ScriptedViewer:
         self.shown.append(patches)
         return Feeding(sent=len(patches))
 
-    def ask(self, question: str, *, on_text: OnText | None = None, stop: threading.Event | None = None) -> Answer:
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         if not self.shown:
             raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
         latest = self.shown[-1]
@@ -83,7 +84,7 @@ def _watched(clip: Path, watcher: Watcher) -> Iterator[PatchSet]:
     with _stream(clip) as stream:
         for patches in stream:
             assert stream.frame is not None
-            yield watcher.watch(stream.frame, patches, last=patches.index == 29)
+            yield watcher.watch(stream.frame, patches, "last" if patches.index == 29 else None)
 
 
 def test_frames_are_shown_at_the_rate_that_was_asked_for(clip: Path) -> None:
@@ -161,14 +162,13 @@ def test_the_answer_at_the_end_belongs_to_the_last_frame(clip: Path, tmp_path: P
 
 
 def _live(viewer: ScriptedViewer, plan: Plan, stream: arr_stream.Stream, maps: list[int]) -> LiveWatcher:
-    stop = threading.Event()
-    watcher = Watcher(viewer, plan, fps=10, stop=stop)
+    watcher = Watcher(viewer, plan, fps=10)
 
     def attend(attention: FloatArray, index: int) -> bool:
         maps.append(index)
         return stream.pipeline.attend(attention, index)
 
-    return LiveWatcher(watcher, stop, follow=stream.pipeline.follow, attend=attend)
+    return LiveWatcher(watcher, follow=stream.pipeline.follow, attend=attend)
 
 
 def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
@@ -195,6 +195,60 @@ def test_the_last_live_frame_is_answered_about(clip: Path, tmp_path: Path) -> No
     live = _live(ScriptedViewer(seconds=0.1), Plan("what?"), stream, [])
     result = run(stream, [records(stream, path)], watcher=live)
     assert result.frames == 30 and [answer.frame_index for answer in read_answers(path)] == [29]
+
+
+def test_the_answer_under_way_when_a_live_stream_ends_is_recorded(clip: Path, tmp_path: Path) -> None:
+    stream, path, viewer = _stream(clip), tmp_path / "out.jsonl", ScriptedViewer(seconds=1.0)
+    result = run(stream, [records(stream, path)], watcher=_live(viewer, Plan("what?", "change"), stream, []))
+    assert result.frames == 30
+    assert len(read_answers(path)) == len(viewer.asked_at) >= 1
+
+
+def test_the_answer_under_way_when_a_live_run_is_stopped_is_recorded(clip: Path, tmp_path: Path) -> None:
+    stream, path, viewer, stop = _stream(clip), tmp_path / "out.jsonl", ScriptedViewer(seconds=20.0), threading.Event()
+    watcher = Watcher(viewer, Plan("what?", "change"), fps=10, stop=stop)
+    live = LiveWatcher(watcher, follow=stream.pipeline.follow, attend=None)
+
+    def stop_soon(patches: PatchSet) -> None:
+        time.sleep(0.02)
+        if patches.index == 3:
+            stop.set()
+
+    result = run(stream, [records(stream, path)], watcher=live, on_frame=stop_soon, stop=stop)
+    assert result.reason == "interrupted" and result.frames < 10
+    assert len(read_answers(path)) == len(viewer.asked_at) == 1
+
+
+def test_attention_to_the_last_frame_before_a_change_of_size_is_no_error(tmp_path: Path) -> None:
+    for index, size_wh in enumerate([(128, 96)] * 6 + [(96, 128)] * 6):
+        Image.fromarray(moving_frames(1, size_wh)[0]).save(tmp_path / f"{index:02}.png")
+    settings = arr_stream.Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})
+    stream = arr_stream.open(tmp_path, query="red", budget=6, settings=settings)
+    watcher = Watcher(ScriptedViewer(), Plan("what?", "every", 0.2), fps=30, attend=stream.pipeline.attend)
+    result = run(stream, [], watcher=watcher)
+    assert result.error is None and watcher.answered >= 1
+
+
+def test_answers_wanted_more_often_than_frames_are_shown_are_refused() -> None:
+    with pytest.raises(InvalidSetting, match="raise --fps"):
+        Watcher(ScriptedViewer(), Plan("what?", "every", 0.1), fps=2)
+
+
+def test_a_late_answer_does_not_put_off_the_next(clip: Path) -> None:
+    viewer = ScriptedViewer()
+    list(_watched(clip, Watcher(viewer, Plan("what?", "every", 0.75), fps=2)))
+    assert viewer.asked_at == pytest.approx([1.0, 1.5, 2.5], abs=1e-3)
+
+
+def test_words_that_came_before_a_failure_are_kept(clip: Path) -> None:
+    class BreaksOff(ScriptedViewer):
+        def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+            assert on_text is not None
+            on_text("half an ")
+            raise ServerFailed("http://127.0.0.1:1: broke off", remedy="ask again")
+
+    answer = list(_watched(clip, Watcher(BreaksOff(), Plan("what?"))))[-1].answers[0]
+    assert answer.text == "half an " and answer.finish == "failed"
 
 
 def test_a_live_answer_is_cut_short_when_the_run_ends(clip: Path) -> None:

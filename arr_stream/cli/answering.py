@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arr_stream.cli.console import Reporter, out
+from arr_stream.cli.console import Reporter
 
 if TYPE_CHECKING:
     from arr_stream.types import Answer
+
+_INSTEAD = {"cancelled": "(interrupted)", "failed": "(no answer)"}
 
 
 class AnswerPrinter:
@@ -21,24 +26,43 @@ class AnswerPrinter:
     def __init__(self, reporter: Reporter, *, with_time: bool) -> None:
         self._reporter = reporter
         self._with_time = with_time
+        self._prefix = ""
+        self._line = ""
+        self._gone = False
 
     def begin(self, seconds: float) -> None:
         """An answer about the video up to here comes next."""
         self._reporter.pause()
-        if self._with_time:
-            out.print(f"[{seconds:.1f} s] ", end="", markup=False)
+        self._prefix = f"[{seconds:.1f} s] " if self._with_time else ""
+        self._line = ""
 
     def piece(self, text: str) -> None:
         """Write a piece of an answer."""
-        # Straight to the file: the console would break lines at its own width within words that are still coming.
-        out.file.write(text)
-        out.file.flush()
+        self._line += text
+        self._write(self._prefix + text)
+        self._prefix = ""
 
     def answer(self, answer: Answer) -> None:
         """End an answer that has been written, or say why there is none."""
-        if answer.text and not answer.text.endswith("\n"):
+        if not self._line.strip() and (self._with_time or answer.error is None):
+            self.piece(_INSTEAD.get(answer.finish, "(the model said nothing)"))
+        if self._line and not self._line.endswith("\n"):
             self.piece("\n")
-        if not answer.text and answer.error is None:
-            self.piece("(the model said nothing)\n")
         self._reporter.resume()
         self._reporter.answer(answer)
+
+    def _write(self, text: str) -> None:
+        """Straight to the file: the console would break lines within words that are still coming."""
+        if self._gone:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as exc:
+            # What is left in the buffer must not fail again when the program ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._gone = True
+            if not isinstance(exc, BrokenPipeError):
+                from arr_stream.consumers.base import output_error
+
+                raise output_error(exc, Path("standard output")) from exc

@@ -87,7 +87,7 @@ def ask(
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.", rich_help_panel=_WRITE)] = False,
     last: Annotated[
         float | None,
-        typer.Option(help="Only the last so many seconds (the next, of an endless stream).", rich_help_panel=_READ),
+        typer.Option(help="Only the last so many seconds (of a pipe, the next).", rich_help_panel=_READ),
     ] = None,
     video_stream: Annotated[
         int | None, typer.Option(help="Which of several video streams, from 0.", rich_help_panel=_READ)
@@ -115,8 +115,7 @@ def ask(
 
     The model sees the cells that the question makes relevant. Answers go to standard output.
     """
-    if not question.strip():
-        raise EmptyQuery("the question is empty", remedy='ask something: arr-stream ask VIDEO "question"')
+    _check_question(question)
     if every is not None and watch:
         raise InvalidSetting("--every and --watch", remedy="choose one of them")
     if region_at and region is None:
@@ -139,6 +138,10 @@ def ask(
             }
         )
     )
+    settings, notices = _without_skipping(settings)
+
+    if settings.vlm.endpoint:
+        _refuse_beside_a_server(device, dtype, quantize, mode, keep_dialogue, download)
 
     import arr_stream
     from arr_stream.consumers.live_watching import LiveWatcher
@@ -149,45 +152,51 @@ def ask(
     when: Literal["end", "every", "change"] = "every" if every is not None else "change" if watch else "end"
     plan = Plan(question, when) if every is None else Plan(question, when, every)
     check_outputs(source, output=output, patches=patches, view="patches", force=force)
+    span = _span(source, settings, last=last, video_stream=video_stream, start=start, end=end)
+    queries = make_queries([question] if query is None else query, region, region_at, example)
     fetch_needed(settings)
-    span = _span(source, settings, last=last, start=start, end=end)
-    with stop_on_signals() as stop:
-        viewer = make_viewer(settings)
-        stream = arr_stream.open(
-            source,
-            queries=make_queries([question] if query is None else query, region, region_at, example),
-            settings=settings,
-            realtime=realtime,
-            video_stream=video_stream,
-            start_seconds=span[0],
-            end_seconds=span[1],
-            stride=stride,
-            max_frames=max_frames,
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(
+            arr_stream.open(
+                source,
+                queries=queries,
+                settings=settings,
+                realtime=realtime,
+                video_stream=video_stream,
+                start_seconds=span[0],
+                end_seconds=span[1],
+                stride=stride,
+                max_frames=max_frames,
+            )
         )
-        with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
-            for notice in stream.notices:
-                reporter.notice(notice)
-            printer = AnswerPrinter(reporter, with_time=when != "end")
-            attend = stream.pipeline.attend if settings.vlm.feedback else None
-            asking = Watcher(
-                viewer,
-                plan,
-                fps=settings.vlm.fps,
-                attend=None if realtime else attend,
-                on_ask=printer.begin,
-                on_text=printer.piece,
-                on_answer=printer.answer,
-                stop=stop,
-            )
-            live = LiveWatcher(asking, stop, follow=stream.pipeline.follow, attend=attend) if realtime else None
-            consumers = make_consumers(
-                stream, output=output, report=report, patches=patches, view="patches", audio=True, force=force
-            )
-            amortised = Amortised()
-            result = run_reported(stream, consumers, reporter, amortised, stop=stop, watcher=live or asking)
-            written = [path for path in (output, patches, report) if path is not None and path.exists()]
-            if result.frames:
-                reporter.done(last_word(result, written, amortised))
+        consumers = make_consumers(
+            stream, output=output, report=report, patches=patches, view="patches", audio=True, force=force
+        )
+        # Last, since it takes longest: whatever else is wrong has been said by now, and Ctrl-C still ends at once.
+        viewer = make_viewer(settings)
+        stack.callback(viewer.close)
+        reporter = stack.enter_context(reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json))
+        stop = stack.enter_context(stop_on_signals())
+        for notice in (*notices, *stream.notices):
+            reporter.notice(notice)
+        printer = AnswerPrinter(reporter, with_time=when != "end")
+        attend = stream.pipeline.attend if settings.vlm.feedback else None
+        asking = Watcher(
+            viewer,
+            plan,
+            fps=settings.vlm.fps,
+            attend=None if realtime else attend,
+            on_ask=printer.begin,
+            on_text=printer.piece,
+            on_answer=printer.answer,
+            stop=stop,
+        )
+        live = LiveWatcher(asking, follow=stream.pipeline.follow, attend=attend) if realtime else None
+        amortised = Amortised()
+        result = run_reported(stream, consumers, reporter, amortised, stop=stop, watcher=live or asking)
+        written = [path for path in (output, patches, report) if path is not None and path.exists()]
+        if result.frames:
+            reporter.done(last_word(result, written, amortised))
     finish(result)
     if asking.failure is not None and not asking.answered:
         raise asking.failure
@@ -198,12 +207,46 @@ def _chosen(values: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def _check_question(question: str) -> None:
+    if not question.strip():
+        raise EmptyQuery("the question is empty", remedy='ask something: arr-stream ask VIDEO "question"')
+    try:
+        question.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidSetting("the question is not valid UTF-8", remedy="check the terminal's encoding") from exc
+
+
+def _without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Settings in which cells are chosen by relevance alone, and a notice if that is a change.
+
+    What `skip` leaves out is what a model has that is sent every frame. This one is shown a few frames a second, and
+    its memory knows better what it holds.
+    """
+    if settings.selection.novelty != "skip":
+        return settings, ()
+    notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
+    return settings.with_values({"selection.novelty": "mark"}), (notice,)
+
+
+def _refuse_beside_a_server(*given: object) -> None:
+    names = ("--device", "--dtype", "--quantize", "--mode", "--keep-dialogue", "--download")
+    useless = [name for name, value in zip(names, given, strict=True) if value]
+    if useless:
+        raise InvalidSetting(f"{', '.join(useless)} beside --endpoint", remedy="leave it out: the server decides")
+
+
 def _span(
-    source: str, settings: Settings, *, last: float | None, start: float | None, end: float | None
+    source: str,
+    settings: Settings,
+    *,
+    last: float | None,
+    video_stream: int | None,
+    start: float | None,
+    end: float | None,
 ) -> tuple[float | None, float | None]:
     """Start and end in seconds, with `--last` counted back from the end of the source.
 
-    What does not say how long it is has no end to count from: its next seconds are taken instead.
+    A pipe has no end to count from: its next seconds are taken instead.
     """
     if last is None:
         return start, end
@@ -211,8 +254,14 @@ def _span(
         raise InvalidSetting(f"--last {last:g}", remedy="give seconds above 0")
     if start is not None or end is not None:
         raise InvalidSetting("--last beside --start or --end", remedy="give one or the other")
+    path = Path(source)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return None, last
     from arr_stream.sources import open_source
 
-    with contextlib.closing(open_source(source, max_pixels=settings.source.max_pixels)) as opened:
+    opened = open_source(source, video_stream=video_stream, max_pixels=settings.source.max_pixels)
+    with contextlib.closing(opened):
         duration = opened.info.duration_seconds
-    return (None, last) if duration is None else (max(0.0, duration - last), None)
+    if duration is None:
+        raise InvalidSetting(f"--last: {opened.info.name} does not say how long it is", remedy="give --start or --end")
+    return max(0.0, duration - last), None

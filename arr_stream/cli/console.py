@@ -113,10 +113,11 @@ class PlainLines(Quiet):
         if answer.error is not None:
             self.notice(f"no answer at {answer.pts_seconds:.1f} s: {answer.error}")
             return
-        of = f" of {answer.visual_tokens} cells" if answer.visual_tokens else ""
+        tokens = f"{answer.answer_tokens} tokens in " if answer.answer_tokens else ""
+        memory = f", from {answer.visual_tokens} cells in {answer.memory_tokens} tokens" if answer.visual_tokens else ""
+        total_ms = answer.prefill_ms + answer.decode_ms
         err.print(
-            f"{answer.answer_tokens} tokens in {answer.prefill_ms + answer.decode_ms:.0f} ms, the first after "
-            f"{answer.prefill_ms:.0f} ms, from a memory{of} in {answer.memory_tokens} tokens",
+            f"{tokens}{total_ms:.0f} ms, the first after {answer.prefill_ms:.0f} ms{memory}",
             soft_wrap=True,
             markup=False,
         )

@@ -33,6 +33,8 @@ def check_outputs(source: str, *, output: Path | None, patches: Path | None, vie
             raise OutputUnwritable(
                 f"{path}: is the source itself", remedy="choose another name; --force is no help here"
             )
+    if output is not None and patches is not None and output.resolve() == patches.resolve():
+        raise OutputUnwritable(f"{output}: named twice, for the video and the records", remedy="give each its own name")
     if output is not None:
         prepare_output(output, force)
     if patches is not None:

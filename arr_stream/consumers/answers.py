@@ -57,6 +57,7 @@ def feeding_record(feeding: Feeding) -> dict[str, Any]:
         "prefill_ms": round(float(feeding.prefill_ms), 3),
         "rebuilt": feeding.rebuilt,
         "error": one_line(feeding.error),
+        "frame_index": int(feeding.frame_index),
     }
 
 

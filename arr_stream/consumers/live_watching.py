@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from arr_stream.consumers.watching import PassedOver, Watcher
+from arr_stream.consumers.viewer import Stop
+from arr_stream.consumers.watching import Ending, PassedOver, Watcher
 from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
 
 _END_SECONDS = 10.0
@@ -26,88 +27,100 @@ class _Result:
     error: BaseException | None = None
 
 
+class _EitherStop:
+    """Set when either of two is."""
+
+    def __init__(self, first: Stop | None, second: Stop) -> None:
+        self._first, self._second = first, second
+
+    def is_set(self) -> bool:
+        return self._second.is_set() or (self._first is not None and self._first.is_set())
+
+
 class LiveWatcher:
     """Hands the newest frame to a watcher whenever it is free, and what comes of it to a later frame.
 
     Args:
         watcher: Shows frames and asks; made with `attend=None`, since its answers come late.
-        stop: The watcher's own; set when the thread has to end.
         follow: Called when the last frame is handed over, so that attention to it can be carried.
         attend: Takes attention and the index of the frame that it belongs to; None to leave it.
+
+    Attributes:
+        busy: A frame is under way; what comes of it is told with a later one.
     """
 
     def __init__(
         self,
         watcher: Watcher,
-        stop: threading.Event,
         *,
         follow: Callable[[], None],
         attend: Callable[[FloatArray, int], object] | None,
     ) -> None:
+        self.busy = False
         self._watcher = watcher
-        self._stop = stop
+        self._closing = threading.Event()
+        watcher.stop = _EitherStop(watcher.stop, self._closing)
         self._follow = follow
         self._attend = attend
         self._passed = PassedOver()
-        self._busy = False
         self._handed: queue.Queue[tuple[Frame, PatchSet] | None] = queue.Queue(1)
         self._results: queue.Queue[_Result] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name="arr-stream-watcher", daemon=True)
         self._thread.start()
 
-    @property
-    def asks_at_end(self) -> bool:
-        return self._watcher.asks_at_end
-
-    def watch(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> PatchSet:
-        """The frame's patch set with what has come of an earlier frame; the last one is waited for."""
-        if last and self._busy:
+    def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
+        """The frame's patch set with what has come of an earlier frame; at an ending that is waited for."""
+        if self.busy and (ending is not None or not self._results.empty()):
             patches = self._taken(patches, self._results.get())
-        elif self._busy and not self._results.empty():
-            patches = self._taken(patches, self._results.get_nowait())
-        if last:
-            return self._merged(patches, self._result(frame, self._passed.onto(patches), last=True))
-        if self._busy:
+        if ending is not None:
+            return _merged(patches, self._result(frame, self._passed.onto(patches), ending))
+        if self.busy:
             self._passed.add(patches)
             return patches
         if self._attend is not None:
             self._follow()
-        self._busy = True
+        self.busy = True
         self._handed.put((frame, self._passed.onto(patches)))
         return patches
 
     def close(self) -> None:
-        """End the thread, then let go of the viewer; safe to call again."""
+        """End the thread, then let go of the viewer; safe to call again.
+
+        A model that does not end in time keeps the thread, which ends with the process.
+        """
         if self._thread.is_alive():
-            self._stop.set()
+            self._closing.set()
             self._handed.put(None)
             self._thread.join(_END_SECONDS)
-        self._watcher.close()
+        if not self._thread.is_alive():
+            self._watcher.close()
 
     def _work(self) -> None:
         while (handed := self._handed.get()) is not None:
             self._results.put(self._result(*handed))
 
-    def _result(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> _Result:
+    def _result(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> _Result:
         try:
-            shown = self._watcher.watch(frame, replace(patches, answers=(), notices=(), feeding=None), last=last)
+            shown = self._watcher.watch(frame, replace(patches, answers=(), notices=(), feeding=None), ending)
         except BaseException as exc:
             return _Result(frame.index, None, (), (), None, exc)
         attention = self._watcher.viewer.attention if any(answer.error is None for answer in shown.answers) else None
         return _Result(frame.index, shown.feeding, shown.answers, shown.notices, attention)
 
     def _taken(self, patches: PatchSet, result: _Result) -> PatchSet:
-        self._busy = False
+        self.busy = False
         if self._attend is not None and result.attention is not None:
             self._attend(result.attention, result.index)
-        return self._merged(patches, result)
+        return _merged(patches, result)
 
-    def _merged(self, patches: PatchSet, result: _Result) -> PatchSet:
-        if result.error is not None:
-            raise result.error
-        return replace(
-            patches,
-            feeding=result.feeding or patches.feeding,
-            answers=(*patches.answers, *result.answers),
-            notices=(*patches.notices, *result.notices),
-        )
+
+def _merged(patches: PatchSet, result: _Result) -> PatchSet:
+    if result.error is not None:
+        raise result.error
+    earlier, later = patches.feeding, result.feeding
+    return replace(
+        patches,
+        feeding=earlier.then(later) if earlier is not None and later is not None else later or earlier,
+        answers=(*patches.answers, *result.answers),
+        notices=(*patches.notices, *result.notices),
+    )

@@ -8,7 +8,7 @@
      "parts": {"clusters": [0, "slic-skimage"], "embedding": [0, "appearance"], "text": null},
      "query_scores": [0.9], "cells_scored": 312, "notices": [],
      "model": {"sent": 40, "held": 12, "memory_tokens": 1843, "cache_bytes": 9437184, "vision_ms": 31.5,
-               "prefill_ms": 48.2, "rebuilt": null, "error": null}}
+               "prefill_ms": 48.2, "rebuilt": null, "error": null, "frame_index": 0}}
     {"type": "answer", "frame_index": 0, "pts_seconds": 0.0, "question": "What is red?", "text": "A bus.",
      "model": "Qwen3-VL-2B-Instruct", "cells": [[x0, y0, x1, y1, share, frame_index], ...], "visual_tokens": 1790,
      "prompt_tokens": 14, "answer_tokens": 4, "prefill_ms": 61.0, "decode_ms": 120.4, "memory_tokens": 1843,
@@ -103,6 +103,7 @@ class FeedingRecord(_Record):
     prefill_ms: float
     rebuilt: str | None = None
     error: str | None = None
+    frame_index: int = Field(0, ge=0)
 
 
 class FrameRecord(_Record):

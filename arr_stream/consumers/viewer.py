@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event
 from typing import Protocol
 
 from arr_stream.config import Settings
@@ -12,6 +11,12 @@ from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
 
 OnText = Callable[[str], None]
 """Called with each piece of an answer as it comes."""
+
+
+class Stop(Protocol):
+    """Tells whether to stop; a `threading.Event` does."""
+
+    def is_set(self) -> bool: ...
 
 
 class Viewer(Protocol):
@@ -27,7 +32,7 @@ class Viewer(Protocol):
         """
         ...
 
-    def ask(self, question: str, *, on_text: OnText | None = None, stop: Event | None = None) -> Answer:
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """Answer about what was seen.
 
         Args:
@@ -47,7 +52,7 @@ class Viewer(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the model, threads and connections; safe to call again."""
+        """Let go of what was seen, of threads and of connections; safe to call again."""
         ...
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
-from arr_stream.consumers.viewer import OnText, Viewer
+from arr_stream.consumers.viewer import OnText, Stop, Viewer
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.selection.novelty import CHANGE_THRESHOLD, cell_difference
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import Answer, ByteArray, Feeding, FloatArray, Frame, PatchSet
+from arr_stream.types import Answer, ByteArray, Feeding, FloatArray, Frame, Grid, PatchSet
 
 CHANGED_SHARE = 0.3
 """Share of the chosen cells that must look different before the scene counts as changed."""
 
+Ending = Literal["last", "stopped"]
+"""What a frame may be: the last one of the stream, or the last one of a run that was stopped, which asks no more."""
+
 LEAST_PAUSE_SECONDS = 1.0
 """Between two answers to a changing scene."""
+
+_ROUNDED_SECONDS = 5e-4
+"""Times in files are rounded; a frame so little early is on time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,15 @@ class Watcher:
         stop: Ends an answer early when set.
 
     Attributes:
+        busy: Something is under way that a later frame's patch set will tell of; never so here.
         answered: Number of answers.
         failure: The last error, None without any.
+
+    Raises:
+        InvalidSetting: Answers are wanted more often than frames are shown.
     """
+
+    busy = False
 
     def __init__(
         self,
@@ -90,9 +100,15 @@ class Watcher:
         on_ask: Callable[[float], None] | None = None,
         on_text: OnText | None = None,
         on_answer: Callable[[Answer], None] | None = None,
-        stop: threading.Event | None = None,
+        stop: Stop | None = None,
     ) -> None:
+        if plan.when == "every" and plan.every_seconds < 1 / fps - 1e-3:
+            raise InvalidSetting(
+                f"--every {plan.every_seconds:g} with vlm.fps={fps:g}: a frame is shown every {1 / fps:g} s",
+                remedy="raise --fps, or ask less often",
+            )
         self.viewer = viewer
+        self.stop = stop
         self.answered = 0
         self.failure: ArrStreamError | None = None
         self._plan = plan
@@ -101,34 +117,33 @@ class Watcher:
         self._on_ask = on_ask
         self._on_text = on_text
         self._on_answer = on_answer
-        self._stop = stop
         self._started_seconds: float | None = None
         self._show_from_seconds = 0.0
+        self._ask_from_seconds = 0.0
         self._asked_seconds: float | None = None
         self._answered_grey: ByteArray | None = None
         self._passed = PassedOver()
 
-    @property
-    def asks_at_end(self) -> bool:
-        """The last frame matters; whoever runs the stream should say which it is."""
-        return self._plan.when == "end" or not self.answered
-
-    def watch(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> PatchSet:
+    def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
         """Take the next frame; its patch set, with what the model made of it.
 
         Args:
             frame, patches: The frame and its cells.
-            last: No frame comes after this one.
+            ending: Whether a frame comes after this one, and why not.
         """
+        if ending == "stopped":
+            return patches
+        last = ending == "last"
         if not (self._is_due(frame.pts_seconds) or last):
             self._passed.add(patches)
             return patches
         feeding, notices = self._show(frame, patches)
         answers: tuple[Answer, ...] = ()
         if self._should_ask(frame, patches, last):
-            answers = (self._ask(frame, feeding),)
-            self._asked_seconds = frame.pts_seconds
-            self._answered_grey = Pictures(frame, patches.grid).eighth_grey
+            answer = self._ask(frame, patches.grid, feeding)
+            if answer.fed is not None:
+                feeding = feeding.then(answer.fed)
+            answers = (answer,)
         return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
 
     def close(self) -> None:
@@ -138,19 +153,29 @@ class Watcher:
     def _is_due(self, seconds: float) -> bool:
         if self._started_seconds is None:
             self._started_seconds = self._show_from_seconds = seconds
-        # Half a millisecond for times that were rounded in the file.
-        if seconds < self._show_from_seconds - 5e-4:
+            self._ask_from_seconds = seconds + self._plan.every_seconds
+        if seconds < self._show_from_seconds - _ROUNDED_SECONDS:
             return False
-        steps = np.floor((seconds - self._started_seconds) * self._fps + 1e-3) + 1
-        self._show_from_seconds = self._started_seconds + float(steps) / self._fps
+        self._show_from_seconds = self._after(seconds, 1 / self._fps)
         return True
 
+    def _after(self, seconds: float, step_seconds: float) -> float:
+        """The next whole number of steps since the start, so that what comes late does not put off the rest."""
+        assert self._started_seconds is not None
+        steps = math.floor((seconds - self._started_seconds + _ROUNDED_SECONDS) / step_seconds) + 1
+        return self._started_seconds + steps * step_seconds
+
     def _show(self, frame: Frame, patches: PatchSet) -> tuple[Feeding, tuple[str, ...]]:
+        shown = self._passed.onto(patches)
         try:
-            return self.viewer.see(frame, self._passed.onto(patches)), ()
+            feeding = self.viewer.see(frame, shown)
         except ArrStreamError as exc:
             self.failure = exc
-            return Feeding(error=str(exc)), (f"frame {frame.index} was not shown to the model: {exc}",)
+            self._passed.add(shown)
+            feeding = Feeding(frame_index=frame.index, error=str(exc))
+        if feeding.error is None:
+            return feeding, ()
+        return feeding, (f"frame {frame.index} was not shown to the model: {feeding.error}",)
 
     def _should_ask(self, frame: Frame, patches: PatchSet, last: bool) -> bool:
         if self._plan.when == "end":
@@ -158,44 +183,55 @@ class Watcher:
         if last and not self.answered:
             return True
         if self._plan.when == "every":
-            assert self._started_seconds is not None
-            since = self._started_seconds if self._asked_seconds is None else self._asked_seconds
-            return frame.pts_seconds - since >= self._plan.every_seconds - 5e-4
+            due = frame.pts_seconds >= self._ask_from_seconds - _ROUNDED_SECONDS
+            if due:
+                self._ask_from_seconds = self._after(frame.pts_seconds, self._plan.every_seconds)
+            return due
         return self._has_changed(frame, patches)
 
     def _has_changed(self, frame: Frame, patches: PatchSet) -> bool:
         """Since the last answer; at first everything has."""
-        if self._asked_seconds is None or self._answered_grey is None:
-            return True
-        if frame.pts_seconds - self._asked_seconds < LEAST_PAUSE_SECONDS:
+        if self._asked_seconds is not None and frame.pts_seconds - self._asked_seconds < LEAST_PAUSE_SECONDS:
             return False
         grey = Pictures(frame, patches.grid).eighth_grey
-        if grey.shape != self._answered_grey.shape or not len(patches):
-            return grey.shape != self._answered_grey.shape
+        if self._answered_grey is None or grey.shape != self._answered_grey.shape:
+            return True
+        if not len(patches):
+            return False
         changed = cell_difference(grey, self._answered_grey) >= CHANGE_THRESHOLD
         return bool(changed[patches.rows, patches.columns].mean() >= CHANGED_SHARE)
 
-    def _ask(self, frame: Frame, feeding: Feeding) -> Answer:
+    def _ask(self, frame: Frame, grid: Grid, feeding: Feeding) -> Answer:
+        self._asked_seconds = frame.pts_seconds
         if self._on_ask is not None:
             self._on_ask(frame.pts_seconds)
+        said: list[str] = []
+
+        def on_text(piece: str) -> None:
+            said.append(piece)
+            if self._on_text is not None:
+                self._on_text(piece)
+
         try:
-            answer = self.viewer.ask(self._plan.question, on_text=self._on_text, stop=self._stop)
-            self.answered += 1
-            attention = self.viewer.attention
-            if self._attend is not None and attention is not None:
-                self._attend(attention)
+            answer = self.viewer.ask(self._plan.question, on_text=on_text, stop=self.stop)
         except ArrStreamError as exc:
             # A model that was shown nothing has nothing to say; what kept it from seeing is the cause.
             self.failure = exc if feeding.error is None or self.failure is None else self.failure
             answer = Answer(
                 self._plan.question,
-                "",
+                "".join(said),
                 frame.index,
                 frame.pts_seconds,
                 self.viewer.name,
                 finish="failed",
                 error=str(self.failure),
             )
+        if answer.error is None:
+            self.answered += 1
+            self._answered_grey = Pictures(frame, grid).eighth_grey
+            attention = self.viewer.attention
+            if self._attend is not None and attention is not None:
+                self._attend(attention)
         if self._on_answer is not None:
             self._on_answer(answer)
         return answer

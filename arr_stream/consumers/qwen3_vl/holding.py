@@ -56,17 +56,15 @@ class Holding:
         finally:
             self._cells.lose(self._views() != before)
 
-    def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray | None) -> FloatArray:
+    def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
         """`[gh, gw]`: a value of each cell where it still stands for what is on the frame, 0 elsewhere.
 
         Args:
             values: For each thing seen, `[K]` values of its cells.
-            eighth_grey: The frame's lightness at an eighth of the texture's size; None where every chosen cell is
-                sent whether held or not, so that what was sent last is what is there.
+            eighth_grey: The frame's lightness at an eighth of the texture's size.
         """
         values_here = self._standing().map(values)
-        if eighth_grey is not None:
-            values_here[~self._cells.unchanged(eighth_grey)] = 0
+        values_here[~self._cells.unchanged(eighth_grey)] = 0
         return values_here
 
     def _standing(self) -> Standing:

@@ -37,19 +37,22 @@ class Need:
     Args:
         weights_bytes: All parameters, in the type that they are kept in.
         cache_bytes: Keys and values of `vlm.context_tokens` tokens.
+        kept_bytes: Features of as many cells, from which the memory is rebuilt, and once more while it is.
         work_bytes: One pass of 1024 cells, vision tower or language model, whichever takes more (estimate).
     """
 
     weights_bytes: int
     cache_bytes: int
+    kept_bytes: int
     work_bytes: int
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.cache_bytes + self.work_bytes
+        return self.weights_bytes + self.cache_bytes + self.kept_bytes + self.work_bytes
 
     def __str__(self) -> str:
-        parts = (("weights", self.weights_bytes), ("cache", self.cache_bytes), ("work", self.work_bytes))
+        kept = ("kept features", self.kept_bytes)
+        parts = (("weights", self.weights_bytes), ("cache", self.cache_bytes), kept, ("work", self.work_bytes))
         return f"{_size(self.total_bytes)} ({', '.join(f'{name} {_size(size)}' for name, size in parts)})"
 
 
@@ -70,7 +73,9 @@ def need_of(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> Need:
     text = checkpoint.config.text_config
     weights = sum(_kept_bytes(key, entry, size, settings.quantize) for key, entry in checkpoint.tensors.items())
     cache = 2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * size * settings.context_tokens
-    return Need(weights, cache, _work_bytes(checkpoint.config, size))
+    levels = 1 + len(checkpoint.config.vision_config.deepstack_visual_indexes)
+    kept = 2 * levels * text.hidden_size * size * settings.context_tokens
+    return Need(weights, cache, kept, _work_bytes(checkpoint.config, size))
 
 
 def check_memory(name: str, wanted: Need, free: int) -> None:

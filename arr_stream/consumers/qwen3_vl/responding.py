@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from threading import Event
 from typing import Any, Literal
 
 import torch
@@ -17,6 +16,7 @@ from arr_stream.consumers.qwen3_vl.adapter import Adapter
 from arr_stream.consumers.qwen3_vl.attention import AttentionGatherer
 from arr_stream.consumers.qwen3_vl.memory import Memory
 from arr_stream.consumers.qwen3_vl.prompt import Prompt
+from arr_stream.consumers.viewer import Stop
 from arr_stream.errors import WeightsInvalid
 
 
@@ -52,15 +52,16 @@ class Sampler:
 
     def __init__(self, temperature: float, generation: Any = None, seed: int = 0) -> None:
         self._temperature = temperature
-        self._top_k = int(getattr(generation, "top_k", None) or 20)
-        self._top_p = float(getattr(generation, "top_p", None) or 0.8)
+        # 0 and None switch a limit off, as they do in transformers.
+        self._top_k = int(getattr(generation, "top_k", None) or 0)
+        self._top_p = float(getattr(generation, "top_p", None) or 1.0)
         self._random = torch.Generator().manual_seed(seed)
 
     def __call__(self, logits: Tensor) -> int:
         """A token from `[vocabulary]` logits."""
         if self._temperature == 0:
             return int(logits.argmax())
-        scores, tokens = (logits.cpu() / self._temperature).topk(min(self._top_k, len(logits)))
+        scores, tokens = (logits.cpu() / self._temperature).topk(min(self._top_k or len(logits), len(logits)))
         shares = scores.softmax(dim=0)
         # The smallest set of tokens that holds top_p; the first always stays.
         shares[shares.cumsum(dim=0) - shares > self._top_p] = 0
@@ -78,7 +79,7 @@ def respond(
     sampler: Sampler,
     gatherer: AttentionGatherer | None = None,
     on_text: Callable[[str], None] | None = None,
-    stop: Event | None = None,
+    stop: Stop | None = None,
 ) -> Response:
     """Answer a question; the memory is as before when this returns or raises.
 

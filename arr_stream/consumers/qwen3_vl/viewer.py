@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,16 +23,13 @@ from arr_stream.consumers.qwen3_vl.memory import Entry, Memory, Said, Seen
 from arr_stream.consumers.qwen3_vl.pixels import texture_picture
 from arr_stream.consumers.qwen3_vl.prompt import Prompt
 from arr_stream.consumers.qwen3_vl.responding import Response, Sampler, respond
-from arr_stream.consumers.viewer import OnText
-from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, ModelTooLarge, NothingChosen
+from arr_stream.consumers.viewer import OnText, Stop
+from arr_stream.errors import ArrStreamError, ContextExceeded, EmptyQuery, InvalidSetting, ModelTooLarge, NothingChosen
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import Answer, ByteArray, Feeding, FloatArray, Frame, Grid, IntArray, PatchSet
 
 _QUESTION_TOKENS = 256
 """Room that is kept free for a question, beside the answer's."""
-
-_LEAST_MEMORY_TOKENS = 16
-"""A question that leaves less than this to what was seen is too long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,9 +46,15 @@ class _Look:
 
 
 @dataclass(slots=True)
-class _Milliseconds:
-    vision: float = 0.0
-    prefill: float = 0.0
+class _Took:
+    """What was done since the last report."""
+
+    sent: int = 0
+    held: int = 0
+    vision_ms: float = 0.0
+    prefill_ms: float = 0.0
+    rebuilt: str | None = None
+    error: str | None = None
 
 
 class QwenViewer:
@@ -112,19 +115,19 @@ class QwenViewer:
                 remedy="raise the budget (--budget), or see selection.novelty",
             )
         with self._lock, self._memory_errors():
-            took = _Milliseconds()
+            took = _Took()
             look = self._look(frame, patches)
-            rebuilt = self._turn_over(patches, look, took)
+            self._turn_over(patches, look, took)
             self._last = look
             if self._settings.media == "video" and self._waiting is None:
                 self._waiting = look
-                return self._fed(0, 0, took, rebuilt)
-            pair = [look] if self._waiting is None else [self._waiting, look]
-            self._waiting = None
-            sent, held, full = self._take(pair, took)
-            return self._fed(sent, held, took, rebuilt or full)
+            else:
+                pair = [look] if self._waiting is None else [self._waiting, look]
+                self._waiting = None
+                self._take(pair, took)
+            return self._fed(frame.index, took)
 
-    def ask(self, question: str, *, on_text: OnText | None = None, stop: threading.Event | None = None) -> Answer:
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """Answer about what was seen; the memory is as before, unless the dialogue is kept.
 
         Raises:
@@ -136,12 +139,13 @@ class QwenViewer:
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock, self._memory_errors():
-            self._flush()
+            took = _Took()
+            self._flush(took)
             last = self._last
             if last is None or not self.memory.visual_tokens:
                 raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
             ids = self._prompt.question(question)
-            self._make_room_for_question(question, len(ids))
+            self._make_room_for_question(question, len(ids), took)
             gatherer = AttentionGatherer(self._adapter, self.memory, self._layer)
             response = respond(
                 self._adapter,
@@ -156,8 +160,8 @@ class QwenViewer:
             )
             answer = self._answer(question, ids, response, gatherer.mean.numpy(), last)
             if self._settings.keep_dialogue:
-                self._keep(Said((*ids, *response.ids, *self._prompt.next_turn)))
-            return answer
+                self._keep(Said((*ids, *response.ids, *self._prompt.next_turn)), took)
+            return answer if took == _Took() else replace(answer, fed=self._fed(last.index, took))
 
     def close(self) -> None:
         """Let go of the memory; the model itself is its owner's."""
@@ -177,7 +181,7 @@ class QwenViewer:
             seconds=frame.pts_seconds,
         )
 
-    def _turn_over(self, patches: PatchSet, look: _Look, took: _Milliseconds) -> str | None:
+    def _turn_over(self, patches: PatchSet, look: _Look, took: _Took) -> None:
         """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""
         size = self._last is not None and self._last.grid != look.grid
         cut = patches.refresh_reason == "cut"
@@ -188,43 +192,53 @@ class QwenViewer:
         due = (cut and self._settings.refresh != "budget") or (
             patches.keyframe and self._settings.refresh == "keyframe"
         )
-        if not due or not self.memory.entries:
-            return None
-        self._flush(took)
-        self._rebuild(int(self._context * self._settings.keep_share), took)
-        return "cut" if cut else "keyframe"
+        if due:
+            self._flush(took)
+            self._rebuild(self._kept_most, took, "cut" if cut else "keyframe")
 
-    def _flush(self, took: _Milliseconds | None = None) -> None:
-        """A frame without a partner stands alone."""
+    def _flush(self, took: _Took) -> None:
+        """A frame without a partner stands alone; if it cannot be taken, what comes next still can."""
         if self._waiting is not None:
             alone, self._waiting = self._waiting, None
-            self._take([alone], took or _Milliseconds())
+            try:
+                self._take([alone], took)
+            except ArrStreamError as exc:
+                took.error = str(exc)
 
-    def _take(self, looks: Sequence[_Look], took: _Milliseconds) -> tuple[int, int, str | None]:
-        """Encode and append one frame or a pair: cells sent, cells held already, and why the memory was rebuilt."""
+    def _take(self, looks: Sequence[_Look], took: _Took) -> None:
+        """Encode and append one frame or a pair."""
         first, last = looks[0], looks[-1]
-        chosen = merged([look.cells for look in looks]).best(max(len(look.cells) for look in looks))
+        chosen = self._chosen(looks)
         cells = self._new(chosen, last)
+        took.held += len(chosen) - len(cells)
         if not len(cells):
-            return 0, len(chosen), None
-        rebuilt = None
+            return
         try:
             if not self._fits(len(cells), last):
                 # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
                 self._lose(cells)
-                rebuilt = self._make_room_for_frame(len(chosen), last, took)
+                self._make_room_for_frame(len(chosen), last, took)
+                took.held -= len(chosen) - len(cells)
                 cells = self._new(chosen, last)
+                took.held += len(chosen) - len(cells)
             started = time.perf_counter()
             block = self._feeder.feed(first.picture, last.picture, cells, last.relevance)
             self._settle()
-            took.vision += (time.perf_counter() - started) * 1e3
+            took.vision_ms += (time.perf_counter() - started) * 1e3
             seconds = (first.seconds + last.seconds) / 2
             self._append([Seen(block, last.grid, last.index, seconds, self._settings.media)], took)
+            took.sent += len(block)
         except BaseException:
             # What the model did not get must be sent again.
             self._lose(cells)
             raise
-        return len(block), len(chosen) - len(cells), rebuilt
+
+    def _chosen(self, looks: Sequence[_Look]) -> Cells:
+        """The best cells of either within the budget of one; every cell where relevance only weighs them."""
+        if self._settings.mode == "weight":
+            grid, relevance = looks[-1].grid, np.max([look.relevance for look in looks], axis=0)
+            return Cells.whole((grid.rows, grid.columns), relevance)
+        return merged([look.cells for look in looks]).best(max(len(look.cells) for look in looks))
 
     @property
     def _sends_all(self) -> bool:
@@ -232,9 +246,9 @@ class QwenViewer:
 
     def _new(self, chosen: Cells, look: _Look) -> Cells:
         """Those that the model does not have, or that have changed."""
-        if self._sends_all or self._holding is None:
-            return chosen
-        return self._holding.take_new(chosen, look.eighth_grey)
+        assert self._holding is not None
+        new = self._holding.take_new(chosen, look.eighth_grey)
+        return chosen if self._sends_all else new
 
     def _lose(self, cells: Cells) -> None:
         if self._holding is not None:
@@ -245,64 +259,72 @@ class QwenViewer:
         """Most tokens of the memory that leave room for a question and its answer."""
         return self._context - min(self._settings.answer_tokens + _QUESTION_TOKENS, self._context // 4)
 
+    @property
+    def _kept_most(self) -> int:
+        """Most tokens of a rebuilt memory."""
+        return int(self._context * self._settings.keep_share)
+
     def _cost(self, cells: int, look: _Look) -> int:
         """Tokens of a frame with its markers."""
-        cells = look.grid.cells if self._settings.mode == "weight" else cells
         before = self._prompt.before_cells(self._settings.media, look.seconds)
         return len(before) + cells + len(self._prompt.after_cells)
 
     def _fits(self, cells: int, look: _Look) -> bool:
         return self.memory.tokens + self.memory.cost([]) + self._cost(cells, look) <= self._room
 
-    def _make_room_for_frame(self, cells: int, look: _Look, took: _Milliseconds) -> str | None:
-        cost = self._cost(cells, look)
-        least = self.memory.opening_tokens + cost
-        if least > self._room:
+    def _make_room_for_frame(self, cells: int, look: _Look, took: _Took) -> None:
+        cost, opening = self._cost(cells, look), self.memory.opening_tokens
+        if opening + cost > self._room:
+            every = self._settings.mode == "weight"
+            smaller = "choose another --mode (`weight` takes every cell)" if every else "lower --budget"
             raise ContextExceeded(
-                f"{cells} cells take {least} tokens, and the context has room for {self._room}",
-                remedy="lower --budget, or raise vlm.context_tokens",
+                f"{cells} cells take {cost} tokens after {opening} of the instruction and markers, and the context has "
+                f"room for {self._room}",
+                remedy=f"{smaller}, or raise vlm.context_tokens",
             )
-        if not self.memory.entries:
-            return None
-        self._rebuild(min(int(self._context * self._settings.keep_share), self._room - cost), took)
-        return "budget"
+        self._rebuild(min(self._kept_most, self._room - cost), took, "budget")
 
-    def _make_room_for_question(self, question: str, tokens: int) -> None:
+    def _make_room_for_question(self, question: str, tokens: int, took: _Took) -> None:
         room = self._context - tokens - self._settings.answer_tokens
         if self.memory.tokens <= room:
             return
-        if room < self.memory.opening_tokens + _LEAST_MEMORY_TOKENS:
+        one_cell = min(self._overhead(seen) for seen in self.memory.seen) + 1
+        if room < self.memory.opening_tokens + one_cell:
             raise ContextExceeded(
                 f"the question {question[:40]!r}... takes {tokens} tokens and its answer up to "
                 f"{self._settings.answer_tokens}, and the context holds {self._context}",
                 remedy="ask shorter, lower vlm.answer_tokens, or raise vlm.context_tokens",
             )
-        self._rebuild(room, _Milliseconds())
+        self._rebuild(room, took, "question")
 
-    def _rebuild(self, capacity: int, took: _Milliseconds) -> None:
-        """The memory anew from kept features, within `capacity` tokens."""
+    def _overhead(self, seen: Seen) -> int:
+        """Tokens of a block beside its cells."""
+        return self.memory.cost([seen]) - self.memory.cost([]) - len(seen.block)
 
-        def overhead(seen: Seen) -> int:
-            return self.memory.cost([seen]) - len(seen.block)
-
+    def _rebuild(self, capacity: int, took: _Took, reason: str) -> None:
+        """The memory anew from kept features, within `capacity` tokens; as it is, if nothing has to go."""
         room = capacity - self.memory.opening_tokens
-        kept = survivors(self.memory.entries, room, overhead, self._settings.half_life_seconds)
+        kept = survivors(self.memory.entries, room, self._overhead, self._settings.half_life_seconds)
+        entries = self.memory.entries
+        if len(kept) == len(entries) and all(new is old for new, old in zip(kept, entries, strict=True)):
+            return
+        took.rebuilt = reason
         with self._holding.through_rebuild() if self._holding is not None else nullcontext():
             # The old cache goes before the new one comes: the two together would be over the budget.
             self.memory.restart()
             self._append(kept, took)
 
-    def _append(self, entries: Sequence[Entry], took: _Milliseconds) -> None:
+    def _append(self, entries: Sequence[Entry], took: _Took) -> None:
         started = time.perf_counter()
         self.memory.append(entries)
         self._settle()
-        took.prefill += (time.perf_counter() - started) * 1e3
+        took.prefill_ms += (time.perf_counter() - started) * 1e3
 
-    def _keep(self, said: Said) -> None:
+    def _keep(self, said: Said, took: _Took) -> None:
         cost = self.memory.cost([said])
         if self.memory.tokens + cost > self._context:
-            self._rebuild(min(int(self._context * self._settings.keep_share), self._context - cost), _Milliseconds())
-        self.memory.append([said])
+            self._rebuild(min(self._kept_most, self._context - cost), took, "dialogue")
+        self._append([said], took)
 
     def _answer(self, question: str, ids: list[int], response: Response, attention: FloatArray, last: _Look) -> Answer:
         places = [place for place in self.memory.places if place >= 0]
@@ -332,19 +354,21 @@ class QwenViewer:
         """`[gh, gw]`: attention to what still stands on the newest frame, largest 1."""
         if self._holding is None:
             return np.zeros((last.grid.rows, last.grid.columns), np.float32)
-        attention = self._holding.map(shares, None if self._sends_all else last.eighth_grey)
+        attention = self._holding.map(shares, last.eighth_grey)
         largest = float(attention.max(initial=0.0))
         return attention / largest if largest > 0 else attention
 
-    def _fed(self, sent: int, held: int, took: _Milliseconds, rebuilt: str | None) -> Feeding:
+    def _fed(self, frame_index: int, took: _Took) -> Feeding:
         return Feeding(
-            sent=sent,
-            held=held,
+            frame_index=frame_index,
+            sent=took.sent,
+            held=took.held,
             memory_tokens=self.memory.tokens,
             cache_bytes=self.memory.cache_bytes,
-            vision_ms=took.vision,
-            prefill_ms=took.prefill,
-            rebuilt=rebuilt,
+            vision_ms=took.vision_ms,
+            prefill_ms=took.prefill_ms,
+            rebuilt=took.rebuilt,
+            error=took.error,
         )
 
     def _settle(self) -> None:
@@ -356,7 +380,10 @@ class QwenViewer:
     def _memory_errors(self) -> Iterator[None]:
         try:
             yield
-        except torch.OutOfMemoryError as exc:
+        except RuntimeError as exc:
+            # A CPU's allocator has no error of its own.
+            if not isinstance(exc, torch.OutOfMemoryError) and "can't allocate memory" not in str(exc):
+                raise
             torch.cuda.empty_cache()
             raise ModelTooLarge(
                 f"{self.name}: out of memory on {self._adapter.device}",

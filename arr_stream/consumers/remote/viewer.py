@@ -8,13 +8,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event
 from typing import Any
 
 from arr_stream.config import VlmSettings
 from arr_stream.consumers.remote.endpoint import Endpoint
 from arr_stream.consumers.remote.packing import MINIMUM_PIXELS, Packed, encode, pack
-from arr_stream.consumers.viewer import OnText
+from arr_stream.consumers.viewer import OnText, Stop
 from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, NothingChosen
 from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
 
@@ -116,7 +115,7 @@ class ServerViewer:
             tokens = sum(seen.visual_tokens for seen in self._seen)
         return Feeding(sent=int(packed.cells_shown.sum()), memory_tokens=tokens)
 
-    def ask(self, question: str, *, on_text: OnText | None = None, stop: Event | None = None) -> Answer:
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """Ask the server about the frames that were seen.
 
         An answer that breaks off comes back as far as it is, `failed`, with the reason.
@@ -129,7 +128,7 @@ class ServerViewer:
         """
         return self._ask(question, on_text, lambda: stop is not None and stop.is_set())
 
-    def ask_newest(self, question: str, *, on_text: OnText | None = None, stop: Event | None = None) -> Answer:
+    def ask_newest(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """As `ask`, for live use: called off, `cancelled`, as soon as another thread shows a newer frame."""
         count = self._count
         return self._ask(question, on_text, lambda: self._count != count or (stop is not None and stop.is_set()))
