@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from arr_stream.cli import options
 from arr_stream.cli.answering import AnswerPrinter
 from arr_stream.cli.console import reporting
 from arr_stream.cli.models import fetch_needed
@@ -23,12 +24,11 @@ from arr_stream.cli.running import (
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery, InvalidSetting
 
-_ASK, _READ, _WRITE = "What to ask", "What to read", "What to write"
-_MODEL, _RUN = "Which model", "How to run"
+_ASK, _MODEL = "What to ask", "Which model"
 
 
 def ask(
-    source: Annotated[str, typer.Argument(help="A video file, a folder or glob of pictures, or an animated GIF.")],
+    source: options.Source,
     question: Annotated[str, typer.Argument(help="The question, in words.")],
     model: Annotated[
         str | None,
@@ -46,9 +46,7 @@ def ask(
     mode: Annotated[
         str | None, typer.Option(help="sparse, prune, halo or weight (docs/qwen3_vl.md).", rich_help_panel=_MODEL)
     ] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch weights that are missing.", rich_help_panel=_MODEL)
-    ] = False,
+    download: options.Download = False,
     every: Annotated[
         float | None, typer.Option(help="Answer every so many seconds of the video.", rich_help_panel=_ASK)
     ] = None,
@@ -60,56 +58,36 @@ def ask(
     ] = False,
     query: Annotated[
         list[str] | None,
-        typer.Option("--query", "-q", help="What to look for, if not the question.", rich_help_panel=_ASK),
+        typer.Option("--query", "-q", help="What to look for, if not the question.", rich_help_panel=options.LOOK),
     ] = None,
-    region: Annotated[
-        str | None, typer.Option(help="Box x,y,w,h in pixels of the first frame.", rich_help_panel=_ASK)
-    ] = None,
-    region_at: Annotated[
-        float, typer.Option(help="Time in seconds of the frame the box belongs to.", rich_help_panel=_ASK)
-    ] = 0.0,
-    example: Annotated[Path | None, typer.Option(help="Picture of what to look for.", rich_help_panel=_ASK)] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.", rich_help_panel=_ASK)
-    ] = None,
+    region: options.Region = None,
+    region_at: options.RegionAt = 0.0,
+    example: options.Example = None,
+    budget: options.Budget = None,
     fps: Annotated[
         float | None, typer.Option(help="Frames a second that the model is shown.", rich_help_panel=_ASK)
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).", rich_help_panel=_WRITE)
-    ] = None,
+    output: options.Output = None,
     patches: Annotated[
-        Path | None, typer.Option(help="Records, one JSON line a frame and an answer.", rich_help_panel=_WRITE)
+        Path | None, typer.Option(help="Records, one JSON line a frame and an answer.", rich_help_panel=options.WRITE)
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.", rich_help_panel=_WRITE)
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.", rich_help_panel=_WRITE)] = False,
+    report: options.Report = None,
+    force: options.Force = False,
     last: Annotated[
         float | None,
-        typer.Option(help="Only the last so many seconds (of a pipe, the next).", rich_help_panel=_READ),
+        typer.Option(help="Only the last so many seconds (of a pipe, the next).", rich_help_panel=options.READ),
     ] = None,
-    video_stream: Annotated[
-        int | None, typer.Option(help="Which of several video streams, from 0.", rich_help_panel=_READ)
-    ] = None,
-    start: Annotated[float | None, typer.Option(help="Start at this second.", rich_help_panel=_READ)] = None,
-    end: Annotated[float | None, typer.Option(help="End before this second.", rich_help_panel=_READ)] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Take every Nth frame.", rich_help_panel=_READ)] = 1,
-    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after N frames.", rich_help_panel=_READ)] = None,
-    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.", rich_help_panel=_RUN)] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, over the preset.", rich_help_panel=_RUN)
-    ] = None,
-    clip_model: Annotated[
-        str | None, typer.Option(help="Understand words with CLIP, see `process`.", rich_help_panel=_RUN)
-    ] = None,
-    realtime: Annotated[
-        bool, typer.Option("--realtime", help="Play at the source's own speed.", rich_help_panel=_RUN)
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the answer.", rich_help_panel=_RUN)] = False,
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="Progress and answers as JSON lines.", rich_help_panel=_RUN)
-    ] = False,
+    video_stream: options.VideoStream = None,
+    start: options.Start = None,
+    end: options.End = None,
+    stride: options.Stride = 1,
+    max_frames: options.MaxFrames = None,
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
+    clip_model: options.ClipModel = None,
+    realtime: options.Realtime = False,
+    quiet: options.Quiet = False,
+    log_json: options.LogJson = False,
 ) -> None:
     """Show a video to a model and ask it, at the end, every so often, or when the scene changes.
 

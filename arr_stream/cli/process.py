@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from arr_stream.cli import options
 from arr_stream.cli.console import reporting
 from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.running import (
@@ -21,74 +22,49 @@ from arr_stream.cli.running import (
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 
-_ASK, _READ, _WRITE, _RUN = "What to look for", "What to read", "What to write", "How to run"
-
 
 def process(
-    source: Annotated[str, typer.Argument(help="A video file, a folder or glob of pictures, or an animated GIF.")],
+    source: options.Source,
     query: Annotated[
-        list[str] | None, typer.Option("--query", "-q", help="What to look for; may be repeated.", rich_help_panel=_ASK)
+        list[str] | None,
+        typer.Option("--query", "-q", help="What to look for; may be repeated.", rich_help_panel=options.LOOK),
     ] = None,
-    region: Annotated[
-        str | None, typer.Option(help="Box x,y,w,h in pixels of the first frame.", rich_help_panel=_ASK)
-    ] = None,
-    region_at: Annotated[
-        float, typer.Option(help="Time in seconds of the frame the box belongs to.", rich_help_panel=_ASK)
-    ] = 0.0,
-    example: Annotated[Path | None, typer.Option(help="Picture of what to look for.", rich_help_panel=_ASK)] = None,
+    region: options.Region = None,
+    region_at: options.RegionAt = 0.0,
+    example: options.Example = None,
     gaze: Annotated[
-        Path | None, typer.Option(help="CSV of gaze samples: pts_seconds,x,y.", rich_help_panel=_ASK)
+        Path | None, typer.Option(help="CSV of gaze samples: pts_seconds,x,y.", rich_help_panel=options.LOOK)
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.", rich_help_panel=_ASK)
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).", rich_help_panel=_WRITE)
-    ] = None,
+    budget: options.Budget = None,
+    output: options.Output = None,
     view: Annotated[
         str,
         typer.Option(
             help="What the video shows: patches, relevance, clusters, flow, text or channel:NAME.",
-            rich_help_panel=_WRITE,
+            rich_help_panel=options.WRITE,
         ),
     ] = "patches",
     patches: Annotated[
-        Path | None, typer.Option(help="Records, one JSON line a frame.", rich_help_panel=_WRITE)
+        Path | None, typer.Option(help="Records, one JSON line a frame.", rich_help_panel=options.WRITE)
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.", rich_help_panel=_WRITE)
-    ] = None,
-    audio: Annotated[bool, typer.Option(help="Keep the source's sound.", rich_help_panel=_WRITE)] = True,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.", rich_help_panel=_WRITE)] = False,
-    video_stream: Annotated[
-        int | None, typer.Option(help="Which of several video streams, from 0.", rich_help_panel=_READ)
-    ] = None,
-    start: Annotated[float | None, typer.Option(help="Start at this second.", rich_help_panel=_READ)] = None,
-    end: Annotated[float | None, typer.Option(help="End before this second.", rich_help_panel=_READ)] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Take every Nth frame.", rich_help_panel=_READ)] = 1,
-    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after N frames.", rich_help_panel=_READ)] = None,
-    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.", rich_help_panel=_RUN)] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, over the preset.", rich_help_panel=_RUN)
-    ] = None,
-    clip_model: Annotated[
-        str | None,
-        typer.Option(
-            help="Understand words with CLIP: `tiny`, NAME:PRETRAINED or a checkpoint (`arr-stream models list`).",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
+    report: options.Report = None,
+    audio: Annotated[bool, typer.Option(help="Keep the source's sound.", rich_help_panel=options.WRITE)] = True,
+    force: options.Force = False,
+    video_stream: options.VideoStream = None,
+    start: options.Start = None,
+    end: options.End = None,
+    stride: options.Stride = 1,
+    max_frames: options.MaxFrames = None,
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
+    clip_model: options.ClipModel = None,
     sam_checkpoint: Annotated[
-        Path | None, typer.Option(help="Regions from SAM, with these weights.", rich_help_panel=_RUN)
+        Path | None, typer.Option(help="Regions from SAM, with these weights.", rich_help_panel=options.RUN)
     ] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch weights that are missing.", rich_help_panel=_RUN)
-    ] = False,
-    realtime: Annotated[
-        bool, typer.Option("--realtime", help="Play at the source's own speed.", rich_help_panel=_RUN)
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.", rich_help_panel=_RUN)] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Progress as JSON lines.", rich_help_panel=_RUN)] = False,
+    download: options.Download = False,
+    realtime: options.Realtime = False,
+    quiet: options.Quiet = False,
+    log_json: options.LogJson = False,
 ) -> None:
     """Choose the cells of every frame and write what was asked for.
 
