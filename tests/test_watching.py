@@ -229,6 +229,20 @@ def test_attention_to_the_last_frame_before_a_change_of_size_is_no_error(tmp_pat
     assert result.error is None and watcher.answered >= 1
 
 
+def test_a_cut_cancels_the_answer_about_the_scene_before(clip: Path) -> None:
+    viewer = ScriptedViewer(seconds=20.0)
+    with _stream(clip) as stream:
+        live = _live(viewer, Plan("what?", "change"), stream, [])
+        told = []
+        for patches in stream:
+            assert stream.frame is not None
+            told += [(patches.index, answer.frame_index) for answer in live.watch(stream.frame, patches).answers]
+            time.sleep(0.03)
+        live.close()
+    assert len(told) == 1 and told[0][1] == 0 and 20 <= told[0][0] <= 25
+    assert len(viewer.asked_at) == 2 and viewer.asked_at[1] >= 2.0
+
+
 def test_answers_wanted_more_often_than_frames_are_shown_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="raise --fps"):
         Watcher(ScriptedViewer(), Plan("what?", "every", 0.1), fps=2)

@@ -27,18 +27,20 @@ class _Result:
     error: BaseException | None = None
 
 
-class _EitherStop:
-    """Set when either of two is."""
+class _AnyStop:
+    """Set when any of several is."""
 
-    def __init__(self, first: Stop | None, second: Stop) -> None:
-        self._first, self._second = first, second
+    def __init__(self, *stops: Stop | None) -> None:
+        self._stops = [stop for stop in stops if stop is not None]
 
     def is_set(self) -> bool:
-        return self._second.is_set() or (self._first is not None and self._first.is_set())
+        return any(stop.is_set() for stop in self._stops)
 
 
 class LiveWatcher:
     """Hands the newest frame to a watcher whenever it is free, and what comes of it to a later frame.
+
+    An answer to a changing scene is cancelled when the scene is cut, so that the new one does not wait for it.
 
     Args:
         watcher: Shows frames and asks; made with `attend=None`, since its answers come late.
@@ -59,7 +61,8 @@ class LiveWatcher:
         self.busy = False
         self._watcher = watcher
         self._closing = threading.Event()
-        watcher.stop = _EitherStop(watcher.stop, self._closing)
+        self._superseded = threading.Event()
+        watcher.stop = _AnyStop(watcher.stop, self._closing, self._superseded)
         self._follow = follow
         self._attend = attend
         self._passed = PassedOver()
@@ -76,10 +79,13 @@ class LiveWatcher:
             return _merged(patches, self._result(frame, self._passed.onto(patches), ending))
         if self.busy:
             self._passed.add(patches)
+            if self._watcher.supersedes(patches):
+                self._superseded.set()
             return patches
         if self._attend is not None:
             self._follow()
         self.busy = True
+        self._superseded.clear()
         self._handed.put((frame, self._passed.onto(patches)))
         return patches
 

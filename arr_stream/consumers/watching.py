@@ -146,6 +146,10 @@ class Watcher:
             answers = (answer,)
         return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
 
+    def supersedes(self, patches: PatchSet) -> bool:
+        """A newer frame makes an answer that is under way pointless: the scene that it is about is gone."""
+        return self._plan.when == "change" and patches.refresh_reason == "cut"
+
     def close(self) -> None:
         """Let go of the viewer; safe to call again."""
         self.viewer.close()
