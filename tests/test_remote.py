@@ -259,9 +259,9 @@ def test_a_server_that_comes_up_between_attempts_answers() -> None:
 
 def test_a_silent_server_is_left_after_the_time_out() -> None:
     began = time.monotonic()
-    line, server = fails(hangs(), retries=1, timeout_seconds=0.3)
-    assert "no sign for 0.3 s" in line and len(server.requests) == 2
-    assert time.monotonic() - began < 3
+    line, server = fails(hangs(), retries=1, timeout_seconds=1.0)
+    assert "no sign for 1 s" in line and len(server.requests) == 2
+    assert time.monotonic() - began < 6
 
 
 def test_drop_by_drop_ends_too() -> None:
@@ -271,8 +271,8 @@ def test_drop_by_drop_ends_too() -> None:
             exchange.event(piece("x"))
             time.sleep(0.05)
 
-    answer, _ = ask(drip, timeout_seconds=0.5)
-    assert answer.finish == "failed" and "x" in answer.text and "not whole after 0.5 s" in (answer.error or "")
+    answer, _ = ask(drip, timeout_seconds=1.5)
+    assert answer.finish == "failed" and "x" in answer.text and "not whole after 1.5 s" in (answer.error or "")
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_nonsense_is_named(behaviour: Behaviour, said: str) -> None:
 
 def test_an_answer_that_breaks_off_is_kept_and_not_asked_again() -> None:
     for behaviour in (says("half of ", "it", finish=None), hangs("half of ", "it")):
-        answer, server = ask(behaviour, retries=3, timeout_seconds=0.4)
+        answer, server = ask(behaviour, retries=3, timeout_seconds=1.0)
         assert (answer.text, answer.finish) == ("half of it", "failed")
         assert answer.error and server.host in answer.error and len(server.requests) == 1
 

@@ -172,7 +172,7 @@ def _live(viewer: ScriptedViewer, plan: Plan, stream: arr_stream.Stream, maps: l
 
 
 def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
-    viewer, maps = ScriptedViewer(seconds=0.3), []
+    viewer, maps = ScriptedViewer(seconds=1.0), []
     with _stream(clip) as stream:
         live = _live(viewer, Plan("what?", "change"), stream, maps)
         longest, answered = 0.0, []
@@ -182,9 +182,9 @@ def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
             watched = live.watch(stream.frame, patches)
             longest = max(longest, time.monotonic() - started)
             answered += [(watched.index, answer.frame_index) for answer in watched.answers]
-            time.sleep(0.03)
+            time.sleep(0.06)
         live.close()
-    assert longest < 0.2
+    assert longest < 0.6
     assert answered and answered[0][1] == 0 and answered[0][0] >= 5
     assert maps[0] == 0
     assert not any(thread.name == "arr-stream-watcher" for thread in threading.enumerate())
@@ -239,7 +239,7 @@ def test_a_cut_cancels_the_answer_about_the_scene_before(clip: Path) -> None:
             told += [(patches.index, answer.frame_index) for answer in live.watch(stream.frame, patches).answers]
             time.sleep(0.03)
         live.close()
-    assert len(told) == 1 and told[0][1] == 0 and 20 <= told[0][0] <= 25
+    assert len(told) == 1 and told[0][1] == 0 and 20 < told[0][0] < 29
     assert len(viewer.asked_at) == 2 and viewer.asked_at[1] >= 2.0
 
 
