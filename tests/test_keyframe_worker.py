@@ -253,7 +253,9 @@ def test_no_descriptor_and_no_zombie_is_left_behind() -> None:
 
 
 SCRIPT = """
-    import sys, time
+    import signal, sys, time
+    # A shell that starts the tests in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from tests import keyframe_fakes as fakes
     from arr_stream.keyframes.worker import KeyframeWorker
     worker = KeyframeWorker({"do": "hang", "on": [1]}, parts=["embedding"], factory="tests.keyframe_fakes:make_fake")
