@@ -142,6 +142,24 @@ class VlmSettings(_Section):
     key_variable: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
 
 
+class LiveSettings(_Section):
+    policy: Literal["latest", "every"] = Field(
+        "latest", description="the newest frame wins, or every frame is taken while the buffer has room"
+    )
+    buffer_frames: int = Field(
+        64, ge=1, le=4096, description="with `every`: frames that may wait; then the oldest is dropped and counted"
+    )
+    size: str = Field("auto", description="WIDTHxHEIGHT asked of a camera or test source; `auto`: its own")
+    fps: float = Field(0.0, ge=0, le=1000, description="frames a second asked of a camera or test source; 0: its own")
+    rtsp_transport: Literal["tcp", "udp"] = Field("tcp", description="how RTSP pictures travel")
+    connect_seconds: float = Field(10.0, gt=0, description="longest wait for a connection and its first picture")
+    stall_seconds: float = Field(5.0, gt=0, description="a source that sends nothing for so long is opened anew")
+    retry_seconds: float = Field(0.5, gt=0, description="pause before the second attempt; each further one is doubled")
+    longest_retry_seconds: float = Field(2.0, gt=0, description="longest pause between attempts")
+    give_up_seconds: float = Field(0.0, ge=0, description="end after so long without a picture; 0: never")
+    adapt: bool = Field(True, description="lower quality under load to hold the frame rate, and restore it after")
+
+
 class VideoSettings(_Section):
     crf: int = Field(23, ge=0, le=51, description="H.264 quality, lower is better and larger")
     preset: str = Field("veryfast", description="x264 speed preset")
@@ -161,6 +179,7 @@ class Settings(_Section):
     relevance: RelevanceSettings = RelevanceSettings()
     selection: SelectionSettings = SelectionSettings()
     vlm: VlmSettings = VlmSettings()
+    live: LiveSettings = LiveSettings()
     video: VideoSettings = VideoSettings()
 
     @classmethod

@@ -13,6 +13,15 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
     |   +-- MotionVectorsUnavailable    17   `codec` flow on a decoder that exports none
     |   +-- NothingInRange              18   --start, --end or --stride leave no frame
+    |   +-- LiveSourceError
+    |       +-- CameraNotFound          90   no such camera, or none at all
+    |       +-- CameraBusy              91   another program has it, or it may not be opened
+    |       +-- CameraLost              92   unplugged
+    |       +-- HostUnknown             93   no address for the host's name
+    |       +-- ConnectionFailed        94   refused, unreachable, or broken off
+    |       +-- AuthenticationFailed    95   wrong or missing user or password
+    |       +-- StreamNotFound          96   the server has no such stream
+    |       +-- StreamSilent            97   connected, and nothing comes
     +-- OutputError
     |   +-- OutputExists                20
     |   +-- OutputUnwritable            21
@@ -38,6 +47,8 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     +-- ContextExceeded                 66   more cells or a longer question than the model's context holds
     +-- ServerFailed                    67   a model's server is down, slow, or answers nonsense
     +-- ConsumerFailed                  70
+    +-- DisplayUnavailable              71   no display, or nothing to open a window with
+    +-- ListenFailed                    72   the port is in use, or the address is not of this machine
     +-- EvaluationDataError             80
 
 The command line ends with 2 for wrong usage (the convention of its parser) and 130 after Ctrl-C.
@@ -112,6 +123,49 @@ class MotionVectorsUnavailable(SourceError):
 
 class NothingInRange(SourceError):
     exit_code = 18
+
+
+class LiveSourceError(SourceError):
+    """A live source cannot be opened, or has stopped.
+
+    Attributes:
+        permanent: Trying again without a change is of no use, or does harm (a wrong password locks accounts).
+    """
+
+    permanent: ClassVar[bool] = False
+
+
+class CameraNotFound(LiveSourceError):
+    exit_code = 90
+
+
+class CameraBusy(LiveSourceError):
+    exit_code = 91
+
+
+class CameraLost(LiveSourceError):
+    exit_code = 92
+
+
+class HostUnknown(LiveSourceError):
+    exit_code = 93
+
+
+class ConnectionFailed(LiveSourceError):
+    exit_code = 94
+
+
+class AuthenticationFailed(LiveSourceError):
+    exit_code = 95
+    permanent = True
+
+
+class StreamNotFound(LiveSourceError):
+    exit_code = 96
+
+
+class StreamSilent(LiveSourceError):
+    exit_code = 97
 
 
 class OutputError(ArrStreamError):
@@ -212,6 +266,14 @@ class ServerFailed(ArrStreamError):
 
 class ConsumerFailed(ArrStreamError):
     exit_code = 70
+
+
+class DisplayUnavailable(ArrStreamError):
+    exit_code = 71
+
+
+class ListenFailed(ArrStreamError):
+    exit_code = 72
 
 
 class EvaluationDataError(ArrStreamError):

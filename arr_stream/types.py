@@ -40,6 +40,7 @@ class Frame:
         motion_vectors: The decoder's own motion vectors (PyAV's structured array), where they were asked for
             and the frame has any, in coordinates of the upright frame.
         intra: The decoder marked the frame as coded without reference to others (None: not known).
+        captured_seconds: When a live source got it, on the clock of `time.monotonic`; None for recorded frames.
     """
 
     index: int
@@ -47,6 +48,7 @@ class Frame:
     rgb: ByteArray
     motion_vectors: npt.NDArray[Any] | None = None
     intra: bool | None = None
+    captured_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8:
@@ -294,6 +296,7 @@ class PatchSet:
         relevance: `[gh, gw]`, the final score of every cell, for display.
         feeding: What the frame added to a model's memory; None where no model watches or the frame was passed over.
         answers: What a model said after seeing this frame.
+        quality: How far quality was lowered to hold the frame rate, 0 for not at all; see `arr_stream.live.quality`.
     """
 
     index: int
@@ -322,6 +325,7 @@ class PatchSet:
     notices: tuple[str, ...] = ()
     feeding: Feeding | None = None
     answers: tuple[Answer, ...] = ()
+    quality: int = 0
 
     def __post_init__(self) -> None:
         n = len(self.rows)

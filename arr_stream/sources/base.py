@@ -10,7 +10,7 @@ from typing import Literal, Protocol, Self
 
 from arr_stream.types import Frame
 
-SourceKind = Literal["file", "images", "animation"]
+SourceKind = Literal["file", "images", "animation", "camera", "network", "test", "loop", "browser"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class SourceInfo:
 
     Args:
         name: What was given, for records and messages; never holds a password.
-        kind: A media file, pictures in a folder or glob, or an animation (GIF, APNG).
+        kind: A media file, pictures in a folder or glob, an animation (GIF, APNG), or a live source: a camera, a
+            network stream, a generated test picture, a file in a loop, or the camera or screen of a browser.
         size_wh: Width and height of the first upright frame, in pixels.
         pixel_aspect: Width of an upright pixel over its height; 1.0 where nothing is said.
         average_fps: Frames a second of the source, before stride; None where it is not known.
@@ -31,6 +32,7 @@ class SourceInfo:
         video_streams: How many video streams there are to choose from, cover art apart.
         path: The file or folder; None for a glob.
         start_offset_seconds: The container's own time of what is delivered as 0.0; subtract it from audio times.
+        live: Frames come when they come, whether or not anybody is ready for them.
     """
 
     name: str
@@ -46,6 +48,7 @@ class SourceInfo:
     video_streams: int
     path: Path | None
     start_offset_seconds: float = 0.0
+    live: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +64,8 @@ class SourceStats:
         uneven_steps: Steps that differ by more than a tenth from the usual step.
         concealed_frames: Frames that the decoder marked as damaged and patched up.
         undecodable_packets: Packets before the first picture that could not be decoded.
+        reconnects: Times that a live source was opened anew.
+        stalls: Times that it sent nothing for too long.
     """
 
     frames: int = 0
@@ -71,6 +76,8 @@ class SourceStats:
     uneven_steps: int = 0
     concealed_frames: int = 0
     undecodable_packets: int = 0
+    reconnects: int = 0
+    stalls: int = 0
 
 
 class Source(Protocol):
