@@ -1,9 +1,10 @@
-"""Plays a source at its own speed: the newest frame wins, older ones that nobody took are dropped and counted."""
+"""Reads a source beside the frame loop: frames that nobody took in time are dropped and counted."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 
 from arr_stream.types import Frame
@@ -13,20 +14,25 @@ _PAUSE_SHARE = 0.3
 _LONGEST_PAUSE_SECONDS = 0.02
 
 
-class PacedReader:
-    """Reads frames in a thread and hands out each when its time has come.
+class LiveReader:
+    """Reads frames in a thread as they come and hands them out.
 
-    The clock starts with the first frame. Iterating waits for the next frame; if several came due meanwhile, the
-    newest is given. The reader's error reaches the one who iterates, after the frames before it.
+    Iterating waits for the next frame; where more came than there is room for, the oldest are dropped and counted. The
+    source's error reaches the one who iterates, after the frames before it.
 
     Args:
         frames: The source's frames.
+        room: Frames that may wait; with 1 the newest wins.
+
+    Attributes:
+        dropped: Frames that nobody took.
     """
 
-    def __init__(self, frames: Iterator[Frame]) -> None:
+    def __init__(self, frames: Iterator[Frame], room: int = 1) -> None:
         self.dropped = 0
         self._frames = frames
-        self._latest: Frame | None = None
+        self._waiting: deque[Frame] = deque()
+        self._room = room
         self._done = False
         self._error: BaseException | None = None
         self._stop = threading.Event()
@@ -37,8 +43,8 @@ class PacedReader:
     def __iter__(self) -> Iterator[Frame]:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._latest is not None or self._done)
-                frame, self._latest = self._latest, None
+                self._changed.wait_for(lambda: self._waiting or self._done)
+                frame = self._waiting.popleft() if self._waiting else None
             if frame is None:
                 if self._error is not None:
                     raise self._error
@@ -53,23 +59,14 @@ class PacedReader:
             self._done = True
             self._changed.notify_all()
 
+    @property
+    def waiting(self) -> int:
+        """Frames that wait to be taken."""
+        return len(self._waiting)
+
     def _read(self) -> None:
         try:
-            start_seconds: float | None = None
-            asked, previous_pts_seconds = time.monotonic(), 0.0
-            for frame in self._frames:
-                now = time.monotonic()
-                decoding_seconds = now - asked
-                if start_seconds is None:
-                    start_seconds = now - frame.pts_seconds
-                if self._stop.wait(max(0.0, start_seconds + frame.pts_seconds - now)):
-                    return
-                self._offer(frame)
-                # Decoding the next frame at once would take a core from whoever has just got this one.
-                pause_seconds = (frame.pts_seconds - previous_pts_seconds) * _PAUSE_SHARE
-                if decoding_seconds < pause_seconds and self._stop.wait(min(pause_seconds, _LONGEST_PAUSE_SECONDS)):
-                    return
-                asked, previous_pts_seconds = time.monotonic(), frame.pts_seconds
+            self._hand_out(self._frames)
         except BaseException as exc:
             self._error = exc
         finally:
@@ -77,9 +74,40 @@ class PacedReader:
                 self._done = True
                 self._changed.notify_all()
 
+    def _hand_out(self, frames: Iterator[Frame]) -> None:
+        for frame in frames:
+            if self._stop.is_set():
+                return
+            self._offer(frame)
+
     def _offer(self, frame: Frame) -> None:
         with self._changed:
-            if self._latest is not None:
+            if len(self._waiting) >= self._room:
+                self._waiting.popleft()
                 self.dropped += 1
-            self._latest = frame
+            self._waiting.append(frame)
             self._changed.notify_all()
+
+
+class PacedReader(LiveReader):
+    """Hands out each frame of a recording when its time has come, the newest where several came due meanwhile.
+
+    The clock starts with the first frame.
+    """
+
+    def _hand_out(self, frames: Iterator[Frame]) -> None:
+        start_seconds: float | None = None
+        asked, previous_pts_seconds = time.monotonic(), 0.0
+        for frame in frames:
+            now = time.monotonic()
+            decoding_seconds = now - asked
+            if start_seconds is None:
+                start_seconds = now - frame.pts_seconds
+            if self._stop.wait(max(0.0, start_seconds + frame.pts_seconds - now)):
+                return
+            self._offer(frame)
+            # Decoding the next frame at once would take a core from whoever has just got this one.
+            pause_seconds = (frame.pts_seconds - previous_pts_seconds) * _PAUSE_SHARE
+            if decoding_seconds < pause_seconds and self._stop.wait(min(pause_seconds, _LONGEST_PAUSE_SECONDS)):
+                return
+            asked, previous_pts_seconds = time.monotonic(), frame.pts_seconds

@@ -28,9 +28,10 @@ from arr_stream.keyframes.schedule import (
 )
 from arr_stream.motion import make_flow
 from arr_stream.motion.camera import camera_flow, independent_motion
+from arr_stream.motion.dis import DisFlow
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.relevance.asking import Asked, Asking, Scene
-from arr_stream.relevance.gaze import GazeTrack, splat
+from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.query import Query, TextQuery
 from arr_stream.relevance.realizing import Realized, realize_relevance
 from arr_stream.relevance.semantic import SemanticSpace
@@ -120,7 +121,7 @@ class Pipeline:
         keyframes: KeyframeProvider,
         queries: Sequence[Query] = (),
         *,
-        gaze: GazeTrack | None = None,
+        gaze: GazeSource | None = None,
         encoder: TextEncoder | None = None,
         pca: Pca | None = None,
         clock: Clock | None = None,
@@ -133,8 +134,35 @@ class Pipeline:
         self._estimator = make_flow(settings.motion.flow, settings.motion.preset)
         self._state: _State | None = None
         self._query_changed = False
+        self._interval_factor = 1
         self._space = SemanticSpace(encoder, pca) if encoder is not None else None
         self._notices = self._ask_model()
+
+    def configure(self, settings: Settings) -> None:
+        """Take other settings from the next frame on.
+
+        What makes keyframes stays as it is: `keyframes.clusters`, `embeddings` and `text`, `clip`, `sam` and `models`
+        belong to the provider and the encoder that the pipeline was made with.
+
+        Raises:
+            BudgetError: The budget does not fit the present frame's grid.
+        """
+        if settings.grid != self._settings.grid:
+            self._state = None
+        if self._state is not None:
+            self._state.tokens = budget_tokens(settings.selection.budget, self._state.grid.cells)
+        if settings.motion != self._settings.motion:
+            self._estimator = make_flow(settings.motion.flow, settings.motion.preset)
+        language_changed = settings.relevance.language != self._settings.relevance.language
+        self._settings = settings
+        if language_changed:
+            self.ask(self._queries)
+
+    def adapt(self, *, interval_factor: int, flow_reduction: int) -> None:
+        """Spend less on each frame: keyframes so many times rarer, flow searched on pictures so many times smaller."""
+        self._interval_factor = interval_factor
+        if isinstance(self._estimator, DisFlow):
+            self._estimator.reduction = flow_reduction
 
     def ask(self, queries: Sequence[Query]) -> None:
         """Replace the queries from the next frame on.
@@ -323,6 +351,7 @@ class Pipeline:
                 failed=state.failed,
             ),
             self._settings.keyframes,
+            self._interval_factor,
         )
         notices, self._notices = self._notices, ()
         reason = due or state.owed

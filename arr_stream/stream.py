@@ -28,9 +28,9 @@ from arr_stream.keyframes.generate import (
     needed_weights,
 )
 from arr_stream.keyframes.worker import KeyframeWorkers
-from arr_stream.pacing import PacedReader
+from arr_stream.pacing import LiveReader, PacedReader
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.gaze import load_gaze
+from arr_stream.relevance.gaze import GazeSource, load_gaze
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, load_example, parse_text
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source
@@ -63,6 +63,7 @@ class Stream:
         settings: Everything that can be set.
         queries: What is asked.
         gaze_csv: Gaze samples for channel 39.
+        gaze: Tells of them otherwise, such as a pointer.
         realtime: Play at the source's own speed.
         start_seconds, end_seconds: The part of the source that is read, for those who write it down.
 
@@ -80,6 +81,7 @@ class Stream:
         queries: Sequence[Query] = (),
         *,
         gaze_csv: str | Path | None = None,
+        gaze: GazeSource | None = None,
         realtime: bool = False,
         start_seconds: float = 0.0,
         end_seconds: float | None = None,
@@ -94,23 +96,14 @@ class Stream:
         self.dropped = 0
         self.look_ahead = False
         self.last = False
-        self._reader: PacedReader | None = None
+        self._reader: LiveReader | None = None
         self._provider: KeyframeProvider | None = None
         try:
             self._check_queries()
-            gaze = load_gaze(gaze_csv) if gaze_csv is not None else None
+            self._gaze = load_gaze(gaze_csv) if gaze_csv is not None else gaze
             # Workers load their models while this process loads the text encoder.
-            self._provider = self._make_provider()
-            encoder = make_text_encoder(settings)
-            self.pipeline = Pipeline(
-                settings,
-                self._provider,
-                self.queries,
-                gaze=gaze,
-                encoder=encoder,
-                pca=find_pca(settings, encoder),
-                clock=time.perf_counter,
-            )
+            self._provider = self._make_provider(settings)
+            self.pipeline = self._make_pipeline(settings, self._provider)
         except BaseException:
             self.close()
             raise
@@ -165,14 +158,26 @@ class Stream:
             if isinstance(query, RegionQuery):
                 query.checked(self.source.info.size_wh)
 
-    def _make_provider(self) -> KeyframeProvider:
-        if self.settings.models.download:
+    def _make_provider(self, settings: Settings) -> KeyframeProvider:
+        if settings.models.download:
             # Once and here: workers that miss the same file would each fetch it.
-            for name in needed_weights(self.settings):
-                weights.find(name, self.settings.models)
+            for name in needed_weights(settings):
+                weights.find(name, settings.models)
         if self.realtime:
-            return KeyframeWorkers(self.settings)
-        return InStepKeyframes(make_generator(self.settings))
+            return KeyframeWorkers(settings)
+        return InStepKeyframes(make_generator(settings))
+
+    def _make_pipeline(self, settings: Settings, provider: KeyframeProvider) -> Pipeline:
+        encoder = make_text_encoder(settings)
+        return Pipeline(
+            settings,
+            provider,
+            self.queries,
+            gaze=self._gaze,
+            encoder=encoder,
+            pca=find_pca(settings, encoder),
+            clock=time.perf_counter,
+        )
 
     def _warm_up(self) -> None:
         """Step through two made-up frames: what libraries load and allocate at first use must not cost a live frame."""

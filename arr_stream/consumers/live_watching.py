@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from arr_stream.consumers.viewer import Stop
-from arr_stream.consumers.watching import Ending, PassedOver, Watcher
+from arr_stream.consumers.watching import Ending, PassedOver, Plan, Watcher
 from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
 
 _END_SECONDS = 10.0
@@ -88,6 +88,22 @@ class LiveWatcher:
         self._superseded.clear()
         self._handed.put((frame, self._passed.onto(patches)))
         return patches
+
+    @property
+    def plan(self) -> Plan:
+        """What to ask, and when; a new one ends an answer that is under way."""
+        return self._watcher.plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        # In this order: the other way round, what was just begun could be taken for what it replaces.
+        self._superseded.set()
+        self._watcher.plan = plan
+
+    def request(self, question: str) -> None:
+        """Ask this at once; an answer that is under way is cut short. From any thread."""
+        self._superseded.set()
+        self._watcher.request(question)
 
     def close(self) -> None:
         """End the thread, then let go of the viewer; safe to call again.

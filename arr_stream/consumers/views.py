@@ -126,7 +126,13 @@ def channel_view(frame: Frame, patches: PatchSet, channel: Channel) -> ByteArray
     return picture
 
 
+def source_view(frame: Frame, patches: PatchSet) -> ByteArray:
+    """The frame as it came."""
+    return frame.rgb.copy()
+
+
 VIEWS: dict[str, View] = {
+    "source": source_view,
     "patches": patches_view,
     "relevance": relevance_view,
     "clusters": clusters_view,

@@ -32,12 +32,13 @@ class Plan:
 
     Args:
         question: In words.
-        when: `end` (after the last frame), `every` (some seconds), or `change` (of the scene, and at the start).
+        when: `end` (after the last frame), `every` (some seconds), `change` (of the scene, and at the start), or
+            `never` (only what `Watcher.request` is given).
         every_seconds: For `every`.
     """
 
     question: str
-    when: Literal["end", "every", "change"] = "end"
+    when: Literal["end", "every", "change", "never"] = "end"
     every_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -82,6 +83,7 @@ class Watcher:
     Attributes:
         busy: Something is under way that a later frame's patch set will tell of; never so here.
         answered: Number of answers.
+        question: The last one that was asked, empty before any.
         failure: The last error, None without any.
 
     Raises:
@@ -102,14 +104,10 @@ class Watcher:
         on_answer: Callable[[Answer], None] | None = None,
         stop: Stop | None = None,
     ) -> None:
-        if plan.when == "every" and plan.every_seconds < 1 / fps - 1e-3:
-            raise InvalidSetting(
-                f"--every {plan.every_seconds:g} with vlm.fps={fps:g}: a frame is shown every {1 / fps:g} s",
-                remedy="raise --fps, or ask less often",
-            )
         self.viewer = viewer
         self.stop = stop
         self.answered = 0
+        self.question = ""
         self.failure: ArrStreamError | None = None
         self._plan = plan
         self._fps = fps
@@ -123,6 +121,31 @@ class Watcher:
         self._asked_seconds: float | None = None
         self._answered_grey: ByteArray | None = None
         self._passed = PassedOver()
+        self._requested: str | None = None
+        self._check(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """What to ask, and when; may be replaced at any time, from any thread."""
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._check(plan)
+        self._plan = plan
+        self._asked_seconds = self._answered_grey = None
+
+    def request(self, question: str) -> None:
+        """Ask this with the next frame, beside the plan; from any thread. Takes the place of one not asked yet."""
+        self._requested = question
+
+    def _check(self, plan: Plan) -> None:
+        if plan.when == "every" and plan.every_seconds < 1 / self._fps - 1e-3:
+            raise InvalidSetting(
+                f"--every {plan.every_seconds:g} with vlm.fps={self._fps:g}: "
+                f"a frame is shown every {1 / self._fps:g} s",
+                remedy="raise --fps, or ask less often",
+            )
 
     def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
         """Take the next frame; its patch set, with what the model made of it.
@@ -134,13 +157,14 @@ class Watcher:
         if ending == "stopped":
             return patches
         last = ending == "last"
-        if not (self._is_due(frame.pts_seconds) or last):
+        if not (self._is_due(frame.pts_seconds) or last or self._requested is not None):
             self._passed.add(patches)
             return patches
         feeding, notices = self._show(frame, patches)
         answers: tuple[Answer, ...] = ()
-        if self._should_ask(frame, patches, last):
-            answer = self._ask(frame, patches.grid, feeding)
+        question = self._question(frame, patches, last)
+        if question is not None:
+            answer = self._ask(question, frame, patches.grid, feeding)
             if answer.fed is not None:
                 feeding = feeding.then(answer.fed)
             answers = (answer,)
@@ -181,7 +205,16 @@ class Watcher:
             return feeding, ()
         return feeding, (f"frame {frame.index} was not shown to the model: {feeding.error}",)
 
+    def _question(self, frame: Frame, patches: PatchSet, last: bool) -> str | None:
+        """What to ask with this frame."""
+        requested, self._requested = self._requested, None
+        if requested is not None:
+            return requested
+        return self._plan.question if self._should_ask(frame, patches, last) else None
+
     def _should_ask(self, frame: Frame, patches: PatchSet, last: bool) -> bool:
+        if self._plan.when == "never":
+            return False
         if self._plan.when == "end":
             return last
         if last and not self.answered:
@@ -205,8 +238,9 @@ class Watcher:
         changed = cell_difference(grey, self._answered_grey) >= CHANGE_THRESHOLD
         return bool(changed[patches.rows, patches.columns].mean() >= CHANGED_SHARE)
 
-    def _ask(self, frame: Frame, grid: Grid, feeding: Feeding) -> Answer:
+    def _ask(self, question: str, frame: Frame, grid: Grid, feeding: Feeding) -> Answer:
         self._asked_seconds = frame.pts_seconds
+        self.question = question
         if self._on_ask is not None:
             self._on_ask(frame.pts_seconds)
         said: list[str] = []
@@ -217,12 +251,12 @@ class Watcher:
                 self._on_text(piece)
 
         try:
-            answer = self.viewer.ask(self._plan.question, on_text=on_text, stop=self.stop)
+            answer = self.viewer.ask(question, on_text=on_text, stop=self.stop)
         except ArrStreamError as exc:
             # A model that was shown nothing has nothing to say; what kept it from seeing is the cause.
             self.failure = exc if feeding.error is None or self.failure is None else self.failure
             answer = Answer(
-                self._plan.question,
+                question,
                 "".join(said),
                 frame.index,
                 frame.pts_seconds,

@@ -36,8 +36,10 @@ class ScheduleState:
     failed: bool = False
 
 
-def refresh_reason(state: ScheduleState, settings: KeyframeSettings) -> RefreshReason | None:
+def refresh_reason(state: ScheduleState, settings: KeyframeSettings, interval_factor: int = 1) -> RefreshReason | None:
     """The most pressing reason for a refresh on this frame, or None.
+
+    `interval_factor` makes the refreshes that nothing but time asks for so many times rarer.
 
     A failed generation is tried again when the next keyframe is due, not at once: what broke on one frame mostly
     breaks on the next. Low confidence waits for `min_interval` frames, so that fast motion does not turn every
@@ -53,7 +55,7 @@ def refresh_reason(state: ScheduleState, settings: KeyframeSettings) -> RefreshR
         return "query"
     if not state.have_keyframe and not state.failed:
         return "first"
-    if state.age_frames >= settings.interval:
+    if state.age_frames >= settings.interval * interval_factor:
         return "retry" if state.failed else "interval"
     if state.confidence < settings.min_confidence and state.age_frames >= settings.min_interval and not state.failed:
         return "confidence"

@@ -35,6 +35,9 @@ class DisFlow:
         preset: `ultrafast`, `fast` or `medium`; each is two to four times as dear as the one before.
         raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
 
+    Attributes:
+        reduction: The search runs on the grey pictures' size divided by this; may be changed between frames.
+
     Raises:
         InvalidSetting: An unknown preset or a divisor below 1.
     """
@@ -47,6 +50,7 @@ class DisFlow:
         self._search = cv2.DISOpticalFlow.create(PRESETS[preset])
         self._preset_scale = self._search.getFinestScale()
         self._divisor = raster_divisor
+        self.reduction = 1
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
         """Backward flow on the raster, with photometric confidence.
@@ -60,9 +64,17 @@ class DisFlow:
         if previous.grey.shape != present.grey.shape:
             raise ValueError(f"grey pictures differ in size: {previous.grey.shape} and {present.grey.shape}")
         hw = raster_hw(present.grey, self._divisor)
-        offset_px = resize_offsets(self._search_offsets(previous.grey, present.grey), hw)
+        pictures = (self._reduced(previous.grey), self._reduced(present.grey))
+        offset_px = resize_offsets(self._search_offsets(*pictures), hw)
         confidence, residual = photometric_check(to_raster(previous.grey, hw), to_raster(present.grey, hw), offset_px)
         return Flow(offset_px, confidence, residual, span_frames=1)
+
+    def _reduced(self, grey: ByteArray) -> ByteArray:
+        if self.reduction == 1:
+            return grey
+        height, width = grey.shape
+        size_wh = max(1, width // self.reduction), max(1, height // self.reduction)
+        return np.asarray(cv2.resize(grey, size_wh, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
     def _finest_scale(self, pixels: int) -> int:
         """The pyramid level at which the search ends: the preset's own, or finer for small pictures."""

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,14 @@ COLUMNS = ("pts_seconds", "x", "y")
 MAX_SAMPLES = 10_000_000
 _HEADER_REMEDY = "the first line must name the columns pts_seconds, x and y, separated by commas"
 _ROW_REMEDY = "give seconds, and x and y in [0, 1]; leave out samples without a gaze, such as blinks"
+
+
+class GazeSource(Protocol):
+    """Tells where someone looked."""
+
+    def between(self, after_seconds: float, until_seconds: float) -> FloatArray:
+        """`[N, 2]` points, normalised to [0, 1], that belong to a frame; see `GazeTrack.between`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,453 @@
+"""One live stream that runs by itself: its thread, its state, what is asked of it, and what is kept of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from arr_stream import runtime
+from arr_stream.config import Settings, setting_keys
+from arr_stream.consumers.base import Consumer, public_settings, redact_url
+from arr_stream.consumers.live_watching import LiveWatcher
+from arr_stream.consumers.watching import Plan, Watcher
+from arr_stream.errors import ArrStreamError, InvalidSetting, LiveSourceError
+from arr_stream.live.events import EventHub
+from arr_stream.live.pictures import PictureRoom, Watching
+from arr_stream.live.publishing import Publisher
+from arr_stream.live.stream import LiveStream
+from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
+from arr_stream.selection.budget import budget_tokens
+from arr_stream.sources.base import Source
+
+if TYPE_CHECKING:
+    from arr_stream.consumers.viewer import Viewer
+    from arr_stream.sources.live import SourceState
+
+Opener = Callable[[Settings, "Callable[[SourceState], None]"], Source]
+"""Opens a source; the second argument is told about its state. Raises a `SourceError`."""
+
+_FIRST_RETRY_SECONDS = 1.0
+_LONGEST_RETRY_SECONDS = 15.0
+_JOIN_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPlan:
+    """What a channel begins with.
+
+    Args:
+        id: Short and unique.
+        name: What people call it.
+        source: What was given for the source, without secrets.
+        settings: Everything that can be set.
+        queries: What is asked.
+        preset: Name of the preset that the settings came from.
+    """
+
+    id: str
+    name: str
+    source: str
+    settings: Settings
+    queries: tuple[Query, ...] = ()
+    preset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelParts:
+    """What a channel works with.
+
+    Args:
+        hub: Where its events go.
+        make_viewer: Makes the model that watches; None without one.
+        make_consumers: Makes further consumers, such as alerts and metrics.
+        on_age: Called with the seconds from capture to display of each picture that was shown.
+        on_end: Called when the channel's thread has ended for good.
+    """
+
+    hub: EventHub
+    make_viewer: Callable[[Settings], Viewer] | None = None
+    make_consumers: Callable[[Channel], Sequence[Consumer]] | None = None
+    on_age: Callable[[str, float], None] | None = None
+    on_end: Callable[[Channel], None] | None = None
+
+
+class Channel:
+    """Runs a source through its own stream in its own thread, and again when it fails, until closed.
+
+    All methods may be called from any thread.
+
+    Args:
+        plan: What it begins with.
+        opener: Opens the source.
+        parts: What it works with.
+        once: The source cannot be opened again: the channel ends with it.
+    """
+
+    def __init__(self, plan: ChannelPlan, opener: Opener, parts: ChannelParts, *, once: bool = False) -> None:
+        self.id = plan.id
+        self.name = plan.name
+        self.room = PictureRoom(plan.id)
+        self.publisher = Publisher(plan.id, parts.hub, self.room, self._dropped)
+        self.started_unix = time.time()
+        self._plan = plan
+        self._opener = opener
+        self._parts = parts
+        self._once = once
+        self._settings = plan.settings
+        self._queries = plan.queries
+        self._state = "connecting"
+        self._message: str | None = None
+        self._paused = False
+        self._told_seconds = 0.0
+        self._stream: LiveStream | None = None
+        self._source: Source | None = None
+        self._watcher: LiveWatcher | None = None
+        self._asking: Plan | None = None
+        self._dropped_before = 0
+        self._processed = 0
+        self._stop = threading.Event()
+        self._again = threading.Event()
+        self._lock = threading.RLock()
+        self._thread = threading.Thread(target=self._work, name=f"arr-stream-{plan.id}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; open the source in the background."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counters of the source that is open, empty without one; see `SourceStats`."""
+        source = self._source
+        return asdict(source.stats) if source is not None else {}
+
+    @property
+    def waiting(self) -> int:
+        """Frames that wait to be processed."""
+        stream = self._stream
+        return stream.waiting if stream is not None else 0
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def status(self) -> dict[str, Any]:
+        """As docs/live_api.md says; plain JSON values, without secrets."""
+        source, stream, newest = self._source, self._stream, self.publisher.newest
+        info = source.info if source is not None else None
+        stats = self.stats
+        latency_ms, age_ms = self.publisher.latency_ms.median, self.publisher.ages_ms.median
+        size_wh = newest.grid.size_wh if newest is not None else info.size_wh if info is not None else None
+        region = next((list(query.xywh) for query in self._queries if isinstance(query, RegionQuery)), None)
+        example = next((query.path.name for query in self._queries if isinstance(query, ExampleQuery)), None)
+        asking = self._asking
+        watcher = self._watcher
+        return {
+            "id": self.id,
+            "name": self.name,
+            "source": self._plan.source,
+            "kind": info.kind if info is not None else None,
+            "state": "paused" if self.paused and self._state == "live" else self._state,
+            "message": self._message,
+            "size_wh": list(size_wh) if size_wh is not None else None,
+            "source_fps": info.average_fps if info is not None else None,
+            "fps": round(self.publisher.fps.value, 2),
+            "frames": self._processed,
+            "dropped": self._dropped(),
+            "reconnects": stats.get("reconnects", 0),
+            "stalls": stats.get("stalls", 0),
+            "quality": stream.quality if stream is not None else 0,
+            "latency_ms": round(latency_ms, 2) if latency_ms is not None else None,
+            "age_ms": round(age_ms, 1) if age_ms is not None else None,
+            "tokens": len(newest) if newest is not None else None,
+            "confidence": round(newest.confidence, 4) if newest is not None else None,
+            "query": [redact_url(query.label) for query in self._queries],
+            "texts": [redact_url(query.text) for query in self._queries if isinstance(query, TextQuery)],
+            "region": region,
+            "example": example,
+            "preset": self._plan.preset,
+            "settings": self._changed_settings(),
+            "paused": self.paused,
+            "plan": None if asking is None else asdict(asking),
+            "asking": watcher is not None and watcher.busy,
+            "started_unix": round(self.started_unix, 3),
+        }
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        with self._lock:
+            self._paused = paused
+            if self._stream is not None:
+                self._stream.paused = paused
+        self.tell_state()
+
+    def rename(self, name: str) -> None:
+        """What people call it."""
+        if not 1 <= len(name.strip()) <= 80:
+            raise InvalidSetting(f"name of {len(name.strip())} letters", remedy="give 1 to 80")
+        self.name = name.strip()
+        self.tell_state()
+
+    def ask_for(
+        self, texts: Sequence[str], *, region_xywh: Sequence[float] | None = None, example: ExampleQuery | None = None
+    ) -> None:
+        """What to look for from the next frame on.
+
+        Raises:
+            QueryError, InvalidSetting: A text is empty, or the region is none of the frame.
+        """
+        queries: list[Query] = [parse_text(text) for text in texts]
+        if region_xywh is not None:
+            x, y, w, h = region_xywh
+            queries.append(RegionQuery((x, y, w, h)))
+        if example is not None:
+            queries.append(example)
+        with self._lock:
+            if self._stream is not None:
+                self._stream.ask(*queries)
+                self._queries = self._stream.queries
+            else:
+                self._queries = tuple(queries)
+        for query in queries:
+            if not self._understood(query) and (notice := query.notice()) is not None:
+                self.publisher.notice(notice)
+        self.tell_state()
+
+    @property
+    def example(self) -> ExampleQuery | None:
+        return next((query for query in self._queries if isinstance(query, ExampleQuery)), None)
+
+    def look(self, x: float, y: float) -> None:
+        """Someone looks here, normalised to [0, 1]; forgotten while nothing runs."""
+        if self._stream is not None:
+            self._stream.pointer.look(x, y)
+
+    def configure(self, values: Mapping[str, Any], *, base: Settings | None = None, preset: str | None = None) -> None:
+        """Change settings, by dotted key.
+
+        Args:
+            values: What to change.
+            base: Settings to start from, such as a preset's; None for the present ones.
+            preset: The name of that preset.
+
+        Raises:
+            SettingsError, BudgetError: See `arr_stream.errors`; nothing is changed then.
+        """
+        with self._lock:
+            settings = (base or self._settings).with_values(values)
+            if self._stream is not None:
+                self._stream.configure(settings)
+            elif not settings.selection.budget.strip().endswith("%"):
+                budget_tokens(settings.selection.budget, 1 << 30)
+            self._settings = settings
+            if base is not None:
+                self._plan = replace(self._plan, preset=preset)
+        self.tell_state()
+
+    def question(self, question: str, when: str = "now", every_seconds: float = 5.0) -> None:
+        """Ask the model: at once, every so often, or when the scene changes.
+
+        Raises:
+            InvalidSetting: There is no model, the stream does not run, or the plan makes no sense.
+        """
+        with self._lock:
+            if self._parts.make_viewer is None:
+                raise InvalidSetting("there is no model to ask", remedy="start with --model or --endpoint")
+            if self._watcher is None:
+                raise InvalidSetting(f"{self.name} does not run", remedy="ask when there is a picture")
+            if when == "now":
+                self._watcher.request(question)
+            elif when in ("every", "change"):
+                plan = Plan(question, "every" if when == "every" else "change", every_seconds)
+                self._watcher.plan = plan
+                self._asking = plan
+            else:
+                raise InvalidSetting(f"when={when!r}", remedy="choose now, every or change")
+        self.tell_state()
+
+    def ask_no_more(self) -> None:
+        """End what `every` or `change` began."""
+        with self._lock:
+            self._asking = None
+            if self._watcher is not None:
+                self._watcher.plan = _SILENT
+        self.tell_state()
+
+    def watch(self, views: Sequence[str], wake: Callable[[], None], *, cells: bool = False) -> Watching:
+        """See `PictureRoom.watch`."""
+
+        def on_age(seconds: float) -> None:
+            self.publisher.age(seconds)
+            if self._parts.on_age is not None:
+                self._parts.on_age(self.name, seconds)
+
+        return self.room.watch(views, wake, cells=cells, on_age=on_age)
+
+    def retry(self) -> None:
+        """Open the source again now, where it has failed or ended."""
+        self._again.set()
+
+    def tell_state(self) -> None:
+        """Publish the state as it is now."""
+        self._parts.hub.publish({"type": "state", "stream": self.id, "status": self.status()})
+
+    def close(self) -> None:
+        """End the thread, the source and the keyframe workers; safe to call again."""
+        self._stop.set()
+        self._again.set()
+        with self._lock:
+            stream, source = self._stream, self._source
+        if stream is not None:
+            stream.close()
+        elif source is not None:
+            source.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+        self.room.close()
+
+    def _dropped(self) -> int:
+        stream = self._stream
+        return self._dropped_before + (stream.dropped if stream is not None else 0)
+
+    def _understood(self, query: Query) -> bool:
+        stream = self._stream
+        return stream is not None and isinstance(query, TextQuery) and query.phrase in stream.pipeline.phrases
+
+    def _changed_settings(self) -> dict[str, Any]:
+        defaults = {key: default for key, (default, _) in setting_keys().items()}
+        return {
+            f"{section}.{key}": value
+            for section, values in public_settings(self._settings).items()
+            for key, value in values.items()
+            if value != defaults[f"{section}.{key}"]
+        }
+
+    def _work(self) -> None:
+        retry_seconds = _FIRST_RETRY_SECONDS
+        try:
+            while not self._stop.is_set():
+                began = self._processed
+                error = self._run()
+                if self._stop.is_set() or self._once:
+                    break
+                if self._processed > began:
+                    retry_seconds = _FIRST_RETRY_SECONDS
+                again = isinstance(error, LiveSourceError) and not error.permanent
+                wait_seconds = retry_seconds if again else None
+                self._set_state("ended" if error is None else "failed", _told(error, wait_seconds))
+                self._again.wait(wait_seconds)
+                self._again.clear()
+                retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
+        finally:
+            self._set_state("ended", self._message)
+            if self._parts.on_end is not None:
+                self._parts.on_end(self)
+
+    def _run(self) -> Exception | None:
+        """Open the source and process it to its end; what went wrong."""
+        self._set_state("connecting", None)
+        consumers: list[Consumer] = [self.publisher, _Counting(self._count)]
+        try:
+            with self._lock:
+                settings, queries = self._settings, self._queries
+            source = self._opener(settings, self._on_source)
+            with self._lock:
+                self._source = source
+                if self._stop.is_set():
+                    source.close()
+                    return None
+            stream = LiveStream(source, settings, _fitting(queries, source), on_notice=self.publisher.notice)
+        except Exception as exc:
+            return exc
+        with self._lock:
+            self._stream = stream
+            stream.paused = self._paused
+        try:
+            if self._parts.make_consumers is not None:
+                consumers += self._parts.make_consumers(self)
+            self._watcher = self._make_watcher(stream)
+            self._set_state("live", None)
+            result = runtime.run(stream, consumers, watcher=self._watcher, stop=self._stop)
+        except Exception as exc:
+            return exc
+        finally:
+            stream.close()
+            with self._lock:
+                self._dropped_before += stream.dropped
+                self._stream = self._watcher = None
+        return result.error
+
+    def _make_watcher(self, stream: LiveStream) -> LiveWatcher | None:
+        if self._parts.make_viewer is None:
+            return None
+        watcher = Watcher(
+            self._parts.make_viewer(self._settings),
+            self._asking or _SILENT,
+            fps=self._settings.vlm.fps,
+            on_ask=lambda seconds: self.publisher.asking(watcher.question, seconds),
+            on_text=self.publisher.text,
+            on_answer=self.publisher.answered,
+            stop=self._stop,
+        )
+        attend = stream.attend if self._settings.vlm.feedback else None
+        return LiveWatcher(watcher, follow=stream.follow, attend=attend)
+
+    def _count(self) -> None:
+        self._processed += 1
+        if self._processed % 8 == 0:
+            self._tell_often()
+
+    def _tell_often(self) -> None:
+        now = time.monotonic()
+        if now - self._told_seconds >= 0.5:
+            self._told_seconds = now
+            self.tell_state()
+
+    def _on_source(self, state: SourceState) -> None:
+        self._set_state(state.state, state.message)
+
+    def _set_state(self, state: str, message: str | None) -> None:
+        self._state, self._message = state, None if message is None else redact_url(message)
+        self.tell_state()
+
+
+_SILENT = Plan("", "never")
+
+
+class _Counting:
+    """A consumer that counts."""
+
+    def __init__(self, count: Callable[[], None]) -> None:
+        self._count = count
+
+    def consume(self, frame: object, patches: object) -> None:
+        self._count()
+
+    def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
+
+
+def _fitting(queries: Sequence[Query], source: Source) -> list[Query]:
+    """The queries without a region that lies outside the frame, which has changed since it was drawn."""
+    kept: list[Query] = []
+    for query in queries:
+        with contextlib.suppress(ArrStreamError):
+            kept.append(query.checked(source.info.size_wh) if isinstance(query, RegionQuery) else query)
+    return kept
+
+
+def _told(error: Exception | None, wait_seconds: float | None) -> str | None:
+    if error is None:
+        return None
+    text = str(error) if isinstance(error, ArrStreamError) else f"{type(error).__name__}: {error}"
+    return text if wait_seconds is None else f"{text}; next attempt in {wait_seconds:.0f} s"

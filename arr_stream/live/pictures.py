@@ -1,0 +1,296 @@
+"""Pictures of a live stream for those who watch: drawn and compressed in a thread of their own, the newest frame only.
+
+Nothing is drawn that nobody waits for, and each view of a frame is drawn once, however many watch it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import cv2
+
+from arr_stream.consumers.base import redact_url, total_ms
+from arr_stream.consumers.records import frame_record
+from arr_stream.consumers.views import check_view, render
+from arr_stream.errors import InvalidSetting
+from arr_stream.types import ByteArray, Frame, PatchSet
+
+MOST_UNSHOWN = 2
+"""Messages that may be under way to a client that has not yet said that it has shown them."""
+
+_MOST_VIEWS = 2
+_LONGEST_SIDE_PX = 1280
+_JPEG_QUALITY = 80
+_JOIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A processed frame, for viewers.
+
+    Args:
+        frame, patches: The frame and its cells.
+        dropped: Frames passed over so far.
+        fps: Frames a second that are processed.
+    """
+
+    frame: Frame
+    patches: PatchSet
+    dropped: int
+    fps: float
+
+    @property
+    def captured_seconds(self) -> float:
+        """On the clock of `time.monotonic`."""
+        return self.frame.captured_seconds or 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Drawn:
+    """The pictures of one frame, made as they are asked for."""
+
+    shown: Shown
+    jpegs: dict[str, bytes] = field(default_factory=dict)
+
+    def jpeg(self, view: str) -> bytes:
+        made = self.jpegs.get(view)
+        if made is None:
+            made = self.jpegs[view] = encode(render(view, self.shown.frame, self.shown.patches))
+        return made
+
+
+class Watching:
+    """One client's wish for pictures. Methods may be called from any thread.
+
+    Args:
+        wake: Called from the drawing thread when a message is ready; must not wait.
+        views: One or two views of each frame.
+        cells: Tell the cells and their reasons with each picture.
+        on_age: Called with the seconds from capture to display of each picture that was shown.
+
+    Attributes:
+        error: Why there will be no more pictures; None while all is well.
+    """
+
+    def __init__(
+        self,
+        room: PictureRoom,
+        wake: Callable[[], None],
+        views: Sequence[str],
+        cells: bool,
+        on_age: Callable[[float], None] | None,
+    ) -> None:
+        self._room = room
+        self._wake = wake
+        self._on_age = on_age
+        self._views = checked_views(views)
+        self.cells = cells
+        self._sequence = 0
+        self._under_way: deque[tuple[int, float]] = deque()
+        self._message: bytes | None = None
+        self._last: Shown | None = None
+        self.error: str | None = None
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return self._views
+
+    @views.setter
+    def views(self, views: Sequence[str]) -> None:
+        self._views = checked_views(views)
+        # A stream that stands still shows its last frame in the new view.
+        self._last = None
+        self._room.stir()
+
+    def take(self) -> bytes | None:
+        """The message that is ready, once; None where there is none."""
+        message, self._message = self._message, None
+        return message
+
+    def acknowledge(self, sequence: int) -> bool:
+        """The client has shown a message, and with it all before; False for one that is not under way."""
+        if not any(number == sequence for number, _ in self._under_way):
+            return False
+        while self._under_way:
+            number, captured_seconds = self._under_way.popleft()
+            if number == sequence:
+                if self._on_age is not None:
+                    self._on_age(time.monotonic() - captured_seconds)
+                break
+        self._room.stir()
+        return True
+
+    def close(self) -> None:
+        self._room.leave(self)
+
+    def fail(self, error: str) -> None:
+        """There will be no more pictures."""
+        self.error = error
+        self.close()
+        self._wake()
+
+    def waits_for(self, shown: Shown) -> bool:
+        return self._message is None and self._last is not shown and len(self._under_way) < MOST_UNSHOWN
+
+    def deliver(self, drawn: _Drawn) -> None:
+        """Make the message of a frame ready; called by the drawing thread."""
+        shown = drawn.shown
+        jpegs = [(view, drawn.jpeg(view)) for view in self._views]
+        self._sequence += 1
+        self._last = shown
+        self._under_way.append((self._sequence, shown.captured_seconds))
+        self._message = message(shown, jpegs, self._sequence, self.cells)
+        self._wake()
+
+
+class PictureRoom:
+    """Draws a stream's newest frame for all who watch it.
+
+    Args:
+        name: For the thread.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._watching: tuple[Watching, ...] = ()
+        self._newest: _Drawn | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name=f"arr-stream-pictures-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watching)
+
+    def show(self, shown: Shown) -> None:
+        """The newest frame; never waits."""
+        with self._changed:
+            self._newest = _Drawn(shown)
+            self._changed.notify_all()
+
+    def watch(
+        self,
+        views: Sequence[str],
+        wake: Callable[[], None],
+        *,
+        cells: bool = False,
+        on_age: Callable[[float], None] | None = None,
+    ) -> Watching:
+        """Begin to watch; the newest frame comes at once where there is one.
+
+        Raises:
+            InvalidSetting: No such view, none, or more than two.
+        """
+        watching = Watching(self, wake, views, cells, on_age)
+        with self._changed:
+            self._watching = (*self._watching, watching)
+            self._changed.notify_all()
+        return watching
+
+    def leave(self, watching: Watching) -> None:
+        with self._changed:
+            self._watching = tuple(each for each in self._watching if each is not watching)
+
+    def stir(self) -> None:
+        """Somebody may be ready for another picture."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def snapshot(self, view: str) -> bytes | None:
+        """A JPEG of the newest frame; None before the first.
+
+        Raises:
+            InvalidSetting: There is no such view.
+        """
+        check_view(view)
+        newest = self._newest
+        return newest.jpeg(view) if newest is not None else None
+
+    def close(self) -> None:
+        """End the thread; safe to call again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(_JOIN_SECONDS)
+
+    def _ready(self) -> list[Watching]:
+        newest = self._newest
+        return [] if newest is None else [each for each in self._watching if each.waits_for(newest.shown)]
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._ready())
+                if self._closed:
+                    return
+                newest, ready = self._newest, self._ready()
+            assert newest is not None
+            for watching in ready:
+                try:
+                    watching.deliver(newest)
+                except Exception as exc:
+                    # One view that cannot be drawn must not take the others along.
+                    watching.fail(f"{', '.join(watching.views)}: {type(exc).__name__}: {exc}")
+
+
+def checked_views(views: Sequence[str]) -> tuple[str, ...]:
+    """The views, if there are such.
+
+    Raises:
+        InvalidSetting: No such view, none, or more than two.
+    """
+    if not 1 <= len(views) <= _MOST_VIEWS:
+        raise InvalidSetting(f"{len(views)} views", remedy="ask for one or two")
+    return tuple(check_view(view) for view in views)
+
+
+def encode(rgb: ByteArray) -> bytes:
+    """A JPEG of a picture `[H, W, 3]`, scaled down where a side is longer than 1280 px."""
+    height, width = rgb.shape[:2]
+    scale = _LONGEST_SIDE_PX / max(height, width)
+    if scale < 1:
+        size_wh = max(1, round(width * scale)), max(1, round(height * scale))
+        rgb = cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA)
+    bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
+    done, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    if not done:
+        raise ValueError(f"a picture of {width}x{height} does not become a JPEG")
+    return jpeg.tobytes()
+
+
+def message(shown: Shown, jpegs: Sequence[tuple[str, bytes]], sequence: int, cells: bool) -> bytes:
+    """A binary message: 4-byte little-endian length, so many bytes of JSON, then each JPEG; see docs/live_api.md."""
+    patches, age_seconds = shown.patches, time.monotonic() - shown.captured_seconds
+    header = {
+        "seq": sequence,
+        "index": patches.index,
+        "pts_seconds": round(patches.pts_seconds, 6),
+        "captured_unix": round(time.time() - age_seconds, 4),
+        "sent_age_ms": round(age_seconds * 1e3, 2),
+        "size_wh": list(shown.frame.size_wh),
+        "grid_hw": [patches.grid.rows, patches.grid.columns],
+        "pictures": [{"view": view, "bytes": len(jpeg)} for view, jpeg in jpegs],
+        "latency_ms": round(total_ms(patches.latency_ms), 3),
+        "stages": {stage: round(float(ms), 3) for stage, ms in patches.latency_ms.items()},
+        "tokens": len(patches),
+        "confidence": round(patches.confidence, 4),
+        "keyframe": patches.keyframe,
+        "refresh_reason": patches.refresh_reason,
+        "keyframe_age": patches.keyframe_age,
+        "quality": patches.quality,
+        "dropped": shown.dropped,
+        "fps": round(shown.fps, 2),
+        "query_scores": [round(float(score), 4) for score in patches.query_scores],
+        "notices": [redact_url(notice) for notice in patches.notices],
+    }
+    if cells:
+        record = frame_record(patches)
+        header |= {"cells": record["cells"], "reasons": record["reasons"]}
+    text = json.dumps(header, ensure_ascii=False).encode()
+    return b"".join([struct.pack("<I", len(text)), text, *(jpeg for _, jpeg in jpegs)])

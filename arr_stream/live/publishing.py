@@ -1,0 +1,117 @@
+"""What each frame of a channel becomes: a picture for viewers, records that are kept, and events."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from arr_stream.consumers.answers import answer_record
+from arr_stream.consumers.base import Outcome, redact_url, total_ms
+from arr_stream.consumers.records import frame_record
+from arr_stream.live.events import EventHub
+from arr_stream.live.pictures import PictureRoom, Shown
+from arr_stream.live.rates import Rate, Recent
+from arr_stream.types import Answer, Frame, PatchSet
+
+MOST_RECORDS = 900
+MOST_ANSWERS = 500
+
+_SUMMARY_SECONDS = 0.25
+
+
+class Publisher:
+    """A consumer that hands a stream's frames to all who are interested; never waits for any of them.
+
+    Args:
+        stream: The channel's id.
+        hub: Where events go.
+        room: Where pictures are drawn.
+        dropped: Tells how many frames were passed over so far.
+
+    Attributes:
+        fps: Frames a second that are processed.
+        latency_ms: Of the last frames.
+        ages_ms: From capture to display, of pictures that a viewer has shown.
+        newest: The last patch set.
+        answers: Answers that are kept, oldest first, as plain JSON values.
+        records: Those of the last frames, oldest first.
+    """
+
+    def __init__(self, stream: str, hub: EventHub, room: PictureRoom, dropped: Callable[[], int]) -> None:
+        self.fps = Rate()
+        self.latency_ms = Recent()
+        self.ages_ms = Recent()
+        self.newest: PatchSet | None = None
+        self.answers: deque[dict[str, Any]] = deque(maxlen=MOST_ANSWERS)
+        self.records: deque[dict[str, Any]] = deque(maxlen=MOST_RECORDS)
+        self._stream = stream
+        self._hub = hub
+        self._room = room
+        self._dropped = dropped
+        self._points: list[list[Any]] = []
+        self._summary_due = 0.0
+        self._numbers = itertools.count()
+        self._answering = 0
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        self.fps.add()
+        self.latency_ms.add(total_ms(patches.latency_ms))
+        self.newest = patches
+        self._room.show(Shown(frame, patches, self._dropped(), self.fps.value))
+        record = frame_record(patches)
+        self.records.append(record)
+        if self._hub.wanted("frame", self._stream):
+            self._hub.publish({**record, "stream": self._stream})
+        self._summarise(patches)
+        for notice in patches.notices:
+            self.notice(notice)
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
+
+    def age(self, seconds: float) -> None:
+        """A viewer has shown a picture so long after its capture."""
+        self.ages_ms.add(seconds * 1e3)
+
+    def notice(self, text: str) -> None:
+        self._publish("notice", text=redact_url(text), made_unix=round(time.time(), 3))
+
+    def asking(self, question: str, pts_seconds: float) -> None:
+        """An answer begins."""
+        self._answering = next(self._numbers)
+        self._publish("asking", answer=self._answering, question=redact_url(question), pts_seconds=pts_seconds)
+
+    def text(self, piece: str) -> None:
+        """A piece of it."""
+        self._publish("text", answer=self._answering, text=piece)
+
+    def answered(self, answer: Answer) -> None:
+        """The whole."""
+        record = {**answer_record(answer), "answer": self._answering, "made_unix": round(time.time(), 3)}
+        self.answers.append(record)
+        self._hub.publish({**record, "stream": self._stream})
+
+    def _summarise(self, patches: PatchSet) -> None:
+        age_ms = self.ages_ms.median
+        self._points.append(
+            [
+                patches.index,
+                round(patches.pts_seconds, 4),
+                round(total_ms(patches.latency_ms), 2),
+                len(patches),
+                round(patches.confidence, 4),
+                patches.refresh_reason,
+                patches.quality,
+                round(age_ms, 1) if age_ms is not None else None,
+            ]
+        )
+        now = time.monotonic()
+        if now >= self._summary_due:
+            self._summary_due = now + _SUMMARY_SECONDS
+            self._publish("summary", points=self._points)
+            self._points = []
+
+    def _publish(self, kind: str, **values: Any) -> None:
+        self._hub.publish({"type": kind, "stream": self._stream, **values})

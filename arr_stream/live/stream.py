@@ -1,0 +1,243 @@
+"""A stream of live frames that takes commands while it runs."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError
+from arr_stream.keyframes.generate import KeyframeProvider
+from arr_stream.keyframes.worker import KeyframeWorkers
+from arr_stream.live.pointing import LiveGaze
+from arr_stream.live.quality import STEPS, Governor
+from arr_stream.pacing import LiveReader
+from arr_stream.relevance.query import Query, RegionQuery, parse_text
+from arr_stream.selection.budget import budget_tokens
+from arr_stream.sources.base import Source
+from arr_stream.stream import Stream
+from arr_stream.types import FloatArray, Frame, Grid, PatchSet
+
+MAKERS = frozenset({"keyframes.clusters", "keyframes.cluster_count", "keyframes.embeddings", "keyframes.text"})
+"""Settings that, beside the sections below, decide how keyframes are made: new ones need new workers."""
+
+_MAKER_SECTIONS = ("clip", "sam", "models")
+
+
+class LiveStream(Stream):
+    """Frames as they come: the newest wins, or every one is taken while there is room (`live.policy`).
+
+    Nothing waits for the keyframe models: until they are loaded, frames are processed without a keyframe. Commands may
+    come from any thread and take effect with the next frame.
+
+    Args:
+        source: A live source; closed with the stream.
+        settings: Everything that can be set.
+        queries: What is asked.
+        on_notice: Called, from any thread, with one line about a command that failed after it was taken.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        settings: Settings,
+        queries: Sequence[Query] = (),
+        *,
+        on_notice: Callable[[str], None] | None = None,
+    ) -> None:
+        self.pointer = LiveGaze()
+        self.paused = False
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._governor = Governor()
+        self._untold_quality: str | None = None
+        self._region_size_wh: tuple[int, int] | None = None
+        self._models_ready = False
+        self._on_notice = on_notice
+        self._changes = 0
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        super().__init__(source, settings, queries, gaze=self.pointer, realtime=True)
+
+    @property
+    def grid(self) -> Grid:
+        """The cells of the newest frame."""
+        size_wh = self.frame.size_wh if self.frame is not None else self.source.info.size_wh
+        return Grid.for_size(size_wh, max_pixels=self.settings.grid.max_pixels)
+
+    @property
+    def waiting(self) -> int:
+        """Frames that wait to be processed."""
+        return self._reader.waiting if self._reader is not None else 0
+
+    @property
+    def quality(self) -> int:
+        """How far quality is lowered, 0 for not at all; an index into `quality.STEPS`."""
+        return self._governor.step
+
+    def ask(self, *queries: Query | str) -> None:
+        """Replace the queries from the next frame on; plain strings are text queries.
+
+        Raises:
+            QueryError: Empty, or a region outside the frame.
+        """
+        asked = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
+        size_wh = self.frame.size_wh if self.frame is not None else self.source.info.size_wh
+        asked = tuple(query.checked(size_wh) if isinstance(query, RegionQuery) else query for query in asked)
+        self.queries = asked
+        self._commands.put(lambda: self.pipeline.ask(asked))
+
+    def configure(self, settings: Settings) -> None:
+        """Take other settings. What needs other keyframe models is taken when those are loaded.
+
+        Raises:
+            BudgetError: The budget does not fit the grid.
+        """
+        budget_tokens(settings.selection.budget, self.grid.cells)
+        with self._lock:
+            before, self.settings = self.settings, settings
+            self._changes += 1
+            change = self._changes
+        if _makers(before) == _makers(settings):
+            self._commands.put(lambda: self._take(settings))
+            return
+        thread = threading.Thread(target=self._rebuild, args=(settings, change), name="arr-stream-change", daemon=True)
+        thread.start()
+
+    def follow(self) -> None:
+        """See `Pipeline.follow`; of the pipeline that runs now, which a change of settings may have replaced."""
+        self.pipeline.follow()
+
+    def attend(self, attention: FloatArray, index: int) -> bool:
+        """See `Pipeline.attend`."""
+        return self.pipeline.attend(attention, index)
+
+    def __iter__(self) -> Iterator[PatchSet]:
+        noted = 0
+        try:
+            for frame in self._frames():
+                self.frame = frame
+                started = time.monotonic()
+                self._fit_regions(frame)
+                notices = self._obey()
+                patches = self.pipeline.step(frame)
+                quality = self._governor.step
+                yield replace(patches, quality=quality, notices=(*notices, *patches.notices))
+                if self.settings.live.adapt:
+                    now = time.monotonic()
+                    self._govern(now, now - started, self.dropped - noted)
+                noted = self.dropped
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End threads, processes and connections; safe to call again, from any thread."""
+        self._closing.set()
+        # First: a reader that waits for a frame is woken by its source.
+        self.source.close()
+        super().close()
+
+    def _frames(self) -> Iterator[Frame]:
+        self._warm_up()
+        room = self.settings.live.buffer_frames if self.settings.live.policy == "every" else 1
+        self._reader = LiveReader(self.source.frames(), room)
+        for frame in self._reader:
+            self.dropped = self._reader.dropped
+            self._check_models()
+            if not self.paused:
+                yield frame
+
+    def _check_models(self) -> None:
+        """Raise what kept the keyframe models from being loaded, once that is known."""
+        if not self._models_ready and isinstance(self._provider, KeyframeWorkers):
+            self._models_ready = self._provider.wait_ready(0.0)
+
+    def _obey(self) -> tuple[str, ...]:
+        """Carry out what was commanded; one line for each command that failed."""
+        said = []
+        while not self._commands.empty():
+            try:
+                self._commands.get()()
+            except ArrStreamError as exc:
+                said.append(str(exc))
+        return tuple(said) + self._told_quality()
+
+    def _told_quality(self) -> tuple[str, ...]:
+        told, self._untold_quality = self._untold_quality, None
+        return (told,) if told is not None else ()
+
+    def _govern(self, now_seconds: float, busy_seconds: float, dropped: int) -> None:
+        before = self._governor.step
+        if not self._governor.note(now_seconds, busy_seconds, dropped):
+            return
+        self._adapt()
+        step, quality = self._governor.step, self._governor.quality
+        why = "lowered to hold the frame rate" if step > before else "restored by a step"
+        interval = self.settings.keyframes.interval * quality.interval_factor
+        size = f", flow at 1/{quality.flow_reduction} of its size" if quality.flow_reduction > 1 else ""
+        self._untold_quality = f"quality {why}, now step {step} of {len(STEPS) - 1}: keyframes every {interval}{size}"
+
+    def _adapt(self) -> None:
+        quality = self._governor.quality
+        self.pipeline.adapt(interval_factor=quality.interval_factor, flow_reduction=quality.flow_reduction)
+
+    def _take(self, settings: Settings) -> None:
+        self.pipeline.configure(settings)
+        self._adapt()
+
+    def _rebuild(self, settings: Settings, change: int) -> None:
+        """Load other keyframe models beside the running stream, then let it change over between two frames."""
+        provider: KeyframeProvider | None = None
+        try:
+            provider = self._make_provider(settings)
+            pipeline = self._make_pipeline(settings, provider)
+            if isinstance(provider, KeyframeWorkers):
+                while not provider.wait_ready(0.2):
+                    if self._closing.is_set():
+                        break
+        except ArrStreamError as exc:
+            if provider is not None:
+                provider.close()
+            if self._on_notice is not None:
+                self._on_notice(f"settings were not changed: {exc}")
+            return
+        with self._lock:
+            outdated = change != self._changes or self._closing.is_set()
+        if outdated:
+            provider.close()
+            return
+
+        def change_over() -> None:
+            former, self._provider = self._provider, provider
+            self.pipeline = pipeline
+            pipeline.ask(self.queries)
+            self._take(self.settings)
+            if former is not None:
+                former.close()
+
+        self._commands.put(change_over)
+
+    def _fit_regions(self, frame: Frame) -> None:
+        """After a change of the frame's size, regions keep their place in the picture."""
+        size_wh, before = frame.size_wh, self._region_size_wh or self.source.info.size_wh
+        self._region_size_wh = size_wh
+        if size_wh == before or not any(isinstance(query, RegionQuery) for query in self.queries):
+            return
+        scale_x, scale_y = size_wh[0] / before[0], size_wh[1] / before[1]
+
+        def scaled(query: Query) -> Query:
+            if not isinstance(query, RegionQuery):
+                return query
+            x, y, w, h = query.xywh
+            return RegionQuery((x * scale_x, y * scale_y, w * scale_x, h * scale_y), query.at_seconds)
+
+        self.queries = tuple(scaled(query) for query in self.queries)
+        self.pipeline.ask(self.queries)
+
+
+def _makers(settings: Settings) -> dict[str, object]:
+    """What decides how keyframes are made."""
+    values: dict[str, object] = {name: getattr(settings, name) for name in _MAKER_SECTIONS}
+    return values | {key: getattr(settings.keyframes, key.partition(".")[2]) for key in MAKERS}

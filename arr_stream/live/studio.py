@@ -1,0 +1,155 @@
+"""Several live streams side by side, added and removed while the others go on."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from arr_stream.config import Settings
+from arr_stream.consumers.base import redact_url
+from arr_stream.errors import InvalidSetting
+from arr_stream.live.channel import Channel, ChannelParts, ChannelPlan, Opener
+from arr_stream.live.events import EventHub
+from arr_stream.relevance.query import Query, parse_text
+from arr_stream.sources.live import open_live
+
+MOST_CHANNELS = 8
+
+
+class Studio:
+    """Holds the channels.
+
+    Args:
+        settings: What a channel starts from where no preset is named.
+        presets: Settings by name.
+        parts: What channels work with; its `hub` is the one below.
+        most_channels: Beyond these, none is added.
+
+    Attributes:
+        hub: Events of all channels; `streams` when one is added or removed.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        presets: Mapping[str, Settings] | None = None,
+        parts: ChannelParts | None = None,
+        most_channels: int = MOST_CHANNELS,
+    ) -> None:
+        self.settings = settings
+        self.presets = dict(presets or {})
+        self.most_channels = most_channels
+        self.parts = parts or ChannelParts(EventHub())
+        self.hub = self.parts.hub
+        self._channels: dict[str, Channel] = {}
+        self._numbers = itertools.count(1)
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """In the order in which they were added."""
+        return tuple(self._channels.values())
+
+    def get(self, id: str) -> Channel | None:
+        return self._channels.get(id)
+
+    def add(
+        self,
+        source: str,
+        *,
+        opener: Opener | None = None,
+        name: str | None = None,
+        query: Sequence[str | Query] = (),
+        preset: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        once: bool = False,
+    ) -> Channel:
+        """Add a stream and start it; its source is opened in the background.
+
+        Args:
+            source: What to open; see `arr_stream.sources.live.open_live`.
+            opener: Opens it otherwise, such as a browser's camera; `source` is its public name then.
+            name: What people call it.
+            query: What is asked.
+            preset: Name of a preset.
+            settings: Dotted keys, over the preset.
+            once: The source cannot be opened again.
+
+        Raises:
+            InvalidSetting: There are too many, or no such preset.
+            QueryError, SettingsError: See `arr_stream.errors`.
+        """
+        values = self.preset(preset) if preset is not None else self.settings
+        if settings:
+            values = values.with_values(settings)
+        queries = tuple(parse_text(text) if isinstance(text, str) else text for text in query)
+        with self._lock:
+            if self._closed or len(self._channels) >= self.most_channels:
+                raise InvalidSetting(
+                    f"{len(self._channels)} streams run already",
+                    remedy=f"remove one; {self.most_channels} is the limit",
+                )
+            number = next(self._numbers)
+            public = redact_url(source)
+            plan = ChannelPlan(f"s{number}", (name or "").strip()[:80] or public[:80], public, values, queries, preset)
+            parts = replace(self.parts, on_end=self._ended if once else None)
+            channel = Channel(plan, opener or _opener(source), parts, once=once)
+            self._channels[channel.id] = channel
+        channel.start()
+        self.tell()
+        return channel
+
+    def remove(self, id: str) -> bool:
+        """End a stream and forget it; False where there is none."""
+        with self._lock:
+            channel = self._channels.pop(id, None)
+        if channel is None:
+            return False
+        channel.close()
+        self.tell()
+        return True
+
+    def preset(self, name: str) -> Settings:
+        """The settings of that name.
+
+        Raises:
+            InvalidSetting: There is no such preset.
+        """
+        if name not in self.presets:
+            raise InvalidSetting(f"preset {name!r} is not known", remedy=f"choose one of {', '.join(self.presets)}")
+        return self.presets[name]
+
+    def statuses(self) -> list[dict[str, Any]]:
+        return [channel.status() for channel in self.channels]
+
+    def tell(self) -> None:
+        """Publish which streams there are."""
+        self.hub.publish({"type": "streams", "streams": self.statuses()})
+
+    def close(self) -> None:
+        """End all streams, side by side."""
+        with self._lock:
+            self._closed = True
+            channels = self.channels
+        closing = [threading.Thread(target=channel.close, daemon=True) for channel in channels]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+
+    def _ended(self, channel: Channel) -> None:
+        """A source that cannot be opened again takes its channel with it."""
+        with self._lock:
+            known = self._channels.pop(channel.id, None)
+        if known is not None:
+            channel.room.close()
+            self.tell()
+
+
+def _opener(source: str) -> Opener:
+    return lambda settings, on_state: open_live(source, settings, on_state=on_state)
