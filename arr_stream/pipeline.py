@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
+from arr_stream.errors import BudgetError
 from arr_stream.keyframes.base import PARTS, PartName, TextEncoder
 from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
@@ -237,7 +238,7 @@ class Pipeline:
 
         Raises:
             KeyframeFailed: Generation raised, and it runs in step.
-            BudgetError: The budget does not fit this frame's grid.
+            BudgetError: The budget does not fit the first frame's grid.
             RegionOutsideFrame: A region query does not fit this frame.
         """
         with one_torch_thread():
@@ -299,12 +300,21 @@ class Pipeline:
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
         self._state = _State(
             grid=grid,
-            tokens=budget_tokens(self._settings.selection.budget, grid.cells),
+            tokens=self._budget(grid, first=state is None),
             cache=TemporalCache(grid),
             seen=SeenCells(grid),
             asking=self._asking(grid),
         )
         return self._state, state is not None
+
+    def _budget(self, grid: Grid, *, first: bool) -> int:
+        """Tokens a frame; a stream whose pictures have become too small for the budget goes on with whole frames."""
+        try:
+            return budget_tokens(self._settings.selection.budget, grid.cells)
+        except BudgetError:
+            if first:
+                raise
+            return grid.cells
 
     def _follow(self, state: _State, pictures: Pictures) -> tuple[Flow | None, bool]:
         """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""

@@ -21,6 +21,9 @@ spoke loudest, the index of the query that wanted the cell (null: none), `carrie
 generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
 from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
 
+`quality` is there while quality is lowered to hold the frame rate of a live stream: how far, see
+`arr_stream.live.quality`; `notices` tell each change.
+
 Where a model watches, `model` says what the frame added to its memory; it is absent on frames that were not given to
 the model. Each answer is a line of its own after the line of the frame on which it came; its `frame_index` is the
 newest frame that the model had seen. Its `cells` are what it rested on: rectangles, the share of the attention that
@@ -124,6 +127,7 @@ class FrameRecord(_Record):
     query_scores: list[float] = Field(default_factory=list)
     cells_scored: int | None = None
     notices: list[str] = Field(default_factory=list)
+    quality: int = Field(0, ge=0)
     model: FeedingRecord | None = None
 
 
@@ -271,6 +275,8 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> dict[str, A
         raise ValueError(f"frame {patches.index}: a score is not finite")
     if header is not None and not _same_geometry(patches.grid, header):
         record |= _geometry(patches.grid)
+    if patches.quality:
+        record["quality"] = int(patches.quality)
     if patches.feeding is not None:
         record["model"] = feeding_record(patches.feeding)
     return record

@@ -36,14 +36,14 @@ def check_view(view: str) -> str:
         if name not in CHANNEL_INDEX:
             near = difflib.get_close_matches(name, CHANNEL_INDEX, n=1, cutoff=0.0)[0]
             raise InvalidSetting(
-                f"--view {view}: there is no channel {name!r}; did you mean {CHANNEL_PREFIX}{near}?",
+                f"view {view}: there is no channel {name!r}; did you mean {CHANNEL_PREFIX}{near}?",
                 remedy="`arr-stream channels` lists all 40",
             )
     elif view not in VIEWS:
         known = [*VIEWS, *(CHANNEL_PREFIX + name for name in CHANNEL_INDEX)]
         near = difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
         raise InvalidSetting(
-            f"--view {view}: there is no such view; did you mean {near}?",
+            f"view {view}: there is no such view; did you mean {near}?",
             remedy=f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME",
         )
     return view

@@ -32,7 +32,7 @@ Opener = Callable[[Settings, "Callable[[SourceState], None]"], Source]
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 15.0
-_JOIN_SECONDS = 8.0
+_JOIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)

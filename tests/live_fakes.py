@@ -1,0 +1,40 @@
+"""Live streams for tests, fed by hand or made by FFmpeg."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from arr_stream.config import Settings
+from arr_stream.sources.live.browser import BrowserSource
+from arr_stream.types import ByteArray
+
+LIGHT = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "12"})
+"""Settings whose keyframes cost little."""
+
+TEST_PICTURE = "lavfi:testsrc2=size=160x128:rate=30"
+
+
+def picture(value: int = 0, size_wh: tuple[int, int] = (160, 128)) -> ByteArray:
+    """Noise that stays, with a square whose place says `value`."""
+    rgb = np.random.default_rng(3).integers(60, 200, (size_wh[1], size_wh[0], 3), np.uint8)
+    x = 8 * (value % 10)
+    rgb[32:64, x : x + 32] = (255, 0, 0)
+    return rgb
+
+
+def fed_source(settings: Settings = LIGHT, size_wh: tuple[int, int] = (160, 128)) -> BrowserSource:
+    """A source whose first picture is there; push the others."""
+    source = BrowserSource("fed", settings)
+    source.push(picture(0, size_wh), time.monotonic())
+    return source
+
+
+def wait_until(true: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for a condition; fails when it does not come about."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "what was waited for did not come about"
+        time.sleep(0.01)

@@ -1,0 +1,51 @@
+"""Events reach all who want them; a slow listener loses what matters least, and is told how much."""
+
+from __future__ import annotations
+
+from arr_stream.live.events import EventHub, Subscription
+
+
+def test_reach_those_who_want_them() -> None:
+    hub, woken = EventHub(), []
+    everything = Subscription(lambda: woken.append("everything"))
+    answers = Subscription(lambda: woken.append("answers"), streams={"s1"}, kinds={"answer"})
+    frames = Subscription(lambda: woken.append("frames"), kinds={"frame"})
+    for each in (everything, answers, frames):
+        hub.subscribe(each)
+    assert hub.wanted("frame", "s9") and not EventHub().wanted("frame")
+    for event in (
+        {"type": "answer", "stream": "s1"},
+        {"type": "answer", "stream": "s2"},
+        {"type": "frame", "stream": "s1"},
+        {"type": "streams"},
+    ):
+        hub.publish(event)
+    assert [event["type"] for event in everything.take()] == ["answer", "answer", "streams"]
+    assert answers.take() == [{"type": "answer", "stream": "s1"}]
+    assert frames.take() == [{"type": "frame", "stream": "s1"}]
+    assert woken == ["everything", "answers", "everything", "frames", "everything"]
+    hub.unsubscribe(frames)
+    assert not hub.wanted("frame")
+
+
+def test_a_slow_listener_loses_summaries_before_answers_and_is_told() -> None:
+    slow = Subscription(lambda: None, most_waiting=10)
+    for number in range(4):
+        slow.put({"type": "answer", "number": number})
+    for number in range(100):
+        slow.put({"type": "summary", "number": number})
+    taken = slow.take()
+    assert taken[0]["type"] == "missed"
+    assert [event["number"] for event in taken if event["type"] == "answer"] == [0, 1, 2, 3]
+    assert taken[-1] == {"type": "summary", "number": 99}
+    assert taken[0]["count"] + len(taken) - 1 == 104
+    assert slow.take() == []
+
+
+def test_what_waits_is_bounded_whatever_it_is() -> None:
+    slow = Subscription(lambda: None, most_waiting=10)
+    for number in range(50):
+        slow.put({"type": "answer", "number": number})
+    taken = slow.take()
+    assert taken[0] == {"type": "missed", "count": 40}
+    assert [event["number"] for event in taken[1:]] == list(range(40, 50))

@@ -1,0 +1,68 @@
+"""Quality goes down under load, comes back after, and does not swing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_stream.live.quality import STEPS, Governor
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.governor = Governor()
+
+    def run(self, seconds: float, *, load: float, drop_every: int = 0, fps: int = 30) -> list[int]:
+        """Let frames come for so long; the steps after each change."""
+        changes = []
+        for number in range(round(seconds * fps)):
+            self.now += 1 / fps
+            dropped = int(drop_every > 0 and number % drop_every == 0)
+            if self.governor.note(self.now, load / fps, dropped):
+                changes.append(self.governor.step)
+        return changes
+
+
+def test_stays_at_full_quality_under_a_light_load() -> None:
+    assert Clock().run(30, load=0.5) == []
+
+
+def test_saves_on_keyframes_before_it_saves_on_flow() -> None:
+    intervals = [step.interval_factor for step in STEPS]
+    sizes = [step.flow_reduction for step in STEPS]
+    assert intervals == sorted(intervals) and sizes == sorted(sizes)
+    assert max(step.interval_factor for step in STEPS if step.flow_reduction == 1) == max(intervals)
+
+
+@pytest.mark.parametrize("strain", [{"load": 1.0}, {"load": 0.3, "drop_every": 5}])
+def test_is_lowered_step_by_step_under_load_and_restored_after(strain: dict[str, float]) -> None:
+    clock = Clock()
+    lowered = clock.run(30, **strain)  # type: ignore[arg-type]
+    assert lowered == [1, 2, 3, 4]
+    assert clock.run(120, load=0.3) == [3, 2, 1, 0]
+    assert clock.run(20, load=0.3) == []
+
+
+def test_does_not_swing_where_each_restoring_brings_back_the_load() -> None:
+    clock = Clock()
+    changes = sum(len(clock.run(1, load=1.0 if clock.governor.step == 0 else 0.4)) for _ in range(600))
+    # Without patience that grows, it would change every seven seconds: 85 times and more.
+    assert 4 <= changes <= 40
+
+
+def test_one_slow_second_is_forgiven() -> None:
+    clock = Clock()
+    assert clock.run(1.2, load=1.0) == []
+    assert clock.run(20, load=0.7) == []
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 0.5), st.floats(0, 1), st.integers(0, 9)), max_size=400))
+def test_never_leaves_the_steps(frames: list[tuple[float, float, int]]) -> None:
+    governor, now = Governor(), 0.0
+    for step_seconds, share, dropped in frames:
+        now += step_seconds
+        before = governor.step
+        changed = governor.note(now, step_seconds * share, dropped)
+        assert 0 <= governor.step < len(STEPS) and abs(governor.step - before) == int(changed)
