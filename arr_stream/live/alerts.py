@@ -1,0 +1,268 @@
+"""Alerts: rules looked at on every frame, and what follows where one fires: a clip, a message, a command.
+
+Only the rules are looked at in the frame loop. Drawing, encoding and whatever an alert sets off happen in threads
+beside it; a picture that they have no time for is missing from the clips and counted, an alert never.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from arr_stream.config import VideoSettings
+from arr_stream.consumers.base import Outcome
+from arr_stream.live.actions import Action
+from arr_stream.live.clips import DEFAULT_MOST_BYTES, ClipRecorder
+from arr_stream.live.rules import Rule, RuleWatch, parse_rule
+from arr_stream.types import ByteArray, Frame, PatchSet
+
+Draw = Callable[[Frame, PatchSet], ByteArray]
+
+_WAITING_FRAMES = 8
+"""Each holds its texture, a few MB."""
+_SILENT_SECONDS = 2.0
+_LAST_CLIP_SECONDS = 5.0
+_JOIN_SECONDS = 10.0
+_KEPT_NOTICES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A rule has fired.
+
+    Args:
+        rule: The rule as it was written.
+        message: What was seen, in one line.
+        frame_index, pts_seconds: Of the frame on which it fired.
+        made_unix: When it fired.
+        stream: Name of the stream.
+        clip_path: Where the clip is, or will be some seconds later; None without one.
+    """
+
+    rule: str
+    message: str
+    frame_index: int
+    pts_seconds: float
+    made_unix: float
+    stream: str = ""
+    clip_path: Path | None = None
+
+    @property
+    def clip(self) -> str | None:
+        """The clip's file name."""
+        return self.clip_path.name if self.clip_path is not None else None
+
+    def record(self) -> dict[str, Any]:
+        """As plain JSON values; a clip by its name alone."""
+        return {
+            "stream": self.stream,
+            "rule": self.rule,
+            "message": self.message,
+            "frame_index": self.frame_index,
+            "pts_seconds": round(self.pts_seconds, 6),
+            "made_unix": round(self.made_unix, 3),
+            "clip": self.clip,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Picture:
+    frame: Frame
+    patches: PatchSet
+
+
+class Alerts:
+    """A consumer that watches for what rules describe.
+
+    Args:
+        rules: Rules, or texts of rules.
+        stream_name: For records, file names and commands.
+        clip_folder: Where clips are written; None to record none. It is made when needed.
+        before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
+        actions: What each alert sets off; they are of this stream alone, and closed with it.
+        on_alert: Called with each alert, in a thread of its own.
+        on_notice: Called with each notice, in any thread.
+        draw: Makes the pictures of the clips, `[H, W, 3]` uint8, in a thread of its own; None for the frames alone.
+        max_clips_bytes: The oldest clips of the folder are deleted when all together have more.
+        cooldown_seconds: At least so much of the stream's time lies between two alerts of one rule.
+        video: Quality of the clips.
+
+    Attributes:
+        alerts: How many there were.
+        dropped: Pictures that were left out of the clips.
+        notices: The newest one-line messages, such as why a clip could not be written.
+
+    Raises:
+        InvalidSetting: A text that is no rule.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Rule | str],
+        *,
+        stream_name: str = "stream",
+        clip_folder: Path | None = None,
+        before_seconds: float = 3.0,
+        after_seconds: float = 3.0,
+        actions: Sequence[Action] = (),
+        on_alert: Callable[[Alert], None] | None = None,
+        on_notice: Callable[[str], None] | None = None,
+        draw: Draw | None = None,
+        max_clips_bytes: int = DEFAULT_MOST_BYTES,
+        cooldown_seconds: float = 10.0,
+        video: VideoSettings | None = None,
+    ) -> None:
+        parsed = [parse_rule(rule) if isinstance(rule, str) else rule for rule in rules]
+        self.alerts = 0
+        self.dropped = 0
+        self._stream_name = stream_name
+        self._watches = [RuleWatch(rule, cooldown_seconds) for rule in parsed]
+        self._actions = tuple(actions)
+        self._on_alert, self._on_notice, self._draw = on_alert, on_notice, draw
+        self._notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
+        self._draws_fail = False
+        self._silent_seconds = after_seconds + _SILENT_SECONDS
+        self._after_clip: dict[Path, list[tuple[Action, Alert]]] = {}
+        self._recorder: ClipRecorder | None = None
+        if clip_folder is not None:
+            self._recorder = ClipRecorder(
+                clip_folder,
+                stream_name=stream_name,
+                before_seconds=before_seconds,
+                after_seconds=after_seconds,
+                most_bytes=max_clips_bytes,
+                settings=video,
+                on_finished=self._clip_finished,
+                on_notice=self._notice,
+            )
+        self._waiting: deque[_Picture | Alert] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="arr-stream-alerts", daemon=True)
+        self._thread.start()
+
+    @property
+    def notices(self) -> list[str]:
+        """The newest notices, oldest first."""
+        return list(self._notices)
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        """Look at one frame; what follows happens elsewhere.
+
+        Raises:
+            ValueError: Closed already.
+        """
+        if self._closed:
+            raise ValueError("the alerts are closed, and given another frame")
+        seen = [(watch.rule, message) for watch in self._watches if (message := watch.look(patches)) is not None]
+        fired = [
+            Alert(rule.text, message, frame.index, frame.pts_seconds, time.time(), self._stream_name)
+            for rule, message in seen
+        ]
+        self.alerts += len(fired)
+        left_out = False
+        with self._changed:
+            if self._recorder is not None:
+                left_out = len(self._waiting) >= _WAITING_FRAMES
+                if not left_out:
+                    self._waiting.append(_Picture(frame, patches))
+            self._waiting.extend(fired)
+            self._changed.notify()
+        if left_out:
+            self.dropped += 1
+            if self.dropped == 1:
+                self._notice("clips: pictures come faster than they can be kept; some are missing from the clips")
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        """Finish the clip that is being recorded, and end every thread, within seconds."""
+        if self._closed:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(_JOIN_SECONDS)
+        # Side by side, since each may take seconds.
+        closing = [threading.Thread(target=action.close, name="arr-stream-closing") for action in self._actions]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+
+    def _work(self) -> None:
+        """The thread: pictures and alerts in their order; the writing of clips in between."""
+        quiet_since = time.monotonic()
+        while True:
+            item = self._taken()
+            try:
+                if item is not None:
+                    quiet_since = time.monotonic()
+                    self._deal_with(item)
+                elif self._closed:
+                    break
+                elif self._recorder is not None and self._recorder.behind:
+                    self._recorder.write_some()
+                elif self._recorder is not None and time.monotonic() - quiet_since > self._silent_seconds:
+                    # The source has gone silent; what there is of the clip is all there will be.
+                    self._recorder.finish()
+            except Exception as exc:
+                self._notice(f"alerts: {type(exc).__name__}: {exc}")
+        if self._recorder is not None:
+            try:
+                self._recorder.finish(most_seconds=_LAST_CLIP_SECONDS)
+            except Exception as exc:
+                self._notice(f"alerts: {type(exc).__name__}: {exc}")
+
+    def _taken(self) -> _Picture | Alert | None:
+        """The next thing to do, or None when there is nothing for now."""
+        busy = self._recorder is not None and self._recorder.behind
+        # Without a clip in the making nothing has to be done by the clock.
+        longest = 0.0 if busy else 0.5 if self._recorder is not None and self._recorder.recording else None
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed, longest)
+            return self._waiting.popleft() if self._waiting else None
+
+    def _deal_with(self, item: _Picture | Alert) -> None:
+        if isinstance(item, Alert):
+            self._set_off(item)
+        elif self._recorder is not None:
+            self._recorder.add(item.frame.pts_seconds, self._drawn(item))
+
+    def _set_off(self, alert: Alert) -> None:
+        path = None
+        if self._recorder is not None:
+            path = self._recorder.start(alert.pts_seconds, alert.rule, alert.made_unix)
+        alert = replace(alert, clip_path=path)
+        for action in self._actions:
+            if action.after_clip and path is not None:
+                self._after_clip.setdefault(path, []).append((action, alert))
+            else:
+                action.start(alert, self._notice)
+        if self._on_alert is not None:
+            self._on_alert(alert)
+
+    def _clip_finished(self, path: Path, whole: bool) -> None:
+        for action, alert in self._after_clip.pop(path, ()):
+            action.start(alert if whole else replace(alert, clip_path=None), self._notice)
+
+    def _drawn(self, picture: _Picture) -> ByteArray:
+        if self._draw is None:
+            return picture.frame.rgb
+        try:
+            return self._draw(picture.frame, picture.patches)
+        except Exception as exc:
+            if not self._draws_fail:
+                self._notice(
+                    f"clips: shown as the source gives them, since drawing failed: {type(exc).__name__}: {exc}"
+                )
+            self._draws_fail = True
+            return picture.frame.rgb
+
+    def _notice(self, line: str) -> None:
+        self._notices.append(line)
+        if self._on_notice is not None:
+            self._on_notice(line)

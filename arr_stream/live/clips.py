@@ -1,0 +1,339 @@
+"""Short MP4s of what an alert was about, from some seconds before it to some seconds after.
+
+The last seconds are kept as JPEGs, so that they cost little memory. A clip is written from them a frame at a time
+whenever there is nothing else to do, so that the pictures before the alert do not delay the ones after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from arr_stream.config import Settings, VideoSettings
+from arr_stream.consumers.base import make_parent, partial_path, writing
+from arr_stream.consumers.mp4 import Mp4Writer
+from arr_stream.consumers.overlay import centred
+from arr_stream.errors import EncodingFailed, OutputError
+from arr_stream.types import ByteArray
+
+CLIP_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[a-z0-9-]{1,40}_[a-z0-9-]{1,40}(?:_\d{1,3})?(\.partial)?\.mp4")
+"""Names that this module gives; no other file is listed or deleted."""
+
+DEFAULT_MOST_BYTES = 2_000_000_000
+LONGEST_CLIP_SECONDS = 300.0
+"""However often alerts follow each other; then the next one begins a new clip."""
+
+_MOST_KEPT_BYTES = 64_000_000
+_LONGEST_SIDE_PX = 1920
+_JPEG_QUALITY = 92
+_USUAL_STEP_SECONDS = 1 / 25
+_LEFT_OVER_SECONDS = 3600.0
+"""A partial clip that was not written to for so long was left by a run that was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFile:
+    """A finished clip in a folder.
+
+    Args:
+        name: File name.
+        bytes: Its size.
+        made_unix: When it was finished.
+    """
+
+    name: str
+    bytes: int
+    made_unix: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """One picture of the past: its time, and the whole JPEG."""
+
+    pts_seconds: float
+    jpeg: ByteArray
+
+
+@dataclass(slots=True)
+class _Recording:
+    """A clip that is being written.
+
+    Attributes:
+        first_seconds: The stream's time of its first picture, which is 0 in the file.
+        end_seconds: Pictures up to here belong to it.
+        pending: Pictures that are not in the file yet.
+        taken_seconds: Time of the newest picture that is in `pending` or in the file.
+        over: A picture after the end has been seen.
+    """
+
+    writer: Mp4Writer
+    first_seconds: float
+    end_seconds: float
+    pending: deque[_Kept]
+    taken_seconds: float
+    over: bool = False
+
+
+class ClipRecorder:
+    """Keeps the last seconds of one stream and records clips; used by one thread.
+
+    Args:
+        folder: Where to; made when the first clip is.
+        stream_name: For the names of the files.
+        before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
+        most_bytes: The oldest clips of the folder are deleted when all together have more.
+        settings: Quality of the video.
+        on_finished: Called with the path of each clip when it can be played, and whether it can be.
+        on_notice: Called with a line when clips can no longer be written; once until one succeeds again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stream_name: str,
+        before_seconds: float = 3.0,
+        after_seconds: float = 3.0,
+        most_bytes: int = DEFAULT_MOST_BYTES,
+        settings: VideoSettings | None = None,
+        on_finished: Callable[[Path, bool], None] = lambda path, whole: None,
+        on_notice: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._folder = folder
+        self._stream_name = stream_name
+        self._before_seconds, self._after_seconds = before_seconds, after_seconds
+        self._most_bytes = most_bytes
+        self._settings = settings or Settings().video
+        self._on_finished, self._on_notice = on_finished, on_notice
+        self._past: deque[_Kept] = deque()
+        self._past_bytes = 0
+        self._recording: _Recording | None = None
+        self._failing = False
+
+    @property
+    def recording(self) -> bool:
+        """A clip is not finished yet."""
+        return self._recording is not None
+
+    @property
+    def behind(self) -> bool:
+        """`write_some` has something to do."""
+        return self._recording is not None and (bool(self._recording.pending) or self._recording.over)
+
+    def add(self, pts_seconds: float, rgb: ByteArray) -> None:
+        """Keep the next picture, `[H, W, 3]` uint8; larger ones than 1920 pixels are scaled down."""
+        if self._past and pts_seconds < self._past[-1].pts_seconds:
+            # The stream's time began anew.
+            self.finish()
+            self._forget(before_seconds=float("inf"))
+        kept = _Kept(pts_seconds, _encoded(rgb))
+        self._past.append(kept)
+        self._past_bytes += kept.jpeg.nbytes
+        self._forget(before_seconds=pts_seconds - self._before_seconds)
+        recording = self._recording
+        if recording is None:
+            return
+        if pts_seconds > recording.end_seconds:
+            recording.over = True
+            return
+        recording.pending.append(kept)
+        recording.taken_seconds = pts_seconds
+        while sum(picture.jpeg.nbytes for picture in recording.pending) > _MOST_KEPT_BYTES and self.recording:
+            self.write_some()
+
+    def start(self, pts_seconds: float, rule: str, made_unix: float) -> Path | None:
+        """Record around this moment, which must be that of the newest picture; a clip that goes on is extended.
+
+        Returns:
+            The name that the clip will have when it is finished; None where it cannot be written.
+        """
+        if self._recording is not None and pts_seconds > self._recording.first_seconds + LONGEST_CLIP_SECONDS:
+            self.finish()
+        if self._recording is not None:
+            return self._extended(self._recording, pts_seconds)
+        if not self._past:
+            return None
+        try:
+            path = self._free_path(rule, made_unix)
+            make_parent(path)
+            delete_oldest(self._folder, self._most_bytes)
+            writer = self._writer(path)
+        except OutputError as exc:
+            self._fail(exc)
+            return None
+        self._recording = _Recording(
+            writer,
+            first_seconds=self._past[0].pts_seconds,
+            end_seconds=pts_seconds + self._after_seconds,
+            pending=deque(self._past),
+            taken_seconds=self._past[-1].pts_seconds,
+        )
+        return path
+
+    def write_some(self) -> None:
+        """Write one picture that waits, or finish a clip that is over."""
+        recording = self._recording
+        if recording is None:
+            return
+        if not recording.pending:
+            if recording.over:
+                self.finish()
+            return
+        kept = recording.pending.popleft()
+        try:
+            picture = _decoded(kept.jpeg)
+            if picture.shape[1::-1] != recording.writer.size_wh:
+                picture = centred(picture, recording.writer.size_wh)
+            recording.writer.write(picture, kept.pts_seconds - recording.first_seconds)
+        except OutputError as exc:
+            self._give_up(recording, exc)
+
+    def finish(self, *, most_seconds: float = float("inf")) -> None:
+        """End a clip that is being recorded, with what waits for it as far as there is time."""
+        deadline = time.monotonic() + most_seconds
+        while self._recording is not None and self._recording.pending and time.monotonic() < deadline:
+            self.write_some()
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        try:
+            recording.writer.finish()
+            recording.writer.publish(force=False)
+        except OutputError as exc:
+            self._give_up(recording, exc)
+            return
+        self._failing = False
+        self._on_finished(recording.writer.path, True)
+        with contextlib.suppress(OutputError):
+            delete_oldest(self._folder, self._most_bytes, keep=recording.writer.path)
+
+    def _extended(self, recording: _Recording, pts_seconds: float) -> Path:
+        latest = recording.first_seconds + LONGEST_CLIP_SECONDS
+        recording.end_seconds = min(max(recording.end_seconds, pts_seconds + self._after_seconds), latest)
+        missed = [kept for kept in self._past if recording.taken_seconds < kept.pts_seconds <= recording.end_seconds]
+        if missed:
+            recording.pending.extend(missed)
+            recording.taken_seconds = missed[-1].pts_seconds
+        recording.over = False
+        return recording.writer.path
+
+    def _writer(self, path: Path) -> Mp4Writer:
+        height, width = _decoded(self._past[-1].jpeg).shape[:2]
+        times = [kept.pts_seconds for kept in self._past]
+        steps = [later - earlier for earlier, later in itertools.pairwise(times) if later > earlier]
+        step = statistics.median(steps) if steps else _USUAL_STEP_SECONDS
+        return Mp4Writer(
+            path, size_wh=(width, height), settings=self._settings, frame_seconds=max(step, 0.001), pixel_aspect=1.0
+        )
+
+    def _free_path(self, rule: str, made_unix: float) -> Path:
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(made_unix))
+        stem = f"{stamp}_{_slug(self._stream_name, 'stream')}_{_slug(rule, 'alert')}"
+        names = [f"{stem}.mp4", *(f"{stem}_{number}.mp4" for number in range(2, 1000))]
+        for path in (self._folder / name for name in names):
+            if not path.exists() and not partial_path(path).exists():
+                return path
+        raise EncodingFailed(f"{self._folder / names[0]}: no free name is left", remedy="look at what sets off alerts")
+
+    def _give_up(self, recording: _Recording, exc: OutputError) -> None:
+        """Keep what can be played of a clip that cannot go on."""
+        self._recording = None
+        whole = False
+        with contextlib.suppress(OutputError, OSError):
+            whole = recording.writer.salvage(force=False)
+        self._fail(exc)
+        self._on_finished(recording.writer.path, whole)
+
+    def _fail(self, exc: OutputError) -> None:
+        if not self._failing:
+            self._on_notice(f"clip not recorded: {exc}")
+        self._failing = True
+
+    def _forget(self, *, before_seconds: float) -> None:
+        while self._past and (self._past[0].pts_seconds < before_seconds or self._past_bytes > _MOST_KEPT_BYTES):
+            self._past_bytes -= self._past.popleft().jpeg.nbytes
+
+
+def list_clips(folder: Path) -> list[ClipFile]:
+    """Finished clips of a folder, the newest first; none where there is no such folder."""
+    return [ClipFile(path.name, size, made) for path, size, made in sorted(_clips(folder), key=_age, reverse=True)]
+
+
+def find_clip(folder: Path, name: str) -> Path | None:
+    """A finished clip by its name; None for any other name, whatever it may be."""
+    match = CLIP_NAME.fullmatch(name)
+    path = folder / name
+    return path if match and not match.group(1) and path.is_file() and not path.is_symlink() else None
+
+
+def delete_oldest(folder: Path, most_bytes: int, keep: Path | None = None) -> None:
+    """Delete clips, the oldest first, until those that are left have at most so many bytes.
+
+    Files with other names, folders and links stay; so does `keep`, and a clip that is being written.
+
+    Raises:
+        OutputUnwritable: The folder cannot be listed, or a clip not be deleted.
+    """
+    with writing(folder):
+        found = sorted([*_clips(folder), *_left_over(folder)], key=_age)
+        total = sum(size for _, size, _ in found)
+        for path, size, _ in found:
+            if total <= most_bytes:
+                return
+            if path != keep:
+                path.unlink(missing_ok=True)
+                total -= size
+
+
+def _clips(folder: Path, *, partial: bool = False) -> Iterator[tuple[Path, int, float]]:
+    """Path, size and time of the clips that a folder holds."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        match = CLIP_NAME.fullmatch(path.name)
+        if match is None or bool(match.group(1)) != partial or path.is_symlink() or not path.is_file():
+            continue
+        # Another stream may delete it at this moment.
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            yield path, status.st_size, status.st_mtime
+
+
+def _left_over(folder: Path) -> Iterator[tuple[Path, int, float]]:
+    last = time.time() - _LEFT_OVER_SECONDS
+    return (clip for clip in _clips(folder, partial=True) if clip[2] < last)
+
+
+def _age(clip: tuple[Path, int, float]) -> tuple[float, str]:
+    return clip[2], clip[0].name
+
+
+def _slug(text: str, otherwise: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or otherwise
+
+
+def _encoded(rgb: ByteArray) -> ByteArray:
+    height, width = rgb.shape[:2]
+    scale = _LONGEST_SIDE_PX / max(height, width)
+    picture: Any = rgb
+    if scale < 1:
+        size = max(1, round(width * scale)), max(1, round(height * scale))
+        picture = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
+    picture = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
+    _, jpeg = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    return np.asarray(jpeg, dtype=np.uint8)
+
+
+def _decoded(jpeg: ByteArray) -> ByteArray:
+    return np.asarray(cv2.imdecode(jpeg, cv2.IMREAD_COLOR_RGB), dtype=np.uint8)

@@ -1,0 +1,334 @@
+"""What is counted and measured of running streams, for Prometheus.
+
+Names and labels follow its conventions: base units (seconds, bytes), `_total` at the end of counters, a label for the
+stream. Labels take few values: at most 64 streams at a time, names cut to 80 characters, and what is not known in
+advance is limited to 32 values each; whatever is beyond stands under `other`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arr_stream.consumers.base import Outcome, redact_url, total_ms
+from arr_stream.errors import BackendUnavailable
+from arr_stream.sources.base import SourceStats
+from arr_stream.types import Answer, Frame, PatchSet
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+
+OTHER = "other"
+
+STAGE_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
+FRAME_SECONDS = (0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.033, 0.05, 0.1, 0.2, 0.5, 1.0)
+AGE_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
+ANSWER_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+"""Upper bounds of the histograms' buckets."""
+
+_FROM_THE_START = ("frames_total", "frames_dropped_total", "alerts_total", "pictures_sent_total")
+"""Shown as 0 before anything happens, so that rates are right from the first time on."""
+
+_MOST_STREAMS = 64
+_MOST_VALUES = 32
+_LONGEST_NAME = 80
+_FPS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One metric: its kind, what it says, its labels beside the stream, and the bounds of a histogram."""
+
+    kind: str
+    help: str
+    label: str | None = None
+    buckets: tuple[float, ...] = ()
+
+
+_OF_STREAMS: dict[str, _Row] = {
+    "frames_total": _Row("counter", "Frames processed."),
+    "frames_dropped_total": _Row("counter", "Frames passed over, since a newer one was there."),
+    "source_reconnects_total": _Row("counter", "Times that the source was opened anew."),
+    "source_stalls_total": _Row("counter", "Times that the source sent nothing for too long."),
+    "source_concealed_frames_total": _Row("counter", "Frames that the decoder patched up."),
+    "keyframes_total": _Row("counter", "Refreshes asked for.", "reason"),
+    "answers_total": _Row("counter", "Answers of the model.", "finish"),
+    "alerts_total": _Row("counter", "Alerts set off."),
+    "pictures_sent_total": _Row("counter", "Pictures sent to clients."),
+    "errors_total": _Row("counter", "Errors, by the name of their kind.", "kind"),
+    "stage_seconds": _Row("histogram", "Time of each stage of a frame.", "stage", STAGE_SECONDS),
+    "frame_seconds": _Row("histogram", "Time of all stages of a frame.", None, FRAME_SECONDS),
+    "processed_age_seconds": _Row("histogram", "From capture to the end of processing.", None, AGE_SECONDS),
+    "shown_age_seconds": _Row("histogram", "From capture to display, as clients tell.", None, AGE_SECONDS),
+    "answer_first_token_seconds": _Row("histogram", "Time to the first token of an answer.", None, ANSWER_SECONDS),
+    "answer_seconds": _Row("histogram", "Time of a whole answer.", None, ANSWER_SECONDS),
+    "fps": _Row("gauge", "Frames processed a second, over the last 5 s."),
+    "tokens": _Row("gauge", "Cells chosen on the newest frame."),
+    "confidence_ratio": _Row("gauge", "Mean trust in what is carried, 0 to 1."),
+    "quality_level": _Row("gauge", "Steps by which quality is lowered to hold the frame rate."),
+    "queue_frames": _Row("gauge", "Frames that wait."),
+    "model_cache_bytes": _Row("gauge", "Key-value cache of the model's memory."),
+    "model_memory_tokens": _Row("gauge", "Tokens in the model's memory."),
+}
+"""Every metric with the label `stream`, and one more where it is named."""
+
+_OF_THE_PROCESS: dict[str, str] = {
+    "streams": "Streams there are.",
+    "clients": "Clients that watch.",
+    "resident_memory_bytes": "Memory of this process; its peak where the system does not tell more.",
+}
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is remembered of a stream between observations.
+
+    Attributes:
+        label: Under which it stands.
+        counters: The last value of each counter that somebody else keeps.
+        times: When the last frames were processed, on the monotonic clock.
+    """
+
+    label: str
+    counters: dict[str, int] = field(default_factory=dict)
+    times: deque[float] = field(default_factory=deque)
+
+
+class LiveMetrics:
+    """Everything that is measured, in a registry of its own; may be used by several threads.
+
+    A stream is known from `consumer` to `remove`; what is told of any other is passed over, since news of a stream may
+    come late.
+
+    Raises:
+        BackendUnavailable: prometheus_client is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import prometheus_client
+        except ImportError as exc:
+            raise BackendUnavailable(
+                "metrics need the package prometheus_client", remedy="pip install 'arr-stream[web]'"
+            ) from exc
+        self.registry = prometheus_client.CollectorRegistry(auto_describe=True)
+        self._lock = threading.RLock()
+        self._seen: dict[str, _Seen] = {}
+        self._values: dict[str, set[str]] = {}
+        makers: dict[str, Callable[..., Any]] = {
+            "counter": prometheus_client.Counter,
+            "gauge": prometheus_client.Gauge,
+            "histogram": prometheus_client.Histogram,
+        }
+        self._metrics: dict[str, Any] = {}
+        for name, row in _OF_STREAMS.items():
+            labels = ["stream"] if row.label is None else ["stream", row.label]
+            more = {"buckets": row.buckets} if row.buckets else {}
+            self._metrics[name] = makers[row.kind](
+                f"arr_stream_{name}", row.help, labels, registry=self.registry, **more
+            )
+        for name, text in _OF_THE_PROCESS.items():
+            self._metrics[name] = makers["gauge"](f"arr_stream_{name}", text, registry=self.registry)
+        self._metrics["resident_memory_bytes"].set_function(resident_bytes)
+
+    def consumer(self, stream_name: str) -> StreamMetrics:
+        """A consumer that observes the frames of a stream; the name must be that of no other."""
+        with self._lock:
+            self._add(stream_name)
+        return StreamMetrics(self, stream_name)
+
+    def frame(self, stream_name: str, frame: Frame, patches: PatchSet) -> None:
+        """Observe one processed frame with its answers."""
+        now = time.monotonic()
+        with self._lock:
+            seen = self._seen.get(stream_name)
+            if seen is None:
+                return
+            seen.times.append(now)
+            while now - seen.times[0] > _FPS_SECONDS:
+                seen.times.popleft()
+            self._count("frames_total", seen)
+            if patches.keyframe:
+                self._count("keyframes_total", seen, patches.refresh_reason or OTHER)
+            for stage, milliseconds in patches.latency_ms.items():
+                if stage != "total":
+                    self._child("stage_seconds", seen, stage).observe(milliseconds / 1e3)
+            self._child("frame_seconds", seen).observe(total_ms(patches.latency_ms) / 1e3)
+            if frame.captured_seconds is not None:
+                self._child("processed_age_seconds", seen).observe(max(0.0, now - frame.captured_seconds))
+            self._child("tokens", seen).set(len(patches))
+            self._child("confidence_ratio", seen).set(patches.confidence)
+            self._child("quality_level", seen).set(patches.quality)
+            if patches.feeding is not None:
+                self._child("model_cache_bytes", seen).set(patches.feeding.cache_bytes)
+                self._child("model_memory_tokens", seen).set(patches.feeding.memory_tokens)
+            for answer in patches.answers:
+                self._answer(seen, answer)
+
+    def source(self, stream_name: str, stats: SourceStats, dropped: int = 0) -> None:
+        """Take over the counters that a source, and who reads it, keep; both count from their own beginning."""
+        with self._lock:
+            seen = self._seen.get(stream_name)
+            if seen is None:
+                return
+            counted = {
+                "source_reconnects_total": stats.reconnects,
+                "source_stalls_total": stats.stalls,
+                "source_concealed_frames_total": stats.concealed_frames,
+                "frames_dropped_total": dropped,
+            }
+            for name, value in counted.items():
+                before = seen.counters.get(name, 0)
+                # Less than before: the source was replaced by one that counts from nothing.
+                self._child(name, seen).inc(value - before if value >= before else value)
+                seen.counters[name] = value
+
+    def alert(self, stream_name: str) -> None:
+        """An alert was set off."""
+        self._told("alerts_total", stream_name, lambda child: child.inc())
+
+    def picture_sent(self, stream_name: str, count: int = 1) -> None:
+        """Pictures went out to a client."""
+        self._told("pictures_sent_total", stream_name, lambda child: child.inc(count))
+
+    def shown(self, stream_name: str, age_seconds: float) -> None:
+        """A client has shown a frame so long after its capture."""
+        self._told("shown_age_seconds", stream_name, lambda child: child.observe(max(0.0, age_seconds)))
+
+    def error(self, stream_name: str, error: BaseException) -> None:
+        """Something went wrong with a stream."""
+        self._told("errors_total", stream_name, lambda child: child.inc(), type(error).__name__)
+
+    def queue(self, stream_name: str, frames: int) -> None:
+        """So many frames of a stream wait."""
+        self._told("queue_frames", stream_name, lambda child: child.set(frames))
+
+    def clients(self, count: int) -> None:
+        """So many clients watch."""
+        self._metrics["clients"].set(count)
+
+    def streams(self, count: int) -> None:
+        """There are so many streams."""
+        self._metrics["streams"].set(count)
+
+    def remove(self, stream_name: str) -> None:
+        """Forget a stream and all its values."""
+        with self._lock:
+            seen = self._seen.pop(stream_name, None)
+            if seen is None or any(other.label == seen.label for other in self._seen.values()):
+                return
+            for name in _OF_STREAMS:
+                self._metrics[name].remove_by_labels({"stream": seen.label})
+
+    def render(self) -> tuple[bytes, str]:
+        """All values in Prometheus' text format, and its content type."""
+        from prometheus_client import generate_latest
+        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+        return generate_latest(_WithoutCreated(self.registry)), CONTENT_TYPE_PLAIN_0_0_4
+
+    def _answer(self, seen: _Seen, answer: Answer) -> None:
+        self._count("answers_total", seen, answer.finish)
+        if answer.finish in ("stop", "length"):
+            self._child("answer_first_token_seconds", seen).observe(answer.prefill_ms / 1e3)
+            self._child("answer_seconds", seen).observe((answer.prefill_ms + answer.decode_ms) / 1e3)
+
+    def _told(self, name: str, stream_name: str, change: Callable[[Any], None], value: str | None = None) -> None:
+        with self._lock:
+            seen = self._seen.get(stream_name)
+            if seen is not None:
+                change(self._child(name, seen, value))
+
+    def _add(self, name: str) -> None:
+        if name in self._seen:
+            return
+        label = redact_url(name)[:_LONGEST_NAME]
+        taken = any(other.label == label for other in self._seen.values())
+        seen = self._seen[name] = _Seen(OTHER if taken or len(self._seen) >= _MOST_STREAMS else label)
+        if seen.label != OTHER:
+            self._child("fps", seen).set_function(lambda: _fps(seen.times))
+        for metric in _FROM_THE_START:
+            self._child(metric, seen)
+
+    def _count(self, name: str, seen: _Seen, value: str | None = None) -> None:
+        self._child(name, seen, value).inc()
+
+    def _child(self, name: str, seen: _Seen, value: str | None = None) -> Any:
+        metric = self._metrics[name]
+        return metric.labels(seen.label) if value is None else metric.labels(seen.label, self._known(name, value))
+
+    def _known(self, name: str, value: str) -> str:
+        """A label's value, as long as there are few of them."""
+        values = self._values.setdefault(name, set())
+        if value not in values and len(values) >= _MOST_VALUES:
+            return OTHER
+        values.add(value)
+        return value[:_LONGEST_NAME]
+
+
+class _WithoutCreated:
+    """A registry without the `_created` series, which double the text and say little.
+
+    Args:
+        registry: Where the values are.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric with the samples that are wanted."""
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+class StreamMetrics:
+    """Observes the frames of one stream; made by `LiveMetrics.consumer`."""
+
+    def __init__(self, metrics: LiveMetrics, stream_name: str) -> None:
+        self._metrics, self._stream_name = metrics, stream_name
+        self._closed = False
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        """Observe one frame.
+
+        Raises:
+            ValueError: Closed already.
+        """
+        if self._closed:
+            raise ValueError("the metrics of this stream are closed, and given another frame")
+        self._metrics.frame(self._stream_name, frame, patches)
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        """Take no more frames; what was counted stays until `LiveMetrics.remove`."""
+        self._closed = True
+
+
+def resident_bytes() -> float:
+    """Memory that this process holds now; its largest so far where the system has no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return float(peak if sys.platform == "darwin" else peak * 1024)
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _fps(times: deque[float]) -> float:
+    """Of the last seconds, up to now: it falls when nothing comes."""
+    now = time.monotonic()
+    recent = [at for at in list(times) if now - at <= _FPS_SECONDS]
+    if len(recent) < 2:
+        return 0.0
+    # A new stream has not had all of the seconds.
+    return len(recent) / max(now - recent[0], 1e-3) if len(recent) == len(times) else len(recent) / _FPS_SECONDS

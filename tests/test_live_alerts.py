@@ -1,0 +1,439 @@
+"""Alerts from frames to clips, commands and messages; with real programs, files and servers."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_stream.config import VideoSettings
+from arr_stream.errors import InvalidSetting
+from arr_stream.live.actions import PostJson, RunCommand
+from arr_stream.live.alerts import Alert, Alerts
+from arr_stream.live.clips import list_clips
+from arr_stream.types import Answer, Frame, PatchSet
+from tests.choices import choose
+from tests.test_live_clips import FPS, MADE_UNIX, grey, shown
+
+FAST = VideoSettings(preset="ultrafast", crf=18)
+ALERT = Alert("relevance > 0.6", "relevance 0.9", 7, 0.7, MADE_UNIX, "door", Path("/clips/a.mp4"))
+
+
+_THREADS = ("arr-stream-alerts", "arr-stream-action", "arr-stream-closing")
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait for a condition; fail when it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for has not come"
+        time.sleep(0.01)
+
+
+def threads_of_alerts() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name in _THREADS]
+
+
+def watch(alerts: Alerts, frames: range, hits: tuple[int, ...] = (), **changes) -> None:
+    """Give frames whose relevance is high on `hits`, no faster than they are taken."""
+    for index in frames:
+        frame = Frame(index, index / FPS, grey(index))
+        alerts.consume(frame, choose(frame, query_scores=(0.9 if index in hits else 0.1,), **changes))
+        until(lambda: not alerts._waiting)
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+class Heard:
+    """Collects alerts and notices."""
+
+    def __init__(self) -> None:
+        self.alerts: list[Alert] = []
+        self.notices: list[str] = []
+
+    def watching(self, rules: list[str], **options) -> Alerts:
+        options = {"stream_name": "door", "video": FAST, "before_seconds": 1.0, "after_seconds": 1.0} | options
+        return Alerts(rules, on_alert=self.alerts.append, on_notice=self.notices.append, **options)
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    yield Heard()
+    until(lambda: not threads_of_alerts())
+
+
+def test_an_alert_tells_what_was_seen(heard: Heard) -> None:
+    alerts = heard.watching(["relevance > 0.6", 'answer contains "dog"'])
+    before = time.time()
+    watch(alerts, range(20), (12,))
+    watch(alerts, range(20, 21), answers=(Answer("What?", "A dog.", 20, 2.0, "model"),))
+    alerts.close()
+    alerts.close()
+    first, second = heard.alerts
+    assert (first.rule, first.message, first.frame_index, first.pts_seconds) == (
+        "relevance > 0.6",
+        "relevance 0.9",
+        12,
+        1.2,
+    )
+    assert first.clip is None and before <= first.made_unix <= time.time()
+    assert second.message == "answer: A dog." and alerts.alerts == 2
+    assert first.record()["stream"] == "door" and json.dumps(first.record())
+    frame = Frame(21, 2.1, grey(21))
+    with pytest.raises(ValueError, match="closed"):
+        alerts.consume(frame, choose(frame))
+
+
+def test_a_clip_is_recorded_and_shows_what_is_drawn(tmp_path: Path, heard: Heard) -> None:
+    def draw(frame: Frame, patches: PatchSet) -> np.ndarray:
+        return np.asarray(frame.rgb + 4, np.uint8)
+
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path / "clips", draw=draw)
+    watch(alerts, range(40), (20,))
+    until(lambda: list_clips(tmp_path / "clips"))
+    alerts.close()
+    (clip,), (alert,) = list_clips(tmp_path / "clips"), heard.alerts
+    assert clip.name == alert.clip and alert.record()["clip"] == clip.name
+    assert shown(tmp_path / "clips" / clip.name)[1] == list(range(11, 32))
+    assert heard.notices == [] and alerts.dropped == 0
+
+
+def test_closing_finishes_the_clip(tmp_path: Path, heard: Heard) -> None:
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path)
+    watch(alerts, range(6), (5,))
+    alerts.close(failed=True)
+    assert shown(tmp_path / str(heard.alerts[0].clip))[1] == list(range(6))
+
+
+def test_a_source_that_goes_silent_ends_the_clip(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_stream.live.alerts._SILENT_SECONDS", 0.2)
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, after_seconds=0.3)
+    watch(alerts, range(6), (5,))
+    until(lambda: list_clips(tmp_path))
+    watch(alerts, range(6, 10))
+    alerts.close()
+    assert len(list_clips(tmp_path)) == 1
+
+
+def test_a_slow_picture_holds_up_no_frame_and_no_alert(tmp_path: Path, heard: Heard) -> None:
+    go_on = threading.Event()
+
+    def draw(frame: Frame, patches: PatchSet) -> np.ndarray:
+        go_on.wait(20)
+        return frame.rgb
+
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, draw=draw, cooldown_seconds=0.0)
+    for index in range(60):
+        frame = Frame(index, index / FPS, grey(index))
+        alerts.consume(frame, choose(frame, query_scores=(0.9 if index % 10 == 9 else 0.1,)))
+    assert alerts.dropped >= 40 and alerts.alerts == 6
+    go_on.set()
+    alerts.close()
+    assert [alert.frame_index for alert in heard.alerts] == [9, 19, 29, 39, 49, 59]
+    assert sum("missing from the clips" in notice for notice in heard.notices) == 1
+
+
+def test_what_others_raise_becomes_a_notice(tmp_path: Path, heard: Heard) -> None:
+    def draw(frame: Frame, patches: PatchSet) -> np.ndarray:
+        raise RuntimeError("no ink")
+
+    def refuse(alert: Alert) -> None:
+        raise RuntimeError("no ear")
+
+    alerts = Alerts(["relevance > 0.6"], clip_folder=tmp_path, draw=draw, on_alert=refuse, video=FAST)
+    watch(alerts, range(10), (5,))
+    alerts.close()
+    assert sum("no ink" in notice for notice in alerts.notices) == 1
+    assert sum("no ear" in notice for notice in alerts.notices) == 1
+    assert len(list_clips(tmp_path)) == 1
+
+
+def test_a_clip_folder_that_is_a_file_is_one_notice(tmp_path: Path, heard: Heard) -> None:
+    (tmp_path / "file").write_text("")
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path / "file", cooldown_seconds=0.0)
+    watch(alerts, range(40), (5, 15, 25))
+    alerts.close()
+    assert [alert.clip for alert in heard.alerts] == [None] * 3
+    assert len(heard.notices) == 1
+
+
+def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard) -> None:
+    code = "import sys, os, json; json.dump([sys.argv[2:], dict(os.environ)], open(sys.argv[1], 'w'))"
+    out = tmp_path / "out.json"
+    argv = python(code, str(out), "{message}; {stream}", "{rule}", "{time}", "{clip}", "{other} {}", "--to={stream}")
+    odd = replace(ALERT, message="--x $(touch /tmp/no) `id` \"q\" 'q'\n{rule}", stream="-rf")
+    action = RunCommand(argv)
+    assert action.after_clip
+    action.start(odd, heard.notices.append)
+    until(lambda: out.exists() and out.read_text().endswith("}]"))
+    action.close()
+    arguments, environment = json.loads(out.read_text())
+    assert arguments[0] == "x $(touch /tmp/no) `id` \"q\" 'q' {rule}; rf"
+    assert arguments[1] == "relevance > 0.6" and arguments[3] == "/clips/a.mp4"
+    assert time.mktime(time.strptime(arguments[2][:19], "%Y-%m-%dT%H:%M:%S")) == MADE_UNIX
+    assert arguments[4:] == ["{other} {}", "--to=rf"]
+    assert environment["ARR_STREAM_RULE"] == "relevance > 0.6" and environment["ARR_STREAM_CLIP"] == "/clips/a.mp4"
+    assert heard.notices == []
+
+
+def test_a_command_that_names_the_clip_waits_for_it(tmp_path: Path, heard: Heard) -> None:
+    code = "import sys, os; open(sys.argv[1], 'a').write(f'{os.path.getsize(sys.argv[2])}\\n')"
+    out = tmp_path / "sizes"
+    alerts = heard.watching(
+        ["relevance > 0.6"], clip_folder=tmp_path, actions=[RunCommand(python(code, str(out), "{clip}"))]
+    )
+    watch(alerts, range(40), (20,))
+    until(lambda: out.exists() and out.read_text())
+    alerts.close()
+    assert int(out.read_text()) == list_clips(tmp_path)[0].bytes
+
+
+def test_a_command_that_fails_is_told_with_its_last_words(heard: Heard) -> None:
+    code = "import sys; print('x' * 100000); print('no printer', file=sys.stderr); sys.exit(3)"
+    action = RunCommand(python(code))
+    action.start(ALERT, heard.notices.append)
+    until(lambda: heard.notices)
+    action.close()
+    assert "ended with 3: no printer" in heard.notices[0] and len(heard.notices[0]) < 300
+
+
+def test_a_command_that_hangs_is_stopped_with_its_children(
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    code = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid} .')\n"
+        "time.sleep(60)"
+    )
+    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 4.0)
+    action = RunCommand(python(code, str(pids)))
+    action.start(ALERT, heard.notices.append)
+    until(lambda: heard.notices)
+    action.close()
+    assert "stopped after 4 s" in heard.notices[0]
+    for pid in pids.read_text().split()[:2]:
+        until(lambda pid=int(pid): not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process still runs; one that only waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return False
+        return not Path("/proc/self").exists()
+
+
+def test_closing_ends_commands_within_seconds(heard: Heard) -> None:
+    action = RunCommand(python("import time; time.sleep(60)"))
+    for _ in range(5):
+        action.start(ALERT, heard.notices.append)
+    began = time.monotonic()
+    action.close()
+    assert time.monotonic() - began < 15
+    assert len(heard.notices) == 5, "two were stopped, and three never begun"
+    action.start(ALERT, heard.notices.append)
+    assert threads_of_alerts() == []
+
+
+def test_a_command_that_leaves_a_child_behind_is_done_when_it_ends(tmp_path: Path, heard: Heard) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "child = [sys.executable, '-c', 'import time; time.sleep(20)']\n"
+        "print(subprocess.Popen(child, start_new_session=True).pid, file=open(sys.argv[1], 'w'))"
+    )
+    out = tmp_path / "pid"
+    action = RunCommand(python(code, str(out)))
+    action.start(ALERT, heard.notices.append)
+    until(lambda: out.exists() and out.read_text())
+    action.close()
+    child = int(out.read_text())
+    assert heard.notices == [] and alive(child), "it holds the command's output, which nobody waits for"
+    os.kill(child, signal.SIGKILL)
+
+
+def test_two_commands_at_once_and_too_many_are_counted(tmp_path: Path, heard: Heard) -> None:
+    code = (
+        "import os, sys, time\n"
+        "mine = os.path.join(sys.argv[1], str(os.getpid())); open(mine, 'w').close()\n"
+        "most = 0\n"
+        "for _ in range(20): most = max(most, len(os.listdir(sys.argv[1]))); time.sleep(0.01)\n"
+        "os.remove(mine); open(sys.argv[2], 'a').write(f'{most}\\n')"
+    )
+    running, out = tmp_path / "running", tmp_path / "most"
+    running.mkdir()
+    action = RunCommand(python(code, str(running), str(out)))
+    for _ in range(40):
+        action.start(ALERT, heard.notices.append)
+    assert action.dropped >= 20
+    started = 40 - action.dropped
+    until(lambda: out.exists() and len(out.read_text().split()) == started, 60)
+    action.close()
+    assert max(map(int, out.read_text().split())) <= 2
+    assert len(heard.notices) == 1 and "passed over" in heard.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("", "no command"),
+        ("notify 'x", "close every quote"),
+        ("no-such-program-here {message}", "no such program"),
+        (f"{sys.executable} {{mesage}}", "did you mean {message}"),
+        (f"{sys.executable} {{Rule}}", "did you mean {rule}"),
+        ("{rule} x", "must be fixed"),
+    ],
+)
+def test_commands_that_cannot_be(line: str, about: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        RunCommand.parse(line)
+    assert about in str(caught.value)
+
+
+class Server:
+    """A web server on loopback that answers each POST as it is told to."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict] = []
+        self.headers: list[dict[str, str]] = []
+        self.answers: list[tuple[int, str | None]] = []
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                server.bodies.append(
+                    json.loads(self.rfile.read(int(self.headers["Content-Length"]))) | {"at": self.path}
+                )
+                server.headers.append(dict(self.headers))
+                status, location = server.answers.pop(0) if server.answers else (204, None)
+                self.send_response(status)
+                if location is not None:
+                    self.send_header("Location", location)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def post(url: str, heard: Heard, done: Callable[[], object]) -> None:
+    action = PostJson(url)
+    action.start(ALERT, heard.notices.append)
+    until(done)
+    action.close()
+
+
+def test_an_alert_is_sent_as_json(server: Server, heard: Heard) -> None:
+    url = server.url.replace("//", "//me:s%40fe@") + "/hook/T0/secret?token=abc"
+    post(url, heard, lambda: server.bodies)
+    assert server.bodies == [ALERT.record() | {"at": "/hook/T0/secret?token=abc"}]
+    assert server.bodies[0]["clip"] == "a.mp4" and "/clips" not in json.dumps(server.bodies)
+    assert server.headers[0]["Authorization"] == "Basic bWU6c0BmZQ=="
+    assert server.headers[0]["Content-Type"] == "application/json" and heard.notices == []
+
+
+def test_a_second_attempt_after_a_failure_that_may_pass(server: Server, heard: Heard) -> None:
+    server.answers = [(503, None)]
+    post(server.url, heard, lambda: len(server.bodies) == 2)
+    assert heard.notices == []
+
+
+def test_no_second_attempt_after_a_refusal_and_no_secret_in_the_notice(server: Server, heard: Heard) -> None:
+    server.answers = [(403, None)]
+    url = server.url.replace("//", "//me:hunter2@") + "/hook/hunter2?key=hunter2"
+    post(url, heard, lambda: heard.notices)
+    assert len(server.bodies) == 1
+    assert "answered with 403" in heard.notices[0] and "hunter2" not in heard.notices[0]
+
+
+def test_redirects_are_followed_on_the_same_host_alone(server: Server, heard: Heard) -> None:
+    other = Server()
+    try:
+        server.answers = [(307, "/there")]
+        post(server.url, heard, lambda: len(server.bodies) == 2)
+        assert server.bodies[1]["at"] == "/there" and heard.notices == []
+        server.answers = [(302, f"{other.url}/x")]
+        post(server.url, heard, lambda: heard.notices)
+        assert "another host" in heard.notices[0] and other.bodies == []
+        server.answers = [(307, "http://[broken")]
+        post(server.url, heard, lambda: len(heard.notices) == 2)
+        server.answers = [(307, "/a"), (307, "/b"), (307, "/c"), (307, "/d")]
+        post(server.url, heard, lambda: len(heard.notices) == 3)
+        assert "307" in heard.notices[2]
+    finally:
+        other.close()
+
+
+def test_nobody_there_is_told_after_the_second_attempt(heard: Heard) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    post(f"http://127.0.0.1:{port}/x", heard, lambda: heard.notices)
+    assert heard.notices == [f"POST to 127.0.0.1:{port}: connection refused"]
+
+
+def test_a_server_that_never_answers_is_given_up(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_stream.live.actions._SEND_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        post(f"http://127.0.0.1:{silent.getsockname()[1]}", heard, lambda: heard.notices)
+    assert len(heard.notices) == 1
+
+
+def test_closing_ends_a_message_within_seconds(heard: Heard) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        action = PostJson(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        action.start(ALERT, heard.notices.append)
+        taken, _ = silent.accept()
+        began = time.monotonic()
+        action.close()
+        taken.close()
+    assert time.monotonic() - began < 8 and threads_of_alerts() == []
+    assert len(heard.notices) == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://a/b", "file:///etc/passwd", "a.b/c", "http://", "http://a b/", "http://[x/", "http://a:x/"]
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="alerts cannot be sent"):
+        PostJson(url)
+
+
+def test_the_whole_at_once(tmp_path: Path, server: Server, heard: Heard) -> None:
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, actions=[PostJson(server.url)])
+    watch(alerts, range(10), (5,))
+    alerts.close()
+    assert server.bodies[0]["clip"] == heard.alerts[0].clip == list_clips(tmp_path)[0].name

@@ -1,0 +1,210 @@
+"""What is measured, as Prometheus' own parser reads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
+from prometheus_client.parser import text_string_to_metric_families
+
+from arr_stream.live.metrics import LiveMetrics, resident_bytes
+from arr_stream.sources.base import SourceStats
+from arr_stream.types import Answer, Feeding, Frame
+from tests.choices import choose
+
+BLACK = np.zeros((64, 96, 3), np.uint8)
+
+
+def values(metrics: LiveMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    body, _ = metrics.render()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+def value(metrics: LiveMetrics, name: str, **labels: str) -> float | None:
+    return values(metrics).get((f"arr_stream_{name}", tuple(sorted(labels.items()))))
+
+
+def test_frames_are_counted_and_measured() -> None:
+    metrics = LiveMetrics()
+    consumer = metrics.consumer("door")
+    for index in range(6):
+        frame = Frame(index, index / 30, BLACK, captured_seconds=time.monotonic() - 0.025)
+        consumer.consume(frame, choose(frame, quality=2, latency_ms={"flow": 1.5, "total": 8.0}))
+    consumer.close()
+    consumer.close()
+    assert value(metrics, "frames_total", stream="door") == 6
+    assert value(metrics, "keyframes_total", stream="door", reason="first") == 1
+    assert value(metrics, "keyframes_total", stream="door", reason="interval") == 1
+    assert value(metrics, "stage_seconds_count", stream="door", stage="flow") == 6
+    assert value(metrics, "stage_seconds_bucket", stream="door", stage="flow", le="0.001") == 0
+    assert value(metrics, "stage_seconds_bucket", stream="door", stage="flow", le="0.002") == 6
+    assert value(metrics, "stage_seconds_count", stream="door", stage="total") is None
+    assert value(metrics, "frame_seconds_sum", stream="door") == pytest.approx(0.048)
+    assert value(metrics, "processed_age_seconds_count", stream="door") == 6
+    assert value(metrics, "processed_age_seconds_bucket", stream="door", le="0.02") == 0
+    assert value(metrics, "quality_level", stream="door") == 2
+    assert value(metrics, "tokens", stream="door") == 3
+    assert value(metrics, "confidence_ratio", stream="door") == 0.75
+    assert (value(metrics, "fps", stream="door") or 0) > 0
+    with pytest.raises(ValueError, match="closed"):
+        consumer.consume(frame, choose(frame))
+
+
+def test_frame_rate_falls_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("arr_stream.live.metrics.time.monotonic", lambda: now[0])
+    metrics = LiveMetrics()
+    consumer = metrics.consumer("door")
+    for index in range(300):
+        now[0] += 1 / 30
+        frame = Frame(index, index / 30, BLACK)
+        consumer.consume(frame, choose(frame))
+    assert value(metrics, "fps", stream="door") == pytest.approx(30, rel=0.02)
+    now[0] += 2.5
+    assert value(metrics, "fps", stream="door") == pytest.approx(15, rel=0.02)
+    now[0] += 5
+    assert value(metrics, "fps", stream="door") == 0
+
+
+def test_answers_and_the_memory_of_the_model() -> None:
+    metrics = LiveMetrics()
+    frame = Frame(0, 0.0, BLACK)
+    good = Answer("What?", "A dog.", 0, 0.0, "model", prefill_ms=60, decode_ms=240)
+    bad = replace(good, finish="failed", error="no")
+    feeding = Feeding(cache_bytes=4096, memory_tokens=77)
+    metrics.consumer("a").consume(frame, choose(frame, answers=(good, bad), feeding=feeding))
+    assert value(metrics, "answers_total", stream="a", finish="stop") == 1
+    assert value(metrics, "answers_total", stream="a", finish="failed") == 1
+    assert value(metrics, "answer_seconds_sum", stream="a") == pytest.approx(0.3)
+    assert value(metrics, "answer_first_token_seconds_sum", stream="a") == pytest.approx(0.06)
+    assert value(metrics, "model_cache_bytes", stream="a") == 4096
+    assert value(metrics, "model_memory_tokens", stream="a") == 77
+
+
+def test_counters_of_a_source_are_taken_over_and_survive_its_replacement() -> None:
+    metrics = LiveMetrics()
+    metrics.consumer("a")
+    assert value(metrics, "frames_dropped_total", stream="a") == 0, "shown before anything happens"
+    metrics.source("a", SourceStats(reconnects=2, stalls=1), dropped=5)
+    metrics.source("a", SourceStats(reconnects=2, stalls=1), dropped=7)
+    metrics.source("a", SourceStats(reconnects=1), dropped=2)
+    assert value(metrics, "source_reconnects_total", stream="a") == 3
+    assert value(metrics, "source_stalls_total", stream="a") == 1
+    assert value(metrics, "frames_dropped_total", stream="a") == 9
+
+
+def test_what_others_tell() -> None:
+    metrics = LiveMetrics()
+    metrics.consumer("a")
+    metrics.alert("a")
+    metrics.picture_sent("a")
+    metrics.picture_sent("a", 2)
+    metrics.shown("a", 0.042)
+    metrics.shown("a", -0.001)
+    metrics.error("a", ValueError("secret"))
+    metrics.queue("a", 3)
+    metrics.clients(4)
+    metrics.streams(1)
+    assert value(metrics, "alerts_total", stream="a") == 1
+    assert value(metrics, "pictures_sent_total", stream="a") == 3
+    assert value(metrics, "shown_age_seconds_bucket", stream="a", le="0.06") == 2
+    assert value(metrics, "errors_total", stream="a", kind="ValueError") == 1
+    assert value(metrics, "queue_frames", stream="a") == 3
+    assert value(metrics, "clients") == 4 and value(metrics, "streams") == 1
+    assert value(metrics, "resident_memory_bytes") == pytest.approx(resident_bytes(), rel=0.2)
+    assert resident_bytes() > 1e7
+
+
+def test_a_stream_that_is_removed_leaves_nothing_and_does_not_come_back() -> None:
+    metrics = LiveMetrics()
+    before = values(metrics).keys()
+    frame = Frame(0, 0.0, BLACK)
+    consumer = metrics.consumer("a")
+    metrics.consumer("b")
+    consumer.consume(frame, choose(frame))
+    metrics.source("a", SourceStats(), 1)
+    metrics.remove("a")
+    metrics.shown("a", 0.1)
+    metrics.source("a", SourceStats(), 1)
+    consumer.consume(frame, choose(frame))
+    assert not [labels for _, labels in values(metrics) if ("stream", "a") in labels]
+    assert value(metrics, "frames_total", stream="b") == 0
+    metrics.remove("b")
+    metrics.remove("b")
+    assert values(metrics).keys() == before
+
+
+def test_labels_are_few_and_hold_no_secrets() -> None:
+    metrics = LiveMetrics()
+    for number in range(100):
+        metrics.consumer(f"s{number}")
+        metrics.alert(f"s{number}")
+    streams = {dict(labels)["stream"] for name, labels in values(metrics) if name == "arr_stream_alerts_total"}
+    assert len(streams) == 65 and value(metrics, "alerts_total", stream="other") == 36
+    for number in range(100):
+        metrics.remove(f"s{number}")
+    metrics.consumer("rtsp://me:hunter2@10.0.0.1/" + "x" * 500)
+    for number in range(100):
+        metrics.error("rtsp://me:hunter2@10.0.0.1/" + "x" * 500, type(f"Odd{number}", (Exception,), {})())
+    body, content_type = metrics.render()
+    assert b"hunter2" not in body and len(body) < 30_000 and content_type.startswith("text/plain")
+    assert sum(name == "arr_stream_errors_total" for name, _ in values(metrics)) == 33
+
+
+def test_names_follow_the_conventions() -> None:
+    metrics = LiveMetrics()
+    metrics.consumer('a "quoted"\nname\\')
+    body, _ = metrics.render()
+    families = list(text_string_to_metric_families(body.decode()))
+    assert len(families) > 20 and all(
+        family.name.startswith("arr_stream_") and family.documentation for family in families
+    )
+    assert not [family.name for family in families if family.name.endswith(("_created", "_ms"))]
+    assert value(metrics, "frames_total", stream='a "quoted"\nname\\') == 0
+
+
+def test_several_threads_lose_no_count() -> None:
+    metrics = LiveMetrics()
+    frame = Frame(0, 0.0, BLACK)
+    patches = choose(frame)
+    consumers = [metrics.consumer("a") for _ in range(4)]
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            consumers[number].consume(frame, patches)
+            metrics.picture_sent("a")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        metrics.render()
+    for thread in threads:
+        thread.join()
+    assert value(metrics, "frames_total", stream="a") == value(metrics, "pictures_sent_total", stream="a") == 800
+
+
+def test_without_the_package_the_remedy_is_named() -> None:
+    code = """
+import sys
+sys.modules["prometheus_client"] = None
+from arr_stream.errors import BackendUnavailable
+from arr_stream.live.metrics import LiveMetrics
+try:
+    LiveMetrics()
+except BackendUnavailable as exc:
+    print(exc)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert "pip install 'arr-stream[web]'" in done.stdout, done.stderr

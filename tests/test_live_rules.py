@@ -1,0 +1,231 @@
+"""Rules of alerts: what they mean, when they fire, and what is said of those that are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_stream.errors import InvalidSetting
+from arr_stream.live.rules import FIELDS, LONGEST_TEXT, RuleWatch, parse_rule
+from arr_stream.texture.array import Plane, Texture
+from arr_stream.types import Answer, Frame, PatchSet
+from tests.choices import choose
+
+BLACK = np.zeros((64, 96, 3), np.uint8)
+
+
+def seen(index: int = 0, *, fps: float = 10.0, **changes) -> PatchSet:
+    return choose(Frame(index, index / fps, BLACK), **changes)
+
+
+def says(*texts: str, finish: str = "stop") -> tuple[Answer, ...]:
+    return tuple(Answer("What?", text, 0, 0.0, "model", finish=finish) for text in texts)
+
+
+def fired(rule: str, scores: list[float | None], *, fps: float = 10.0, cooldown: float = 0.0) -> list[int]:
+    """Frames on which a rule fires, given the relevance on each; None stands for a frame that never came."""
+    watch = RuleWatch(parse_rule(rule), cooldown)
+    sets = [seen(i, fps=fps, query_scores=(score,)) for i, score in enumerate(scores) if score is not None]
+    return [patches.index for patches in sets if watch.look(patches) is not None]
+
+
+def look(rule: str, **changes) -> str | None:
+    return RuleWatch(parse_rule(rule)).look(seen(**changes))
+
+
+def test_fires_once_on_the_rising_edge_and_again_after_it_was_false() -> None:
+    assert fired("relevance > 0.6", [0.1, 0.7, 0.9, 0.6, 0.8, 0.8]) == [1, 4]
+
+
+def test_for_counts_the_time_of_the_stream() -> None:
+    held = [0.0] + [0.9] * 30
+    assert fired("relevance > 0.6 for 2s", held) == [21]
+    assert fired("relevance > 0.6 for 2s", held, fps=20.0) == []
+    assert fired("relevance > 0.6 for 500ms", held) == [6]
+
+
+def test_one_false_frame_starts_the_duration_anew() -> None:
+    assert fired("relevance > 0.6 for 1s", [0.9] * 8 + [0.1] + [0.9] * 20) == [19]
+
+
+def test_a_silence_is_not_a_time_in_which_it_was_true() -> None:
+    with_gap = [0.9] * 5 + [None] * 40 + [0.9] * 15
+    assert fired("relevance > 0.6 for 1s", with_gap) == [55]
+
+
+def test_steady_slow_frames_are_no_silence() -> None:
+    assert fired("relevance > 0.6 for 10s", [0.9] * 8, fps=0.2) == [2]
+
+
+def test_cooldown_holds_back_and_then_tells_what_is_still_true() -> None:
+    scores = [0.9, 0.1, 0.9, 0.1] + [0.9] * 30
+    assert fired("relevance > 0.6", scores, cooldown=1.0) == [0, 10]
+    assert fired("relevance > 0.6", [0.9, 0.1, 0.9, 0.1, *[0.1] * 20], cooldown=1.0) == [0]
+
+
+def test_and_binds_more_than_or_and_for_to_the_condition_before_it() -> None:
+    changes = {"query_scores": (0.9,), "confidence": 0.1}
+    assert look("relevance > 0.5 or relevance > 0.5 and confidence > 0.5", **changes)
+    assert not look("(relevance > 0.5 or relevance > 0.5) and confidence > 0.5", **changes)
+    assert look("confidence > 0.5 for 1s or relevance > 0.5", **changes)
+    assert not look("(confidence > 0.5 or relevance > 0.5) for 1s", **changes)
+
+
+def test_every_part_remembers_though_another_decides() -> None:
+    watch = RuleWatch(parse_rule("confidence > 0.5 and relevance > 0.5 for 1s"))
+    quiet = [watch.look(seen(i, query_scores=(0.9,), confidence=0.1)) for i in range(15)]
+    assert quiet == [None] * 15
+    assert watch.look(seen(15, query_scores=(0.9,), confidence=0.9)) == "confidence 0.9, relevance 0.9"
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "expected"),
+    [
+        ("relevance >= 0.8", {"query_scores": (0.2, 0.8)}, True),
+        ("relevance > 0", {"query_scores": ()}, False),
+        ("relevance[0] > 0.5", {"query_scores": (0.2, 0.8)}, False),
+        ("relevance[1] > 0.5", {"query_scores": (0.2, 0.8)}, True),
+        ("relevance[2] < 0.5", {"query_scores": (0.2, 0.8)}, False),
+        ("relevance[2] != 0.5", {"query_scores": (0.2, 0.8)}, False),
+        ("confidence < 0.5", {"confidence": 0.4}, True),
+        ("cut = 1", {"keyframe": True, "refresh_reason": "cut"}, True),
+        ("cut == 1", {"keyframe": True, "refresh_reason": "interval"}, False),
+        ("keyframe != 0", {"keyframe": True, "refresh_reason": "interval"}, True),
+        ("latency_ms > 40", {"latency_ms": {"flow": 30.0, "relevance": 11.0}}, True),
+        ("latency_ms > 40", {"latency_ms": {"flow": 30.0, "total": 31.0}}, False),
+    ],
+)
+def test_fields(rule: str, changes: dict, expected: bool) -> None:
+    assert (look(rule, **changes) is not None) is expected
+
+
+def test_tokens_and_the_share_that_they_cover() -> None:
+    patches = seen()
+    chosen = np.zeros((patches.grid.rows, patches.grid.columns), bool)
+    for x0, y0, x1, y1 in patches.cells_xyxy:
+        chosen[int(y0) // 32 : int(y1) // 32, int(x0) // 32 : int(x1) // 32] = True
+    least, most = chosen.mean() - 1e-6, min(1.0, chosen.mean() + 1e-6)
+    assert look(f"tokens = {len(patches)} and covered >= {least:f} and covered <= {most:f}")
+
+
+def test_motion_is_the_share_that_moves() -> None:
+    plane = torch.full((3, 4, 10), 0.09)
+    plane[1, 0, :6] = 0.9
+    texture = Texture((320, 128), {9: Plane(9, plane)})
+    assert look("motion > 0.14 and motion < 0.16", texture=texture) == "motion 0.15"
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts", "expected"),
+    [
+        ('answer contains "a dog"', ("There is A DOG.",), True),
+        ("answer contains 'say \\'no\\''", ("They say 'no' to it",), True),
+        ('answer contains "d.g"', ("a dog",), False),
+        ("answer matches /dogs?$/", ("a dog",), True),
+        ("answer matches /Dogs?$/", ("a dog",), False),
+        ("answer matches /Dogs?$/i", ("no", "a dog"), True),
+        (r"answer matches /a\/b/", ("a/b",), True),
+        ("answer matches /yes/ and relevance > 0.4", ("yes",), True),
+        ("answer matches /yes/", (), False),
+    ],
+)
+def test_answers(rule: str, texts: tuple[str, ...], expected: bool) -> None:
+    assert (look(rule, answers=says(*texts)) is not None) is expected
+
+
+def test_an_answer_that_failed_says_nothing() -> None:
+    assert look("answer matches /yes/", answers=says("yes", finish="failed")) is None
+    assert look("answer matches /yes/", answers=says("yes", finish="length")) is not None
+
+
+def test_only_the_beginning_of_a_long_answer_is_looked_at() -> None:
+    assert look("answer matches /end/", answers=says("x" * LONGEST_TEXT + "end")) is None
+    message = look("answer matches /x/", answers=says("x\n" * 5000))
+    assert message is not None and len(message) < 300 and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("rule", "place", "about"),
+    [
+        ("", 1, "expected a field"),
+        ("relevence > 0.6", 1, "did you mean 'relevance'"),
+        ("anser matches /x/", 1, "did you mean 'answer'"),
+        ("relevance", 10, "expected one of < <= > >= = !="),
+        ("relevance > ", 13, "expected a number"),
+        ("relevance > high", 13, "'high' stands here, expected a number"),
+        ("relevance > 60", 13, "relevance is never 60; it is 0 to 1"),
+        ("tokens > -1", 10, "it is 0 or more"),
+        ("relevance > 1e999", 13, "too large"),
+        ("relevance > 0.6 for 2", 22, "a unit of time"),
+        ("relevance > 0.6 for 2 days", 23, "a unit of time"),
+        ("relevance > 0.6 for 0s", 21, "not a duration"),
+        ("relevance > 0.6 for", 20, "expected a duration"),
+        ("relevance > 0.6 relevance", 17, "`and`, `or`, `for` or the end"),
+        ("relevance > 0.6 and", 20, "expected a field"),
+        ("(relevance > 0.6", 17, "expected `)`"),
+        ("relevance[x] > 0.6", 11, "the number of a query"),
+        ("relevance[1 > 0.6", 13, "expected `]`"),
+        ("relevance > 0.6; rm", 16, "';' has no meaning"),
+        ("answer is 'x'", 8, "`matches /REGEX/`"),
+        ("answer matches 'x'", 16, "between slashes"),
+        ("answer matches /x", 16, "needs an end with `/`"),
+        ("answer matches /(/", 16, "not a regular expression"),
+        ("answer matches /x/g", 16, "'g' is no flag"),
+        ('answer contains "x', 17, "needs an end"),
+        ("answer contains x", 17, "in quotes"),
+        ("answer contains 'x' for 2s", 21, "lasts for none"),
+        ("(answer contains 'x' or cut = 1) for 2s", 34, "lasts for none"),
+        ("(" * 21, 21, "20 parentheses"),
+        ("x" * 1001, 1001, "longer than 1000"),
+    ],
+)
+def test_what_is_no_rule_is_refused_with_its_place(rule: str, place: int, about: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        parse_rule(rule)
+    assert f"character {place}:" in str(caught.value)
+    assert about in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+PIECES = [*"()[]<>=!/\\'\"i .0259-", " and ", " or ", " for ", "2s", "relevance", "answer ", "contains", "matches"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
+def test_any_text_is_a_rule_or_is_refused(text: str) -> None:
+    try:
+        rule = parse_rule(text)
+    except InvalidSetting:
+        return
+    RuleWatch(rule).look(seen())
+
+
+COMPARISONS = st.builds(
+    "{} {} {}".format,
+    st.sampled_from(["confidence", "relevance"]),
+    st.sampled_from(["<", ">="]),
+    st.sampled_from([0.2, 0.5, 0.8]),
+)
+JOINED = st.recursive(
+    COMPARISONS,
+    lambda inner: st.builds("{} {} {}".format, inner, st.sampled_from(["and", "or"]), inner.map("({})".format)),
+    max_leaves=8,
+)
+
+
+@given(JOINED, st.floats(0, 1, width=16), st.floats(0, 1, width=16))
+def test_means_what_python_means(text: str, confidence: float, relevance: float) -> None:
+    expected = eval(text, {"confidence": confidence, "relevance": relevance})
+    assert (look(text, confidence=confidence, query_scores=(relevance,)) is not None) is expected
+
+
+def test_looking_changes_no_patch_set() -> None:
+    patches = seen()
+    before = replace(patches)
+    for name, field in FIELDS.items():
+        RuleWatch(parse_rule(f"{name} >= {field.low:g}")).look(patches)
+    assert np.array_equal(before.score, patches.score) and before.latency_ms == patches.latency_ms

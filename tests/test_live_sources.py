@@ -1,0 +1,272 @@
+"""Live sources without servers: what is meant by a spec, times, test pictures, files at their own speed, cameras."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_stream.config import Settings
+from arr_stream.errors import (
+    BackendUnavailable,
+    CameraNotFound,
+    InvalidSetting,
+    NoFrames,
+    NotAMediaFile,
+    SourceError,
+    SourceNotFound,
+    SourceTooLarge,
+)
+from arr_stream.sources.live import SourceState, is_live_spec, list_cameras, open_live
+from arr_stream.sources.live.arrival import ArrivalClock
+from arr_stream.sources.live.camera import camera_options
+from arr_stream.sources.live.lavfi import checked_graph, with_wishes
+from arr_stream.sources.live.spec import parse_spec
+from tests.media import moving_frames, write_video
+
+
+@pytest.mark.parametrize(
+    ("spec", "family", "target"),
+    [
+        ("rtsp://me:pw@host/a", "network", "rtsp://me:pw@host/a"),
+        ("HTTP://host/a.m3u8", "network", "HTTP://host/a.m3u8"),
+        ("udp://@:1234", "network", "udp://@:1234"),
+        ("0", "camera", "0"),
+        ("/dev/video2", "camera", "/dev/video2"),
+        ("camera:HD Pro", "camera", "HD Pro"),
+        ("lavfi:testsrc2=size=64x48", "lavfi", "testsrc2=size=64x48"),
+        ("loop:a.mp4", "loop", "a.mp4"),
+        ("a.mp4", "file", "a.mp4"),
+    ],
+)
+def test_what_is_meant(spec: str, family: str, target: str) -> None:
+    found = parse_spec(spec)
+    assert (found.family, found.target) == (family, target)
+    assert is_live_spec(spec) == (family != "file")
+    assert "me:pw" not in found.name
+
+
+@pytest.mark.parametrize("spec", ["", " ", "camera:", "lavfi:", "loop:", "a\nb", "gopher://host/a", "http://[bad/a"])
+def test_specs_that_mean_nothing(spec: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        open_live(spec, Settings())
+    assert "\n" not in str(caught.value)
+
+
+def test_secrets_in_parameters_are_hidden_too() -> None:
+    assert "geheim" not in parse_spec("http://host/a.m3u8?token=geheim&x=1").name
+
+
+@given(st.lists(st.tuples(st.one_of(st.none(), st.floats(-1e6, 1e6)), st.floats(0, 1e3), st.booleans())))
+def test_time_never_goes_back(steps: list[tuple[float | None, float, bool]]) -> None:
+    clock, now, last = ArrivalClock(), 100.0, 0.0
+    for number, (own, step, restarted) in enumerate(steps):
+        now += step
+        if restarted:
+            clock.restart()
+        placed = clock.place(own, now)
+        assert placed >= last and (number > 0 or placed == 0.0)
+        last = placed
+    assert last <= 1e3 * len(steps) + 1e6 * 2
+
+
+def test_own_times_are_kept_through_uneven_arrival() -> None:
+    clock = ArrivalClock()
+    late = [0.3 if 10 <= number < 14 else 0.0 for number in range(30)]
+    placed = [clock.place(7 + number / 30, 50 + number / 30 + late[number]) for number in range(30)]
+    assert placed == pytest.approx([number / 30 for number in range(30)])
+
+
+@pytest.mark.parametrize("jump_seconds", [1000.0, -1000.0])
+def test_a_jump_of_the_sources_clock_is_put_right(jump_seconds: float) -> None:
+    clock = ArrivalClock()
+    for number in range(10):
+        clock.place(number / 10, number / 10)
+    after = [clock.place(jump_seconds + number / 10, number / 10) for number in range(10, 20)]
+    assert after == pytest.approx([number / 10 for number in range(10, 20)])
+
+
+def test_a_source_that_stays_behind_is_put_right_after_some_seconds() -> None:
+    clock = ArrivalClock()
+    clock.place(0.0, 0.0)
+    placed = [clock.place(number / 10, 3 + number / 10) for number in range(1, 100)]
+    assert placed[10] == pytest.approx(1.1)
+    assert placed[-1] == pytest.approx(3 + 9.9, abs=0.2)
+
+
+def test_test_pictures_come_at_their_own_speed() -> None:
+    states: list[SourceState] = []
+    with open_live("lavfi:testsrc2=size=64x48:rate=50:duration=0.4", Settings(), on_state=states.append) as source:
+        assert source.info.kind == "test" and source.info.live and source.info.average_fps == 50
+        frames = list(source.frames())
+    assert [frame.index for frame in frames] == list(range(20))
+    assert [frame.pts_seconds for frame in frames] == pytest.approx([number / 50 for number in range(20)])
+    captured = [frame.captured_seconds or 0.0 for frame in frames]
+    assert captured == sorted(captured) and captured[-1] - captured[0] >= 0.35
+    assert captured[-1] <= time.monotonic()
+    assert [state.state for state in states] == ["connecting", "live", "ended"]
+    assert source.stats.reconnects == 0
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "movie=/etc/passwd",
+        "testsrc2,movie=a.mp4",
+        "testsrc2[a];movie=b.mp4[b];[a][b]overlay",
+        "amovie=a.wav",
+        "testsrc2,drawtext=textfile=/etc/passwd",
+        "testsrc2,subtitles=a.srt",
+        "nullsrc,lut3d=a.cube",
+        "life=filename=/etc/passwd",
+        "sws_flags=bilinear;movie=a",
+        "'movie'=a",
+        "mo\\vie=a",
+        "hflip",
+        "color=/c=a.txt",
+        "testsrc2,scale=100000:100000",
+        "sine",
+    ],
+)
+def test_graphs_that_reach_further_are_refused(graph: str) -> None:
+    with pytest.raises(NotAMediaFile):
+        open_live(f"lavfi:{graph}", Settings())
+
+
+def test_graphs_are_bounded_in_size() -> None:
+    small = Settings().with_values({"source.max_pixels": 64 * 48})
+    with pytest.raises(SourceTooLarge):
+        checked_graph("testsrc2=size=65x48", "a", 64 * 48)
+    with pytest.raises(SourceTooLarge):
+        open_live("lavfi:testsrc2=size=hd720", small)
+    with open_live("lavfi:testsrc2=size=64x48", small) as source:
+        assert source.info.size_wh == (64, 48)
+
+
+def test_a_graph_that_ffmpeg_refuses_says_so() -> None:
+    with pytest.raises(NotAMediaFile, match="cannot make this"):
+        open_live("lavfi:testsrc2=nonsense=1", Settings())
+
+
+def test_size_and_rate_of_the_settings_are_asked_for() -> None:
+    asked = Settings().with_values({"live.size": "80x60", "live.fps": 25})
+    assert with_wishes("testsrc2", asked) == "testsrc2=size=80x60:rate=25"
+    assert with_wishes("testsrc2=s=64x48,hflip", asked) == "testsrc2=s=64x48:rate=25,hflip"
+    with open_live("lavfi:testsrc2", asked) as source:
+        assert source.info.size_wh == (80, 60) and source.info.average_fps == 25
+    assert camera_options(asked)["video_size"] == "80x60"
+    with pytest.raises(InvalidSetting, match="not a size"):
+        camera_options(Settings().with_values({"live.size": "big"}))
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    return write_video(tmp_path / "a.mp4", moving_frames(10), fps=50)
+
+
+def test_a_file_plays_once_at_its_own_speed(clip: Path) -> None:
+    with open_live(str(clip), Settings()) as source:
+        assert source.info.kind == "file" and source.info.live
+        frames = list(source.frames())
+    assert len(frames) == 10
+    captured = [frame.captured_seconds or 0.0 for frame in frames]
+    assert captured[-1] - captured[0] >= 9 / 50 - 0.03
+
+
+def test_a_loop_goes_on_without_a_gap(clip: Path) -> None:
+    with open_live(f"loop:{clip}", Settings()) as source:
+        assert source.info.kind == "loop"
+        frames = []
+        for frame in source.frames():
+            frames.append(frame)
+            if len(frames) == 25:
+                break
+    assert [frame.index for frame in frames] == list(range(25))
+    assert [frame.pts_seconds for frame in frames] == pytest.approx([number / 50 for number in range(25)], abs=2e-3)
+
+
+def test_a_loop_whose_file_vanishes_ends_with_an_error(clip: Path) -> None:
+    states: list[SourceState] = []
+    with open_live(f"loop:{clip}", Settings(), on_state=states.append) as source, pytest.raises(SourceNotFound):
+        for _ in source.frames():
+            clip.unlink(missing_ok=True)
+    assert states[-1].state == "failed"
+
+
+@pytest.mark.parametrize("spec", ["nowhere.mp4", "loop:nowhere.mp4"])
+def test_missing_files(spec: str) -> None:
+    states: list[SourceState] = []
+    with pytest.raises(SourceNotFound):
+        open_live(spec, Settings(), on_state=states.append)
+    assert [state.state for state in states] == ["connecting", "failed"]
+
+
+def test_close_from_another_thread_ends_a_wait_between_frames() -> None:
+    source = open_live("lavfi:testsrc2=size=64x48:rate=0.1", Settings())
+    frames = source.frames()
+    next(frames)
+    thread = threading.Thread(target=lambda: list(frames))
+    thread.start()
+    begun = time.monotonic()
+    source.close()
+    thread.join(10)
+    assert not thread.is_alive() and time.monotonic() - begun < 5
+
+
+def test_a_source_that_was_never_read_can_be_closed_twice(clip: Path) -> None:
+    source = open_live(str(clip), Settings())
+    source.close()
+    source.close()
+    with pytest.raises(RuntimeError):
+        source.frames()
+
+
+def _fake_system(folder: Path) -> tuple[Path, Path]:
+    system, devices = folder / "sys", folder / "dev"
+    devices.mkdir()
+    for number, (name, index) in {
+        0: ("HD Pro Webcam C920\n", 0),
+        1: ("HD Pro Webcam C920\n", 1),
+        10: ("Loop", 0),
+    }.items():
+        entry = system / f"video{number}"
+        entry.mkdir(parents=True)
+        (entry / "name").write_text(name)
+        (entry / "index").write_text(f"{index}\n")
+        (devices / f"video{number}").touch()
+    (system / "video3").mkdir()
+    (system / "radio0").mkdir()
+    return system, devices
+
+
+def test_cameras_are_listed_without_their_other_nodes(tmp_path: Path) -> None:
+    system, devices = _fake_system(tmp_path)
+    found = list_cameras(system_folder=system, device_folder=devices, can_capture=lambda node: None)
+    assert [(camera.index, camera.name) for camera in found] == [(0, "HD Pro Webcam C920"), (10, "Loop")]
+    assert found[0].source == str(devices / "video0")
+    said = list_cameras(system_folder=system, device_folder=devices, can_capture=lambda node: node.name == "video1")
+    assert [camera.index for camera in said] == [1]
+
+
+def test_nodes_that_are_no_devices_are_no_cameras(tmp_path: Path) -> None:
+    system, devices = _fake_system(tmp_path)
+    assert list_cameras(system_folder=system, device_folder=devices) == []
+    assert list_cameras(system_folder=tmp_path / "nowhere") == []
+
+
+def test_a_camera_that_is_not_there() -> None:
+    for spec in ("/dev/video987", "987", "camera:no camera is called so"):
+        with pytest.raises((CameraNotFound, BackendUnavailable)) as caught:
+            open_live(spec, Settings())
+        assert "987" in str(caught.value) or "called so" in str(caught.value)
+
+
+def test_too_short_a_test_picture_has_no_frames() -> None:
+    with pytest.raises((NoFrames, NotAMediaFile)):
+        open_live(
+            "lavfi:testsrc2=size=64x48:rate=25,trim=start=5:end=6:duration=0.001,fps=fps=1:start_time=100", Settings()
+        )
