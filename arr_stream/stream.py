@@ -159,10 +159,7 @@ class Stream:
                 query.checked(self.source.info.size_wh)
 
     def _make_provider(self, settings: Settings) -> KeyframeProvider:
-        if settings.models.download:
-            # Once and here: workers that miss the same file would each fetch it.
-            for name in needed_weights(settings):
-                weights.find(name, settings.models)
+        fetch_weights(settings)
         if self.realtime:
             return KeyframeWorkers(settings)
         return InStepKeyframes(make_generator(settings))
@@ -198,6 +195,17 @@ class Stream:
         for frame in self._reader:
             self.dropped = self._reader.dropped
             yield frame
+
+
+def fetch_weights(settings: Settings) -> None:
+    """Download what is missing, where that is wanted: once and here, since workers would each fetch the same file.
+
+    Raises:
+        FetchFailed: It could not be downloaded.
+    """
+    if settings.models.download:
+        for name in needed_weights(settings):
+            weights.find(name, settings.models)
 
 
 def _with_last(frames: Iterator[Frame]) -> Iterator[tuple[Frame, bool]]:

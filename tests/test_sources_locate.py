@@ -18,7 +18,7 @@ from tests.media import moving_frames, write_video
     "url", ["rtsp://user:secret@camera/1", "http://host/a.mp4", "https://h/a.m3u8", "udp://@:1234"]
 )
 def test_addresses_are_refused_without_their_passwords(url: str) -> None:
-    with pytest.raises(NotAMediaFile, match="not read yet") as caught:
+    with pytest.raises(NotAMediaFile, match="an address, not a file") as caught:
         open_source(url)
     assert "secret" not in str(caught.value) and "user" not in str(caught.value)
 

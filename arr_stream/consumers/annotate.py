@@ -6,6 +6,9 @@ import math
 from pathlib import Path
 from typing import Protocol
 
+import cv2
+import numpy as np
+
 from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumers import typeface
 from arr_stream.consumers.audio import SourceAudio
@@ -36,6 +39,71 @@ class VideoSource(Protocol):
     def average_fps(self) -> float | None: ...
     @property
     def pixel_aspect(self) -> float: ...
+
+
+class Annotator:
+    """Draws what was chosen and answered; knows from frame to frame what the strip and the caption need.
+
+    Args:
+        view: What to show, see `arr_stream.consumers.views`.
+        dim: Brightness of what was not chosen, in [0, 1].
+        asked: What was asked for, for the strip.
+        region_xyxy: A query's region in source pixels, shown for a moment from `region_at_seconds` on.
+
+    Attributes:
+        view: May be changed at any time.
+
+    Raises:
+        InvalidSetting: There is no such view.
+    """
+
+    def __init__(
+        self,
+        view: str = "patches",
+        *,
+        dim: float,
+        asked: str | None = None,
+        region_xyxy: tuple[float, float, float, float] | None = None,
+        region_at_seconds: float = 0.0,
+    ) -> None:
+        self.view = check_view(view)
+        self.caption = Caption()
+        self._dim = dim
+        self.ask(asked, region_xyxy, region_at_seconds)
+
+    def ask(
+        self,
+        asked: str | None,
+        region_xyxy: tuple[float, float, float, float] | None = None,
+        region_at_seconds: float = 0.0,
+    ) -> None:
+        """Something else is asked for from now on."""
+        self._strip = Strip(asked)
+        self._region, self._region_at = region_xyxy, region_at_seconds
+
+    def take(self, patches: PatchSet) -> None:
+        """Note the answers that came with a frame; once for each, before it is drawn."""
+        self.caption.take(patches)
+
+    def picture(self, frame: Frame, patches: PatchSet, size_wh: tuple[int, int] | None = None) -> ByteArray:
+        """The view of a frame, `[H, W, 3]` uint8, with what an answer rested on; of the frame's size, or of another."""
+        size_wh = size_wh or frame.size_wh
+        if self.view == "patches":
+            # Drawn at its own size, so that outlines stay fine.
+            picture = draw_patches(_resized(frame.rgb, size_wh), patches, self._dim)
+        else:
+            picture = _resized(render(self.view, frame, patches), size_wh)
+        if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
+            scale_x, scale_y = size_wh[0] / frame.size_wh[0], size_wh[1] / frame.size_wh[1]
+            x0, y0, x1, y1 = self._region
+            draw_box(picture, (x0 * scale_x, y0 * scale_y, x1 * scale_x, y1 * scale_y), typeface.WHITE)
+        self.caption.draw_marks(picture, patches)
+        return picture
+
+    def finish(self, picture: ByteArray, patches: PatchSet) -> None:
+        """Write the caption and the strip onto the foot of a picture, in place."""
+        self.caption.draw(picture, patches)
+        self._strip.draw(picture, patches)
 
 
 class AnnotatedVideo:
@@ -81,24 +149,29 @@ class AnnotatedVideo:
         region_xyxy: tuple[float, float, float, float] | None = None,
         region_at_seconds: float = 0.0,
     ) -> None:
-        self.view = check_view(view)
+        self._settings = settings or Settings().video
+        self._annotator = Annotator(
+            view, dim=self._settings.dim, asked=asked, region_xyxy=region_xyxy, region_at_seconds=region_at_seconds
+        )
         if Path(path).suffix.lower() not in _SUFFIXES:
             raise OutputUnwritable(
                 f"{path}: videos are written as MP4", remedy=f"end the name in {', '.join(_SUFFIXES)}"
             )
         self.path = prepare_output(path, force)
         self.notices: list[str] = []
-        self._size_wh, self._source, self._settings = size_wh, source, settings or Settings().video
+        self._size_wh, self._source = size_wh, source
         self._force, self._with_audio = force, audio and source.has_audio
         self._start, self._end = start_seconds, math.inf if end_seconds is None else end_seconds
-        self._strip = Strip(asked)
-        self._caption = Caption()
-        self._region, self._region_at = region_xyxy, region_at_seconds
         self._writer: Mp4Writer | None = None
         self._audio: SourceAudio | None = None
         self._closed = False
         self._to_read: ByteArray | None = None
         self._reading_seconds = 0.0
+
+    @property
+    def view(self) -> str:
+        """What is shown."""
+        return self._annotator.view
 
     @property
     def frames(self) -> int:
@@ -114,7 +187,7 @@ class AnnotatedVideo:
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
         picture = self.draw(frame, patches)
-        self._reading_seconds = self._caption.fresh_seconds(patches)
+        self._reading_seconds = self._annotator.caption.fresh_seconds(patches)
         self._to_read = picture if self._reading_seconds else None
         writer = self._writer or self._open(frame.pts_seconds)
         writer.write(picture, frame.pts_seconds - self._start)
@@ -124,18 +197,11 @@ class AnnotatedVideo:
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
         """The annotated picture, `[H, W, 3]` uint8 of the video's size; `frame` stays as it is."""
-        if self.view == "patches":
-            picture = draw_patches(frame.rgb, patches, self._settings.dim)
-        else:
-            picture = render(self.view, frame, patches)
-        if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
-            draw_box(picture, self._region, typeface.WHITE)
-        self._caption.take(patches)
-        self._caption.draw_marks(picture, patches)
+        self._annotator.take(patches)
+        picture = self._annotator.picture(frame, patches)
         if frame.size_wh != self._size_wh:
             picture = centred(picture, self._size_wh)
-        self._caption.draw(picture, patches)
-        self._strip.draw(picture, patches)
+        self._annotator.finish(picture, patches)
         return picture
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
@@ -192,3 +258,10 @@ class AnnotatedVideo:
                 self.notices += audio.notices
                 audio.close()
             writer.finish()
+
+
+def _resized(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
+    if rgb.shape[1::-1] == size_wh:
+        return rgb
+    method = cv2.INTER_AREA if size_wh[0] < rgb.shape[1] else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(rgb, size_wh, interpolation=method), dtype=np.uint8)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from arr_stream import runtime
@@ -15,6 +15,7 @@ from arr_stream.consumers.base import Consumer, public_settings, redact_url
 from arr_stream.consumers.live_watching import LiveWatcher
 from arr_stream.consumers.watching import Plan, Watcher
 from arr_stream.errors import ArrStreamError, InvalidSetting, LiveSourceError
+from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom, Watching
 from arr_stream.live.publishing import Publisher
@@ -62,6 +63,7 @@ class ChannelParts:
 
     Args:
         hub: Where its events go.
+        pool: Keyframe workers that channels share.
         make_viewer: Makes the model that watches; None without one.
         make_consumers: Makes further consumers, such as alerts and metrics.
         on_age: Called with the seconds from capture to display of each picture that was shown.
@@ -69,6 +71,7 @@ class ChannelParts:
     """
 
     hub: EventHub
+    pool: WorkerPool = field(default_factory=WorkerPool)
     make_viewer: Callable[[Settings], Viewer] | None = None
     make_consumers: Callable[[Channel], Sequence[Consumer]] | None = None
     on_age: Callable[[str, float], None] | None = None
@@ -367,7 +370,9 @@ class Channel:
                 if self._stop.is_set():
                     source.close()
                     return None
-            stream = LiveStream(source, settings, _fitting(queries, source), on_notice=self.publisher.notice)
+            stream = LiveStream(
+                source, settings, _fitting(queries, source), pool=self._parts.pool, on_notice=self.publisher.notice
+            )
         except Exception as exc:
             return exc
         with self._lock:

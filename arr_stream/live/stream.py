@@ -11,6 +11,7 @@ from dataclasses import replace
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError
 from arr_stream.keyframes.generate import KeyframeProvider
+from arr_stream.keyframes.sharing import Lease, WorkerPool, maker_values
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live.pointing import LiveGaze
 from arr_stream.live.quality import STEPS, Governor
@@ -18,13 +19,8 @@ from arr_stream.pacing import LiveReader
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
-from arr_stream.stream import Stream
+from arr_stream.stream import Stream, fetch_weights
 from arr_stream.types import FloatArray, Frame, Grid, PatchSet
-
-MAKERS = frozenset({"keyframes.clusters", "keyframes.cluster_count", "keyframes.embeddings", "keyframes.text"})
-"""Settings that, beside the sections below, decide how keyframes are made: new ones need new workers."""
-
-_MAKER_SECTIONS = ("clip", "sam", "models")
 
 
 class LiveStream(Stream):
@@ -37,6 +33,7 @@ class LiveStream(Stream):
         source: A live source; closed with the stream.
         settings: Everything that can be set.
         queries: What is asked.
+        pool: Lends keyframe workers that other streams use too; None for workers of its own.
         on_notice: Called, from any thread, with one line about a command that failed after it was taken.
     """
 
@@ -46,6 +43,7 @@ class LiveStream(Stream):
         settings: Settings,
         queries: Sequence[Query] = (),
         *,
+        pool: WorkerPool | None = None,
         on_notice: Callable[[str], None] | None = None,
     ) -> None:
         self.pointer = LiveGaze()
@@ -54,6 +52,7 @@ class LiveStream(Stream):
         self._governor = Governor()
         self._untold_quality: str | None = None
         self._region_size_wh: tuple[int, int] | None = None
+        self._pool = pool
         self._models_ready = False
         self._on_notice = on_notice
         self._changes = 0
@@ -100,7 +99,7 @@ class LiveStream(Stream):
             before, self.settings = self.settings, settings
             self._changes += 1
             change = self._changes
-        if _makers(before) == _makers(settings):
+        if maker_values(before) == maker_values(settings):
             self._commands.put(lambda: self._take(settings))
             return
         thread = threading.Thread(target=self._rebuild, args=(settings, change), name="arr-stream-change", daemon=True)
@@ -149,9 +148,15 @@ class LiveStream(Stream):
             if not self.paused:
                 yield frame
 
+    def _make_provider(self, settings: Settings) -> KeyframeProvider:
+        if self._pool is None:
+            return super()._make_provider(settings)
+        fetch_weights(settings)
+        return self._pool.lease(settings)
+
     def _check_models(self) -> None:
         """Raise what kept the keyframe models from being loaded, once that is known."""
-        if not self._models_ready and isinstance(self._provider, KeyframeWorkers):
+        if not self._models_ready and isinstance(self._provider, KeyframeWorkers | Lease):
             self._models_ready = self._provider.wait_ready(0.0)
 
     def _obey(self) -> tuple[str, ...]:
@@ -193,7 +198,7 @@ class LiveStream(Stream):
         try:
             provider = self._make_provider(settings)
             pipeline = self._make_pipeline(settings, provider)
-            if isinstance(provider, KeyframeWorkers):
+            if isinstance(provider, KeyframeWorkers | Lease):
                 while not provider.wait_ready(0.2):
                     if self._closing.is_set():
                         break
@@ -235,9 +240,3 @@ class LiveStream(Stream):
 
         self.queries = tuple(scaled(query) for query in self.queries)
         self.pipeline.ask(self.queries)
-
-
-def _makers(settings: Settings) -> dict[str, object]:
-    """What decides how keyframes are made."""
-    values: dict[str, object] = {name: getattr(settings, name) for name in _MAKER_SECTIONS}
-    return values | {key: getattr(settings.keyframes, key.partition(".")[2]) for key in MAKERS}

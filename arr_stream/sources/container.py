@@ -75,7 +75,7 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
     streams = [stream for stream in container.streams.video if not stream.disposition & _COVER]
     if not streams:
         kinds = ", ".join(sorted({stream.type for stream in container.streams}))
-        raise NoVideoStream(f"{name}: no video, only {kinds}", remedy="give a file with moving pictures")
+        raise NoVideoStream(f"{name}: no video, only {kinds}", remedy="give a source with moving pictures")
     if number is not None and not 0 <= number < len(streams):
         allowed = "0 is the only one" if len(streams) == 1 else f"0 to {len(streams) - 1} exist"
         raise NoVideoStream(f"{name}: no video stream {number}", remedy=f"video streams are counted from 0; {allowed}")

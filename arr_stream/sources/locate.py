@@ -25,7 +25,7 @@ def local_spec(spec: str | Path) -> str:
     """What to look for on this machine: paths and globs as they are, `file://` URLs as paths.
 
     Raises:
-        NotAMediaFile: Any other URL; live sources are not here yet.
+        NotAMediaFile: Any other URL; those are live sources, see `arr_stream.sources.live`.
         SourceNotFound: Nothing was given, or a `file://` URL of another machine.
     """
     text = str(spec)
@@ -39,7 +39,7 @@ def local_spec(spec: str | Path) -> str:
     parts = urlsplit(text)
     if parts.scheme.lower() != "file":
         raise NotAMediaFile(
-            f"{name}: live sources and addresses are not read yet", remedy="save the video to a file and give that file"
+            f"{name}: an address, not a file", remedy="watch it with `arr-stream stream ADDRESS`, or save it to a file"
         )
     if parts.netloc not in ("", "localhost"):
         raise SourceNotFound(f"{name}: lies on another machine", remedy="write file:///path for a file of this one")

@@ -1,0 +1,54 @@
+"""The server of a measurement: the page with streams whose pictures tell when they were taken.
+
+python -m arr_stream.bench.live_server --port N --captures FOLDER [--counter FPS]... [--source SPEC]... [--set K=V]...
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arr_stream.bench.live_process import end_with_parent
+from arr_stream.bench.live_scene import CounterSource, Scene
+from arr_stream.config import Settings
+from arr_stream.live.studio import Studio
+from arr_stream.sources.base import Source
+
+if TYPE_CHECKING:
+    from arr_stream.sources.live import SourceState
+
+SIZE_WH = (640, 360)
+
+
+def _opener(fps: float, number: int, folder: Path) -> Callable[[Settings, Callable[[SourceState], None]], Source]:
+    captures = (folder / f"captures-{number}.txt").open("w", buffering=1)
+    scene = Scene(SIZE_WH, seed=number)
+
+    def on_capture(index: int, captured_unix: float) -> None:
+        captures.write(f"{index} {captured_unix:.6f}\n")
+
+    return lambda settings, on_state: CounterSource(scene, fps, SIZE_WH, on_capture)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--captures", type=Path, required=True)
+    parser.add_argument("--counter", type=float, action="append", default=[])
+    parser.add_argument("--source", action="append", default=[])
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    given = parser.parse_args()
+    end_with_parent()
+    studio = Studio(Settings.load(None, given.overrides))
+    for number, fps in enumerate(given.counter):
+        name = f"counter {number + 1}"
+        studio.add(name, opener=_opener(fps, number, given.captures), name=name)
+    for source in given.source:
+        studio.add(source)
+    serve(studio, given.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Shows a live stream in a window until someone closes it or the stream ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from arr_stream.consumers.base import writing
+from arr_stream.consumers.typeface import ALARM, WHITE
+from arr_stream.errors import OutputExists
+from arr_stream.live import window_drawing as drawing
+from arr_stream.live.annotator import LiveAnnotator, bars_px, panes
+from arr_stream.live.pictures import Shown
+from arr_stream.live.rates import Recent
+from arr_stream.live.window import Window, first_size
+from arr_stream.live.window_control import Controls, Scene
+from arr_stream.live.window_feed import Feed
+from arr_stream.relevance.query import Query, RegionQuery
+from arr_stream.live.stream import LiveStream
+from arr_stream.types import ByteArray
+
+_WAIT_SECONDS = 0.012
+"""Keys and the pointer are looked at so often while no frame comes."""
+_REDRAW_SECONDS = 0.03
+_IDLE_SECONDS = 0.5
+_MOST_SNAPSHOTS = 1000
+
+
+class WindowLoop:
+    """Draws the newest frame whenever there is one, and passes keys and the pointer on. Belongs to the main thread.
+
+    Args:
+        window: Where it is shown; closed by whoever opened it.
+        stream: What is shown.
+        feed: A consumer of that stream.
+        view: To begin with.
+        state: Tells the state of the source and one line about it.
+        folder: Where pictures are saved.
+
+    Attributes:
+        ages_ms: From capture to display, of the pictures that were shown.
+        shown: Frames that were shown.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        stream: LiveStream,
+        feed: Feed,
+        *,
+        view: str,
+        state: Callable[[], tuple[str, str | None]],
+        folder: Path,
+    ) -> None:
+        self.ages_ms = Recent()
+        self.shown = 0
+        self._window, self._stream, self._feed = window, stream, feed
+        self._state, self._folder = state, folder
+        self._annotator = LiveAnnotator(dim=stream.settings.video.dim, asked=_asked(stream.queries))
+        self._controls = Controls(stream, view=view, save=self._save, on_ask=self._asked)
+        self._newest: Shown | None = None
+        self._picture: ByteArray | None = None
+        self._drawn_wh: tuple[int, int] | None = None
+        self._drawn_at = 0.0
+        self._full_screen = False
+
+    def run(self, running: Callable[[], bool]) -> None:
+        """Go on until someone quits, or `running` says no more."""
+        while running() and not self._controls.quitting:
+            fresh = self._feed.take(_WAIT_SECONDS)
+            if fresh is not None:
+                self._begin(fresh)
+            scene = self._scene()
+            for event in self._window.events():
+                self._controls.take(event, scene)
+            if self._controls.full_screen != self._full_screen:
+                self._full_screen = self._controls.full_screen
+                self._window.full_screen(self._full_screen)
+            if self._newest is not None and (fresh is not None or self._is_stale()):
+                self._draw(self._newest)
+                self._count(fresh)
+
+    def _begin(self, fresh: Shown) -> None:
+        if self._newest is None:
+            size_wh = first_size(fresh.frame.size_wh, sum(bars_px(first_size(fresh.frame.size_wh, 0))))
+            self._window.resize(size_wh)
+            self._controls.tell("h shows the keys")
+        self._newest = fresh
+        for notice in fresh.patches.notices:
+            self._controls.tell(notice, failed=True)
+
+    def _scene(self) -> Scene | None:
+        if self._newest is None or self._drawn_wh is None:
+            return None
+        frame = self._newest.frame
+        seen = panes(self._drawn_wh, frame.size_wh, 2 if self._controls.beside else 1)
+        return Scene(seen, frame.size_wh, frame.pts_seconds)
+
+    def _is_stale(self) -> bool:
+        """The picture is to be drawn again although no frame has come."""
+        since = time.monotonic() - self._drawn_at
+        wanted = self._controls.changed or self._window.size_wh != self._drawn_wh
+        return since > _IDLE_SECONDS or (wanted and since > _REDRAW_SECONDS)
+
+    def _draw(self, shown: Shown) -> None:
+        controls, size_wh = self._controls, self._window.size_wh
+        controls.changed = False
+        self._drawn_wh, self._drawn_at = size_wh, time.monotonic()
+        picture = self._annotator.draw(shown, controls.view, size_wh, beside=controls.beside)
+        self._picture = picture.copy()
+        self._draw_over(picture, shown)
+        self._window.show(picture)
+
+    def _draw_over(self, picture: ByteArray, shown: Shown) -> None:
+        controls = self._controls
+        state, message = self._state()
+        lines = [(text, ALARM if failed else WHITE) for text, failed in controls.messages]
+        if state != "live" and message:
+            lines.insert(0, (message, ALARM))
+        status = drawing.Status(
+            name=self._stream.source.info.name,
+            view=controls.view,
+            state="paused" if self._stream.paused and state == "live" else state,
+            fps=self._feed.fps.value,
+            age_ms=self.ages_ms.median,
+            dropped=shown.dropped,
+            quality=shown.patches.quality,
+        )
+        drawing.draw_status(picture, status)
+        if controls.drag is not None:
+            x0, y0, x1, y1 = controls.drag
+            drawing.draw_drag(picture, (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)))
+        scene = self._scene()
+        if scene is not None and controls.gaze and controls.pointer_xy is not None:
+            drawing.draw_gaze(picture, controls.pointer_xy)
+            controls.look(scene)
+        drawing.draw_message(picture, lines)
+        if controls.help:
+            drawing.draw_help(picture)
+        if controls.typed is not None:
+            drawing.draw_prompt(picture, controls.typed)
+
+    def _count(self, fresh: Shown | None) -> None:
+        if fresh is not None:
+            self.shown += 1
+            self.ages_ms.add((time.monotonic() - fresh.captured_seconds) * 1e3)
+
+    def _asked(self, queries: tuple[Query, ...], at_seconds: float) -> None:
+        """The strip says what is looked for; a region that was just marked is shown for a moment."""
+        region = next((query for query in queries if isinstance(query, RegionQuery)), None)
+        xyxy = None
+        if region is not None and at_seconds:
+            x, y, w, h = region.xywh
+            xyxy = (x, y, x + w, y + h)
+        self._annotator.ask(_asked(queries), xyxy, at_seconds)
+
+    def _save(self) -> Path:
+        """Write the picture without what belongs to the window; never over another file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        from PIL import Image
+
+        assert self._picture is not None and self._newest is not None
+        head = bars_px((self._picture.shape[1], self._picture.shape[0]))[0]
+        image = Image.fromarray(self._picture[head:])
+        stem = time.strftime("arr-stream-%Y%m%d-%H%M%S")
+        for number in range(_MOST_SNAPSHOTS):
+            path = self._folder / (f"{stem}-{number + 1}.png" if number else f"{stem}.png")
+            try:
+                with writing(path), path.open("xb") as file:
+                    image.save(file, "PNG")
+            except OutputExists:
+                continue
+            return path
+        raise OutputExists(f"{stem}.png: exists already", remedy="wait a second")
+
+
+def _asked(queries: tuple[Query, ...]) -> str | None:
+    """What is looked for, in one line; a region is called so, since its numbers say nothing to the eye."""
+    labels = ["a region" if isinstance(query, RegionQuery) else query.label for query in queries]
+    return ", ".join(labels) or None

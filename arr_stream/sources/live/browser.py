@@ -1,0 +1,246 @@
+"""The camera or screen of a browser: whoever receives its pictures pushes them, whoever iterates takes them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, ConnectionFailed, SourceTooLarge, StreamSilent
+from arr_stream.sources.base import SourceInfo, SourceStats
+from arr_stream.types import ByteArray, Frame
+
+_LARGEST_DRIFT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Picture:
+    rgb: ByteArray
+    pts_seconds: float
+    captured_seconds: float
+
+
+class BrowserSource:
+    """A source that is filled from outside, by any thread.
+
+    `info` is known with the first picture only: call `wait_first` before anything else looks at it. With the policy
+    `latest` one picture waits, the newest; with `every`, as many as `live.buffer_frames`, then the oldest is dropped.
+    A picture of another size just goes on; `info.size_wh` stays that of the first.
+
+    Args:
+        name: For records and messages.
+        settings: `live` says who wins and how long to wait, `source.max_pixels` how large a picture may be.
+
+    Attributes:
+        codec: Name of what the pictures were coded with; whoever pushes sets it before the first one.
+        dropped: Pictures that came and that nobody took.
+        on_close: Called once, by the thread that closes the source or lets its iteration end.
+    """
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self.codec = "rgb24"
+        self.stats = SourceStats()
+        self.dropped = 0
+        self.on_close: Callable[[], None] | None = None
+        self._live = settings.live
+        self._max_pixels = settings.source.max_pixels
+        self._room = 1 if settings.live.policy == "latest" else settings.live.buffer_frames
+        self._info: SourceInfo | None = None
+        self._waiting: deque[_Picture] = deque()
+        self._times = _Times()
+        self._ended = False
+        self._closed = False
+        self._taken = False
+        self._error: ArrStreamError | None = None
+        self._changed = threading.Condition()
+
+    @property
+    def info(self) -> SourceInfo:
+        """What the first picture told.
+
+        Raises:
+            RuntimeError: It has not come yet.
+        """
+        if self._info is None:
+            raise RuntimeError(f"{self.name}: nothing is known before the first picture; call wait_first")
+        return self._info
+
+    @property
+    def ended(self) -> bool:
+        """No further picture is taken."""
+        return self._ended
+
+    @property
+    def error(self) -> ArrStreamError | None:
+        """Why it ended, where that was not the browser's own wish."""
+        return self._error
+
+    def push(self, rgb: ByteArray, captured_seconds: float, sent_seconds: float | None = None) -> bool:
+        """Offer one picture; never waits.
+
+        Args:
+            rgb: `[H, W, 3]`, uint8, C-contiguous; not to be changed afterwards.
+            captured_seconds: When it came, on the clock of `time.monotonic`.
+            sent_seconds: Its time on the sender's clock, with any origin, for steadier times than those of arrival.
+
+        Returns:
+            Whether more are wanted.
+        """
+        height, width = rgb.shape[:2]
+        if width * height > self._max_pixels:
+            self.finish(self.too_large(width, height))
+            return False
+        with self._changed:
+            if self._ended:
+                return False
+            if self._info is None:
+                self._info = self._described(width, height)
+            pts_seconds = self._times.place(captured_seconds, sent_seconds)
+            while len(self._waiting) >= self._room:
+                self._waiting.popleft()
+                self.dropped += 1
+            self._waiting.append(_Picture(rgb, pts_seconds, captured_seconds))
+            self._changed.notify_all()
+        return True
+
+    def too_large(self, width: int, height: int) -> SourceTooLarge:
+        """The error for a picture of so many pixels."""
+        return SourceTooLarge(
+            f"{self.name}: {width}x{height} are {width * height} pixels, at most {self._max_pixels} are allowed",
+            remedy="raise source.max_pixels or choose a smaller picture in the browser",
+        )
+
+    def passed_over(self, count: int = 1) -> None:
+        """Count pictures that came, but were not worth converting because newer ones had come."""
+        with self._changed:
+            self.dropped += count
+
+    def finish(self, error: ArrStreamError | None = None) -> None:
+        """Nothing more comes; safe to call again, by any thread. Only the first error counts.
+
+        Args:
+            error: Raised to the one who iterates; None where the browser just stopped.
+        """
+        with self._changed:
+            if self._ended:
+                return
+            self._ended, self._error = True, error
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def wait_first(self, timeout_seconds: float | None = None) -> SourceInfo:
+        """Wait for the first picture.
+
+        Args:
+            timeout_seconds: Longest wait; None for `live.connect_seconds`.
+
+        Raises:
+            StreamSilent: None came in time.
+            ConnectionFailed: The browser went, or the source was closed, before one came.
+            SourceTooLarge: It has more pixels than the limit.
+        """
+        longest_seconds = self._live.connect_seconds if timeout_seconds is None else timeout_seconds
+        with self._changed:
+            self._changed.wait_for(lambda: self._info is not None or self._ended, longest_seconds)
+            if self._error is not None and self._info is None:
+                raise self._error
+            if self._info is not None:
+                return self._info
+            if self._ended:
+                raise ConnectionFailed(
+                    f"{self.name}: the connection ended before its first picture",
+                    remedy="start it again in the browser",
+                )
+        raise StreamSilent(
+            f"{self.name}: no picture from the browser within {longest_seconds:g} s",
+            remedy="check that the camera is on and that UDP reaches the server",
+        )
+
+    def frames(self) -> Iterator[Frame]:
+        """Frames as they come, until `finish` or `close`; see `Source.frames`.
+
+        Raises:
+            ArrStreamError: What `finish` was given.
+            RuntimeError: They were taken already.
+        """
+        if self._taken:
+            raise RuntimeError("the frames of this source were taken already; open it again")
+        self._taken = True
+        return self._deliver()
+
+    def close(self) -> None:
+        """End `frames()` at once and let the browser go; safe to call again, by any thread."""
+        self.finish()
+        with self._changed:
+            first, self._closed = not self._closed, True
+        if first and self.on_close is not None:
+            self.on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _deliver(self) -> Iterator[Frame]:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._waiting or self._ended)
+                    if self._ended:
+                        break
+                    picture = self._waiting.popleft()
+                index = self.stats.frames
+                self.stats.frames += 1
+                yield Frame(index, picture.pts_seconds, picture.rgb, captured_seconds=picture.captured_seconds)
+            if self._error is not None:
+                raise self._error
+        finally:
+            self.close()
+
+    def _described(self, width: int, height: int) -> SourceInfo:
+        return SourceInfo(
+            name=self.name,
+            kind="browser",
+            size_wh=(width, height),
+            pixel_aspect=1.0,
+            average_fps=None,
+            duration_seconds=None,
+            num_frames=None,
+            codec=self.codec,
+            has_audio=False,
+            rotation_degrees=0,
+            video_streams=1,
+            path=None,
+            live=True,
+        )
+
+
+class _Times:
+    """Presentation times from 0 on that never decrease: the sender's, as long as they agree with those of arrival."""
+
+    def __init__(self) -> None:
+        self._started_seconds: float | None = None
+        self._offset_seconds: float | None = None
+        self._last_seconds = 0.0
+
+    def place(self, captured_seconds: float, sent_seconds: float | None) -> float:
+        if self._started_seconds is None:
+            self._started_seconds = captured_seconds
+        arrival_seconds = captured_seconds - self._started_seconds
+        pts_seconds = arrival_seconds
+        if sent_seconds is not None and math.isfinite(sent_seconds):
+            offset_seconds = self._offset_seconds
+            if offset_seconds is None or abs(sent_seconds + offset_seconds - arrival_seconds) > _LARGEST_DRIFT_SECONDS:
+                offset_seconds = self._offset_seconds = arrival_seconds - sent_seconds
+            pts_seconds = sent_seconds + offset_seconds
+        self._last_seconds = max(self._last_seconds, pts_seconds)
+        return self._last_seconds

@@ -1,0 +1,142 @@
+"""Which cameras there are."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from arr_stream.errors import CameraNotFound
+from arr_stream.sources.locate import natural_key
+
+_QUERY_CAPABILITIES = 0x80685600
+_CAPTURE = 0x00000001 | 0x00001000
+_HAS_DEVICE_CAPABILITIES = 0x80000000
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """One camera of this machine.
+
+    Args:
+        source: What to give to open it, such as `/dev/video0` or `camera:FaceTime HD Camera`.
+        name: As its maker calls it.
+        device: What the system calls it.
+        index: Its number, as in `camera:0`.
+    """
+
+    source: str
+    name: str
+    device: str
+    index: int
+
+
+def list_cameras(
+    *,
+    system_folder: Path = Path("/sys/class/video4linux"),
+    device_folder: Path = Path("/dev"),
+    can_capture: Callable[[Path], bool | None] | None = None,
+) -> list[Camera]:
+    """The cameras of this machine, by their numbers; empty where there are none.
+
+    Args:
+        system_folder: Where Linux lists its video devices.
+        device_folder: Where their nodes are.
+        can_capture: Whether a node gives pictures; None where it does not say. By default the node is asked.
+    """
+    if sys.platform.startswith("linux"):
+        return _linux_cameras(system_folder, device_folder, can_capture or _captures)
+    return _other_cameras()
+
+
+def find_camera(wanted: str) -> str:
+    """The device that is meant by a device, a number, or a part of a camera's name.
+
+    Raises:
+        CameraNotFound: None fits; names those that there are.
+    """
+    if wanted.startswith("/dev/"):
+        return wanted
+    cameras = list_cameras()
+    for camera in cameras:
+        if wanted.isdecimal() and camera.index == int(wanted):
+            return camera.device
+    if not wanted.isdecimal():
+        exact = [camera for camera in cameras if camera.name.lower() == wanted.lower()]
+        part = [camera for camera in cameras if wanted.lower() in camera.name.lower()]
+        for camera in exact or part:
+            return camera.device
+    if not cameras:
+        raise CameraNotFound(
+            f"camera {wanted}: there is no camera on this machine", remedy="plug one in, or allow its use"
+        )
+    there = ", ".join(f"{camera.index} ({camera.name})" for camera in cameras)
+    raise CameraNotFound(f"camera {wanted}: no such camera", remedy=f"there are {there}")
+
+
+def _linux_cameras(
+    system_folder: Path, device_folder: Path, can_capture: Callable[[Path], bool | None]
+) -> list[Camera]:
+    try:
+        entries = sorted(system_folder.glob("video*"), key=natural_key)
+    except OSError:
+        return []
+    cameras = []
+    for entry in entries:
+        digits, node = entry.name.removeprefix("video"), device_folder / entry.name
+        if not digits.isdecimal() or not node.exists():
+            continue
+        captures = can_capture(node)
+        if captures is None:
+            # The further nodes of a camera carry what belongs to its pictures.
+            captures = _line(entry / "index") in {"", "0"}
+        if captures:
+            cameras.append(Camera(str(node), _line(entry / "name") or entry.name, str(node), int(digits)))
+    return cameras
+
+
+def _line(path: Path) -> str:
+    try:
+        return " ".join(path.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return ""
+
+
+def _captures(node: Path) -> bool | None:
+    """Ask the driver (`VIDIOC_QUERYCAP`); None where the node may not be opened."""
+    import fcntl
+    import os
+
+    try:
+        descriptor = os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    answer = bytearray(104)
+    try:
+        fcntl.ioctl(descriptor, _QUERY_CAPABILITIES, answer)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    whole, of_node = struct.unpack_from("=II", answer, 84)
+    return bool((of_node if whole & _HAS_DEVICE_CAPABILITIES else whole) & _CAPTURE)
+
+
+def _other_cameras() -> list[Camera]:
+    import av.device
+    import av.error
+
+    kind = {"darwin": "avfoundation", "win32": "dshow"}.get(sys.platform)
+    if kind is None:
+        return []
+    try:
+        devices = av.device.enumerate_input_devices(kind)
+    except (av.error.FFmpegError, OSError, ValueError):
+        return []
+    found = [device for device in devices if "video" in device.media_types]
+    return [
+        Camera(f"camera:{device.description}", device.description, device.name, index)
+        for index, device in enumerate(found)
+    ]

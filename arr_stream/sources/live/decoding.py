@@ -1,0 +1,198 @@
+"""Pictures of an open container, decoded as soon as their packets come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import av.error
+import numpy as np
+from av.codec.context import Flags
+from av.container import InputContainer
+from av.packet import Packet
+from av.sidedata.sidedata import SideData
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from arr_stream.errors import ArrStreamError, SourceTooLarge, StreamSilent
+from arr_stream.sources.base import SourceStats
+from arr_stream.sources.container import choose_stream
+from arr_stream.sources.live.connection import Arrived, Facts
+from arr_stream.sources.live.interrupt import Interrupt
+from arr_stream.sources.upright import Orientation
+from arr_stream.sources.vectors import is_intra
+
+_LONGEST_SKIP_SECONDS = 2.0
+_NO_DATA_WAIT_SECONDS = 0.002
+
+
+class Decoding:
+    """Reads a container's first video stream as it comes.
+
+    After damage (a packet cut short, lost or not decodable) pictures would show remains of others, so that none are
+    given until the next one that stands for itself, or for two seconds where none comes: streams that refresh bit by
+    bit have none. What is not shown for this reason is counted as concealed.
+
+    Args:
+        container: Just opened; closed by `close`.
+        name: For messages.
+        interrupt: Ends waits.
+        stats: Counters to keep.
+        max_pixels: Largest picture to convert.
+        silent_seconds: Longest wait for a packet, and for a picture.
+        problem: Makes our error of what PyAV raises while packets are read.
+        ends: Told the last time of a picture in seconds when the data ends: whether it is the end, and not a break.
+        pace: Told the time of each packet in seconds before it is decoded; waits until it is due.
+    """
+
+    def __init__(
+        self,
+        container: InputContainer,
+        *,
+        name: str,
+        interrupt: Interrupt,
+        stats: SourceStats,
+        max_pixels: int,
+        silent_seconds: float,
+        problem: Callable[[Exception], ArrStreamError],
+        ends: Callable[[float], bool] = lambda _: False,
+        pace: Callable[[float], None] | None = None,
+    ) -> None:
+        self._container, self._name, self._interrupt, self._stats = container, name, interrupt, stats
+        self._max_pixels, self._silent_seconds = max_pixels, silent_seconds
+        self._problem, self._ends, self._pace = problem, ends, pace
+        self._stream, self._count = choose_stream(container, name, None)
+        context = self._stream.codec_context
+        self._check_size(context.width, context.height)
+        # Frame threads would hold back a picture each.
+        context.thread_type = "SLICE"
+        context.flags |= Flags.low_delay
+        self._skip_until: float | None = None
+        self._orientation, self._turned = Orientation(), 0
+        self._last_own = 0.0
+
+    @property
+    def facts(self) -> Facts:
+        aspect = float(self._stream.sample_aspect_ratio or 1) or 1.0
+        rate = self._stream.average_rate or self._stream.guessed_rate
+        return Facts(
+            codec=self._stream.codec_context.name,
+            average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
+            pixel_aspect=1 / aspect if self._orientation.transposed else aspect,
+            rotation_degrees=self._orientation.rotation_degrees,
+            has_audio=bool(self._container.streams.audio),
+            video_streams=self._count,
+        )
+
+    def close(self) -> None:
+        self._container.close()
+
+    def pictures(self) -> Iterator[Arrived]:
+        """See `Connection.pictures`."""
+        last_picture = time.monotonic()
+        for packet in self._packets():
+            if packet is not None and self._pace is not None:
+                self._wait_for(packet)
+            captured_seconds = time.monotonic()
+            for picture in self._decoded(packet, captured_seconds):
+                last_picture = captured_seconds
+                yield self._arrived(picture, captured_seconds)
+            if captured_seconds - last_picture > self._silent_seconds:
+                raise StreamSilent(
+                    f"{self._name}: it sends, but nothing that can be shown came for {self._silent_seconds:g} s",
+                    remedy="check what the server sends",
+                )
+        if not self._interrupt.stopped and not self._ends(self._last_own):
+            raise self._problem(av.error.EOFError(0, "the stream has ended"))
+
+    def _wait_for(self, packet: Packet[VideoStream]) -> None:
+        ticks = packet.pts if packet.dts is None else packet.dts
+        if self._pace is not None and ticks is not None and packet.time_base:
+            self._pace(float(ticks * packet.time_base))
+
+    def _packets(self) -> Iterator[Packet[VideoStream] | None]:
+        """Packets of the video as they come, then None to drain the decoder; ends early when stopped."""
+        packets = self._container.demux()
+        silent_since = time.monotonic()
+        while not self._interrupt.stopped:
+            try:
+                with self._interrupt.within(silent_since + self._silent_seconds - time.monotonic()):
+                    packet = next(packets, None)
+            except av.error.BlockingIOError:
+                # Devices are asked without blocking, since one that hangs would block for ever.
+                packets = self._container.demux()
+                self._interrupt.wait(_NO_DATA_WAIT_SECONDS)
+            except (av.error.FFmpegError, OSError) as exc:
+                self._raise(exc)
+            else:
+                if packet is None or packet.size == 0:
+                    yield None
+                    return
+                if packet.stream_index == self._stream.index:
+                    silent_since = time.monotonic()
+                    yield packet  # type: ignore[misc]
+                    continue
+            if time.monotonic() - silent_since >= self._silent_seconds:
+                raise self._mute()
+
+    def _raise(self, error: Exception) -> None:
+        if self._interrupt.stopped:
+            return
+        if self._interrupt.late or isinstance(error, av.error.ExitError):
+            raise self._mute() from error
+        raise self._problem(error) from error
+
+    def _mute(self) -> StreamSilent:
+        return StreamSilent(
+            f"{self._name}: nothing came for {self._silent_seconds:g} s", remedy="check that it still sends"
+        )
+
+    def _decoded(self, packet: Packet[VideoStream] | None, now_seconds: float) -> Iterator[VideoFrame]:
+        """What a packet shows, if it can be shown."""
+        damaged = packet is not None and packet.is_corrupt
+        pictures: list[VideoFrame] = []
+        try:
+            pictures = self._stream.codec_context.decode(packet)
+        except av.error.EOFError:
+            return
+        except (av.error.FFmpegError, OSError):
+            damaged = True
+        if damaged:
+            self._skip_until = now_seconds + _LONGEST_SKIP_SECONDS
+            self._stats.concealed_frames += max(1, len(pictures))
+            return
+        for picture in pictures:
+            if self._sound(picture, now_seconds):
+                yield picture
+            else:
+                self._stats.concealed_frames += 1
+
+    def _sound(self, picture: VideoFrame, now_seconds: float) -> bool:
+        if picture.is_corrupt:
+            return self._skip_until is not None and now_seconds >= self._skip_until
+        if self._skip_until is not None and (picture.key_frame or now_seconds >= self._skip_until):
+            self._skip_until = None
+        return self._skip_until is None
+
+    def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived:
+        self._check_size(picture.width, picture.height)
+        if picture.rotation != self._turned:
+            self._turned, self._orientation = picture.rotation, _orientation(picture)
+        # One thread: for pictures of usual size, swscale's own threads cost more than they save.
+        decoded = np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+        own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
+        if own_seconds is not None:
+            self._last_own = own_seconds
+        return Arrived(self._orientation.turn(decoded), own_seconds, captured_seconds, is_intra(picture))
+
+    def _check_size(self, width: int, height: int) -> None:
+        if width * height > self._max_pixels:
+            raise SourceTooLarge(
+                f"{self._name}: {width}x{height} are {width * height} pixels, at most {self._max_pixels} are allowed",
+                remedy="raise source.max_pixels or have smaller pictures sent",
+            )
+
+
+def _orientation(picture: VideoFrame) -> Orientation:
+    matrix = picture.side_data.get("DISPLAYMATRIX")
+    return Orientation.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else Orientation()

@@ -1,0 +1,165 @@
+"""Addresses: RTSP, RTMP, HTTP with HLS, and MPEG-TS over UDP, through FFmpeg."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import av
+import av.error
+from av.container import InputContainer
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, ConnectionFailed, HostUnknown, NoVideoStream
+from arr_stream.sources.base import SourceStats
+from arr_stream.sources.live.decoding import Decoding
+from arr_stream.sources.live.interrupt import Interrupt
+from arr_stream.sources.live.pacing import Pace
+from arr_stream.sources.live.problems import host_and_port, network_problem
+from arr_stream.sources.live.spec import LiveSpec
+
+_WEB = "http,https,tcp,tls,crypto,httpproxy"
+_RTMP = "rtmp,rtmpe,rtmps,rtmpt,rtmpts,ffrtmphttp,ffrtmpcrypt,http,https,tcp,tls"
+_RTSP = "rtp,srtp,rtsp,udp,tcp,tls"
+
+PROTOCOLS = {
+    **dict.fromkeys(("http", "https"), _WEB),
+    **dict.fromkeys(("rtmp", "rtmpe", "rtmps", "rtmpt", "rtmpts"), _RTMP),
+    **dict.fromkeys(("rtsp", "rtsps", "rtspt"), _RTSP),
+    "udp": "udp",
+    "srt": "srt,udp",
+}
+"""What FFmpeg may use for an address of each scheme, redirections and playlists included; never `file`."""
+
+_FORMATS = {"rtsp": "rtsp", "rtsps": "rtsp", "rtspt": "rtsp", "udp": "mpegts", "srt": "mpegts"}
+
+_FORMATS_ALLOWED = (
+    "aac,ac3,asf,avi,flv,h264,hevc,hls,ivf,live_flv,m4v,matroska,mjpeg,mov,mp3,mp4,mpeg,mpegts,mpegvideo,mpjpeg,nut,obu,"
+    "ogg,rtsp,wav,webm,webvtt"
+)
+
+_PROBE_BYTES = 500_000
+_ANALYSE_MICROSECONDS = 1_000_000
+_NEAR_END_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+
+
+def network_opener(spec: LiveSpec, settings: Settings) -> Callable[[Interrupt, SourceStats], Decoding]:
+    """What opens the address, each time anew."""
+
+    def open_once(interrupt: Interrupt, stats: SourceStats) -> Decoding:
+        started = time.monotonic()
+        _require_host(spec, interrupt, settings.live.connect_seconds)
+        left_seconds = max(0.1, settings.live.connect_seconds - (time.monotonic() - started))
+        container = _open(spec, settings, interrupt, left_seconds)
+        try:
+            return _decoding(container, spec, settings, interrupt, stats)
+        except BaseException:
+            container.close()
+            raise
+
+    return open_once
+
+
+def _require_host(spec: LiveSpec, interrupt: Interrupt, seconds: float) -> None:
+    """Raises HostUnknown where the host's name has no address: FFmpeg does not tell this from other failures.
+
+    The system's look-up cannot be interrupted, so it has a thread of its own, which ends by itself.
+    """
+    host, _ = host_and_port(spec)
+    if not host:
+        if spec.scheme in {"udp", "srt"}:
+            return
+        raise HostUnknown(f"{spec.name}: no host is named", remedy=f"write {spec.scheme}://HOST/...")
+    problems: list[OSError | UnicodeError] = []
+
+    def look_up() -> None:
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError) as exc:
+            problems.append(exc)
+
+    thread = threading.Thread(target=look_up, name="arr-stream look-up", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and not interrupt.stopped and time.monotonic() < deadline:
+        thread.join(_POLL_SECONDS)
+    if thread.is_alive():
+        raise HostUnknown(f"{spec.name}: no answer to who {host!r} is", remedy="check the name server")
+    if problems:
+        raise HostUnknown(
+            f"{spec.name}: the host {host!r} is not known", remedy="check its name, or give its number"
+        ) from problems[0]
+
+
+def _open(spec: LiveSpec, settings: Settings, interrupt: Interrupt, seconds: float) -> InputContainer:
+    try:
+        with interrupt.within(seconds):
+            return av.open(
+                spec.target,
+                "r",
+                format=_FORMATS.get(spec.scheme),
+                options=_options(spec, settings),
+                metadata_errors="replace",
+                timeout=(seconds, settings.live.stall_seconds),
+            )
+    except (av.error.FFmpegError, OSError, ValueError) as exc:
+        if interrupt.stopped:
+            raise ConnectionFailed(f"{spec.name}: stopped while it was opened") from exc
+        raise network_problem(
+            spec, exc, waited_seconds=settings.live.connect_seconds if interrupt.late else None
+        ) from exc
+
+
+def _options(spec: LiveSpec, settings: Settings) -> dict[str, str]:
+    """FFmpeg's options for short delays and no way to other files."""
+    options = {
+        "protocol_whitelist": PROTOCOLS[spec.scheme],
+        "format_whitelist": _FORMATS_ALLOWED,
+        # Not `nobuffer`: it would throw away what was read to learn the format, and with it the first whole picture.
+        "probesize": str(_PROBE_BYTES),
+        "analyzeduration": str(_ANALYSE_MICROSECONDS),
+        "fpsprobesize": "2",
+    }
+    if spec.scheme in {"rtsp", "rtsps"}:
+        options |= {"rtsp_transport": settings.live.rtsp_transport, "allowed_media_types": "video+audio"}
+    elif spec.scheme == "udp":
+        options |= {"overrun_nonfatal": "1", "buffer_size": str(1 << 22)}
+    elif spec.scheme.startswith("rtmp"):
+        options |= {"rtmp_live": "live", "rtmp_buffer": "100"}
+    return options
+
+
+def _decoding(
+    container: InputContainer, spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats
+) -> Decoding:
+    if not container.streams:
+        raise NoVideoStream(f"{spec.name}: no video in this stream", remedy="give the address of a stream with video")
+    duration_seconds = container.duration / av.time_base if container.duration else None
+
+    def ends(last_seconds: float) -> bool:
+        if duration_seconds is None:
+            return False
+        start_seconds = (container.start_time or 0) / av.time_base
+        return last_seconds - start_seconds >= duration_seconds - _NEAR_END_SECONDS
+
+    def problem(error: Exception) -> ArrStreamError:
+        if isinstance(error, EOFError):
+            return ConnectionFailed(f"{spec.name}: the stream has ended", remedy="check that the server still sends")
+        return network_problem(spec, error)
+
+    # Files and playlists come as fast as the line allows, whole stretches at a time.
+    held_back = duration_seconds is not None or container.format.name == "hls"
+    return Decoding(
+        container,
+        name=spec.name,
+        interrupt=interrupt,
+        stats=stats,
+        max_pixels=settings.source.max_pixels,
+        silent_seconds=settings.live.stall_seconds,
+        problem=problem,
+        ends=ends,
+        pace=Pace(interrupt).wait_until if held_back else None,
+    )

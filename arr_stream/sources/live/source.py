@@ -1,0 +1,195 @@
+"""A source that goes on: it opens, reads, notices when pictures stop coming, and opens again."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, LiveSourceError, NoFrames, SourceDamaged, SourceTooLarge, StreamSilent
+from arr_stream.sources.base import OnePass, SourceInfo, SourceKind
+from arr_stream.sources.live.arrival import ArrivalClock
+from arr_stream.sources.live.connection import Arrived, Connection, Opener
+from arr_stream.sources.live.interrupt import Interrupt
+from arr_stream.sources.live.state import OnState, SourceState, StateName
+from arr_stream.types import Frame
+
+_JITTER = 0.2
+_CLOSE_SECONDS = 5.0
+
+
+class LiveSource(OnePass):
+    """Frames of a live source, across breaks, stalls, and changes of size or codec.
+
+    `close` may be called from any thread, and ends the frames at once, whatever the reading thread waits for.
+
+    Args:
+        opener: Opens the source once.
+        name: What to call it; without passwords.
+        kind: See `SourceInfo`.
+        settings: `settings.live` holds the times.
+        reopen: Breaks are waited out; otherwise an error of the source ends the frames.
+        on_state: Told of every change, from the reading thread.
+
+    Raises:
+        SourceError: On opening: what kept it from giving a first picture.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        *,
+        name: str,
+        kind: SourceKind,
+        settings: Settings,
+        reopen: bool = True,
+        on_state: OnState | None = None,
+    ) -> None:
+        super().__init__()
+        self._opener, self._name, self._times = opener, name, settings.live
+        self._reopen, self._on_state = reopen, on_state
+        self._interrupt = Interrupt()
+        self._reading = threading.RLock()
+        self._connection: Connection | None = None
+        self._clock = ArrivalClock()
+        self._next_index = 0
+        self._over = False
+        self._tell("connecting", attempt=1)
+        try:
+            with self._reading:
+                arrivals, first = self._connect()
+                assert self._connection is not None
+                self.info = self._describe(kind, first, self._connection)
+        except ArrStreamError as exc:
+            self._over = True
+            self._tell("failed", exc.message, attempt=1)
+            self.close()
+            raise
+        except BaseException:
+            self.close()
+            raise
+        self._first, self._made = self._frame(first), self._frames(arrivals)
+        self._tell("live")
+
+    def _release(self) -> None:
+        self._interrupt.set()
+        # Whoever reads comes out of it soon; should it not, it closes the connection itself.
+        if self._reading.acquire(timeout=_CLOSE_SECONDS):
+            try:
+                self._disconnect()
+            finally:
+                self._reading.release()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with self._interrupt.within(1.0):
+                connection.close()
+
+    def _tell(
+        self, state: StateName, message: str | None = None, *, attempt: int = 0, next_retry_seconds: float | None = None
+    ) -> None:
+        if self._on_state is not None:
+            self._on_state(SourceState(state, message, attempt, next_retry_seconds))
+
+    def _connect(self) -> tuple[Iterator[Arrived], Arrived]:
+        """Open it and wait for its first picture."""
+        self._disconnect()
+        self._connection = self._opener(self._interrupt, self.stats)
+        arrivals = self._connection.pictures()
+        first = next(arrivals, None)
+        if first is None:
+            raise NoFrames(f"{self._name}: ended before its first picture", remedy="check what it sends")
+        self._clock.restart()
+        return arrivals, first
+
+    def _describe(self, kind: SourceKind, first: Arrived, connection: Connection) -> SourceInfo:
+        facts = connection.facts
+        return SourceInfo(
+            name=self._name,
+            kind=kind,
+            size_wh=(first.rgb.shape[1], first.rgb.shape[0]),
+            pixel_aspect=facts.pixel_aspect,
+            average_fps=facts.average_fps,
+            duration_seconds=None,
+            num_frames=None,
+            codec=facts.codec,
+            has_audio=facts.has_audio,
+            rotation_degrees=facts.rotation_degrees,
+            video_streams=facts.video_streams,
+            path=None,
+            live=True,
+        )
+
+    def _frame(self, arrived: Arrived) -> Frame:
+        index, self._next_index = self._next_index, self._next_index + 1
+        pts_seconds = self._clock.place(arrived.own_seconds, arrived.captured_seconds)
+        return Frame(index, pts_seconds, arrived.rgb, intra=arrived.intra, captured_seconds=arrived.captured_seconds)
+
+    def _frames(self, arrivals: Iterator[Arrived]) -> Iterator[Frame]:
+        while not self._interrupt.stopped:
+            try:
+                with self._reading:
+                    arrived = next(arrivals, None)
+            except ArrStreamError as exc:
+                again = self._reconnected(exc)
+                if again is None:
+                    break
+                arrivals, arrived = again
+            if arrived is None:
+                break
+            yield self._frame(arrived)
+        if not self._over:
+            self._over = True
+            self._tell("ended")
+
+    def _reconnected(self, problem: ArrStreamError) -> tuple[Iterator[Arrived], Arrived] | None:
+        """Open it again until a picture is there; None when stopped meanwhile.
+
+        Raises:
+            ArrStreamError: Trying again is of no use, or was so for too long.
+        """
+        if self._interrupt.stopped:
+            return None
+        if not self._reopen:
+            raise self._failed(problem)
+        if isinstance(problem, StreamSilent):
+            self.stats.stalls += 1
+            self._tell("stalled", problem.message)
+        lost_at, attempt, pause_seconds = time.monotonic(), 1, 0.0
+        while True:
+            self._end_if_hopeless(problem, lost_at)
+            self._tell("reconnecting", problem.message, attempt=attempt, next_retry_seconds=pause_seconds or None)
+            with self._reading:
+                self._disconnect()
+            if self._interrupt.wait(pause_seconds * random.uniform(1 - _JITTER, 1)):
+                return None
+            if pause_seconds:
+                self._tell("reconnecting", problem.message, attempt=attempt)
+            try:
+                with self._reading:
+                    again = self._connect()
+            except ArrStreamError as exc:
+                if self._interrupt.stopped:
+                    return None
+                problem, attempt = exc, attempt + 1
+                pause_seconds = min(
+                    max(2 * pause_seconds, self._times.retry_seconds), self._times.longest_retry_seconds
+                )
+                continue
+            self.stats.reconnects += 1
+            self._tell("live")
+            return again
+
+    def _end_if_hopeless(self, problem: ArrStreamError, lost_at_seconds: float) -> None:
+        hopeless = isinstance(problem, SourceTooLarge) or (isinstance(problem, LiveSourceError) and problem.permanent)
+        limit = self._times.give_up_seconds
+        if hopeless or (limit and time.monotonic() - lost_at_seconds >= limit):
+            raise self._failed(problem)
+
+    def _failed(self, problem: ArrStreamError) -> ArrStreamError:
+        self._over = True
+        self._tell("ended" if isinstance(problem, SourceDamaged) else "failed", problem.message)
+        return problem

@@ -1,0 +1,77 @@
+"""What the parts of the server share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from arr_stream.errors import ArrStreamError
+from arr_stream.live.channel import Channel
+from arr_stream.live.studio import Studio
+from arr_stream.web.access import Access
+from arr_stream.web.allowed import AllowedSources
+from arr_stream.web.clients import Clients
+from arr_stream.web.observing import Observer
+
+if TYPE_CHECKING:
+    from arr_stream.web.webrtc import BrowserCameras
+
+
+class NoSuchThing(ArrStreamError):
+    """What was asked for is not here."""
+
+
+class NotNow(ArrStreamError):
+    """It makes sense, and cannot be done as things stand."""
+
+
+class NotYet(NotNow):
+    """There is no picture so far."""
+
+
+class Forbidden(ArrStreamError):
+    """The command line does not allow it."""
+
+
+@dataclass(slots=True, eq=False)
+class Serving:
+    """Everything that answers to requests.
+
+    Args:
+        studio: The streams.
+        access: Who may speak to the server.
+        allowed: What the page may open.
+        observer: Metrics and alerts.
+        presets: Names of presets and what each is for.
+        model: Name of the model that may be asked; None without one.
+        cameras: Browsers' cameras; made when the server starts, None where they are not allowed.
+    """
+
+    studio: Studio
+    access: Access
+    allowed: AllowedSources
+    observer: Observer
+    presets: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    cameras: BrowserCameras | None = None
+    clients: Clients = field(default_factory=Clients)
+    drawing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    started_seconds: float = field(default_factory=time.monotonic)
+
+    def channel(self, id: str) -> Channel:
+        """The stream of that id.
+
+        Raises:
+            NoSuchThing: There is none.
+        """
+        channel = self.studio.get(id)
+        if channel is None:
+            raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
+        return channel
+
+    def has(self, channel: Channel) -> bool:
+        """It has not been removed."""
+        return self.studio.get(channel.id) is channel

@@ -1,0 +1,142 @@
+// The dialog for adding a stream.
+
+import { api, ApiError } from "./api.js";
+import { sendFromBrowser, whyNot } from "./browser_camera.js";
+import { h, icon, say, setText } from "./dom.js";
+import { choose, store } from "./store.js";
+
+const byId = (id) => document.getElementById(id);
+
+export class AddDialog {
+  constructor() {
+    this.dialog = byId("add-dialog");
+    this.problem = byId("add-problem");
+    this.submit = this.dialog.querySelector("[data-testid=add-submit]");
+    byId("add-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this._add();
+    });
+    for (const button of this.dialog.querySelectorAll("[data-action=close]")) button.addEventListener("click", () => this.dialog.close());
+  }
+
+  open() {
+    this._complain(null);
+    this._fill();
+    if (!this.dialog.open) this.dialog.showModal();
+    byId("add-source").focus();
+  }
+
+  /** Straight to this browser's camera, as the empty page offers. */
+  startCamera() {
+    this.open();
+    this._browser("camera");
+  }
+
+  _fill() {
+    const { sources, presets } = store.info;
+    const preset = byId("add-preset");
+    const chosen = preset.value;
+    preset.replaceChildren(h("option", { value: "" }, "defaults"), ...presets.map(({ name, description }) => h("option", { value: name, title: description }, name)));
+    preset.value = chosen;
+    setText(byId("add-hint"), this._hint(sources));
+    const named = sources.named.map((source) => this._offer("picture", source, source));
+    byId("offers").replaceChildren(...this._browserOffers(sources), ...named);
+    if (sources.cameras) this._cameras();
+  }
+
+  _hint({ patterns, named, cameras }) {
+    if (patterns.length) return `This server opens ${patterns.join(", ")}${named.length || cameras ? " and what is named above" : ""}.`;
+    return named.length || cameras ? "This server opens what is named above." : "This server opens no addresses; its command line allows them.";
+  }
+
+  _browserOffers({ browser }) {
+    if (!browser) return [];
+    return [
+      ["camera", "This browser's camera"],
+      ["screen", "This browser's screen"],
+    ].map(([kind, label]) => {
+      const refused = whyNot(kind);
+      return h(
+        "button",
+        { type: "button", class: "offer", "data-action": `add-browser-${kind}`, disabled: Boolean(refused), title: refused, onclick: () => this._browser(kind) },
+        icon(kind),
+        h("span", {}, label),
+      );
+    });
+  }
+
+  _offer(iconName, label, source) {
+    const pick = () => {
+      byId("add-source").value = source;
+      for (const other of byId("offers").children) other.setAttribute("aria-pressed", String(other === button));
+      this.submit.focus();
+    };
+    const button = h("button", { type: "button", class: "offer", "aria-pressed": "false", onclick: pick, "data-source": source, title: source }, icon(iconName), h("span", {}, label));
+    return button;
+  }
+
+  async _cameras() {
+    let cameras;
+    try {
+      cameras = await api.cameras();
+    } catch (error) {
+      this._complain(error.line);
+      return;
+    }
+    const offers = byId("offers");
+    for (const { source, name } of cameras) {
+      if ([...offers.children].some((offer) => offer.dataset.source === source)) continue;
+      offers.append(this._offer("camera", name ? `${name} (${source})` : source, source));
+    }
+  }
+
+  /** What goes with any kind of source; empty entries are left out. */
+  _options() {
+    const [name, query, preset] = ["add-name", "add-query", "add-preset"].map((id) => byId(id).value.trim());
+    return { ...(name && { name }), ...(query && { query: [query] }), ...(preset && { preset }) };
+  }
+
+  _add() {
+    const source = byId("add-source").value.trim();
+    if (!source) {
+      this._complain("Choose a source or give its address");
+      byId("add-source").focus();
+      return;
+    }
+    this._while(() => api.add({ source, ...this._options() }));
+  }
+
+  _browser(kind) {
+    const name = kind === "screen" ? "Screen" : "This camera";
+    this._while(() => sendFromBrowser(kind, { name, ...this._options() }));
+  }
+
+  async _while(action) {
+    this._complain(null);
+    this.dialog.classList.add("working");
+    this.submit.disabled = true;
+    try {
+      const status = await action();
+      this.dialog.close();
+      for (const id of ["add-source", "add-name", "add-query"]) byId(id).value = "";
+      say(`${status.name} added`);
+      this._chooseWhenThere(status.id);
+    } catch (error) {
+      this._complain(error instanceof ApiError ? error.line : String(error.message ?? error));
+    } finally {
+      this.dialog.classList.remove("working");
+      this.submit.disabled = false;
+    }
+  }
+
+  /** The list that names the new stream may still be under way. */
+  _chooseWhenThere(id, tries = 20) {
+    if (store.streams.has(id)) choose(id);
+    else if (tries > 0) setTimeout(() => this._chooseWhenThere(id, tries - 1), 100);
+  }
+
+  _complain(text) {
+    this.problem.hidden = !text;
+    setText(this.problem, text ?? "");
+  }
+}

@@ -1,0 +1,217 @@
+// Questions to the model and its answers, with the cells that each rests on.
+
+import { api, links } from "./api.js";
+import { clockTime, h, icon, say, setText, settled } from "./dom.js";
+import { History } from "./remember.js";
+import { emit, on, store } from "./store.js";
+import { attempt } from "./toasts.js";
+
+const KEPT = 200;
+const WHEN = [
+  ["now", "once, now"],
+  ["every", "again and again"],
+  ["change", "when the scene changes"],
+];
+
+/** The number that an answer goes by, in events and in what is kept. */
+const keyOf = (answer) => `${answer.answer ?? `${answer.frame_index}:${answer.question}`}`;
+
+export class Answers {
+  constructor(part, badge) {
+    this.badge = badge;
+    this.entries = new Map();
+    this.pinned = null;
+    this.search = "";
+    this._build(part);
+    on("chosen", () => this._chosen());
+    on("status", (status) => status.id === store.chosen && this._status(status));
+    on("asking", (event) => this._mine(event, () => this._entry(event)));
+    on("text", (event) => this._mine(event, () => this._piece(event)));
+    on("answer", (event) => this._mine(event, () => this._whole(event)));
+    on("follow", () => this._again());
+    on("info", () => this._model());
+  }
+
+  _build(part) {
+    this.question = h("input", { type: "text", maxlength: "2000", placeholder: "Ask about what is seen", "aria-label": "Question", "data-testid": "ask-input", autocomplete: "off" });
+    this.history = new History("questions");
+    this.history.attach(this.question);
+    this.when = h("select", { "aria-label": "When to answer", "data-testid": "ask-when" }, WHEN.map(([value, label]) => h("option", { value }, label)));
+    this.every = h("input", { type: "number", min: "1", max: "3600", step: "1", value: "5", "aria-label": "Seconds between answers", "data-testid": "ask-every" });
+    this.seconds = h("label", { class: "every", hidden: true }, "every ", this.every, " s");
+    this.when.addEventListener("change", () => (this.seconds.hidden = this.when.value !== "every"));
+    this.button = h("button", { type: "submit", class: "primary", "data-testid": "ask-submit" }, "Ask");
+    this.none = h("p", { class: "hint", hidden: true });
+    this.plan = h("p", { class: "plan", hidden: true });
+    this.form = h("form", { class: "ask" }, this.question, h("div", { class: "row" }, this.when, this.seconds, this.button), this.none, this.plan);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this._ask();
+    });
+    this.finder = h("input", { type: "search", placeholder: "Search answers", "aria-label": "Search answers", "data-testid": "answers-search" });
+    this.finder.addEventListener("input", settled(() => this._find(), 250));
+    this.exports = ["json", "markdown"].map((format) => h("a", { class: "button small", "data-format": format, "data-testid": `export-${format}` }, icon("save"), format === "json" ? "JSON" : "Markdown"));
+    this.list = h("ol", { class: "answers-list", "data-testid": "answers", "aria-label": "Answers, newest first", tabindex: "-1" });
+    this.nothing = h("p", { class: "hint" }, "No answers yet.");
+    part.append(this.form, h("div", { class: "row find" }, this.finder, this.exports), this.nothing, this.list);
+    this._model();
+  }
+
+  _model() {
+    const model = store.info?.model;
+    for (const control of [this.question, this.when, this.every, this.button]) control.disabled = !model;
+    this.none.hidden = !store.info || Boolean(model);
+    setText(this.none, "No model answers here: start the server with one to ask questions. All else works without.");
+    this.question.placeholder = model ? `Ask ${model}` : "Ask about what is seen";
+  }
+
+  _mine(event, action) {
+    if (event.stream === store.chosen) action();
+    else if (event.type === "answer") this.badge(1);
+  }
+
+  async _ask() {
+    const question = this.question.value.trim();
+    if (!question || !store.chosen) return;
+    const when = this.when.value;
+    const every_seconds = Math.max(1, Number(this.every.value) || 5);
+    const body = when === "every" ? { question, when, every_seconds } : { question, when };
+    const done = await attempt(() => api.ask(store.chosen, body).then(() => true));
+    if (!done) return;
+    this.history.add(question);
+    this.question.value = "";
+  }
+
+  _status(status) {
+    const { plan } = status;
+    const text = plan ? `“${plan.question}” ${plan.when === "every" ? `every ${plan.every_seconds} s` : "when the scene changes"}` : "";
+    this.plan.hidden = !plan;
+    if (this.plan.dataset.text === text) return;
+    this.plan.dataset.text = text;
+    const stop = h("button", { type: "button", class: "small", "data-testid": "ask-stop", onclick: () => attempt(() => api.stopAsking(status.id)) }, "Stop");
+    this.plan.replaceChildren(...(plan ? [h("span", {}, text), stop] : []));
+  }
+
+  _chosen() {
+    this.pinned = null;
+    this._unmark();
+    this.search = this.finder.value = "";
+    this._clear();
+    const status = store.streams.get(store.chosen);
+    if (status) this._status(status);
+    this._load();
+  }
+
+  /** The server may have begun anew, and with it the numbers of its answers. */
+  _again() {
+    this.pinned = null;
+    this._unmark();
+    this._clear();
+    this._load();
+  }
+
+  _find() {
+    this.search = this.finder.value.trim();
+    this._clear();
+    this._load();
+  }
+
+  _clear() {
+    this.entries.clear();
+    this.list.replaceChildren();
+    this._links();
+    this.nothing.hidden = false;
+  }
+
+  _links() {
+    for (const link of this.exports) {
+      const { format } = link.dataset;
+      if (store.chosen) link.href = links.answers(store.chosen, format, this.search);
+      else link.removeAttribute("href");
+      link.download = `answers.${format === "json" ? "json" : "md"}`;
+    }
+  }
+
+  async _load() {
+    const [id, search] = [store.chosen, this.search];
+    this._links();
+    if (!id || !store.info?.model) return;
+    const kept = await attempt(() => api.answers(id, search));
+    if (!Array.isArray(kept) || id !== store.chosen || search !== this.search) return;
+    for (const answer of kept.slice(-KEPT)) this._whole(answer, false);
+  }
+
+  /** The entry of an answer; made where there is none. */
+  _entry(answer) {
+    const key = keyOf(answer);
+    const known = this.entries.get(key);
+    if (known) return known;
+    const entry = { key, text: h("p", { class: "text" }), facts: h("p", { class: "facts" }), cells: [] };
+    const question = h("p", { class: "question" }, answer.question ?? "");
+    entry.item = h("li", { class: "answer", "data-state": "asking" }, question, entry.text, entry.facts);
+    this.entries.set(key, entry);
+    this.list.prepend(entry.item);
+    this.nothing.hidden = true;
+    while (this.entries.size > KEPT) {
+      const [oldest, { item }] = this.entries.entries().next().value;
+      this.entries.delete(oldest);
+      item.remove();
+    }
+    setText(entry.facts, "thinking …");
+    return entry;
+  }
+
+  _piece({ answer, text, question }) {
+    const entry = this._entry({ answer, question });
+    if (entry.item.dataset.state === "asking") entry.text.append(text);
+  }
+
+  _whole(answer, fresh = true) {
+    if (this.search && !`${answer.question} ${answer.text}`.toLowerCase().includes(this.search.toLowerCase())) {
+      // Shown while it was being given; the search leaves it out.
+      this.entries.get(keyOf(answer))?.item.remove();
+      this.entries.delete(keyOf(answer));
+      return;
+    }
+    const entry = this._entry(answer);
+    if (entry.item.dataset.state === "done") return;
+    entry.item.dataset.state = "done";
+    entry.item.dataset.finish = answer.finish ?? "";
+    entry.cells = answer.cells ?? [];
+    setText(entry.text, answer.text || answer.error || "No answer");
+    const tokens_second = answer.decode_ms > 0 ? ` · ${(answer.answer_tokens / (answer.decode_ms / 1000)).toFixed(1)} tokens/s` : "";
+    const when = answer.made_unix ? `${clockTime(answer.made_unix)} · ` : "";
+    const cut = { length: " · cut at its longest", cancelled: " · cancelled", failed: " · failed" }[answer.finish] ?? "";
+    entry.facts.replaceChildren(h("span", {}, `${when}frame ${answer.frame_index} · ${answer.visual_tokens} visual tokens${tokens_second}${cut}`), this._cellsButton(entry));
+    if (answer.finish === "failed" && answer.error) entry.item.append(h("p", { class: "problem" }, answer.error));
+    entry.item.addEventListener("pointerenter", () => this._mark(entry));
+    entry.item.addEventListener("pointerleave", () => this._unmark());
+    if (fresh) {
+      this.badge(1);
+      say(`Answer: ${answer.text}`);
+    }
+  }
+
+  _cellsButton(entry) {
+    if (!entry.cells.length) return "";
+    const button = h("button", { type: "button", class: "small toggle", "aria-pressed": "false", title: "Show what the answer rests on over the picture" }, icon("eye-cells"), `${entry.cells.length} cells`);
+    button.addEventListener("click", () => {
+      const pin = this.pinned !== entry;
+      for (const other of this.list.querySelectorAll("[aria-pressed=true]")) other.setAttribute("aria-pressed", "false");
+      this.pinned = pin ? entry : null;
+      button.setAttribute("aria-pressed", String(pin));
+      this._mark(pin ? entry : null);
+    });
+    return button;
+  }
+
+  _mark(entry) {
+    if (!store.chosen) return;
+    emit("cells", { stream: store.chosen, cells: entry?.cells.length ? entry.cells : null });
+    this.marking = store.chosen;
+  }
+
+  _unmark() {
+    if (this.marking) emit("cells", { stream: this.marking, cells: this.pinned?.cells ?? null });
+  }
+}

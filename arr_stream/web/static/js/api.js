@@ -1,0 +1,84 @@
+// Requests to the server; every failure becomes an ApiError with one line to show.
+
+import { here } from "./dom.js";
+
+export class ApiError extends Error {
+  constructor(message, { status = 0, remedy = null } = {}) {
+    super(message);
+    this.status = status;
+    this.remedy = remedy;
+  }
+
+  /** The line and its remedy, for showing. */
+  get line() {
+    return this.remedy ? `${this.message}: ${this.remedy}` : this.message;
+  }
+}
+
+/** Dispatched on window when the server asks for its token. */
+export const NEEDS_TOKEN = "arr-needs-token";
+
+async function request(method, path, { body, raw, timeout_ms = 20000 } = {}) {
+  let response;
+  try {
+    response = await fetch(here(path), {
+      method,
+      credentials: "same-origin",
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
+      signal: AbortSignal.timeout(timeout_ms),
+    });
+  } catch (error) {
+    const late = error.name === "TimeoutError";
+    throw new ApiError(late ? "The server did not answer in time" : "The server cannot be reached");
+  }
+  if (response.status === 401) window.dispatchEvent(new Event(NEEDS_TOKEN));
+  if (!response.ok) throw await told(response);
+  if (response.status === 204) return null;
+  const text = await response.text();
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    throw new ApiError(`The server's answer to ${path} is not JSON`, { status: response.status });
+  }
+}
+
+async function told(response) {
+  let said = null;
+  try {
+    said = await response.json();
+  } catch {
+    // an answer from something between: its status must do
+  }
+  const message = typeof said?.error === "string" ? said.error : `The server answered ${response.status}`;
+  return new ApiError(message, { status: response.status, remedy: typeof said?.remedy === "string" ? said.remedy : null });
+}
+
+const stream = (id, rest = "") => `api/streams/${encodeURIComponent(id)}${rest}`;
+
+export const api = {
+  info: () => request("GET", "api/info"),
+  cameras: () => request("GET", "api/cameras"),
+  clips: () => request("GET", "api/clips"),
+  streams: () => request("GET", "api/streams"),
+  add: (body) => request("POST", "api/streams", { body, timeout_ms: 60000 }),
+  remove: (id) => request("DELETE", stream(id)),
+  change: (id, body) => request("PATCH", stream(id), { body }),
+  retry: (id) => request("POST", stream(id, "/retry")),
+  query: (id, body) => request("PUT", stream(id, "/query"), { body }),
+  example: (id, file) => request("PUT", stream(id, "/example"), { raw: file }),
+  forgetExample: (id) => request("DELETE", stream(id, "/example")),
+  ask: (id, body) => request("POST", stream(id, "/questions"), { body }),
+  stopAsking: (id) => request("DELETE", stream(id, "/questions")),
+  answers: (id, search = "") => request("GET", stream(id, `/answers?format=json&search=${encodeURIComponent(search)}`)),
+  browser: (body) => request("POST", "api/browser", { body, timeout_ms: 30000 }),
+};
+
+/** Addresses for links. */
+export const links = {
+  answers: (id, format, search) => here(stream(id, `/answers?format=${format}&search=${encodeURIComponent(search)}`)).href,
+  records: (id) => here(stream(id, "/records?last=900")).href,
+  snapshot: (id, view) => here(stream(id, `/snapshot.jpg?view=${encodeURIComponent(view)}`)).href,
+  mjpeg: (id, view) => here(stream(id, `/video.mjpeg?view=${encodeURIComponent(view)}`)).href,
+  clip: (name) => here(`api/clips/${encodeURIComponent(name)}`).href,
+};

@@ -1,0 +1,145 @@
+// What a stream looks for: the box with its history, and a chip for each query with its present score.
+
+import { api } from "./api.js";
+import { h, icon, say } from "./dom.js";
+import { History } from "./remember.js";
+import { store } from "./store.js";
+import { attempt, toast } from "./toasts.js";
+
+const EXAMPLE_BYTES = 10_000_000;
+const SCORES_EVERY_MS = 200;
+const history = new History("queries");
+
+export class QueryBox {
+  constructor(card, id) {
+    this.id = id;
+    this.form = card.querySelector("form.query");
+    this.input = this.form.querySelector("[data-testid=query-input]");
+    this.chips = card.querySelector(".chips");
+    this.meters = [];
+    this.shown = "";
+    this.written_ms = 0;
+    this.input.setAttribute("aria-label", "What to look for");
+    this.input.placeholder = "Look for … such as “moving red on the left”";
+    history.attach(this.input);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this._look(false);
+    });
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !event.shiftKey) return;
+      event.preventDefault();
+      this._look(true);
+    });
+    this._on("also", "click", () => this._look(true));
+    this._on("history", "click", () => this._openHistory());
+    this._on("example", "change", (event) => this._example(event.target));
+  }
+
+  focus() {
+    this.input.focus();
+    this.input.select();
+  }
+
+  get status() {
+    return store.streams.get(this.id);
+  }
+
+  update(status) {
+    const key = JSON.stringify([status.query, status.texts, status.region, status.example]);
+    if (key === this.shown) return;
+    this.shown = key;
+    this.meters = [];
+    const chips = status.texts.map((text, place) => this._chip(text, { onclick: () => this._edit(text), onremove: () => this._without(place) }));
+    if (status.region) {
+      const [x, y, w, h] = status.region.map(Math.round);
+      chips.push(this._chip(`region ${x},${y} ${w}×${h}`, { onremove: () => this.mark(null), testid: "region-clear", kind: "region" }));
+    }
+    if (status.example) {
+      chips.push(this._chip(status.example, { onremove: () => attempt(() => api.forgetExample(this.id)), kind: "example", testid: "example-clear" }));
+    }
+    this.chips.replaceChildren(...chips);
+  }
+
+  /** Scores go with the labels of the status, in the order texts, region, example. */
+  scores(scores) {
+    const now = performance.now();
+    if (now - this.written_ms < SCORES_EVERY_MS || !this.meters.length) return;
+    this.written_ms = now;
+    this.meters.forEach((meter, place) => {
+      const score = scores[place];
+      meter.hidden = !Number.isFinite(score);
+      if (!meter.hidden) meter.value = score;
+    });
+  }
+
+  /** Looks for a region `[x, y, w, h]`, or for none. */
+  async mark(xywh) {
+    const body = { texts: this.status.texts, region: xywh && { xywh } };
+    if (await attempt(() => api.query(this.id, body))) say(xywh ? "Region marked" : "Region removed");
+  }
+
+  _on(action, event, listener) {
+    this.form.querySelector(`[data-action=${action}]`).addEventListener(event, listener);
+  }
+
+  _chip(text, { onclick = null, onremove, testid = "query-clear", kind = "text" }) {
+    const meter = h("meter", { min: 0, max: 1, "aria-label": `present score of ${text}`, hidden: true });
+    this.meters.push(meter);
+    const label = onclick ? h("button", { type: "button", class: "plain", title: "Change", onclick }, text) : h("span", {}, text);
+    const remove = h("button", { type: "button", class: "quiet tiny", "data-testid": testid, "aria-label": `Remove ${text}`, onclick: onremove }, icon("cross"));
+    return h("li", { class: "chip", "data-kind": kind }, label, meter, remove);
+  }
+
+  /** Replaces the texts by the one in the box, or adds it to them. */
+  async _look(also) {
+    const text = this.input.value.trim();
+    if (!text && also) return;
+    const others = also ? this.status.texts.filter((other) => other !== text) : [];
+    const done = await attempt(() => api.query(this.id, { texts: text ? [...others, text] : [] }));
+    if (!done) return;
+    if (text) history.add(text);
+    this.input.value = "";
+    say(text ? `Looking for ${text}` : "Looking for nothing in particular");
+  }
+
+  _edit(text) {
+    this.input.value = text;
+    this.input.focus();
+  }
+
+  _without(place) {
+    const texts = this.status.texts.filter((_, index) => index !== place);
+    return attempt(() => api.query(this.id, { texts }));
+  }
+
+  async _example(input) {
+    const file = input.files[0];
+    input.value = "";
+    if (!file) return;
+    if (file.size > EXAMPLE_BYTES) {
+      toast(`${file.name} has ${Math.round(file.size / 1e6)} MB; a picture may have 10 MB at most`, "error");
+      return;
+    }
+    if (await attempt(() => api.example(this.id, file))) say("Looking for what is like the picture");
+  }
+
+  _openHistory() {
+    const menu = this.form.querySelector(".menu");
+    const entries = [...history.entries].reverse().slice(0, 12);
+    const pick = (text) => () => {
+      menu.hidePopover();
+      this._edit(text);
+    };
+    menu.replaceChildren(
+      ...(entries.length ? entries.map((text) => h("button", { type: "button", class: "plain", onclick: pick(text) }, text)) : [h("p", {}, "No earlier queries")]),
+    );
+    menu.showPopover();
+    const box = this.form.getBoundingClientRect();
+    menu.style.left = `${box.left}px`;
+    menu.style.width = `${box.width}px`;
+    const below = window.innerHeight - box.bottom;
+    menu.style.top = below > menu.offsetHeight + 8 ? `${box.bottom + 4}px` : `${Math.max(4, box.top - menu.offsetHeight - 4)}px`;
+    menu.querySelector("button")?.focus();
+  }
+}

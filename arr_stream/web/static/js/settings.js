@@ -1,0 +1,167 @@
+// Settings of the chosen stream, made from what the server says may be changed while it runs.
+
+import { api, ApiError } from "./api.js";
+import { h, icon, say, settled, setText, withCode } from "./dom.js";
+import { on, store } from "./store.js";
+import { attempt } from "./toasts.js";
+
+const SETTLE_MS = 250;
+
+const TITLES = {
+  selection: "What is chosen",
+  keyframes: "Keyframes",
+  relevance: "Relevance",
+  motion: "Motion",
+  live: "Live",
+  video: "Picture",
+  vlm: "Model",
+};
+
+function title(section) {
+  return TITLES[section] ?? section[0].toUpperCase() + section.slice(1);
+}
+
+/** The control for one setting; `value` reads it, `put(value)` writes it, and `changed()` is called by the user's hand. */
+function control(key, setting, changed) {
+  const common = { id: `setting-${key}`, "data-testid": `setting-${key}`, "aria-describedby": `about-${key}` };
+  if (setting.kind === "switch") {
+    const box = h("input", { type: "checkbox", role: "switch", ...common, onchange: changed });
+    return { parts: [box], value: () => box.checked, put: (value) => (box.checked = value), element: box };
+  }
+  if (setting.kind === "choice") {
+    const select = h("select", { ...common, onchange: changed }, setting.choices.map((choice) => h("option", { value: choice }, String(choice))));
+    const read = () => setting.choices.find((choice) => String(choice) === select.value);
+    return { parts: [select], value: read, put: (value) => (select.value = String(value)), element: select };
+  }
+  if (setting.kind === "text") {
+    const input = h("input", { type: "text", ...common, spellcheck: "false", autocomplete: "off", onchange: changed });
+    return { parts: [input], value: () => input.value.trim(), put: (value) => (input.value = String(value)), element: input };
+  }
+  return numeric(setting, common, changed);
+}
+
+function numeric(setting, common, changed) {
+  const whole = setting.kind === "whole";
+  const bounded = Number.isFinite(setting.low) && Number.isFinite(setting.high);
+  const range = bounded && (!whole || setting.high - setting.low <= 1000);
+  const limits = { min: setting.low ?? null, max: setting.high ?? null };
+  const box = h("input", { type: "number", ...common, ...limits, step: whole ? "1" : "any", onchange: changed });
+  if (!range) return { parts: [box], value: () => box.valueAsNumber, put: (value) => (box.value = value), element: box };
+  const step = whole ? 1 : (setting.high - setting.low) / 100;
+  const slider = h("input", { type: "range", ...limits, step, "aria-label": common.id.replace("setting-", ""), tabindex: "-1" });
+  const later = settled(changed, SETTLE_MS);
+  slider.addEventListener("input", () => {
+    box.value = String(Number(slider.valueAsNumber.toFixed(whole ? 0 : 3)));
+    later();
+  });
+  box.addEventListener("input", () => (slider.value = box.value));
+  const put = (value) => (slider.value = box.value = String(value));
+  return { parts: [slider, box], value: () => box.valueAsNumber, put, element: box };
+}
+
+export class SettingsForm {
+  constructor(part) {
+    this.part = part;
+    this.rows = new Map();
+    on("info", () => this._build());
+    on("status", (status) => status.id === store.chosen && this._take(status));
+    on("chosen", () => this._chosen());
+    if (store.info) this._build();
+  }
+
+  _build() {
+    const { settings, presets } = store.info;
+    this.preset = h(
+      "select",
+      { id: "preset", "data-testid": "preset-select" },
+      h("option", { value: "" }, "defaults"),
+      presets.map(({ name, description }) => h("option", { value: name }, `${name} · ${description}`)),
+    );
+    this.preset.addEventListener("change", () => this._send({ preset: this.preset.value || null }));
+    const reset = h("button", { type: "button", class: "small", "data-testid": "settings-reset", onclick: () => this._resetAll() }, "Reset all");
+    const sections = new Map();
+    for (const [key, setting] of Object.entries(settings)) {
+      const section = key.split(".")[0];
+      if (!sections.has(section)) sections.set(section, []);
+      sections.get(section).push(this._row(key, setting));
+    }
+    this.part.replaceChildren(
+      h("div", { class: "row preset" }, h("label", { for: "preset" }, "Preset"), this.preset, reset),
+      ...[...sections].map(([section, rows]) => h("fieldset", {}, h("legend", {}, title(section)), rows)),
+    );
+    this._chosen();
+  }
+
+  _row(key, setting) {
+    const made = control(key, setting, () => this._changed(key));
+    const back = h("button", { type: "button", class: "quiet tiny", "aria-label": `Reset ${key}`, title: `Back to ${setting.default}`, onclick: () => this._send({ settings: { [key]: setting.default } }, key) }, icon("history"));
+    const problem = h("p", { class: "problem", role: "alert", hidden: true });
+    const row = h(
+      "div",
+      { class: "setting", "data-kind": setting.kind },
+      h("label", { for: `setting-${key}` }, key.slice(key.indexOf(".") + 1).replaceAll("_", " ")),
+      h("div", { class: "control" }, made.parts, back),
+      h("p", { class: "about", id: `about-${key}` }, withCode(setting.description)),
+      problem,
+    );
+    this.rows.set(key, { ...made, row, back, problem, setting });
+    return row;
+  }
+
+  _chosen() {
+    const status = store.streams.get(store.chosen);
+    this.part.inert = !status;
+    if (status) this._take(status);
+  }
+
+  /** What the stream uses now; a control that is being used is left alone. */
+  _take(status) {
+    if (!this.preset) return;
+    if (document.activeElement !== this.preset) this.preset.value = status.preset ?? "";
+    for (const [key, { put, element, row, back, setting, parts }] of this.rows) {
+      const changed = key in status.settings;
+      row.classList.toggle("changed", changed);
+      back.disabled = !changed;
+      const busy = element.type === "checkbox" || element.tagName === "SELECT" ? false : parts.includes(document.activeElement);
+      if (!busy) put(changed ? status.settings[key] : setting.default);
+    }
+  }
+
+  _changed(key) {
+    const { value, setting } = this.rows.get(key);
+    const wanted = value();
+    if (typeof wanted === "number" && !Number.isFinite(wanted)) return this._complain(key, `${key} needs a number`);
+    if (setting.kind === "whole" && !Number.isInteger(wanted)) return this._complain(key, `${key} needs a whole number`);
+    return this._send({ settings: { [key]: wanted } }, key);
+  }
+
+  async _send(body, key = null) {
+    const id = store.chosen;
+    if (!id) return;
+    try {
+      const status = await api.change(id, body);
+      if (key) this._complain(key, null);
+      if (status && id === store.chosen) this._take(status);
+      say(key ? `${key} changed` : "Settings changed");
+    } catch (error) {
+      if (key && error instanceof ApiError) this._complain(key, error.line);
+      else attempt(() => Promise.reject(error));
+    }
+  }
+
+  _complain(key, text) {
+    const { problem, element } = this.rows.get(key);
+    problem.hidden = !text;
+    setText(problem, text ?? "");
+    element.setAttribute("aria-invalid", String(Boolean(text)));
+  }
+
+  /** A preset is taken anew, which leaves out what was set on top of it; without one every change is taken back. */
+  _resetAll() {
+    const status = store.streams.get(store.chosen);
+    if (!status) return;
+    for (const key of this.rows.keys()) this._complain(key, null);
+    if (status.preset) this._send({ preset: status.preset });
+    else this._send({ settings: Object.fromEntries(Object.keys(status.settings).map((key) => [key, store.info.settings[key]?.default])) });
+  }
+}
