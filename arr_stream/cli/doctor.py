@@ -29,8 +29,20 @@ OPTIONAL = (
     "accelerate",
     "bitsandbytes",
     "openai",
+    "fastapi",
+    "uvicorn",
+    "websockets",
+    "aiortc",
+    "prometheus-client",
 )
-OPTIONAL_BACKENDS = ("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr", "model qwen3-vl")
+OPTIONAL_BACKENDS = (
+    "clusters slic-fast",
+    "clusters sam",
+    "embeddings clip",
+    "text easyocr",
+    "model qwen3-vl",
+    "browser camera",
+)
 OPENCV_FLAVOURS = (
     "opencv-python",
     "opencv-python-headless",
@@ -108,6 +120,7 @@ def _backends() -> list[Finding]:
         **{f"text {name}": _part_check("text", name) for name in ("auto", "rapidocr", "easyocr")},
         "video h264": _try_encoder,
         "model qwen3-vl": _try_qwen,
+        "browser camera": _try_webrtc,
     }
     return [_checked(name, check) for name, check in checks.items()]
 
@@ -163,6 +176,13 @@ def _try_qwen() -> str:
     return self_check()
 
 
+def _try_webrtc() -> str:
+    from arr_stream.web.webrtc import BrowserCameras
+
+    BrowserCameras(loopback=True)
+    return f"aiortc {_version('aiortc')}"
+
+
 def _try_encoder() -> str:
     import av
 
@@ -176,6 +196,8 @@ def _devices() -> list[Finding]:
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    from arr_stream.sources.live import list_cameras
+
     findings = [Finding("device", "cpu", True, f"{cores} cores, OpenCV uses {cv2.getNumThreads()} threads")]
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
@@ -184,4 +206,6 @@ def _devices() -> list[Finding]:
             findings.append(Finding("device", f"cuda:{number}", True, f"{properties.name}, {memory:.0f} GiB"))
     else:
         findings.append(Finding("device", "cuda", False, "no NVIDIA GPU that torch can use"))
+    cameras = ", ".join(f"{camera.source} ({camera.name})" for camera in list_cameras())
+    findings.append(Finding("device", "cameras", bool(cameras), cameras or "none found"))
     return findings

@@ -119,6 +119,7 @@ class Controls:
 
     def tell(self, text: str, *, failed: bool = False) -> None:
         """Show a line for a moment."""
+        self._messages = [message for message in self._messages if message[1] != text]
         self._messages.append((time.monotonic() + _MESSAGE_SECONDS, text, failed))
         self.changed = True
 

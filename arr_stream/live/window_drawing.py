@@ -71,10 +71,10 @@ def draw_status(picture: ByteArray, status: Status) -> None:
         if right < pad + 2 * size:
             break
         typeface.draw(head, text, (right, y), size, tint, bold=bold)
-        right -= size // 3 if bold else size
+        right -= size if bold else size // 3
     x = pad + size + size // 2
-    for text, tint in _titles(status):
-        text = typeface.fitted(typeface.drawable(text), size, right - x - size)
+    for title, tint in _titles(status):
+        text = typeface.fitted(typeface.drawable(title), size, right - x - size)
         x = typeface.draw(head, text, (x, y), size, tint) + size if text else x
 
 
@@ -133,8 +133,8 @@ def draw_message(picture: ByteArray, lines: Sequence[tuple[str, Colour]]) -> Non
     """Short messages below the bar at the head, the newest last."""
     size = _size(picture)
     y = bars_px((picture.shape[1], picture.shape[0]))[0] + size // 2
-    for text, colour in lines:
-        text = typeface.fitted(typeface.drawable(redact_url(text)), size, picture.shape[1] - 4 * size)
+    for line, colour in lines:
+        text = typeface.fitted(typeface.drawable(redact_url(line)), size, picture.shape[1] - 4 * size)
         if not text:
             continue
         height = typeface.mask(text, size).shape[0] + size // 2
@@ -162,6 +162,7 @@ def _size(picture: ByteArray) -> int:
 def _panel(picture: ByteArray, x: int, y: int, width: int, height: int) -> ByteArray:
     """A darkened part of the picture, cut at its edges."""
     x, y = max(0, x), max(0, y)
-    panel = picture[y : y + height, x : x + width]
-    panel[...] = cv2.convertScaleAbs(panel, alpha=_SHADE, beta=6)
+    panel = picture[y : y + max(0, height), x : x + max(0, width)]
+    if panel.size:
+        panel[...] = cv2.convertScaleAbs(panel, alpha=_SHADE, beta=6)
     return panel

@@ -13,11 +13,11 @@ from arr_stream.live import window_drawing as drawing
 from arr_stream.live.annotator import LiveAnnotator, bars_px, panes
 from arr_stream.live.pictures import Shown
 from arr_stream.live.rates import Recent
+from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import Window, first_size
 from arr_stream.live.window_control import Controls, Scene
 from arr_stream.live.window_feed import Feed
 from arr_stream.relevance.query import Query, RegionQuery
-from arr_stream.live.stream import LiveStream
 from arr_stream.types import ByteArray
 
 _WAIT_SECONDS = 0.012
@@ -169,11 +169,13 @@ class WindowLoop:
         stem = time.strftime("arr-stream-%Y%m%d-%H%M%S")
         for number in range(_MOST_SNAPSHOTS):
             path = self._folder / (f"{stem}-{number + 1}.png" if number else f"{stem}.png")
-            try:
-                with writing(path), path.open("xb") as file:
+            with writing(path):
+                try:
+                    file = path.open("xb")
+                except FileExistsError:
+                    continue
+                with file:
                     image.save(file, "PNG")
-            except OutputExists:
-                continue
             return path
         raise OutputExists(f"{stem}.png: exists already", remedy="wait a second")
 

@@ -25,7 +25,9 @@ _PATTERN = re.compile(
     r"(?P<rest>[/?].*)?",
     re.ASCII,
 )
-_CAMERA = re.compile(r"\d{1,4}|camera:[^/\\\x00-\x1f]{1,200}|(?:camera:)?/dev/(?:video\d{1,4}|v4l/by-(?:id|path)/[\w.:+-]+)")
+_CAMERA = re.compile(
+    r"\d{1,4}|camera:[^/\\\x00-\x1f]{1,200}|(?:camera:)?/dev/(?:video\d{1,4}|v4l/by-(?:id|path)/[\w.:+-]+)"
+)
 _PREFIXED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -124,8 +126,6 @@ def make_allowed(
 ) -> AllowedSources:
     """See `AllowedSources`; sources that are named twice count once."""
     return AllowedSources(tuple(dict.fromkeys(named)), tuple(patterns), cameras, browser, tuple(folders))
-
-
 
 
 def _matches(address: re.Match[str], pattern: str) -> bool:

@@ -149,4 +149,3 @@ class Observer:
             gone = [self._labels.pop(id) for id in list(self._labels) if id not in there]
         for label in gone:
             self._metrics.remove(label)
-

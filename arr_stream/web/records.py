@@ -32,9 +32,7 @@ def record_routes(serving: Serving) -> APIRouter:
         kept = list(channel.publisher.records)[-last:]
         lines = _lines(header, kept, list(channel.publisher.answers))
         disposition = f'attachment; filename="records-{channel.id}.jsonl"'
-        return StreamingResponse(
-            lines, media_type="application/x-ndjson", headers={"content-disposition": disposition}
-        )
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
 
     @router.get("/snapshot.jpg", response_class=Response)
     async def snapshot(id: str, view: str = _View) -> Response:

@@ -1,4 +1,4 @@
-"""What every request passes first: its host, its origin, its token, the size of its body; and what every answer bears."""
+"""What every request passes first: host, origin, token and size of the body; and what every answer bears."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class _Exchange:
 
 
 def cut(scope: Scope) -> None:
-    """End the connection at once, whatever waits to be sent: a plain close would wait for a client that takes nothing."""
+    """End the connection at once: a plain close waits until all is sent, which a client that takes nothing prevents."""
     transport = scope.get("state", {}).get(TRANSPORT)
     if transport is not None:
         transport.abort()
@@ -260,7 +260,7 @@ def _completed(headers: Iterable[tuple[bytes, bytes]], path: str) -> Iterable[tu
     for name, value in _HEADERS.items():
         yield name.encode(), value.encode()
     if b"cache-control" not in named:
-        yield b"cache-control", b"no-cache" if path.startswith("/static/") else b"no-store"
+        yield b"cache-control", b"no-cache" if path == "/" or path.startswith("/static/") else b"no-store"
 
 
 def _header(scope: Scope, name: bytes) -> str:
@@ -269,7 +269,7 @@ def _header(scope: Scope, name: bytes) -> str:
 
 
 def _once(scope: Scope, name: bytes) -> bool:
-    return sum(key == name for key, _ in scope["headers"]) == 1
+    return [key for key, _ in scope["headers"]].count(name) == 1
 
 
 def _scheme(scope: Scope) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from arr_stream.errors import ArrStreamError
 from arr_stream.live.channel import Channel
+from arr_stream.live.events import Subscription
 from arr_stream.live.studio import Studio
 from arr_stream.web.access import Access
 from arr_stream.web.allowed import AllowedSources
@@ -71,6 +72,14 @@ class Serving:
         if channel is None:
             raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
         return channel
+
+    def listen(
+        self, wake: Callable[[], None], *, streams: Collection[str] | None = None, kinds: Collection[str] | None = None
+    ) -> Subscription:
+        """Hear of events from now on; see `Subscription`. Whoever listens unsubscribes in the end."""
+        subscription = Subscription(wake, streams, kinds)
+        self.studio.hub.subscribe(subscription)
+        return subscription
 
     def has(self, channel: Channel) -> bool:
         """It has not been removed."""

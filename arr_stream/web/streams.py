@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from arr_stream.errors import ExampleUnreadable, InvalidSetting
 from arr_stream.live.channel import Channel
@@ -17,6 +18,7 @@ from arr_stream.web.serving import NotNow, Serving
 
 _MOST_EXAMPLE_PIXELS = 25_000_000
 _EXAMPLE_NAME = "picture"
+_PICTURE = {"required": True, "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
 
 Status = dict[str, Any]
 
@@ -36,9 +38,7 @@ def stream_routes(serving: Serving) -> APIRouter:
         source = serving.allowed.resolve(new.source)
         check_room(serving)
         changes = checked_changes(new.settings, running=False)
-        return serving.studio.add(
-            source, name=new.name, query=new.query, preset=new.preset, settings=changes
-        ).status()
+        return serving.studio.add(source, name=new.name, query=new.query, preset=new.preset, settings=changes).status()
 
     @router.get("/{id}")
     def get_stream(id: str) -> Status:
@@ -80,11 +80,12 @@ def stream_routes(serving: Serving) -> APIRouter:
         channel.ask_for(new.texts, region_xywh=region, example=channel.example)
         return channel.status()
 
-    @router.put("/{id}/example")
-    def look_for_example(id: str, picture: bytes = Body(media_type="application/octet-stream")) -> Status:
+    @router.put("/{id}/example", openapi_extra={"requestBody": _PICTURE})
+    async def look_for_example(id: str, request: Request) -> Status:
         """Look for what is like a picture, too. The body is the picture, at most 10 MB."""
         channel = serving.channel(id)
-        return _exemplified(channel, _read_example(picture))
+        picture = await request.body()
+        return await run_in_threadpool(lambda: _exemplified(channel, _read_example(picture)))
 
     @router.delete("/{id}/example")
     def forget_example(id: str) -> Status:

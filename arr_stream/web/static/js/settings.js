@@ -156,12 +156,11 @@ export class SettingsForm {
     element.setAttribute("aria-invalid", String(Boolean(text)));
   }
 
-  /** A preset is taken anew, which leaves out what was set on top of it; without one every change is taken back. */
+  /** The stream's preset, or the server's own settings where it has none, is taken anew without what was set on top. */
   _resetAll() {
     const status = store.streams.get(store.chosen);
     if (!status) return;
     for (const key of this.rows.keys()) this._complain(key, null);
-    if (status.preset) this._send({ preset: status.preset });
-    else this._send({ settings: Object.fromEntries(Object.keys(status.settings).map((key) => [key, store.info.settings[key]?.default])) });
+    this._send({ preset: status.preset });
   }
 }

@@ -21,6 +21,12 @@ function round(value) {
   return value >= 100 ? Math.ceil(value / 50) * 50 : Math.ceil(value / 10) * 10;
 }
 
+/** What all but one in fifty stay below: a single late frame must not flatten all others. */
+function nearlyHighest(shown, lines) {
+  const values = shown.flatMap((point) => lines.map(([entry]) => point.values[entry] ?? 0)).sort((a, b) => a - b);
+  return values[Math.floor(values.length * 0.98)] ?? 0;
+}
+
 export class Timeline {
   constructor(holder) {
     this.canvas = holder.querySelector("canvas");
@@ -98,8 +104,7 @@ export class Timeline {
 
   _lane({ name, lines, least, most }, shown, top, height) {
     const { context } = this;
-    const values = shown.flatMap((point) => lines.map(([entry]) => point.values[entry] ?? 0));
-    const high = most ?? round(Math.max(least, ...values));
+    const high = most ?? round(Math.max(least, nearlyHighest(shown, lines)));
     const inner = height - 5;
     context.fillStyle = this._colour("--rule");
     context.fillRect(LABEL_PX, Math.round(top + height) - 1, this.width, 1);

@@ -1,0 +1,152 @@
+"""The server: an address to listen on, and an end within seconds, however many clients are connected."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+from arr_stream.errors import BackendUnavailable, ListenFailed
+
+try:
+    import uvicorn
+    import websockets  # noqa: F401
+except ModuleNotFoundError as exc:
+    raise BackendUnavailable(
+        f"the server needs the package {exc.name}, which is missing", remedy="pip install 'arr-stream[web]'"
+    ) from exc
+
+from arr_stream.web.app import create_app
+from arr_stream.web.connection import Connection
+from arr_stream.web.serving import Serving
+
+_BACKLOG = 128
+_MOST_CONNECTIONS = 256
+_LARGEST_MESSAGE_BYTES = 16_384
+_GRACE_SECONDS = 1
+_STUDIO_SECONDS = 12.0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that nobody else can take the port from now on.
+
+    Args:
+        host: Name or address of this machine.
+        port: 0 for any that is free.
+
+    Raises:
+        ListenFailed: The port is in use or may not be used, or the address is not of this machine.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    elsewhere = ListenFailed(f"{shown}: not an address of this machine", remedy="--host 127.0.0.1, or 0.0.0.0 for all")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as exc:
+        raise elsewhere from exc
+    # `localhost` is often two addresses; browsers try both.
+    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        if exc.errno == errno.EADDRINUSE:
+            raise ListenFailed(f"{shown}: port {port} is in use", remedy="choose another with --port") from exc
+        if exc.errno == errno.EACCES:
+            raise ListenFailed(f"{shown}: port {port} may not be used", remedy="choose one above 1023") from exc
+        raise elsewhere from exc
+    return listener
+
+
+class Server(uvicorn.Server):
+    """Ends when told to, not by signals of its own.
+
+    Args:
+        config: How to serve.
+        stop: Set from outside to end it.
+        on_ready: Called when requests are answered.
+        on_end: Called when it begins to end; must not wait.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        stop: threading.Event,
+        on_ready: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._stop = stop
+        self._on_ready = on_ready
+        self._on_end = on_end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        return self._stop.is_set() or await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_end()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run_server(
+    serving: Serving,
+    listener: socket.socket,
+    *,
+    stop: threading.Event,
+    on_ready: Callable[[], None],
+    on_error: Callable[[Exception], None],
+) -> None:
+    """Serve until `stop` is set; the listener and the studio are closed in the end.
+
+    Args:
+        serving: What is served.
+        listener: From `listen`.
+        stop: Looked at ten times a second.
+        on_ready: Called when requests are answered.
+        on_error: Called with an error that nobody expected; from the event loop.
+    """
+    # What it has to say is said by `on_error`; its own lines would hold addresses with tokens.
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+    closing = threading.Thread(target=serving.studio.close, name="arr-stream-end", daemon=True)
+
+    def end() -> None:
+        serving.clients.end()
+        closing.start()
+
+    try:
+        config = uvicorn.Config(
+            create_app(serving, on_error),
+            http=Connection,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ws_max_size=_LARGEST_MESSAGE_BYTES,
+            ws_per_message_deflate=False,
+            ws_ping_interval=20.0,
+            ws_ping_timeout=20.0,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        Server(config, stop, on_ready, end).run(sockets=[listener])
+    finally:
+        listener.close()
+        if closing.ident is None:
+            closing.start()
+        closing.join(_STUDIO_SECONDS)

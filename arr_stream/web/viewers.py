@@ -1,0 +1,106 @@
+"""The model for several streams: its weights are there once, what it has seen is each stream's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from arr_stream.config import Settings
+from arr_stream.consumers.viewer import OnText, Stop, Viewer, make_viewer
+from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
+
+if TYPE_CHECKING:
+    from arr_stream.consumers.qwen3_vl.loading import Loaded
+
+_OF_THE_PROCESS = ("model", "endpoint", "device", "dtype", "quantize", "key_variable")
+"""What presets do not change: which model there is, and where."""
+
+_LOOK_SECONDS = 0.1
+
+
+class Viewers:
+    """Makes a viewer for each stream.
+
+    Args:
+        settings: `vlm` names the model.
+
+    Raises:
+        InvalidSetting, BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `make_viewer`.
+
+    Attributes:
+        name: Of the model.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._process = {key: getattr(settings.vlm, key) for key in _OF_THE_PROCESS}
+        self._turn = threading.Lock()
+        self._loaded: Loaded | None = None
+        if not settings.vlm.endpoint and settings.vlm.model:
+            from arr_stream.consumers.qwen3_vl.loading import load
+
+            self._loaded = load(settings.vlm, settings.models)
+        # What is wrong with the rest of the settings is said now, and not when the first stream starts.
+        viewer = self.make(settings)
+        self.name = viewer.name
+        viewer.close()
+
+    def make(self, settings: Settings) -> Viewer:
+        """A viewer with a memory of its own; from any thread."""
+        settings = settings.model_copy(update={"vlm": settings.vlm.model_copy(update=self._process)})
+        if self._loaded is None:
+            return make_viewer(settings)
+        from arr_stream.consumers.qwen3_vl.viewer import QwenViewer
+
+        return TakingTurns(QwenViewer(self._loaded, settings), self._turn)
+
+
+class TakingTurns:
+    """A viewer of a model that others use too, one at a time; see `Viewer`.
+
+    Args:
+        viewer: Its own.
+        turn: Held by whoever uses the model.
+    """
+
+    def __init__(self, viewer: Viewer, turn: threading.Lock) -> None:
+        self.name = viewer.name
+        self._viewer = viewer
+        self._turn = turn
+        self._newest = -1, 0.0
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """See `Viewer.see`."""
+        with self._turn:
+            feeding = self._viewer.see(frame, patches)
+        self._newest = frame.index, frame.pts_seconds
+        return feeding
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """See `Viewer.ask`; a question that is stopped before its turn is `cancelled`."""
+        with self._my_turn(stop) as mine:
+            if mine:
+                return self._viewer.ask(question, on_text=on_text, stop=stop)
+        index, pts_seconds = self._newest
+        return Answer(question, "", index, pts_seconds, self.name, finish="cancelled")
+
+    @property
+    def attention(self) -> FloatArray | None:
+        return self._viewer.attention
+
+    def close(self) -> None:
+        """See `Viewer.close`; does not wait for its turn, since it touches nothing that others use."""
+        self._viewer.close()
+
+    @contextmanager
+    def _my_turn(self, stop: Stop | None) -> Iterator[bool]:
+        """Whether the turn has come, which is not so if `stop` was set before."""
+        while not (mine := self._turn.acquire(timeout=_LOOK_SECONDS)):
+            if stop is not None and stop.is_set():
+                break
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._turn.release()

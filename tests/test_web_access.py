@@ -1,0 +1,261 @@
+"""Who may speak to the server and what may be opened: the rules alone, without any server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.web.access import Access, is_loopback, make_access
+from arr_stream.web.allowed import AllowedSources, SourceNotAllowed, make_allowed
+
+pytest.importorskip("fastapi", reason="needs the extra `web`")
+
+from arr_stream.web.changeable import RUNNING, checked_changes, describe
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.0.0.2", "[::1]:9", "localhost.:80"]
+)
+def test_loopback_names_are_known(host: str) -> None:
+    assert Access().allows_host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "a b", "localhost:http", "[::1", "x@localhost", "[::2]"],
+)
+def test_other_names_are_not(host: str) -> None:
+    assert not Access().allows_host(host)
+
+
+def test_a_public_server_is_reached_by_any_address_but_not_by_any_name() -> None:
+    access = make_access("0.0.0.0", token=None, names=("cams.example",))
+    assert access.token is not None
+    assert len(access.token) >= 30
+    assert access.allows_host("192.168.1.9:8080")
+    assert access.allows_host("cams.example")
+    assert not access.allows_host("evil.example")
+    assert access.token not in repr(access)
+    assert make_access("0.0.0.0", token=None).token != access.token
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
+def test_loopback_asks_for_no_token(host: str) -> None:
+    assert is_loopback(host)
+    assert make_access(host, token=None).token is None
+
+
+@pytest.mark.parametrize("token", ["", "short", "has a blank", "ünïcödetoken"])
+def test_bad_tokens_are_refused_without_being_told(token: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        make_access("127.0.0.1", token=token)
+    assert not token or token not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a:80", "http://a", "a b"])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidSetting, match="--allow-host"):
+        make_access("127.0.0.1", token=None, names=(name,))
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed"),
+    [
+        ("http://localhost:8080", "localhost:8080", True),
+        ("HTTP://LOCALHOST:8080", "localhost:8080", True),
+        ("http://localhost", "localhost:80", True),
+        ("https://cams.example", "cams.example", True),
+        ("http://localhost:9090", "localhost:8080", False),
+        ("http://127.0.0.1:8080", "localhost:8080", False),
+        ("http://localhost.evil.example:8080", "localhost:8080", False),
+        ("http://localhost:8080@evil.example", "localhost:8080", False),
+        ("http://localhost:8080/x", "localhost:8080", False),
+        ("null", "localhost:8080", False),
+        ("file://", "localhost:8080", False),
+        ("http://[", "localhost:8080", False),
+    ],
+)
+def test_origins(origin: str, host: str, allowed: bool) -> None:
+    assert Access().allows_origin(origin, host, "http") is allowed
+
+
+def test_tokens_and_cookies_are_not_each_other() -> None:
+    access = Access(token="right-token")
+    assert access.knows_token("right-token")
+    assert access.knows_cookie(access.cookie_value)
+    for wrong in (None, "", "right-toke", "right-token ", access.cookie_value, "ünïcöde"):
+        assert not access.knows_token(wrong)
+    assert not access.knows_cookie("right-token")
+    assert "right-token" not in access.cookie_value
+    assert Access(port=1).cookie_name != Access(port=2).cookie_name
+
+
+ADDRESSES = AllowedSources(
+    patterns=("rtsp://10.0.0.*", "http://cams.example:8000/live/*.m3u8", "rtsp*://*.cams.example", "lavfi:testsrc2*")
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "rtsp://10.0.0.7/stream",
+        "rtsp://10.0.0.7:8554/a?b=c",
+        "rtsp://user:p%40ss@10.0.0.7/stream",
+        "http://cams.example:8000/live/one.m3u8",
+        "rtsps://door.cams.example/1",
+        "lavfi:testsrc2=size=64x64",
+    ],
+)
+def test_patterns_allow_what_they_mean(source: str) -> None:
+    assert ADDRESSES.resolve(source) == source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "rtsp://10.0.0.1@evil.example",
+        "rtsp://10.0.0.1:554@evil.example/x",
+        "rtsp://evil.example/rtsp://10.0.0.1",
+        "rtsp://evil.example#@10.0.0.1",
+        "rtsp://evil.example\\@10.0.0.1",
+        "rtsp://a@b@10.0.0.1",
+        "rtsp://10.0.0.1.evil.example/x",
+        "rtsp://10.0.0.com/x",
+        "rtsp://10.0.0.1 /x",
+        "rtsp://10.0.0.1/x\ny",
+        "rtsp://10.0.1.1/x",
+        "RTSP://10.0.0.1/x",
+        "http://10.0.0.1/x",
+        "http://cams.example/live/one.m3u8",
+        "http://cams.example:8000/other/one.m3u8",
+        "rtsp://cams.example/1",
+        "rtsp://a.b.cams.example/1",
+        "lavfi:movie=/etc/passwd",
+        "concat:a|b",
+        "file:///etc/passwd",
+        "/dev/video0",
+        "0",
+        "",
+    ],
+)
+def test_patterns_allow_nothing_else(source: str) -> None:
+    with pytest.raises(SourceNotAllowed):
+        ADDRESSES.resolve(source)
+
+
+def test_named_sources_are_known_by_their_public_names() -> None:
+    allowed = make_allowed(["rtsp://user:secret@cam/1", "rtsp://user:secret@cam/1", "lavfi:x"])
+    public = allowed.public_names
+    assert len(public) == 2
+    assert "secret" not in str(public)
+    assert allowed.resolve(public[0]) == "rtsp://user:secret@cam/1"
+    with pytest.raises(SourceNotAllowed) as caught:
+        allowed.resolve("rtsp://other:hidden@cam/1")
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source", ["0", "camera:0", "camera:Logi Cam", "/dev/video1", "/dev/v4l/by-id/usb-cam.1-index0"]
+)
+def test_cameras_are_open_only_where_allowed(source: str) -> None:
+    assert AllowedSources(cameras=True).resolve(source) == source
+    with pytest.raises(SourceNotAllowed):
+        AllowedSources().resolve(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["/dev/sda", "camera:/dev/sda", "/dev/v4l/../sda", "camera:/dev/v4l/by-id/../../sda", "/dev/video0/../sda"],
+)
+def test_cameras_are_no_other_devices(source: str) -> None:
+    with pytest.raises(SourceNotAllowed):
+        AllowedSources(cameras=True).resolve(source)
+
+
+def test_files_lie_below_the_folders(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "videos", tmp_path / "private"
+    (inside / "more").mkdir(parents=True)
+    outside.mkdir()
+    for path in (inside / "a.mp4", inside / "more" / "b.mp4", outside / "c.mp4", inside / "0"):
+        path.write_bytes(b"x")
+    (inside / "link.mp4").symlink_to(outside / "c.mp4")
+    (inside / "out").symlink_to(outside)
+    allowed = AllowedSources(folders=(inside,))
+    assert allowed.resolve("a.mp4") == str(inside / "a.mp4")
+    assert allowed.resolve(str(inside / "more" / "b.mp4")) == str(inside / "more" / "b.mp4")
+    assert allowed.resolve("loop:more/b.mp4") == f"loop:{inside / 'more' / 'b.mp4'}"
+    assert allowed.resolve("0") == str(inside / "0")
+    refused = [
+        "link.mp4",
+        "out/c.mp4",
+        "../private/c.mp4",
+        str(outside / "c.mp4"),
+        "more/../../private/c.mp4",
+        "more",
+        ".",
+    ]
+    for source in [
+        *refused,
+        "missing.mp4",
+        "loop:",
+        "loop:loop:a.mp4",
+        "file:a.mp4",
+        f"file://{inside}/a.mp4",
+        "a.mp4\0",
+    ]:
+        with pytest.raises(SourceNotAllowed):
+            allowed.resolve(source)
+
+
+@pytest.mark.parametrize("pattern", ["10.0.0.*", "rtsp://user@10.0.0.*", "rtsp://", "*", "rtsp:/x"])
+def test_patterns_that_are_none(pattern: str) -> None:
+    with pytest.raises(InvalidSetting, match="--allow"):
+        AllowedSources(patterns=(pattern,))
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="--folder"):
+        AllowedSources(folders=(tmp_path / "missing",))
+
+
+def test_settings_are_described_and_can_all_be_changed() -> None:
+    described = describe(Settings())
+    assert list(described) == list(RUNNING)
+    assert described["keyframes.interval"]["kind"] == "whole"
+    assert described["keyframes.interval"]["low"] == 1
+    assert described["keyframes.cluster_count"]["high"] == 4096
+    assert described["selection.levels"]["kind"] == "switch"
+    assert described["selection.strategy"]["choices"][0] == "topk"
+    assert described["selection.budget"]["kind"] == "text"
+    share = described["relevance.trust"]
+    assert (share["kind"], share["low"], share["high"]) == ("number", 0.0, 1.0)
+    defaults = {key: each["default"] for key, each in described.items()}
+    assert Settings().with_values(checked_changes(defaults, running=True)) == Settings()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "vlm.endpoint",
+        "vlm.key_variable",
+        "models.folder",
+        "sam.checkpoint",
+        "clip.pca",
+        "live.buffer_frames",
+        "grid.max_pixels",
+        "x",
+    ],
+)
+def test_what_names_files_or_costs_memory_is_not_changed(key: str) -> None:
+    for running in (True, False):
+        with pytest.raises(ArrStreamError):
+            checked_changes({key: 1}, running=running)
+
+
+def test_some_settings_are_given_at_the_start_alone() -> None:
+    assert checked_changes({"live.size": "64x64"}, running=False)
+    with pytest.raises(InvalidSetting, match="while a stream runs"):
+        checked_changes({"live.size": "64x64"}, running=True)

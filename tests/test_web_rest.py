@@ -1,0 +1,354 @@
+"""The interface for programs over HTTP, row by row, on a server that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_stream.consumers import read_records
+from arr_stream.errors import NothingChosen
+from arr_stream.types import Answer, Feeding, Frame, PatchSet
+from arr_stream.web.allowed import AllowedSources
+from arr_stream.web.observing import AlertPlan
+from tests.web_servers import PICTURE, SETTINGS, RunningServer, running, until, write_picture
+
+JPEG = b"\xff\xd8\xff"
+
+
+class Parrot:
+    """Answers with the question, and that it has seen something."""
+
+    name = "parrot"
+
+    def __init__(self) -> None:
+        self.seen: Frame | None = None
+        self.attention = None
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        self.seen = frame
+        return Feeding(sent=len(patches))
+
+    def ask(self, question: str, *, on_text: object = None, stop: object = None) -> Answer:
+        if self.seen is None:
+            raise NothingChosen("nothing was seen")
+        cells = np.array([[0, 0, 16, 16, 1.0]], np.float32)
+        frames = np.array([self.seen.index], np.int32)
+        text = f"You ask: {question}"
+        return Answer(question, text, self.seen.index, self.seen.pts_seconds, self.name, cells, frames)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    presets = {"frugal": SETTINGS.with_values({"selection.budget": 5})}
+    with running(presets=presets, make_viewer=lambda settings: Parrot()) as server:
+        server.add(name="first", query=["red"])
+        yield server
+
+
+def test_health_and_info(server: RunningServer) -> None:
+    health = server.http.get("/healthz").json()
+    assert health["status"] == "ok"
+    assert health["streams"] == 1
+    assert health["uptime_seconds"] > 0
+    info = server.http.get("/api/info").json()
+    assert {"source", "patches"} <= set(info["views"])
+    assert len(info["channels"]) == 40
+    assert set(info["channels"][0]) == {"index", "name", "description", "low", "high"}
+    assert info["presets"] == [{"name": "frugal", "description": "about frugal"}]
+    assert info["sources"]["named"] == [PICTURE]
+    assert (info["sources"]["cameras"], info["sources"]["browser"]) == (False, True)
+    assert info["model"] == "a model"
+    assert info["max_streams"] == 4
+    assert info["settings"]["selection.strategy"]["kind"] == "choice"
+
+
+def test_metrics_are_those_of_the_stream(server: RunningServer) -> None:
+    lines = server.http.get("/metrics").text.splitlines()
+    (frames,) = (line for line in lines if line.startswith('arr_stream_frames_total{stream="first"}'))
+    assert float(frames.split()[-1]) > 0
+    assert "arr_stream_streams 1.0" in lines
+    assert any(line.startswith("arr_stream_stage_seconds_bucket") for line in lines)
+
+
+def test_a_stream_is_added_changed_and_removed(server: RunningServer) -> None:
+    body = {"source": PICTURE, "name": "second", "query": ["blue"], "settings": {"selection.budget": 7}}
+    added = server.http.post("/api/streams", json=body)
+    assert added.status_code == 201
+    id = added.json()["id"]
+    path = f"/api/streams/{id}"
+    assert [status["id"] for status in server.http.get("/api/streams").json()][-1] == id
+    until(lambda: server.status(id)["tokens"] == 7)
+    status = server.http.patch(path, json={"name": "renamed", "settings": {"selection.budget": "3"}}).json()
+    assert (status["name"], status["settings"]["selection.budget"]) == ("renamed", "3")
+    until(lambda: server.status(id)["tokens"] == 3)
+    assert server.http.patch(path, json={"preset": "frugal"}).json()["preset"] == "frugal"
+    until(lambda: server.status(id)["tokens"] == 5)
+    status = server.http.patch(path, json={"preset": None}).json()
+    assert status["preset"] is None
+    assert "selection.budget" not in status["settings"]
+    assert server.http.patch(path, json={"paused": True}).json()["paused"] is True
+    frames = until(lambda: (a := server.status(id)["frames"]) == server.status(id)["frames"] and a)
+    assert server.http.patch(path, json={"paused": False}).json()["paused"] is False
+    until(lambda: server.status(id)["frames"] > frames)
+    assert server.http.post(f"{path}/retry").status_code == 200
+    assert server.http.delete(path).status_code == 204
+    assert server.http.get(path).status_code == 404
+    assert server.http.delete(path).status_code == 404
+
+
+def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
+    for source in ("lavfi:mandelbrot", "/etc/passwd", "rtsp://user:secret@10.0.0.1/x", "0"):
+        answer = server.http.post("/api/streams", json={"source": source})
+        assert answer.status_code == 403
+        assert set(answer.json()) == {"error", "remedy"}
+        assert "secret" not in answer.text
+
+
+def test_too_many_streams() -> None:
+    with running(most=1) as server:
+        server.add()
+        answer = server.http.post("/api/streams", json={"source": PICTURE})
+        assert answer.status_code == 409
+        assert "limit" in answer.json()["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/api/streams", {}, 422),
+        ("POST", "/api/streams", {"source": PICTURE, "more": 1}, 422),
+        ("POST", "/api/streams", {"source": PICTURE, "query": ["x" * 501]}, 422),
+        ("POST", "/api/streams", {"source": PICTURE, "query": ["x"] * 17}, 422),
+        ("POST", "/api/streams", {"source": PICTURE, "name": "a\x00b"}, 422),
+        ("POST", "/api/streams", {"source": PICTURE, "name": "\ud800"}, 422),
+        ("POST", "/api/streams", {"source": PICTURE, "preset": "unknown"}, 400),
+        ("POST", "/api/streams", {"source": PICTURE, "settings": {"models.folder": "/tmp"}}, 400),
+        ("POST", "/api/streams", {"source": PICTURE, "settings": {"keyframes.interval": 0}}, 400),
+        ("PATCH", "/api/streams/{id}", {"settings": {"vlm.endpoint": "http://evil"}}, 400),
+        ("PATCH", "/api/streams/{id}", {"settings": {"selection.budget": {"a": 1}}}, 422),
+        ("PATCH", "/api/streams/{id}", {"settings": {"selection.budget": "100000"}}, 400),
+        ("PATCH", "/api/streams/{id}", {"name": " "}, 422),
+        ("PATCH", "/api/streams/nothing", {"paused": True}, 404),
+        ("PUT", "/api/streams/{id}/query", {"texts": [" "]}, 422),
+        ("PUT", "/api/streams/{id}/query", {"texts": [], "region": {"xywh": [5000, 5000, 10, 10]}}, 400),
+        ("PUT", "/api/streams/{id}/query", {"texts": [], "region": {"xywh": [1, 2, 3]}}, 422),
+        ("POST", "/api/streams/{id}/gaze", {"points": [[2, 0]]}, 422),
+        ("POST", "/api/streams/{id}/gaze", {"points": [[0.5, 0.5]] * 257}, 422),
+        ("POST", "/api/streams/{id}/questions", {"question": ""}, 422),
+        ("POST", "/api/streams/{id}/questions", {"question": "x", "when": "never"}, 422),
+        ("POST", "/api/streams/{id}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
+        ("POST", "/api/browser", {"sdp": "x", "type": "answer"}, 422),
+        ("GET", "/api/streams/{id}/records?last=0", None, 422),
+        ("GET", "/api/streams/{id}/answers?format=xml", None, 422),
+        ("GET", "/api/streams/{id}/snapshot.jpg?view=nothing", None, 400),
+        ("GET", "/api/streams/{id}/video.mjpeg?view=nothing", None, 400),
+        ("GET", "/api/events.sse?kind=nothing", None, 404),
+        ("GET", "/api/events.sse?stream=nothing", None, 404),
+        ("GET", "/api/cameras", None, 403),
+        ("GET", "/api/nothing", None, 404),
+        ("DELETE", "/api/info", None, 405),
+    ],
+)
+def test_what_makes_no_sense_gets_one_line(
+    server: RunningServer, method: str, path: str, body: object, status: int
+) -> None:
+    id = server.serving.studio.channels[0].id
+    # As json.dumps writes it: lone surrogates too.
+    content = None if body is None else json.dumps(body)
+    headers = {"content-type": "application/json"}
+    answer = server.http.request(method, path.format(id=id), content=content, headers=headers)
+    assert answer.status_code == status, answer.text
+    told = answer.json()
+    assert set(told) == {"error", "remedy"}
+    assert told["error"]
+    assert "\n" not in told["error"]
+    assert len(server.serving.studio.channels) == 1
+
+
+def test_no_json_at_all(server: RunningServer) -> None:
+    for content in (b"{", b"\xff\xfe", b"[" * 100_000, b'{"source": NaN}'):
+        answer = server.http.post("/api/streams", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422)
+        assert set(answer.json()) == {"error", "remedy"}
+
+
+def test_what_to_look_for(server: RunningServer, tmp_path: Path) -> None:
+    id = server.serving.studio.channels[0].id
+    path = f"/api/streams/{id}"
+    body = {"texts": ["red", "moving"], "region": {"xywh": [10, 10, 40, 30]}}
+    status = server.http.put(f"{path}/query", json=body).json()
+    assert (status["texts"], status["region"]) == (["red", "moving"], [10, 10, 40, 30])
+    assert server.http.put(f"{path}/query", json={"texts": ["green"]}).json()["region"] == [10, 10, 40, 30]
+    status = server.http.put(f"{path}/example", content=write_picture(tmp_path / "a.png")).json()
+    assert (status["example"], status["texts"], status["region"]) == ("picture", ["green"], [10, 10, 40, 30])
+    status = server.http.put(f"{path}/query", json={"texts": ["red"], "region": None}).json()
+    assert (status["example"], status["texts"], status["region"]) == ("picture", ["red"], None)
+    assert server.http.delete(f"{path}/example").json()["example"] is None
+    broken = server.http.put(f"{path}/example", content=b"not a picture", headers={"content-type": "image/png"})
+    assert broken.status_code == 400
+    assert "/tmp" not in broken.text
+    assert server.http.put(f"{path}/example").status_code == 400
+    assert server.http.post(f"{path}/gaze", json={"points": [[0.5, 0.5]]}).status_code == 204
+
+
+def test_questions_and_answers(server: RunningServer) -> None:
+    id = server.serving.studio.channels[0].id
+    path = f"/api/streams/{id}"
+    asked = server.http.post(f"{path}/questions", json={"question": "What is red?"})
+    assert asked.status_code == 202
+    until(lambda: server.http.get(f"{path}/answers").json())
+    (answer,) = server.http.get(f"{path}/answers", params={"search": "ASK what"}).json()
+    assert answer["text"] == "You ask: What is red?"
+    assert answer["cells"]
+    assert server.http.get(f"{path}/answers", params={"search": "zebra"}).json() == []
+    lines = server.http.get(f"{path}/answers", params={"format": "jsonl"})
+    assert json.loads(lines.text.splitlines()[0])["question"] == "What is red?"
+    assert "attachment" in lines.headers["content-disposition"]
+    assert "What is red?" in server.http.get(f"{path}/answers", params={"format": "markdown"}).text
+    body = {"question": "And now?", "when": "every", "every_seconds": 1}
+    status = server.http.post(f"{path}/questions", json=body).json()
+    assert status["plan"] == {"question": "And now?", "when": "every", "every_seconds": 1.0}
+    until(lambda: len(server.http.get(f"{path}/answers", params={"search": "now"}).json()) >= 2)
+    assert server.http.delete(f"{path}/questions").status_code == 204
+    assert server.status(id)["plan"] is None
+
+
+def test_without_a_model_there_are_no_answers() -> None:
+    with running() as server:
+        id = server.add()
+        answer = server.http.post(f"/api/streams/{id}/questions", json={"question": "What?"})
+        assert answer.status_code == 409
+        assert "--model" in answer.json()["remedy"]
+        assert server.http.get(f"/api/streams/{id}/answers").json() == []
+
+
+def test_records_can_be_read_back(server: RunningServer, tmp_path: Path) -> None:
+    id = server.serving.studio.channels[0].id
+    until(lambda: server.status(id)["frames"] > 12)
+    answer = server.http.get(f"/api/streams/{id}/records", params={"last": 10})
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(answer.content)
+    header, frames, end = read_records(path)
+    assert header.frame_size_wh == (160, 96)
+    assert len(frames) == 10
+    assert [frame.index for frame in frames] == sorted(frame.index for frame in frames)
+    assert end is None
+    assert all(frame.cells for frame in frames)
+
+
+def test_pictures(server: RunningServer) -> None:
+    id = server.serving.studio.channels[0].id
+    views = [*server.http.get("/api/info").json()["views"], "channel:edge_rising"]
+    pictures = [server.http.get(f"/api/streams/{id}/snapshot.jpg", params={"view": view}) for view in views]
+    assert all(picture.content.startswith(JPEG) for picture in pictures)
+    assert all(picture.headers["content-type"] == "image/jpeg" for picture in pictures)
+
+
+def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer) -> None:
+    id = server.serving.studio.channels[0].id
+    received = b""
+    with server.http.stream("GET", f"/api/streams/{id}/video.mjpeg", params={"view": "source"}) as answer:
+        kind, _, boundary = answer.headers["content-type"].partition("; boundary=")
+        assert kind == "multipart/x-mixed-replace"
+        mark = f"--{boundary}\r\nContent-Type: image/jpeg\r\n\r\n".encode()
+        for piece in answer.iter_raw():
+            received += piece
+            if received.count(mark) > 5:
+                break
+    parts = received.split(mark)
+    assert parts[0] == b""
+    assert all(part.startswith(JPEG) and part.endswith(b"\xff\xd9\r\n") for part in parts[1:-1])
+    until(lambda: len(server.serving.clients) == 0)
+
+
+def test_a_stream_without_a_picture_yet_says_so() -> None:
+    with running(allowed=AllowedSources(named=("rtsp://127.0.0.1:9/none",))) as server:
+        id = server.http.post("/api/streams", json={"source": "rtsp://127.0.0.1:9/none"}).json()["id"]
+        for path in ("snapshot.jpg", "records"):
+            assert server.http.get(f"/api/streams/{id}/{path}").status_code == 503
+        assert server.http.get(f"/api/streams/{id}/answers").json() == []
+        assert server.http.get("/healthz").status_code == 200
+
+
+def test_passwords_stand_in_no_status() -> None:
+    source = "rtsp://camera:hunter2@127.0.0.1:9/none"
+    with running(allowed=AllowedSources(named=(source,))) as server:
+        named = server.http.get("/api/info").json()["sources"]["named"][0]
+        id = server.http.post("/api/streams", json={"source": named}).json()["id"]
+        until(lambda: server.status(id)["message"])
+        texts = [server.http.get(path).text for path in ("/api/info", "/api/streams", "/metrics")]
+        assert "127.0.0.1:9" in texts[1]
+        assert not any("hunter2" in text for text in texts)
+
+
+def test_clips_are_listed_and_sent(tmp_path: Path) -> None:
+    clips = tmp_path / "clips"
+    plan = AlertPlan(("tokens > 0",), before_seconds=0.2, after_seconds=0.2, clip_folder=clips)
+    (tmp_path / "secret.mp4").write_bytes(b"secret")
+    with running(plan=plan) as server:
+        server.add(name="door")
+        (clip, *_) = until(lambda: server.http.get("/api/clips").json())
+        assert clip["bytes"] == (clips / clip["name"]).stat().st_size
+        answer = server.http.get(f"/api/clips/{clip['name']}")
+        assert answer.headers["content-type"] == "video/mp4"
+        assert len(answer.content) == clip["bytes"]
+        for name in ("..%2fsecret.mp4", "../secret.mp4", "%2e%2e/secret.mp4", "secret.mp4", "..", "%00", "a%2f..%2fb"):
+            assert server.http.get(f"/api/clips/{name}").status_code in (404, 405), name
+        assert server.http.get("/api/info").json()["alerts"] == ["tokens > 0"]
+
+
+def test_without_a_folder_there_are_no_clips(server: RunningServer) -> None:
+    assert server.http.get("/api/clips").json() == []
+    assert server.http.get("/api/clips/x.mp4").status_code == 404
+
+
+def test_cameras_are_listed_where_allowed() -> None:
+    with running(allowed=AllowedSources(cameras=True)) as server:
+        answer = server.http.get("/api/cameras")
+        assert answer.status_code == 200
+        assert isinstance(answer.json(), list)
+
+
+def test_browsers_are_refused_where_not_wanted() -> None:
+    with running(allowed=AllowedSources(browser=False)) as server:
+        assert server.http.post("/api/browser", json={"sdp": "v=0", "type": "offer"}).status_code == 403
+
+
+def test_an_offer_that_is_none(server: RunningServer) -> None:
+    answer = server.http.post("/api/browser", json={"sdp": "v=0", "type": "offer"})
+    assert answer.status_code == 400
+    assert len(server.serving.studio.channels) == 1
+
+
+def test_the_page_and_its_files(server: RunningServer) -> None:
+    page = server.http.get("/")
+    assert "text/html" in page.headers["content-type"]
+    script = server.http.get("/static/js/main.js")
+    assert "javascript" in script.headers["content-type"]
+    again = server.http.get("/static/js/main.js", headers={"if-none-match": script.headers["etag"]})
+    assert again.status_code == 304
+    for path in (
+        "/static/../app.py",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/",
+    ):
+        assert server.http.get(path).status_code == 404, path
+
+
+def test_the_description_of_the_interface(server: RunningServer) -> None:
+    description = server.http.get("/openapi.json").json()
+    assert "NewStream" in description["components"]["schemas"]
+    page = server.http.get("/docs").text
+    for path in description["paths"]:
+        assert path in page
+    assert "http" not in page.replace("https", "http").split("<main>")[1]
+    assert "<script" not in page
+    assert server.http.get("/docs.css").headers["content-type"].startswith("text/css")

@@ -1,0 +1,396 @@
+"""The window of live streams: what it draws, what its keys mean, and a real one on a display of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import arr_stream
+from arr_stream.errors import DisplayUnavailable, OutputUnwritable
+from arr_stream.live.annotator import LiveAnnotator, bars_px, panes
+from arr_stream.live.pictures import Shown
+from arr_stream.live.pointing import LiveGaze
+from arr_stream.live.window import KeyPressed, PointerEvent, WindowClosed, first_size, open_window
+from arr_stream.live.window_control import Controls, Scene
+from arr_stream.live.window_drawing import Status, draw_gaze, draw_help, draw_message, draw_prompt, draw_status
+from arr_stream.live.window_feed import Feed
+from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
+from arr_stream.texture.layout import CHANNELS
+from arr_stream.types import Answer, Frame, PatchSet
+from tests.media import write_video
+from tests.scenes import moving_square
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def processed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Frame, PatchSet]]:
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
+    write_video(path, [frame.rgb for frame in moving_square(3)])
+    settings = arr_stream.Settings.load(overrides=["keyframes.text=none"])
+    with arr_stream.open(path, query="red", budget=12, settings=settings) as stream:
+        return [(stream.frame, patches) for patches in stream if stream.frame is not None]
+
+
+@dataclass
+class FakeStream:
+    """Takes commands as a stream does, and keeps them."""
+
+    paused: bool = False
+    pointer: LiveGaze = field(default_factory=LiveGaze)
+    queries: tuple[Query, ...] = (parse_text("red"),)
+    notices: tuple[str, ...] = ()
+
+    def ask(self, *queries: Query | str) -> None:
+        self.queries = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
+
+
+class Desk:
+    """Controls of a fake stream whose frame of 256x192 is seen twice as large, 20 px down."""
+
+    def __init__(self, save_error: Exception | None = None) -> None:
+        self.stream = FakeStream()
+        self.asked: list[tuple[tuple[Query, ...], float]] = []
+        self.save_error = save_error
+        self.controls = Controls(
+            self.stream, view="patches", save=self._save, on_ask=lambda queries, at: self.asked.append((queries, at))
+        )
+        seen = panes((512, 384 + sum(bars_px((512, 424)))), (256, 192), 1)
+        assert (seen[0].width, seen[0].height) == (512, 384)
+        self.pane = seen[0]
+        self.scene = Scene(seen, (256, 192), 7.5)
+
+    def _save(self) -> Path:
+        if self.save_error is not None:
+            raise self.save_error
+        return Path("picture.png")
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.controls.take(KeyPressed(key), self.scene)
+
+    def drag(self, x0: int, y0: int, x1: int, y1: int) -> None:
+        for kind, x, y in (("press", x0, y0), ("move", (x0 + x1) // 2, (y0 + y1) // 2), ("release", x1, y1)):
+            self.controls.take(PointerEvent(kind, self.pane.x + x, self.pane.y + y), self.scene)  # type: ignore[arg-type]
+
+
+class TestControls:
+    def test_views_go_round_both_ways(self) -> None:
+        desk = Desk()
+        seen = []
+        for _ in range(6):
+            desk.press("v")
+            seen.append(desk.controls.view)
+        assert sorted(seen) == sorted(["source", "patches", "relevance", "clusters", "flow", "text"])
+        desk.press("V")
+        assert desk.controls.view == "source"
+
+    def test_all_forty_channels_can_be_reached(self) -> None:
+        desk = Desk()
+        seen = set()
+        for _ in range(40):
+            desk.press("c")
+            seen.add(desk.controls.view)
+        assert len(seen) == 40
+        desk.press("v")
+        assert desk.controls.view == "source"
+        desk.press("C")
+        assert desk.controls.view == "channel:" + CHANNELS[-1].name
+
+    def test_a_query_is_typed(self) -> None:
+        desk = Desk()
+        desk.stream.queries = (parse_text("red"), RegionQuery((1, 2, 30, 40)))
+        desk.press("/", *"blux", "backspace", "e", " ", *"qv")
+        assert desk.controls.typed == "blue qv"
+        assert desk.controls.view == "patches"
+        desk.press("enter")
+        assert [query.label for query in desk.stream.queries] == ["blue qv", "region 1,2,30,40"]
+        assert desk.controls.typed is None
+        desk.press("enter", "x", "escape")
+        assert desk.controls.typed is None and not desk.controls.quitting
+        assert isinstance(desk.stream.queries[0], TextQuery)
+        desk.press("/", "enter")
+        assert [type(query) for query in desk.stream.queries] == [RegionQuery]
+
+    def test_what_is_not_understood_is_said_once(self) -> None:
+        desk = Desk()
+        desk.stream.notices = ("nobody knows this word",)
+        for _ in range(2):
+            desk.press("/", "x", "enter")
+        assert desk.controls.messages == [("nobody knows this word", True)]
+
+    def test_a_box_is_dragged_and_forgotten(self) -> None:
+        desk = Desk()
+        desk.drag(200, 100, 100, 40)
+        region = desk.stream.queries[-1]
+        assert isinstance(region, RegionQuery)
+        assert region.xywh == pytest.approx((50, 20, 50, 30))
+        assert desk.asked[-1][1] == 7.5
+        desk.drag(10, 10, 90, 90)
+        assert len([query for query in desk.stream.queries if isinstance(query, RegionQuery)]) == 1
+        desk.press("r")
+        assert [query.label for query in desk.stream.queries] == ["red"]
+
+    def test_a_box_ends_at_the_frame_and_a_click_is_none(self) -> None:
+        desk = Desk()
+        desk.drag(50, 50, 51, 51)
+        assert desk.asked == []
+        desk.drag(400, 300, 5000, 5000)
+        region = desk.stream.queries[-1]
+        assert isinstance(region, RegionQuery)
+        assert region.xywh == pytest.approx((200, 150, 56, 42))
+        desk.controls.take(PointerEvent("press", 1, 1), desk.scene)
+        assert desk.controls.drag is None, "the bar at the head is no part of the frame"
+
+    def test_the_pointer_as_gaze(self) -> None:
+        desk = Desk()
+        desk.controls.take(PointerEvent("move", desk.pane.x + 256, desk.pane.y + 96), desk.scene)
+        desk.controls.look(desk.scene)
+        assert len(desk.stream.pointer.between(0, 1)) == 0
+        desk.press("p")
+        desk.controls.look(desk.scene)
+        assert desk.stream.pointer.between(0, 1).tolist() == [[0.5, 0.25]]
+        desk.controls.take(PointerEvent("leave"), desk.scene)
+        desk.controls.look(desk.scene)
+        assert len(desk.stream.pointer.between(0, 1)) == 0
+
+    def test_pause_help_and_the_ways_out(self) -> None:
+        desk = Desk()
+        desk.press(" ")
+        assert desk.stream.paused
+        desk.press(" ", "h", "b", "f")
+        assert (desk.stream.paused, desk.controls.help, desk.controls.beside) == (False, True, True)
+        desk.press("escape", "escape")
+        assert not (desk.controls.help or desk.controls.full_screen or desk.controls.quitting)
+        desk.press("escape")
+        assert desk.controls.quitting
+        closed, quits = Desk(), Desk()
+        closed.controls.take(WindowClosed(), None)
+        quits.press("q")
+        assert closed.controls.quitting and quits.controls.quitting
+
+    def test_a_picture_that_cannot_be_saved_is_said(self) -> None:
+        desk = Desk(OutputUnwritable("picture.png: read-only file system"))
+        desk.press("s")
+        assert desk.controls.messages == [("picture.png: read-only file system", True)]
+        desk.save_error = None
+        desk.press("s")
+        assert ("saved picture.png", False) in desk.controls.messages
+
+
+class TestDrawing:
+    @given(
+        st.tuples(st.integers(1, 3000), st.integers(1, 3000)),
+        st.tuples(st.integers(1, 3000), st.integers(1, 3000)),
+        st.integers(1, 2),
+    )
+    def test_panes_lie_on_the_picture_side_by_side(
+        self, size_wh: tuple[int, int], frame_wh: tuple[int, int], count: int
+    ) -> None:
+        if min(size_wh) < 8:
+            return
+        seen = panes(size_wh, frame_wh, count)
+        assert len(seen) == count
+        for pane in seen:
+            assert pane.width >= 1 and pane.height >= 1
+            assert pane.x >= 0 and pane.x + pane.width <= size_wh[0]
+            assert pane.frame_point(pane.x, pane.y, frame_wh) == (0, 0)
+            assert pane.frame_point(pane.x + pane.width, pane.y, frame_wh)[0] == pytest.approx(frame_wh[0])
+        if count == 2:
+            assert seen[0].x + seen[0].width <= seen[1].x
+
+    def test_every_size_is_drawn(self, processed: list[tuple[Frame, PatchSet]]) -> None:
+        annotator = LiveAnnotator(dim=0.35, asked="red")
+        shown = Shown(*processed[1], 3, 29.9)
+        status = Status("rtsp://user:secret@host/a", "channel:edge_dark", "reconnecting", 29.9, 12.0, 3, 2)
+        for size_wh in ((320, 240), (160, 120), (801, 491), (300, 900), (40, 30)):
+            for beside in (False, True):
+                picture = annotator.draw(shown, "relevance", size_wh, beside=beside)
+                assert picture.shape == (size_wh[1], size_wh[0], 3)
+                draw_status(picture, status)
+                draw_prompt(picture, "a long text " * 30)
+                draw_message(picture, [("something", (255, 255, 255))] * 3)
+                draw_help(picture)
+                draw_gaze(picture, (0, 0))
+
+    def test_the_source_stands_on_the_left(self, processed: list[tuple[Frame, PatchSet]]) -> None:
+        frame, patches = processed[1]
+        size_wh = 512 + 4, 192 + sum(bars_px((516, 240)))
+        picture = LiveAnnotator(dim=0.1).draw(Shown(frame, patches, 0, 0.0), "patches", size_wh, beside=True)
+        left, right = panes(size_wh, frame.size_wh, 2)
+        assert (left.width, left.height) == frame.size_wh
+        seen = picture[left.y : left.y + left.height, left.x : left.x + left.width]
+        assert np.array_equal(seen, frame.rgb)
+        dimmed = picture[right.y : right.y + right.height, right.x : right.x + right.width]
+        assert dimmed.mean() < 0.8 * frame.rgb.mean()
+
+    def test_the_state_is_seen_in_the_bar(self, processed: list[tuple[Frame, PatchSet]]) -> None:
+        pictures = []
+        for state in ("live", "failed"):
+            picture = np.zeros((240, 640, 3), np.uint8)
+            draw_status(picture, Status("camera", "patches", state, 30.0, 10.0, 0, 0))
+            pictures.append(picture)
+        assert not np.array_equal(*pictures)
+        assert all(picture[bars_px((640, 240))[0] :].max() == 0 for picture in pictures)
+
+    def test_an_answer_of_a_frame_that_was_not_shown_is_not_lost(self, processed: list[tuple[Frame, PatchSet]]) -> None:
+        from dataclasses import replace
+
+        feed = Feed(lambda: 4)
+        (first, first_patches), (second, second_patches) = processed[:2]
+        answer = Answer("what?", "a red square", first.index, first.pts_seconds, "model")
+        feed.consume(first, replace(first_patches, answers=(answer,)))
+        feed.consume(second, second_patches)
+        shown = feed.take(1.0)
+        assert shown is not None
+        assert (shown.frame.index, shown.patches.answers, shown.dropped) == (second.index, (answer,), 4)
+        assert feed.take(0.0) is None
+
+    def test_windows_begin_within_bounds(self) -> None:
+        for frame_wh in ((1, 1), (64, 48), (640, 360), (4000, 200), (300, 5000), (3840, 2160)):
+            width, height = first_size(frame_wh, 40)
+            assert 160 <= width <= 1280 and 120 <= height <= 800
+
+
+def test_without_a_display_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux tells of its display in the environment")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    with pytest.raises(DisplayUnavailable, match=r"--serve.*--headless"):
+        open_window("nothing")
+
+
+def test_a_display_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tkinter", reason="this Python has no Tk")
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux has displays with numbers")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", ":59999")
+    with pytest.raises(DisplayUnavailable, match="cannot be used"):
+        open_window("nothing")
+
+
+@pytest.fixture(scope="module")
+def display() -> Iterator[str]:
+    """A display of its own that nobody sees."""
+    for program in ("Xvfb", "xdotool"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+    pytest.importorskip("tkinter", reason="this Python has no Tk")
+    read_end, write_end = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(write_end), "-screen", "0", "1400x1000x24", "-nolisten", "tcp"],
+        pass_fds=(write_end,),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(write_end)
+    try:
+        with os.fdopen(read_end) as told:
+            number = told.readline().strip()
+        assert number, "Xvfb did not start"
+        yield f":{number}"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _until(condition: object, process: subprocess.Popen[str]) -> None:
+    assert callable(condition)
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "nothing came of it"
+        time.sleep(0.1)
+
+
+def test_a_real_window(display: str, tmp_path: Path) -> None:
+    """Keys are typed and a box is dragged as by hand; the stream tells what it was asked."""
+    told = tmp_path / "told"
+    script = tmp_path / "show.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            from pathlib import Path
+            from arr_stream.live import stream
+            asked = stream.LiveStream.ask
+            def ask(self, *queries):
+                asked(self, *queries)
+                with Path({str(told)!r}).open("a") as file:
+                    file.write("; ".join(query.label for query in self.queries) + "\\n")
+            stream.LiveStream.ask = ask
+            from arr_stream.cli import app, main
+            from arr_stream.cli.stream import stream as command
+            if "stream" not in [known.callback.__name__ for known in app.registered_commands if known.callback]:
+                app.command()(command)
+            sys.argv = ["arr-stream", "stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red",
+                        "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid"]
+            main()
+            """
+        )
+    )
+    environment = os.environ | {"DISPLAY": display, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment.pop("WAYLAND_DISPLAY", None)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+    def tool(*arguments: object) -> str:
+        words = ["xdotool", *(str(argument) for argument in arguments)]
+        return subprocess.run(words, env=environment, text=True, capture_output=True, timeout=30, check=False).stdout
+
+    def saved(count: int) -> bool:
+        tool("key", "s")
+        time.sleep(0.3)
+        return len(list(tmp_path.glob("*.png"))) >= count
+
+    try:
+        _until(lambda: tool("search", "--onlyvisible", "--name", "arr-stream").strip(), process)
+        window = tool("search", "--onlyvisible", "--name", "arr-stream").split()[0]
+        tool("windowfocus", "--sync", window)
+        _until(lambda: saved(1), process)
+        picture = np.asarray(Image.open(sorted(tmp_path.glob("*.png"))[0]))
+        assert picture.std() > 30, "the test picture has many colours"
+        tool("key", "slash")
+        tool("type", "--delay", 30, "green")
+        tool("key", "Return")
+        _until(told.exists, process)
+        assert told.read_text().splitlines()[-1] == "green"
+        tool("mousemove", "--window", window, 200, 200, "mousedown", 1)
+        for x, y in ((250, 240), (300, 280)):
+            tool("mousemove", "--window", window, x, y)
+            time.sleep(0.1)
+        tool("mouseup", 1)
+        _until(lambda: "region" in told.read_text(), process)
+        tool("key", "r")
+        _until(lambda: told.read_text().splitlines()[-1] == "green", process)
+        tool("key", "h")
+        tool("key", "Escape")
+        tool("key", "q")
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, said
+        assert "ms when shown" in said
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,136 @@
+"""A real server on a loopback port, in a thread of the test's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `web`")
+pytest.importorskip("prometheus_client", reason="needs the extra `web`")
+
+from websockets.sync.client import ClientConnection, connect
+
+from arr_stream.config import Settings
+from arr_stream.consumers.viewer import Viewer
+from arr_stream.live.channel import ChannelParts
+from arr_stream.live.events import EventHub
+from arr_stream.live.studio import Studio
+from arr_stream.web.access import make_access
+from arr_stream.web.allowed import AllowedSources
+from arr_stream.web.observing import AlertPlan, Observer
+from arr_stream.web.server import listen, run_server
+from arr_stream.web.serving import Serving
+
+PATIENCE_SECONDS = 40.0
+PICTURE = "lavfi:testsrc2=size=160x96:rate=30"
+SETTINGS = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})
+
+
+class RunningServer:
+    """What tests need of a server that runs."""
+
+    def __init__(self, serving: Serving, port: int, errors: list[Exception]) -> None:
+        self.serving = serving
+        self.port = port
+        self.errors = errors
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS)
+
+    def socket(self, path: str, **kwargs: Any) -> ClientConnection:
+        kwargs = {"proxy": None, "open_timeout": PATIENCE_SECONDS, "max_size": None} | kwargs
+        return connect(f"ws://127.0.0.1:{self.port}{path}", **kwargs)
+
+    def add(self, source: str = PICTURE, **kwargs: Any) -> str:
+        """Add a stream that is allowed anyway, and wait for its first frame; its id."""
+        channel = self.serving.studio.add(source, **kwargs)
+        until(lambda: self.status(channel.id)["frames"] > 0)
+        return channel.id
+
+    def status(self, id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/api/streams/{id}").json()
+        return found
+
+
+@contextlib.contextmanager
+def running(
+    *,
+    allowed: AllowedSources | None = None,
+    token: str | None = None,
+    host: str = "127.0.0.1",
+    names: tuple[str, ...] = (),
+    plan: AlertPlan | None = None,
+    presets: dict[str, Settings] | None = None,
+    make_viewer: Callable[[Settings], Viewer] | None = None,
+    most: int = 4,
+) -> Iterator[RunningServer]:
+    """A server until the end of the block; whatever it did not expect fails the test."""
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    hub = EventHub()
+    observer = Observer(hub, plan)
+    parts = ChannelParts(hub, make_viewer=make_viewer, make_consumers=observer.consumers)
+    studio = Studio(SETTINGS, presets=presets, parts=parts, most_channels=most)
+    access = make_access(host, token=token, names=names, port=port)
+    serving = Serving(
+        studio,
+        access,
+        allowed or AllowedSources(named=(PICTURE,)),
+        observer,
+        {name: f"about {name}" for name in presets or {}},
+        "a model" if make_viewer is not None else None,
+    )
+    stop, ready, errors = threading.Event(), threading.Event(), list[Exception]()
+    thread = threading.Thread(
+        target=run_server,
+        args=(serving, listener),
+        kwargs={"stop": stop, "on_ready": ready.set, "on_error": errors.append},
+    )
+    thread.start()
+    assert ready.wait(PATIENCE_SECONDS)
+    server = RunningServer(serving, port, errors)
+    try:
+        yield server
+    finally:
+        stop.set()
+        thread.join(PATIENCE_SECONDS)
+        server.http.close()
+    assert not thread.is_alive()
+    assert not errors, errors
+
+
+def until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_SECONDS) -> Any:
+    """Wait for a condition to hold; what it then is."""
+    deadline = time.monotonic() + patience_seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+    return found
+
+
+def unpack(message: str | bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Header and pictures of a message of a video socket."""
+    assert isinstance(message, bytes), message
+    (length,) = struct.unpack_from("<I", message)
+    header = json.loads(message[4 : 4 + length])
+    pictures, at = [], 4 + length
+    for picture in header["pictures"]:
+        pictures.append(message[at : at + picture["bytes"]])
+        at += picture["bytes"]
+    assert at == len(message)
+    return header, pictures
+
+
+def write_picture(path: Path, size_wh: tuple[int, int] = (32, 24)) -> bytes:
+    """A red PNG."""
+    from PIL import Image
+
+    Image.new("RGB", size_wh, (220, 20, 20)).save(path)
+    return path.read_bytes()
