@@ -11,15 +11,20 @@ import typer
 from arr_stream.cli import (
     ask,
     bench,
+    bench_live,
     bench_query,
     bench_vlm,
+    cameras,
     channels,
     doctor,
     evaluate,
     models,
     process,
+    serve,
     settings,
+    stream,
     train_pca,
+    webcam,
 )
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, print_error
 from arr_stream.errors import ArrStreamError
@@ -33,8 +38,13 @@ app = typer.Typer(
 )
 app.command()(process.process)
 app.command()(ask.ask)
+app.command()(serve.serve)
+app.command()(webcam.webcam)
+app.command()(stream.stream)
+app.command()(cameras.cameras)
 app.add_typer(evaluate.app, name="eval")
 app.command()(bench.bench)
+app.command()(bench_live.bench_live)
 app.command()(bench_query.bench_query)
 app.command()(bench_vlm.bench_vlm)
 app.command()(train_pca.train_pca)
