@@ -208,6 +208,13 @@ class Settings(_Section):
             _merge(merged, _nest(key, value), origin="settings")
         return self.checked(merged)
 
+    def for_live(self) -> Settings:
+        """A copy in which the budget `auto` is a quarter of the grid.
+
+        Live pictures are small: 273 cells are all of 640x360, and nothing would be chosen.
+        """
+        return self.with_values({"selection.budget": "25%"}) if self.selection.budget == "auto" else self
+
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Settings:
         """Settings from nested values, with errors of our own kind."""

@@ -74,6 +74,9 @@ def run(
                 if stop is not None and stop.is_set() and (watcher is None or not watcher.busy):
                     reason = "interrupted"
                     break
+            if stop is not None and stop.is_set():
+                # A live source that is closed to end the run just ends.
+                reason = "interrupted"
     except KeyboardInterrupt:
         reason = "interrupted"
     except SourceDamaged as exc:

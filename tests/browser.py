@@ -1,7 +1,8 @@
-"""A real Chromium and real servers for tests of the page. Modules use it with `pytest_plugins = ("tests.browser",)`."""
+"""Pages in a real Chromium, and real servers for them; `browser_fixtures` makes them for tests."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -10,13 +11,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from arr_stream.bench.live_browser import CAMERA_ARGUMENTS, chromium
-from arr_stream.errors import BackendUnavailable
 from tests.live_servers import free_port, wait_for
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing")
@@ -55,6 +53,10 @@ class Page:
 
     def open(self, path: str = "/") -> None:
         self.page.goto(self.server.address + path)
+
+    def leave(self) -> None:
+        """Close it, before its server ends."""
+        self.page.close()
 
     def connected(self) -> None:
         self.page.wait_for_selector("#link[data-state=open]")
@@ -101,7 +103,7 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "arr_stream", "serve", *arguments, "--port", str(self.port)]
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
 
     def start(self) -> None:
         self._process = subprocess.Popen(
@@ -130,8 +132,6 @@ class Server:
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """A request to the interface; the answer's values."""
-        import json
-
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.address + path, data=data, method=method, headers=headers)
@@ -175,61 +175,8 @@ def serving(*arguments: str) -> Iterator[Server]:
         server.kill()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium with a fake camera."""
-    try:
-        with chromium(CAMERA_ARGUMENTS) as made:
-            yield made
-    except BackendUnavailable as exc:
-        pytest.skip(str(exc))
-
-
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[Server]:
-    """A server that may open test pictures and addresses of this machine."""
-    with serving("--allow", "lavfi:*", "--allow", "http://127.0.0.1:*") as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared_server: Server) -> Iterator[Server]:
-    """The same without streams, before and after each test."""
-    shared_server.remove_all()
-    yield shared_server
-    shared_server.remove_all()
-
-
-@pytest.fixture
-def new_page(browser: Any) -> Iterator[Callable[..., Page]]:
-    """Opens pages; in the end none may have complained unless the test took its complaints away."""
-    contexts, pages = [], []
-
-    def make(server: Server, *, width: int = 1280, height: int = 800, **more: Any) -> Page:
-        context = browser.new_context(viewport={"width": width, "height": height}, **more)
-        contexts.append(context)
-        pages.append(Page(context, server))
-        return pages[-1]
-
-    yield make
-    for context in contexts:
-        context.close()
-    assert [complaint for page in pages for complaint in page.complaints] == []
-
-
-@pytest.fixture
-def page(server: Server, new_page: Callable[..., Page]) -> Page:
-    """The page, open and connected, without streams."""
-    made = new_page(server)
-    made.open()
-    made.connected()
-    return made
-
-
 def settled(read: Callable[[], object], seconds: float = 0.7) -> bool:
     """Whether a value stays what it is for a while."""
     before = read()
     time.sleep(seconds)
     return read() == before
-
-

@@ -10,7 +10,7 @@ import pytest
 from tests.browser import SOURCE, VIDEO, Page, Server, settled
 from tests.live_servers import wait_for
 
-pytest_plugins = ("tests.browser",)
+pytest_plugins = ("tests.browser_fixtures",)
 
 
 @pytest.fixture
@@ -71,15 +71,14 @@ def test_a_region_is_dragged(id: str, page: Page, server: Server) -> None:
 
 
 def test_a_channel_is_chosen(id: str, page: Page) -> None:
-    page.in_card(id, "view-select").select_option("channel:position_x")
+    page.in_card(id, "view-select").select_option("channel:x")
 
     def columns_alike() -> bool:
         rows = page.pixels(id)
         # The column's number as a colour: the same from top to bottom, another from left to right.
-        return spread([row[1] for row in rows]) < 24 and spread(rows[4]) > 60
+        return spread([row[8] for row in rows]) < 24 and spread(rows[4]) > 60
 
     wait_for(columns_alike, "the channel's picture")
-    assert "position_x" in page.locator(f"{page.card(id)} .pane[data-pane='0'] figcaption").inner_text()
 
 
 def test_a_second_view_beside_the_first(id: str, page: Page) -> None:
@@ -87,6 +86,8 @@ def test_a_second_view_beside_the_first(id: str, page: Page) -> None:
     beside = page.in_card(id, "beside-canvas")
     beside.wait_for(state="visible")
     wait_for(lambda: spread(page.pixels(id, "beside-canvas")[4]) > 60, "a picture beside")
+    captions = page.locator(f"{page.card(id)} figcaption").all_inner_texts()
+    assert captions == [page.in_card(id, "view-select").input_value(), "source"]
     page.in_card(id, "beside-select").select_option("")
     beside.wait_for(state="hidden")
 
@@ -209,7 +210,7 @@ def test_narrow_screens_do_not_scroll_sideways(
 def test_clicking_before_the_server_has_answered_is_no_error(server: Server, new_page: Callable[..., Page]) -> None:
     page = new_page(server)
     held: list[Any] = []
-    page.route("**/api/info", held.append)
+    page.route("**/api/info", lambda route: held.append(route))
     page.goto(server.address, wait_until="domcontentloaded")
     wait_for(lambda: page.evaluate("performance.now()") and held, "the page to ask")
     page.click("[data-testid=add-stream]")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Any
 
-import pytest
-
+from arr_stream.bench.live_process import Child
 from tests.browser import CARD, SOURCE, Page, Server, serving
 from tests.live_servers import free_port, wait_for
 
-pytest_plugins = ("tests.browser",)
+pytest_plugins = ("tests.browser_fixtures",)
 
 
 def test_a_stream_is_added_and_removed_while_another_goes_on(server: Server, page: Page) -> None:
@@ -93,57 +90,19 @@ def _dimmed(page: Page, id: str) -> float:
 
 
 def test_a_source_that_fails_says_why_and_is_tried_again(server: Server, page: Page) -> None:
-    from arr_stream.bench import live_sender
-
     port = free_port()
     id = server.add(f"http://127.0.0.1:{port}/")
     overlay = page.in_card(id, "state-overlay")
     overlay.locator("[data-action=retry]").wait_for()
     wait_for(lambda: str(port) in overlay.inner_text(), "the reason")
-    with _sending(live_sender, port):
+    sender = Child(["-m", "arr_stream.bench.live_sender", "--port", str(port)], port)
+    try:
+        sender.wait_ready("/")
         overlay.locator("[data-action=retry]").click()
         page.sees_pictures(id)
         assert overlay.is_hidden()
-
-
-class _sending:
-    """The streaming server of the measurements in a thread of this process, for the time of the context."""
-
-    def __init__(self, sender: Any, port: int) -> None:
-        import socket
-
-        from arr_stream.bench.live_scene import Scene
-
-        self._sender, self._scene = sender, Scene(sender.SIZE_WH)
-        self._server = socket.create_server(("127.0.0.1", port))
-        self._server.settimeout(0.2)
-        self._stop = threading.Event()
-        self._connections: list[Any] = []
-        self._threads = [threading.Thread(target=self._accept)]
-
-    def __enter__(self) -> None:
-        self._threads[0].start()
-
-    def __exit__(self, *_: object) -> None:
-        import socket
-
-        self._stop.set()
-        for connection in self._connections:
-            connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        self._server.close()
-
-    def _accept(self) -> None:
-        while not self._stop.is_set():
-            try:
-                connection, _ = self._server.accept()
-            except TimeoutError:
-                continue
-            self._connections.append(connection)
-            thread = threading.Thread(target=self._sender.handle, args=(connection, self._scene))
-            self._threads.append(thread)
-            thread.start()
+    finally:
+        sender.kill()
 
 
 def test_the_page_comes_back_when_the_server_does(new_page: Callable[..., Page]) -> None:
@@ -160,7 +119,8 @@ def test_the_page_comes_back_when_the_server_does(new_page: Callable[..., Page])
         server.start()
         page.connected()
         page.sees_pictures(str(page.locator(CARD).get_attribute("data-stream-id")))
-        # That nobody answers in the meantime is the point.
+        # That nobody answered in the meantime is the point.
+        page.leave()
         page.complaints.clear()
 
 
@@ -168,28 +128,17 @@ def test_without_its_token_the_page_asks_for_it(new_page: Callable[..., Page]) -
     token = "a-token-of-some-length-42"
     with serving(SOURCE, "--token", token) as server:
         page = new_page(server)
-        page.goto(server.address)
-        page.locator("[data-testid=token-input]").wait_for()
+        field = page.locator("input[type=password]:visible")
+        page.open()
+        field.wait_for()
         assert page.locator(CARD).count() == 0
-        page.fill("[data-testid=token-input]", "wrong")
-        page.click("[data-testid=token-submit]")
-        page.wait_for_load_state()
-        page.locator("[data-testid=token-input]").wait_for()
-        page.fill("[data-testid=token-input]", token)
-        page.click("[data-testid=token-submit]")
+        field.fill("wrong-token-of-some-length")
+        field.press("Enter")
+        page.wait_for_url("**wrong-token*")
+        field.fill(token)
+        field.press("Enter")
         page.connected()
         page.locator(CARD).wait_for()
         page.sees_pictures(str(page.locator(CARD).get_attribute("data-stream-id")))
         assert token not in page.url
         page.complaints[:] = [line for line in page.complaints if "status of 401" not in line]
-
-
-@pytest.mark.parametrize("path", ["/nothing", "/api/streams/nothing"])
-def test_addresses_that_do_not_exist_are_answered_in_one_line(server: Server, path: str) -> None:
-    import json
-    import urllib.error
-
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        server.ask("GET", path)
-    assert refused.value.code == 404
-    assert "\n" not in json.loads(refused.value.read())["error"]

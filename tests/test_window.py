@@ -334,13 +334,11 @@ def test_a_real_window(display: str, tmp_path: Path) -> None:
                 with Path({str(told)!r}).open("a") as file:
                     file.write("; ".join(query.label for query in self.queries) + "\\n")
             stream.LiveStream.ask = ask
-            from arr_stream.cli import app, main
+            import typer
             from arr_stream.cli.stream import stream as command
-            if "stream" not in [known.callback.__name__ for known in app.registered_commands if known.callback]:
-                app.command()(command)
-            sys.argv = ["arr-stream", "stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red",
+            sys.argv = ["arr-stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red",
                         "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid"]
-            main()
+            typer.run(command)
             """
         )
     )

@@ -38,10 +38,10 @@ SETTINGS = Settings().with_values({"keyframes.text": "none", "keyframes.clusters
 class RunningServer:
     """What tests need of a server that runs."""
 
-    def __init__(self, serving: Serving, port: int, errors: list[Exception]) -> None:
+    def __init__(self, serving: Serving, port: int, stop: Callable[[], None]) -> None:
         self.serving = serving
         self.port = port
-        self.errors = errors
+        self.stop = stop
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS)
 
     def socket(self, path: str, **kwargs: Any) -> ClientConnection:
@@ -95,12 +95,16 @@ def running(
     )
     thread.start()
     assert ready.wait(PATIENCE_SECONDS)
-    server = RunningServer(serving, port, errors)
+
+    def end() -> None:
+        stop.set()
+        thread.join(PATIENCE_SECONDS)
+
+    server = RunningServer(serving, port, end)
     try:
         yield server
     finally:
-        stop.set()
-        thread.join(PATIENCE_SECONDS)
+        end()
         server.http.close()
     assert not thread.is_alive()
     assert not errors, errors

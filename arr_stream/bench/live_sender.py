@@ -62,8 +62,8 @@ def send(connection: socket.socket, scene: Scene) -> None:
                 container.mux(packet)
 
 
-def _handle(connection: socket.socket, scene: Scene) -> None:
-    # The one who watches may go at any time.
+def handle(connection: socket.socket, scene: Scene) -> None:
+    """`send`, until the other side goes, as it may at any time."""
     with connection, contextlib.suppress(OSError, av.FFmpegError):
         send(connection, scene)
 
@@ -76,7 +76,7 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", parser.parse_args().port)) as server:
         while True:
             connection, _ = server.accept()
-            threading.Thread(target=_handle, args=(connection, scene), daemon=True).start()
+            threading.Thread(target=handle, args=(connection, scene), daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -71,10 +71,10 @@ def _root(
 
 def main() -> None:
     """Run the command line; every expected error ends as one line and an exit code of its own."""
-    for stream in (sys.stdout, sys.stderr):
+    for file in (sys.stdout, sys.stderr):
         # A terminal that lacks a letter shows a question mark instead of ending the run.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+        if isinstance(file, io.TextIOWrapper):
+            file.reconfigure(errors="replace")
     try:
         app()
     except ArrStreamError as error:

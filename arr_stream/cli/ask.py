@@ -20,6 +20,7 @@ from arr_stream.cli.running import (
     make_consumers,
     make_queries,
     run_reported,
+    without_skipping,
 )
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery, InvalidSetting
@@ -116,7 +117,7 @@ def ask(
             }
         )
     )
-    settings, notices = _without_skipping(settings)
+    settings, notices = without_skipping(settings)
 
     if settings.vlm.endpoint:
         _refuse_beside_a_server(device, dtype, quantize, mode, keep_dialogue, download)
@@ -192,18 +193,6 @@ def _check_question(question: str) -> None:
         question.encode()
     except UnicodeEncodeError as exc:
         raise InvalidSetting("the question is not valid UTF-8", remedy="check the terminal's encoding") from exc
-
-
-def _without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Settings in which cells are chosen by relevance alone, and a notice if that is a change.
-
-    What `skip` leaves out is what a model has that is sent every frame. This one is shown a few frames a second, and
-    its memory knows better what it holds.
-    """
-    if settings.selection.novelty != "skip":
-        return settings, ()
-    notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
-    return settings.with_values({"selection.novelty": "mark"}), (notice,)
 
 
 def _refuse_beside_a_server(*given: object) -> None:

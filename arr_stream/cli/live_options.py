@@ -178,7 +178,7 @@ class LiveOptions:
         Raises:
             SettingsError: See `arr_stream.errors`.
         """
-        return Settings.load(self.preset, self.overrides or ()).with_values(self.chosen)
+        return Settings.load(self.preset, self.overrides or ()).with_values(self.chosen).for_live()
 
 
 def _needs(option: str, others: dict[str, object]) -> None:

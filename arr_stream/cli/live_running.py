@@ -17,7 +17,7 @@ from arr_stream.cli.live_alerts import check_alerts, make_alerts
 from arr_stream.cli.live_figures import Figures, SourceStates, last_word
 from arr_stream.cli.live_options import LiveOptions
 from arr_stream.cli.models import fetch_needed
-from arr_stream.cli.running import check_outputs, finish, make_queries
+from arr_stream.cli.running import check_outputs, finish, make_queries, without_skipping
 from arr_stream.config import Settings
 from arr_stream.consumers.base import Consumer
 from arr_stream.consumers.live_watching import LiveWatcher
@@ -55,6 +55,9 @@ def run_live(options: LiveOptions) -> None:
         reporter = stack.enter_context(reporting(None, quiet=options.quiet, log_json=options.log_json))
         viewer = None
         if options.question is not None:
+            settings, notices = without_skipping(settings)
+            for notice in notices:
+                reporter.notice(notice)
             # Before the source is opened: nobody reads that while a model loads.
             viewer = stack.enter_context(contextlib.closing(make_viewer(settings)))
         states = SourceStates(reporter)

@@ -14,6 +14,7 @@ from arr_stream.errors import OutputUnwritable
 if TYPE_CHECKING:
     import threading
 
+    from arr_stream.config import Settings
     from arr_stream.consumers import Consumer
     from arr_stream.consumers.live_watching import LiveWatcher
     from arr_stream.consumers.watching import Watcher
@@ -76,6 +77,18 @@ def make_queries(texts: Sequence[str], region: str | None, region_at: float, exa
     if example is not None:
         queries.append(load_example(example))
     return queries
+
+
+def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Settings in which cells are chosen by relevance alone, and a notice if that is a change.
+
+    What `skip` leaves out is what a model has that is sent every frame. This one is shown a few frames a second, and
+    its memory knows better what it holds.
+    """
+    if settings.selection.novelty != "skip":
+        return settings, ()
+    notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
+    return settings.with_values({"selection.novelty": "mark"}), (notice,)
 
 
 class Amortised:

@@ -13,7 +13,7 @@ from arr_stream.cli.live_options import LiveOptions
 
 def webcam(
     source: Annotated[
-        str, typer.Argument(metavar="[CAMERA]", help="Its number, device or name (`arr-stream cameras`).")
+        str, typer.Argument(metavar="CAMERA", help="Its number, device or name (`arr-stream cameras`).")
     ] = "0",
     query: live.Query = None,
     region: live.Region = None,
@@ -54,7 +54,7 @@ def webcam(
 
     In the window: h shows the keys, / asks for something else, a drag marks a region.
     """
-    given = LiveOptions(**(locals() | {"source": _spec(source)}))
+    given = LiveOptions(**(locals() | {"source": camera_source(source)}))
     if given.serve:
         from arr_stream.cli.live_serving import serve_live
 
@@ -65,7 +65,7 @@ def webcam(
     run_live(given)
 
 
-def _spec(camera: str) -> str:
+def camera_source(camera: str) -> str:
     """A camera's number, device or name as a source."""
     from arr_stream.sources.live import is_live_spec
 

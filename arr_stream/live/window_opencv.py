@@ -37,7 +37,7 @@ class OpenCvWindow:
         self._size_wh = (960, 540)
         self._closed = False
         try:
-            cv2.namedWindow(title, cv2.WINDOW_NORMAL | cv2.WINDOW_GUI_NORMAL)
+            cv2.namedWindow(title, cv2.WINDOW_NORMAL | cv2.WINDOW_FREERATIO | cv2.WINDOW_GUI_NORMAL)
             cv2.setMouseCallback(title, self._mouse)
         except cv2.error as exc:
             raise DisplayUnavailable(f"OpenCV cannot open a window: {exc.err}", remedy=REMEDY) from exc

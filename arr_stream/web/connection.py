@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -13,6 +14,10 @@ REQUEST_SECONDS = 15.0
 """A connection on which no whole request has come for so long is cut, also where single bytes keep coming."""
 
 
+SEND_BUFFER_BYTES = 262_144
+"""Left to itself, the system takes megabytes for a client that reads nothing, which are seconds of pictures."""
+
+
 class Connection(H11Protocol):
     """HTTP, and the beginning of a WebSocket, which takes over the state of its connection."""
 
@@ -21,6 +26,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state: dict[str, Any] = {**self.app_state, TRANSPORT: transport}
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -54,8 +54,8 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
             raise InvalidSetting(f"two presets are called {path.stem!r}", remedy="rename a file")
     paths |= given
     return Presets(
-        Settings.load(None, overrides).with_values(values),
-        {name: Settings.load(path, overrides).with_values(values) for name, path in paths.items()},
+        Settings.load(None, overrides).with_values(values).for_live(),
+        {name: Settings.load(path, overrides).with_values(values).for_live() for name, path in paths.items()},
         {name: _description(path) for name, path in paths.items()},
         next(iter(given), None),
     )

@@ -1,0 +1,320 @@
+"""`webcam`, `stream` and `cameras` as users meet them: outputs, exit codes, one line for every error."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import av
+import pytest
+
+import arr_stream.sources.live
+from arr_stream.consumers import read_records
+from arr_stream.consumers.base import Outcome
+from arr_stream.live.beside import LiveBeside
+from arr_stream.sources.live import Camera
+from arr_stream.types import Frame, PatchSet
+from tests.conftest import Run
+from tests.fake_server import FakeServer, says
+from tests.live_servers import free_port, wait_for, web_folder
+from tests.media import write_video
+from tests.scenes import moving_square
+
+FAST = ["--headless", "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid"]
+PATTERN = "lavfi:testsrc2=size=160x120:rate=30"
+INSTANT = 5.0
+"""More than what ends at once takes on a busy machine, and less than any time-out."""
+
+
+def _times(path: Path) -> list[float]:
+    with av.open(str(path)) as container:
+        return [float(frame.time or 0) for frame in container.decode(video=0)]
+
+
+def _end(path: Path) -> dict[str, object]:
+    end: dict[str, object] = json.loads(path.read_text().splitlines()[-1])
+    assert end["type"] == "end"
+    return end
+
+
+def test_recorded_and_written_down(run: Run, tmp_path: Path) -> None:
+    video, records, report = tmp_path / "out.mp4", tmp_path / "out.jsonl", tmp_path / "report"
+    code, out, err = run(
+        "stream", PATTERN, *FAST, "--max-frames", 20, "--query", "red", "--budget", 6,
+        "--record", video, "--patches", records, "--report", report,
+    )  # fmt: skip
+    assert code == 0, err
+    assert out == ""
+    assert "20 frames" in err and "ms old when processed" in err and str(video) in err
+    times = _times(video)
+    assert 1 <= len(times) <= 20
+    assert times == sorted(times)
+    header, frames, end = read_records(records)
+    assert (header.query, header.budget_tokens, len(frames)) == (["red"], 6, 20)
+    assert end is not None and end.reason == "finished"
+    assert json.loads((report / "summary.json").read_text())["frames"] == 20
+
+
+def test_what_is_there_already_is_kept(run: Run, tmp_path: Path) -> None:
+    video = tmp_path / "out.mp4"
+    video.write_bytes(b"precious")
+    code, _, err = run("stream", PATTERN, *FAST, "--max-frames", 2, "--record", video)
+    assert (code, video.read_bytes()) == (20, b"precious"), err
+    assert run("stream", PATTERN, *FAST, "--max-frames", 2, "--record", video, "--force")[0] == 0
+    assert len(_times(video)) >= 1
+
+
+def test_a_source_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    clip = tmp_path / "clip.mp4"
+    write_video(clip, [frame.rgb for frame in moving_square(3)])
+    before = clip.read_bytes()
+    code, _, err = run("stream", f"loop:{clip}", *FAST, "--max-frames", 2, "--record", clip, "--force")
+    assert (code, clip.read_bytes()) == (21, before), err
+
+
+def test_time_is_up(run: Run) -> None:
+    code, _, err = run("stream", PATTERN, *FAST, "--duration", 0.6)
+    assert code == 0, err
+    assert "interrupted" not in err
+
+
+def test_a_file_at_its_own_speed_ends(run: Run, tmp_path: Path) -> None:
+    clip, records = tmp_path / "clip.mp4", tmp_path / "out.jsonl"
+    write_video(clip, [frame.rgb for frame in moving_square(12)])
+    code, _, err = run("stream", clip, *FAST, "--policy", "every", "--patches", records)
+    assert code == 0, err
+    assert _end(records)["reason"] == "finished"
+    assert len(read_records(records)[1]) == 12
+
+
+def test_answers_are_printed(run: Run, tmp_path: Path) -> None:
+    records = tmp_path / "out.jsonl"
+    with FakeServer(says("a test ", "card")) as server:
+        code, out, err = run(
+            "stream", PATTERN, *FAST, "--duration", 4, "--endpoint", server.url, "--model", "m",
+            "--question", "what is it?", "--every", 1, "--set", "vlm.fps=4", "--patches", records,
+        )  # fmt: skip
+    assert code == 0, err
+    assert out.splitlines()[0].endswith(" s] a test card"), out
+    assert '"type": "answer"' in records.read_text()
+
+
+def test_a_model_that_never_answers_is_an_error_at_the_end(run: Run) -> None:
+    code, _, err = run(
+        "stream", PATTERN, *FAST, "--duration", 2, "--endpoint", f"http://127.0.0.1:{free_port()}/v1", "--model", "m",
+        "--question", "what is it?", "--set", "vlm.retries=0",
+    )  # fmt: skip
+    assert code == 67, err
+
+
+def test_alerts_record_and_run(run: Run, tmp_path: Path) -> None:
+    code, _, err = run(
+        "stream", PATTERN, *FAST, "--max-frames", 30, "--when", "tokens > 0", "--clips", tmp_path / "clips",
+        "--before", 0.2, "--after", 0.2, "--run", f"touch {tmp_path}/fired",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "alert at" in err
+    assert (tmp_path / "fired").exists()
+    clips = list((tmp_path / "clips").glob("*.mp4"))
+    assert len(clips) == 1
+    assert len(_times(clips[0])) >= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--every", 2), 51, "--question"),
+        (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--question"),
+        (("--question", " "), 30, "empty"),
+        (("--question", "x"), 51, "--model"),
+        (("--question", "x", "--every", 2, "--watch"), 51, "choose one"),
+        (("--clips", "clips"), 51, "--when"),
+        (("--when", "relevanz > 1"), 51, "relevance"),
+        (("--when", "tokens > 1", "--run", "there-is-no-such-program"), 51, "no such program"),
+        (("--port", 9000), 51, "--serve"),
+        (("--serve", "--record", "x.mp4"), 51, "--record, --max-frames beside --serve"),
+        (("--duration", 0), 51, "above 0"),
+        (("--view", "patch"), 51, "patches"),
+        (("--size", "big"), 51, "live.size"),
+        (("--policy", "newest"), 51, "latest"),
+        (("--region", "1,2,3000,4"), 31, "region"),
+        (("--query", ""), 30, "empty"),
+        (("--record", "x.avi"), 21, "MP4"),
+    ],
+)
+def test_wrong_options_are_said_in_one_line(run: Run, options: tuple[object, ...], code: int, said: str) -> None:
+    got, out, err = run("stream", PATTERN, *FAST, "--max-frames", 2, *options)
+    assert (got, out) == (code, ""), err
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_sources_that_are_not_there(run: Run, tmp_path: Path) -> None:
+    address = f"rtsp://user:hidden@127.0.0.1:{free_port()}/a"
+    for source, expected in ((tmp_path / "no.mp4", 10), ("gopher://x/y", 11), (address, 94)):
+        code, _, err = run("stream", source, *FAST)
+        assert code == expected, err
+        assert len(err.strip().splitlines()) == 1
+        assert "hidden" not in err
+
+
+def test_without_a_display(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux tells of its display in the environment")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    code, _, err = run("stream", PATTERN)
+    assert code == 71
+    assert "--serve" in err and "--headless" in err
+
+
+def test_no_camera(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    if arr_stream.sources.live.list_cameras():
+        pytest.skip("this machine has a camera")
+    for arguments in (("cameras",), ("webcam", "--headless"), ("webcam", "FaceTime", "--headless")):
+        code, out, err = run(*arguments)
+        assert (code, out) == (90, ""), err
+        assert len(err.strip().splitlines()) == 1
+    assert json.loads(run("cameras", "--json")[1]) == []
+
+
+def test_cameras_are_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Camera("/dev/video2", "Integrated Camera", "/dev/video2", 2)]
+    monkeypatch.setattr(arr_stream.sources.live, "list_cameras", lambda: found)
+    code, out, _ = run("cameras")
+    assert code == 0
+    assert "Integrated Camera" in out and "arr-stream webcam 2" in out
+    assert json.loads(run("cameras", "--json")[1])[0]["device"] == "/dev/video2"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("0", "camera:0"),
+        ("/dev/video3", "/dev/video3"),
+        ("FaceTime HD", "camera:FaceTime HD"),
+        ("camera:2", "camera:2"),
+        ("rtsp://u:p@h/x", "rtsp://u:p@h/x"),
+    ],
+)
+def test_which_camera_is_meant(given: str, meant: str) -> None:
+    from arr_stream.cli.webcam import camera_source
+
+    assert camera_source(given) == meant
+
+
+def _started(*arguments: object) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "arr_stream", *(str(argument) for argument in arguments)]
+    return subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def _frames_written(records: Path) -> int:
+    return records.read_text().count('"type": "frame"') if records.exists() else 0
+
+
+def test_ctrl_c_leaves_whole_files(tmp_path: Path) -> None:
+    video, records = tmp_path / "out.mp4", tmp_path / "out.jsonl"
+    process = _started("stream", PATTERN, *FAST, "--record", video, "--patches", records)
+    try:
+        wait_for(lambda: _frames_written(records) > 10, "frames")
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert time.monotonic() - began < INSTANT
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert len(_times(video)) > 1
+    assert _end(records)["reason"] == "interrupted"
+
+
+def test_ctrl_c_while_the_source_is_gone(tmp_path: Path) -> None:
+    """No frame comes that would let the run notice."""
+    write_video(tmp_path / "clip.ts", [frame.rgb for frame in moving_square(10)])
+    records = tmp_path / "out.jsonl"
+    with web_folder(tmp_path) as port:
+        process = _started("stream", f"http://127.0.0.1:{port}/clip.ts", *FAST, "--patches", records)
+        try:
+            wait_for(lambda: _frames_written(records) > 5, "frames")
+        except BaseException:
+            process.kill()
+            raise
+    try:
+        said = []
+        assert process.stderr is not None
+        while not any("opened again" in line for line in said):
+            said.append(process.stderr.readline())
+            assert said[-1], said
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert time.monotonic() - began < INSTANT
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert _frames_written(records) > 5
+
+
+class _Slow:
+    """A consumer that waits until it is let go, and may fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.may_go = threading.Event()
+        self.taken: list[int] = []
+        self.closed: list[bool] = []
+        self.notices = ["its own"]
+        self._error = error
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        assert self.may_go.wait(30)
+        if self._error is not None:
+            raise self._error
+        self.taken.append(frame.index)
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        self.closed.append(failed)
+
+
+def _frames(count: int) -> list[Frame]:
+    return list(moving_square(count))
+
+
+def test_a_slow_recording_holds_nothing_up_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = _Slow()
+    beside = LiveBeside(slow, "out.mp4", room=3)
+    for frame in _frames(20):
+        beside.consume(frame, None)  # type: ignore[arg-type]
+    assert slow.taken == []
+    assert beside.dropped in (16, 17)
+    slow.may_go.set()
+    beside.close()
+    beside.close()
+    assert slow.taken == sorted(slow.taken) and len(slow.taken) == 20 - beside.dropped
+    assert slow.closed == [False]
+    assert beside.notices == ["its own", f"out.mp4: {beside.dropped} frames are missing, for want of time"]
+
+
+def test_an_error_of_the_recording_is_raised() -> None:
+    slow = _Slow(OSError("no room"))
+    slow.may_go.set()
+    beside = LiveBeside(slow, "out.mp4")
+    frames = _frames(2)
+    beside.consume(frames[0], None)  # type: ignore[arg-type]
+
+    def fails() -> bool:
+        try:
+            beside.consume(frames[1], None)  # type: ignore[arg-type]
+        except OSError:
+            return True
+        return False
+
+    wait_for(fails, "the error")
+    with pytest.raises(OSError, match="no room"):
+        beside.close()
+    assert slow.closed == [True]

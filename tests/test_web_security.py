@@ -1,0 +1,217 @@
+"""Host, origin, token, size and time, as a server that runs enforces them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, running
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus  # isort: skip
+
+TOKEN = "a-token-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RunningServer]:
+    with running(token=TOKEN, host="0.0.0.0", names=("cams.example",)) as server:
+        yield server
+
+
+def _closed_with(server: RunningServer, path: str, **kwargs: object) -> int:
+    with server.socket(path, **kwargs) as client, pytest.raises(ConnectionClosed) as caught:
+        while True:
+            client.recv(timeout=PATIENCE_SECONDS)
+    assert caught.value.rcvd is not None
+    return caught.value.rcvd.code
+
+
+def test_another_host(server: RunningServer) -> None:
+    for path in ("/", "/healthz", "/api/streams", "/static/js/main.js", "/metrics"):
+        answer = server.http.get(path, headers={"host": "evil.example"})
+        assert answer.status_code == 403
+        assert "error" in answer.json()
+    assert server.http.get("/healthz", headers={"host": f"localhost:{server.port}"}).status_code == 200
+    with pytest.raises(InvalidStatus), server.socket("/api/events", additional_headers={"Host": "evil.example"}):
+        pass
+
+
+def test_two_hosts_or_none(server: RunningServer) -> None:
+    for lines in ("", "Host: localhost\r\nHost: evil.example\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+            client.sendall(f"GET /api/streams HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode())
+            assert client.recv(4096).split()[1] in (b"400", b"403")
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", ""])
+def test_another_origin_changes_nothing(server: RunningServer, origin: str) -> None:
+    for method, path in (("POST", "/api/streams"), ("DELETE", "/api/streams/s1"), ("OPTIONS", "/api/streams")):
+        answer = server.http.request(method, path, headers={"origin": origin}, json={"source": PICTURE})
+        assert answer.status_code == 403
+    assert not server.serving.studio.channels
+
+
+def test_the_own_origin_may(server: RunningServer) -> None:
+    own = f"http://127.0.0.1:{server.port}"
+    assert server.http.delete("/api/streams/nothing", headers={"origin": own}).status_code == 404
+    with server.socket("/api/events", origin=own) as client:
+        assert "streams" in str(client.recv(timeout=PATIENCE_SECONDS))
+
+
+def test_another_origin_opens_no_socket(server: RunningServer) -> None:
+    for path in ("/api/events", "/api/streams/s1/video"):
+        assert _closed_with(server, path, origin="http://evil.example") == 4403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_sites_embed_nothing(server: RunningServer, site: str) -> None:
+    headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
+    assert server.http.get("/api/streams", headers=headers).status_code == 403
+    assert server.http.get("/", headers=headers | {"sec-fetch-mode": "navigate"}).status_code == 200
+
+
+def test_every_answer_bears_the_headers(server: RunningServer) -> None:
+    for path in ("/", "/docs", "/api/streams", "/api/nothing", "/static/js/main.js", "/healthz"):
+        headers = server.http.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-opener-policy"] == "same-origin"
+        assert "camera=(self)" in headers["permissions-policy"]
+        assert "access-control-allow-origin" not in headers
+        assert "server" not in headers
+    assert server.http.get("/api/streams").headers["cache-control"] == "no-store"
+    assert server.http.get("/static/js/main.js").headers["cache-control"] == "no-cache"
+
+
+def test_without_a_token_nothing_but_health(guarded: RunningServer) -> None:
+    assert guarded.http.get("/healthz").status_code == 200
+    for path in ("/api/streams", "/metrics", "/docs", "/openapi.json", "/static/js/main.js", "/api/nothing"):
+        answer = guarded.http.get(path)
+        assert answer.status_code == 401
+        assert "Bearer" in answer.json()["remedy"]
+    page = guarded.http.get("/")
+    assert page.status_code == 401
+    assert "<form" in page.text
+    for path in ("/api/events", "/api/streams/s1/video"):
+        assert _closed_with(guarded, path) == 4401
+
+
+@pytest.mark.parametrize("header", [f"Bearer {TOKEN}x", "Bearer", f"Basic {TOKEN}", TOKEN, "Bearer ü"])
+def test_a_wrong_token(guarded: RunningServer, header: str) -> None:
+    sent = {"authorization": header.encode("latin-1")}
+    assert guarded.http.get("/api/streams", headers=sent).status_code == 401
+    assert guarded.http.get("/?token=wrong-token").status_code == 401
+    cookie = {"cookie": f"{guarded.serving.access.cookie_name}={TOKEN}"}
+    assert guarded.http.get("/api/streams", headers=cookie).status_code == 401
+    assert guarded.http.get("/api/streams", headers={"cookie": "a=b; \x7f=;"}).status_code == 401
+
+
+def test_programs_send_the_token(guarded: RunningServer) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    assert guarded.http.get("/api/streams", headers=headers).status_code == 200
+    with guarded.socket("/api/events", additional_headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        assert "streams" in str(client.recv(timeout=PATIENCE_SECONDS))
+
+
+def test_a_browser_keeps_the_token_in_a_cookie(guarded: RunningServer) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{guarded.port}", timeout=PATIENCE_SECONDS) as browser:
+        answer = browser.get(f"/?token={TOKEN}")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert TOKEN not in cookie
+        assert browser.get("/").status_code == 200
+        assert browser.get("/api/streams").status_code == 200
+        pair = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    with guarded.socket("/api/events", additional_headers={"Cookie": pair}) as client:
+        assert "streams" in str(client.recv(timeout=PATIENCE_SECONDS))
+
+
+def test_a_public_server_still_checks_host_and_origin(guarded: RunningServer) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    assert guarded.http.get("/api/streams", headers=headers | {"host": "cams.example"}).status_code == 200
+    assert guarded.http.get("/api/streams", headers=headers | {"host": "evil.example"}).status_code == 403
+    answer = guarded.http.post("/api/streams", headers=headers | {"origin": "http://evil.example"}, json={})
+    assert answer.status_code == 403
+
+
+def test_a_large_body_is_refused_before_it_is_read(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+        client.sendall(
+            b"POST /api/streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 1000000000000\r\n\r\n{"
+        )
+        assert client.recv(4096).split()[1] == b"413"
+
+
+@pytest.mark.parametrize(("path", "limit"), [("/api/streams", 1_000_000), ("/api/streams/s1/example", 10_000_000)])
+def test_a_body_that_grows_too_large_is_refused(server: RunningServer, path: str, limit: int) -> None:
+    sent = 0
+
+    def body() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(400):
+            sent += 65_536
+            yield b" " * 65_536
+
+    method = "PUT" if path.endswith("example") else "POST"
+    try:
+        answer = server.http.request(method, path, content=body(), headers={"content-type": "application/json"})
+    except httpx.TransportError:
+        # The server has hung up while the client was still writing.
+        assert sent < 400 * 65_536
+    else:
+        assert answer.status_code in (413, 404)
+    assert server.http.get("/healthz").status_code == 200
+    assert sent > limit or sent < 400 * 65_536
+
+
+def test_what_is_no_http_is_turned_away(server: RunningServer) -> None:
+    for rubbish in (
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET\r\n\r\n",
+        b"A" * 200_000,
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"b" * 200_000,
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+            client.sendall(rubbish)
+            client.shutdown(socket.SHUT_WR)
+            try:
+                while client.recv(65_536):
+                    pass
+            except ConnectionError:
+                pass
+    assert server.http.get("/healthz").status_code == 200
+
+
+def test_who_never_finishes_a_request_is_cut(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from arr_stream.web import connection, security
+
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(security, "BODY_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: lo")
+        with pytest.raises(ConnectionError):
+            assert client.recv(1) == b""
+            raise ConnectionResetError
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+        client.sendall(
+            b"POST /api/streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 9\r\n\r\n{"
+        )
+        started = time.monotonic()
+        assert client.recv(4096).split()[1] == b"408"
+        assert time.monotonic() - started < PATIENCE_SECONDS / 2

@@ -1,0 +1,273 @@
+"""Pictures and events over sockets: the newest first, slow and malicious clients apart."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, running, unpack, until
+
+from websockets.exceptions import ConnectionClosed  # isort: skip
+from websockets.sync.client import ClientConnection  # isort: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running() as server:
+        server.add(name="first", query=["red"])
+        yield server
+
+
+@pytest.fixture
+def id(server: RunningServer) -> str:
+    return server.serving.studio.channels[0].id
+
+
+def _said(client: ClientConnection) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(client.recv(timeout=PATIENCE_SECONDS))
+    return found
+
+
+def _close_code(client: ClientConnection) -> int | None:
+    try:
+        while True:
+            client.recv(timeout=PATIENCE_SECONDS)
+    except ConnectionClosed as exc:
+        return exc.rcvd.code if exc.rcvd is not None else None
+
+
+def test_two_views_with_cells(server: RunningServer, id: str) -> None:
+    with server.socket(f"/api/streams/{id}/video?view=patches&view=source&cells=1") as client:
+        header, pictures = unpack(client.recv(timeout=PATIENCE_SECONDS))
+        assert [picture["view"] for picture in header["pictures"]] == ["patches", "source"]
+        assert all(picture.startswith(b"\xff\xd8\xff") for picture in pictures)
+        assert header["size_wh"] == [160, 96]
+        assert len(header["cells"]) == len(header["reasons"]) == header["tokens"]
+        client.send(json.dumps({"ack": header["seq"]}))
+        client.send(json.dumps({"views": ["channel:edge_rising"], "cells": False}))
+        until(lambda: _acknowledged(client)["pictures"][0]["view"] == "channel:edge_rising")
+        assert "cells" not in _acknowledged(client)
+        client.send(json.dumps({"gaze": [0.5, 0.5]}))
+        assert server.status(id)["age_ms"] > 0
+
+
+def _acknowledged(client: ClientConnection) -> dict[str, Any]:
+    header, _ = unpack(client.recv(timeout=PATIENCE_SECONDS))
+    client.send(json.dumps({"ack": header["seq"]}))
+    return header
+
+
+def test_at_most_two_are_under_way_and_then_comes_the_newest(server: RunningServer, id: str) -> None:
+    with server.socket(f"/api/streams/{id}/video?view=source") as client:
+        first = unpack(client.recv(timeout=PATIENCE_SECONDS))[0]
+        second = unpack(client.recv(timeout=PATIENCE_SECONDS))[0]
+        processed = server.status(id)["frames"]
+        until(lambda: server.status(id)["frames"] > processed + 15)
+        with pytest.raises(TimeoutError):
+            client.recv(timeout=0.1)
+        client.send(json.dumps({"ack": second["seq"]}))
+        assert unpack(client.recv(timeout=PATIENCE_SECONDS))[0]["index"] > second["index"] + 10
+        assert second["index"] > first["index"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["", "{", "[]", "1", "{}", '{"ack": "1"}', '{"ack": 999999}', '{"views": []}', '{"views": ["nothing"]}',
+     '{"views": ["source", "flow", "text"]}', '{"gaze": [2, 0]}', '{"gaze": [NaN, 0]}', '{"gaze": [0]}', '{"more": 1}',
+     "[" * 10_000, b"\x00\x01"],
+)  # fmt: skip
+def test_a_malformed_message_is_answered_and_the_pictures_go_on(
+    server: RunningServer, id: str, message: str | bytes
+) -> None:
+    with server.socket(f"/api/streams/{id}/video") as client:
+        client.send(message)
+        texts = (text for _ in range(10) if isinstance(text := client.recv(timeout=PATIENCE_SECONDS), str))
+        assert "error" in json.loads(next(texts))
+    with server.socket(f"/api/streams/{id}/video") as client:
+        for _ in range(5):
+            _acknowledged(client)
+
+
+def test_ten_malformed_messages_are_enough(server: RunningServer, id: str) -> None:
+    for path in (f"/api/streams/{id}/video", "/api/events"):
+        with server.socket(path) as client:
+            for _ in range(10):
+                client.send("nonsense")
+            assert _close_code(client) == 1008
+
+
+def test_a_large_message_ends_the_socket(server: RunningServer, id: str) -> None:
+    with server.socket(f"/api/streams/{id}/video") as client:
+        client.send("x" * 100_000)
+        assert _close_code(client) == 1009
+    until(lambda: len(server.serving.clients) == 0)
+
+
+def test_streams_and_views_that_are_not_there(server: RunningServer, id: str) -> None:
+    for path, code in (
+        ("/api/streams/nothing/video", 4404),
+        (f"/api/streams/{id}/video?view=nothing", 1008),
+        (f"/api/streams/{id}/video?view=source&view=flow&view=text", 1008),
+        ("/api/events?stream=nothing", 4404),
+        ("/api/events?kind=nothing", 1008),
+    ):
+        with server.socket(path) as client:
+            assert _close_code(client) == code, path
+
+
+def test_events_of_all_kinds(server: RunningServer, id: str) -> None:
+    with server.socket("/api/events") as client:
+        first = _said(client)
+        assert first["type"] == "streams"
+        assert [status["id"] for status in first["streams"]] == [id]
+        kinds = set()
+        until(lambda: kinds.add(_said(client)["type"]) or {"state", "summary"} <= kinds)  # type: ignore[func-returns-value]
+        assert "frame" not in kinds
+    with server.socket(f"/api/events?kind=frame&stream={id}") as client:
+        frames = [_said(client) for _ in range(5)]
+        assert {(frame["type"], frame["stream"]) for frame in frames} == {("frame", id)}
+        assert frames[0]["cells"]
+
+
+def test_events_tell_of_streams_that_come_and_go(server: RunningServer, id: str) -> None:
+    with server.socket("/api/events?kind=streams") as client:
+        assert len(_said(client)["streams"]) == 1
+        added = server.http.post("/api/streams", json={"source": PICTURE}).json()["id"]
+        assert [status["id"] for status in _said(client)["streams"]] == [id, added]
+        server.http.delete(f"/api/streams/{added}")
+        assert [status["id"] for status in _said(client)["streams"]] == [id]
+
+
+def test_server_sent_events(server: RunningServer, id: str) -> None:
+    with server.http.stream("GET", "/api/events.sse", params={"stream": id}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+        events = [json.loads(next(lines).removeprefix("data: ")) for _ in range(4)]
+    assert events[0]["type"] == "streams"
+    assert {event["type"] for event in events[1:]} <= {"state", "summary", "notice"}
+    until(lambda: len(server.serving.clients) == 0)
+
+
+def test_a_stream_that_is_removed_is_told(server: RunningServer) -> None:
+    added = server.add()
+    with server.socket(f"/api/streams/{added}/video") as client:
+        _acknowledged(client)
+        server.http.delete(f"/api/streams/{added}")
+        assert _close_code(client) == 4410
+
+
+def _mute(server: RunningServer, path: str) -> socket.socket:
+    """A client that opens a WebSocket and never reads from it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(PATIENCE_SECONDS)
+    client.connect(("127.0.0.1", server.port))
+    client.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    return client
+
+
+def test_who_reads_nothing_slows_down_nobody(server: RunningServer, id: str) -> None:
+    mute = [_mute(server, f"/api/streams/{id}/video?view=source&view=flow") for _ in range(5)]
+    mute += [_mute(server, "/api/events?kind=frame") for _ in range(5)]
+    plain = socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS)
+    plain.sendall(f"GET /api/streams/{id}/video.mjpeg HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    try:
+        until(lambda: len(server.serving.clients) == 11)
+        with server.socket(f"/api/streams/{id}/video") as client:
+            before, shown = server.status(id)["frames"], 0
+            while server.status(id)["frames"] < before + 60:
+                _acknowledged(client)
+                shown += 1
+        assert shown >= 20
+    finally:
+        for each in (*mute, plain):
+            each.close()
+    until(lambda: len(server.serving.clients) == 0)
+
+
+def test_who_takes_nothing_is_dropped(server: RunningServer, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from arr_stream.web import connection, security, staying
+
+    monkeypatch.setattr(connection, "SEND_BUFFER_BYTES", 8192)
+    monkeypatch.setattr(staying, "SEND_SECONDS", 0.3)
+    monkeypatch.setattr(security, "SEND_SECONDS", 0.3)
+    mute = _mute(server, f"/api/events?kind=frame&stream={id}")
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.connect(("127.0.0.1", server.port))
+    plain.sendall(b"GET /api/events.sse?kind=frame HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    try:
+        until(lambda: len(server.serving.clients) == 2)
+        until(lambda: len(server.serving.clients) == 0, 90)
+    finally:
+        mute.close()
+        plain.close()
+
+
+def test_twenty_sockets_are_all_served(server: RunningServer, id: str) -> None:
+    shown = [0] * 20
+
+    def watch(place: int) -> None:
+        with server.socket(f"/api/streams/{id}/video?view=source") as client:
+            for _ in range(10):
+                _acknowledged(client)
+                shown[place] += 1
+
+    threads = [threading.Thread(target=watch, args=(place,)) for place in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert shown == [10] * 20
+
+
+def test_there_is_room_for_so_many_and_no_more() -> None:
+    from arr_stream.web.clients import Clients
+
+    with running() as server, ExitStack() as stack:
+        server.serving.clients = Clients(most=4, most_of_a_stream=2)
+        id = server.add()
+        video = [stack.enter_context(server.socket(f"/api/streams/{id}/video")) for _ in range(2)]
+        for client in video:
+            _acknowledged(client)
+        with server.socket(f"/api/streams/{id}/video") as third:
+            assert _close_code(third) == 1013
+        assert server.http.get(f"/api/streams/{id}/video.mjpeg").status_code == 503
+        events = [stack.enter_context(server.socket("/api/events")) for _ in range(2)]
+        for client in events:
+            _said(client)
+        with server.socket("/api/events") as fifth:
+            assert _close_code(fifth) == 1013
+        assert server.http.get("/api/events.sse").status_code == 503
+        for client in (*video, *events):
+            client.close()
+        until(lambda: len(server.serving.clients) == 0)
+        with server.socket("/api/events") as again:
+            _said(again)
+
+
+def test_open_sockets_do_not_hold_up_the_end() -> None:
+    with running() as server, ExitStack() as stack:
+        id = server.add()
+        paths = [f"/api/streams/{id}/video"] * 10 + ["/api/events"] * 9
+        clients = [stack.enter_context(server.socket(path)) for path in paths]
+        mute = _mute(server, f"/api/streams/{id}/video")
+        with server.http.stream("GET", "/api/events.sse"):
+            until(lambda: len(server.serving.clients) == 21)
+            ended = time.monotonic()
+            server.stop()
+            took = time.monotonic() - ended
+        codes = {_close_code(client) for client in clients}
+        mute.close()
+    assert codes <= {1001, 1012}
+    assert took < PATIENCE_SECONDS / 2
