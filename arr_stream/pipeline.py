@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
-from arr_stream.errors import BudgetError
 from arr_stream.keyframes.base import PARTS, PartName, TextEncoder
 from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
@@ -36,7 +35,7 @@ from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.query import Query, TextQuery
 from arr_stream.relevance.realizing import Realized, realize_relevance
 from arr_stream.relevance.semantic import SemanticSpace
-from arr_stream.selection.budget import budget_tokens
+from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.temporal.cache import TemporalCache
 from arr_stream.texture.array import Texture
@@ -175,7 +174,7 @@ class Pipeline:
         self._query_changed = True
         self._notices = self._ask_model()
         if self._state is not None:
-            self._state.asking = self._asking(self._state.grid)
+            self._state.asking = self._asking(self._state.grid, self._state.asking)
             # Where a model looked for one thing says little about another.
             self._state.cache.forget_attention()
 
@@ -192,8 +191,8 @@ class Pipeline:
         """Encode what is asked of the model; notices about it."""
         return () if self._space is None else self._space.ask(self.phrases)
 
-    def _asking(self, grid: Grid) -> Asking:
-        return Asking(self._queries, (grid.rows, grid.columns), self.phrases)
+    def _asking(self, grid: Grid, before: Asking | None = None) -> Asking:
+        return Asking(self._queries, (grid.rows, grid.columns), self.phrases, before)
 
     def follow(self) -> None:
         """Remember the last frame, for attention to it that `attend` is given some frames later."""
@@ -300,21 +299,13 @@ class Pipeline:
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
         self._state = _State(
             grid=grid,
-            tokens=self._budget(grid, first=state is None),
+            # A stream whose pictures become too small for the budget goes on with whole frames.
+            tokens=(budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells),
             cache=TemporalCache(grid),
             seen=SeenCells(grid),
             asking=self._asking(grid),
         )
         return self._state, state is not None
-
-    def _budget(self, grid: Grid, *, first: bool) -> int:
-        """Tokens a frame; a stream whose pictures have become too small for the budget goes on with whole frames."""
-        try:
-            return budget_tokens(self._settings.selection.budget, grid.cells)
-        except BudgetError:
-            if first:
-                raise
-            return grid.cells
 
     def _follow(self, state: _State, pictures: Pictures) -> tuple[Flow | None, bool]:
         """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""

@@ -33,11 +33,13 @@ class Page:
 
     Attributes:
         complaints: Errors on its console, exceptions, and requests that failed.
+        expected: Complaints with one of these texts in them are the point of a test.
     """
 
     def __init__(self, context: Any, server: Server) -> None:
         self.server = server
         self.complaints: list[str] = []
+        self.expected: list[str] = []
         self.page = context.new_page()
         self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("console", self._on_console)
@@ -51,12 +53,12 @@ class Page:
         if message.type == "error":
             self.complaints.append(f"console: {message.text}")
 
+    @property
+    def unexpected(self) -> list[str]:
+        return [line for line in self.complaints if not any(text in line for text in self.expected)]
+
     def open(self, path: str = "/") -> None:
         self.page.goto(self.server.address + path)
-
-    def leave(self) -> None:
-        """Close it, before its server ends."""
-        self.page.close()
 
     def connected(self) -> None:
         self.page.wait_for_selector("#link[data-state=open]")

@@ -39,7 +39,7 @@ def server(shared_server: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def new_page(browser: Any) -> Iterator[Callable[..., Page]]:
-    """Opens pages; in the end none may have complained unless the test took its complaints away."""
+    """Opens pages; in the end none may have complained but as the test expected."""
     contexts, pages = [], []
 
     def make(server: Server, *, width: int = 1280, height: int = 800, **more: Any) -> Page:
@@ -51,7 +51,7 @@ def new_page(browser: Any) -> Iterator[Callable[..., Page]]:
     yield make
     for context in contexts:
         context.close()
-    assert [complaint for page in pages for complaint in page.complaints] == []
+    assert [complaint for page in pages for complaint in page.unexpected] == []
 
 
 @pytest.fixture

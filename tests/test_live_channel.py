@@ -134,7 +134,7 @@ def test_pausing_stops_frames_and_goes_on(listening: Listening) -> None:
 def test_viewers_see_how_old_their_pictures_are(listening: Listening) -> None:
     channel = live(listening.studio.add(TEST_PICTURE))
     woken = threading.Event()
-    watching = channel.watch(["patches"], woken.set)
+    watching = channel.room.watch(["patches"], woken.set, on_age=channel.publisher.age)
     assert woken.wait(10) and watching.take() is not None and watching.acknowledge(1)
     assert 0 < channel.status()["age_ms"] < 60_000
     watching.close()

@@ -88,6 +88,23 @@ def test_a_region_is_followed() -> None:
     assert patches.carried.any()
 
 
+def test_a_region_is_followed_on_when_something_else_is_asked_beside_it() -> None:
+    frames, region = moving_square(12), RegionQuery((40, 60, 48, 48))
+    undisturbed, asked = _pipeline([region]), _pipeline([region])
+    for frame in frames[:10]:
+        undisturbed.step(frame), asked.step(frame)
+    asked.ask([region, parse_text("blue"), parse_text("blue")])
+    for frame in frames[10:]:
+        first, second = undisturbed.step(frame), asked.step(frame)
+        assert second.query_scores[0] == first.query_scores[0]
+        assert second.query_scores[1] == second.query_scores[2]
+    asked.ask([parse_text("blue")])
+    asked.step(dataclasses.replace(frames[0], index=12, pts_seconds=12 / 30))
+    # Asked for again it begins anew, at the place where it was drawn.
+    asked.ask([region])
+    assert asked.step(dataclasses.replace(frames[0], index=13, pts_seconds=13 / 30)).query_scores[0] > 0.5
+
+
 def test_a_region_given_later_scores_nothing_before() -> None:
     pipeline = _pipeline([RegionQuery((56, 64, 48, 48), at_seconds=4 / 30)])
     scores = [pipeline.step(frame).query_scores[0] for frame in moving_square(8)]

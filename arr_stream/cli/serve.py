@@ -114,6 +114,9 @@ def serve(
     _check_alerts(when, clips, run, post)
     over = {"vlm.model": model, "vlm.endpoint": endpoint, "models.download": download or None}
     given = {key: value for key, value in over.items() if value is not None}
+    if model is not None or endpoint is not None:
+        # The model's memory knows better than the choice of cells what it holds; see `without_skipping`.
+        given["selection.novelty"] = "mark"
 
     from arr_stream.consumers.answers import shown_name
     from arr_stream.live.channel import ChannelParts
@@ -148,7 +151,10 @@ def serve(
 
             viewers = Viewers(settings)
         parts = ChannelParts(
-            hub, make_viewer=viewers.make if viewers is not None else None, make_consumers=observer.consumers
+            hub,
+            make_viewer=viewers.make if viewers is not None else None,
+            make_consumers=observer.consumers,
+            on_error=observer.failed,
         )
         studio = Studio(settings, presets=presets.by_name, parts=parts, most_channels=max_streams)
         stack.callback(studio.close)

@@ -17,7 +17,7 @@ from arr_stream.consumers.watching import Plan, Watcher
 from arr_stream.errors import ArrStreamError, InvalidSetting, LiveSourceError
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub
-from arr_stream.live.pictures import PictureRoom, Watching
+from arr_stream.live.pictures import PictureRoom
 from arr_stream.live.publishing import Publisher
 from arr_stream.live.stream import LiveStream
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
@@ -66,7 +66,7 @@ class ChannelParts:
         pool: Keyframe workers that channels share.
         make_viewer: Makes the model that watches; None without one.
         make_consumers: Makes further consumers, such as alerts and metrics.
-        on_age: Called with the seconds from capture to display of each picture that was shown.
+        on_error: Called with what ended a run of a channel.
         on_end: Called when the channel's thread has ended for good.
     """
 
@@ -74,7 +74,7 @@ class ChannelParts:
     pool: WorkerPool = field(default_factory=WorkerPool)
     make_viewer: Callable[[Settings], Viewer] | None = None
     make_consumers: Callable[[Channel], Sequence[Consumer]] | None = None
-    on_age: Callable[[str, float], None] | None = None
+    on_error: Callable[[Channel, Exception], None] | None = None
     on_end: Callable[[Channel], None] | None = None
 
 
@@ -148,8 +148,7 @@ class Channel:
         stats = self.stats
         latency_ms, age_ms = self.publisher.latency_ms.median, self.publisher.ages_ms.median
         size_wh = newest.grid.size_wh if newest is not None else info.size_wh if info is not None else None
-        region = next((list(query.xywh) for query in self._queries if isinstance(query, RegionQuery)), None)
-        example = next((query.path.name for query in self._queries if isinstance(query, ExampleQuery)), None)
+        region, example = self.region_xywh, self.example
         asking = self._asking
         watcher = self._watcher
         return {
@@ -172,9 +171,9 @@ class Channel:
             "tokens": len(newest) if newest is not None else None,
             "confidence": round(newest.confidence, 4) if newest is not None else None,
             "query": [redact_url(query.label) for query in self._queries],
-            "texts": [redact_url(query.text) for query in self._queries if isinstance(query, TextQuery)],
-            "region": region,
-            "example": example,
+            "texts": [redact_url(text) for text in self.texts],
+            "region": list(region) if region is not None else None,
+            "example": example.path.name if example is not None else None,
             "preset": self._plan.preset,
             "settings": self._changed_settings(),
             "paused": self.paused,
@@ -226,6 +225,16 @@ class Channel:
             if not self._understood(query) and (notice := query.notice()) is not None:
                 self.publisher.notice(notice)
         self.tell_state()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts that are asked for."""
+        return tuple(query.text for query in self._queries if isinstance(query, TextQuery))
+
+    @property
+    def region_xywh(self) -> tuple[float, float, float, float] | None:
+        """The region that is asked for, in pixels of the upright frame."""
+        return next((query.xywh for query in self._queries if isinstance(query, RegionQuery)), None)
 
     @property
     def example(self) -> ExampleQuery | None:
@@ -287,16 +296,6 @@ class Channel:
                 self._watcher.plan = _SILENT
         self.tell_state()
 
-    def watch(self, views: Sequence[str], wake: Callable[[], None], *, cells: bool = False) -> Watching:
-        """See `PictureRoom.watch`."""
-
-        def on_age(seconds: float) -> None:
-            self.publisher.age(seconds)
-            if self._parts.on_age is not None:
-                self._parts.on_age(self.name, seconds)
-
-        return self.room.watch(views, wake, cells=cells, on_age=on_age)
-
     def retry(self) -> None:
         """Open the source again now, where it has failed or ended."""
         self._again.set()
@@ -342,6 +341,8 @@ class Channel:
             while not self._stop.is_set():
                 began = self._processed
                 error = self._run()
+                if error is not None and self._parts.on_error is not None:
+                    self._parts.on_error(self, error)
                 if self._stop.is_set() or self._once:
                     break
                 if self._processed > began:

@@ -10,11 +10,11 @@ from typing import Any
 
 from arr_stream.consumers.answers import answer_record
 from arr_stream.consumers.base import Outcome, redact_url, total_ms
-from arr_stream.consumers.records import frame_record
+from arr_stream.consumers.records import Header, frame_record
 from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom, Shown
 from arr_stream.live.rates import Rate, Recent
-from arr_stream.types import Answer, Frame, PatchSet
+from arr_stream.types import Answer, Frame, Grid, PatchSet
 
 MOST_RECORDS = 900
 MOST_ANSWERS = 500
@@ -37,7 +37,8 @@ class Publisher:
         ages_ms: From capture to display, of pictures that a viewer has shown.
         newest: The last patch set.
         answers: Answers that are kept, oldest first, as plain JSON values.
-        records: Those of the last frames, oldest first.
+        records: Those of the last frames, oldest first; one whose grid is not `grid` tells its own.
+        grid: That of the first frame.
     """
 
     def __init__(self, stream: str, hub: EventHub, room: PictureRoom, dropped: Callable[[], int]) -> None:
@@ -47,6 +48,7 @@ class Publisher:
         self.newest: PatchSet | None = None
         self.answers: deque[dict[str, Any]] = deque(maxlen=MOST_ANSWERS)
         self.records: deque[dict[str, Any]] = deque(maxlen=MOST_RECORDS)
+        self.grid: Grid | None = None
         self._stream = stream
         self._hub = hub
         self._room = room
@@ -61,7 +63,9 @@ class Publisher:
         self.latency_ms.add(total_ms(patches.latency_ms))
         self.newest = patches
         self._room.show(Shown(frame, patches, self._dropped(), self.fps.value))
-        record = frame_record(patches)
+        if self.grid is None:
+            self.grid = patches.grid
+        record = frame_record(patches, Header.for_grid(self.grid, source="", query=None, budget_tokens=0, config={}))
         self.records.append(record)
         if self._hub.wanted("frame", self._stream):
             self._hub.publish({**record, "stream": self._stream})

@@ -228,11 +228,15 @@ def make_scorer(query: Query, phrases: Collection[str]) -> QueryScorer:
     """What answers a query; `phrases` are those that a model is asked about."""
     match query:
         case TextQuery():
-            return MeaningScorer(query) if query.phrase in phrases else TextScorer(query)
+            return MeaningScorer(query) if _asks_model(query, phrases) else TextScorer(query)
         case RegionQuery():
             return RegionScorer(query)
         case ExampleQuery():
             return ExampleScorer(query)
+
+
+def _asks_model(query: Query, phrases: Collection[str]) -> bool:
+    return isinstance(query, TextQuery) and query.phrase in phrases
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,6 +256,21 @@ class Asked:
     carried: Mask
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _AtWork:
+    """A query with what answers it.
+
+    Args:
+        query: The query.
+        by_model: A model is asked about it.
+        scorer: Answers it.
+    """
+
+    query: Query
+    by_model: bool
+    scorer: QueryScorer
+
+
 class Asking:
     """Several queries at once: their own scores, and one combined.
 
@@ -259,19 +278,34 @@ class Asking:
         queries: What is asked; may be empty.
         cells_hw: Rows and columns of the grid.
         phrases: Those of the queries that a model is asked about.
+        before: What was asked until now; a query that is asked still goes on, and a region is followed from where it
+            is by now.
     """
 
-    def __init__(self, queries: Sequence[Query], cells_hw: tuple[int, int], phrases: Collection[str] = ()) -> None:
-        self._scorers = [make_scorer(query, phrases) for query in queries]
+    def __init__(
+        self,
+        queries: Sequence[Query],
+        cells_hw: tuple[int, int],
+        phrases: Collection[str] = (),
+        before: Asking | None = None,
+    ) -> None:
+        left: list[_AtWork] = list(before.at_work) if before is not None else []
+        self.at_work: list[_AtWork] = []
+        for query in queries:
+            by_model = _asks_model(query, phrases)
+            kept = next((each for each in left if each.query == query and each.by_model == by_model), None)
+            if kept is not None:
+                left.remove(kept)
+            self.at_work.append(kept or _AtWork(query, by_model, make_scorer(query, phrases)))
         self._cells_hw = cells_hw
 
     def ask(self, scene: Scene) -> Asked:
         rows, columns = self._cells_hw
-        if not self._scorers:
+        if not self.at_work:
             zeros = np.zeros((rows, columns), np.float32)
             none = np.full((rows, columns), -1, np.int32)
             return Asked(np.zeros((0, rows, columns), np.float32), zeros, none, np.zeros((rows, columns), bool))
-        answers = [scorer.score(scene) for scorer in self._scorers]
+        answers = [each.scorer.score(scene) for each in self.at_work]
         relevance = np.stack([_cell_means(answer.relevance, (columns, rows)) for answer in answers])
         combined, best = combine(relevance)
         query = np.where(combined > 0, best, -1).astype(np.int32)

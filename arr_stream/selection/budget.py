@@ -32,3 +32,11 @@ def budget_tokens(budget: str, cells: int) -> int:
             f"budget {budget!r} is {tokens} tokens", remedy=f"this grid takes 1 to {cells}, or 1% to 100%, or auto"
         )
     return tokens
+
+
+def fitted_tokens(budget: str, cells: int) -> int:
+    """As `budget_tokens`, but all cells of a grid that is smaller than the budget."""
+    try:
+        return budget_tokens(budget, cells)
+    except BudgetError:
+        return cells

@@ -83,8 +83,12 @@ class SourceStats:
 class Source(Protocol):
     """Where frames come from."""
 
-    info: SourceInfo
     stats: SourceStats
+
+    @property
+    def info(self) -> SourceInfo:
+        """What is known of it."""
+        ...
 
     def frames(self) -> Iterator[Frame]:
         """Upright frames in presentation order; one pass, after which the source is closed.

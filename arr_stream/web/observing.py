@@ -108,6 +108,10 @@ class Observer:
     def picture_sent(self, channel: Channel) -> None:
         self._metrics.picture_sent(self._label(channel))
 
+    def failed(self, channel: Channel, error: Exception) -> None:
+        """A run of a stream has ended in an error."""
+        self._metrics.error(self._label(channel), error)
+
     def metrics(self, studio: Studio, clients: int) -> tuple[bytes, str]:
         """Everything in Prometheus' text format, and its content type."""
         channels = studio.channels

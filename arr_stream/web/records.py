@@ -14,7 +14,7 @@ from arr_stream.consumers.base import public_settings
 from arr_stream.consumers.records import Header
 from arr_stream.live.channel import Channel
 from arr_stream.live.publishing import MOST_RECORDS
-from arr_stream.selection.budget import budget_tokens
+from arr_stream.selection.budget import fitted_tokens
 from arr_stream.web.mjpeg import Mjpeg
 from arr_stream.web.serving import NotYet, Serving
 
@@ -54,15 +54,15 @@ def record_routes(serving: Serving) -> APIRouter:
 
 
 def _header(channel: Channel) -> Header:
-    newest = channel.publisher.newest
-    if newest is None:
+    grid = channel.publisher.grid
+    if grid is None:
         raise NotYet(f"{channel.name} has no frame yet", remedy="try again in a moment")
     status, settings = channel.status(), channel.settings
     return Header.for_grid(
-        newest.grid,
+        grid,
         source=status["source"],
         query=status["query"] or None,
-        budget_tokens=budget_tokens(settings.selection.budget, newest.grid.cells),
+        budget_tokens=fitted_tokens(settings.selection.budget, grid.cells),
         config=public_settings(settings),
     )
 

@@ -76,7 +76,7 @@ def stream_routes(serving: Serving) -> APIRouter:
         channel = serving.channel(id)
         region = new.region.xywh if new.region is not None else None
         if "region" not in new.model_fields_set:
-            region = channel.status()["region"]
+            region = channel.region_xywh
         channel.ask_for(new.texts, region_xywh=region, example=channel.example)
         return channel.status()
 
@@ -124,8 +124,7 @@ def _configure(serving: Serving, channel: Channel, change: StreamChange) -> None
 
 def _exemplified(channel: Channel, example: ExampleQuery | None) -> Status:
     """Everything else that is looked for stays."""
-    status = channel.status()
-    channel.ask_for(status["texts"], region_xywh=status["region"], example=example)
+    channel.ask_for(channel.texts, region_xywh=channel.region_xywh, example=example)
     return channel.status()
 
 
