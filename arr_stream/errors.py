@@ -50,6 +50,7 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     +-- DisplayUnavailable              71   no display, or nothing to open a window with
     +-- ListenFailed                    72   the port is in use, or the address is not of this machine
     +-- EvaluationDataError             80
+    +-- MeasurementFailed               81   what a benchmark measures did not happen
 
 The command line ends with 2 for wrong usage (the convention of its parser) and 130 after Ctrl-C.
 """
@@ -278,3 +279,7 @@ class ListenFailed(ArrStreamError):
 
 class EvaluationDataError(ArrStreamError):
     exit_code = 80
+
+
+class MeasurementFailed(ArrStreamError):
+    exit_code = 81

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from arr_stream.bench.live_counter import MODULUS, paint, read
 from arr_stream.bench.live_figures import Figure, percentiles
-from arr_stream.bench.live_process import Child, MeasurementFailed, captures, family_rss_bytes, free_port
+from arr_stream.bench.live_process import Child, captures, family_rss_bytes, free_port
 from arr_stream.bench.live_scene import CounterSource, Scene
+from arr_stream.errors import MeasurementFailed
 from arr_stream.types import ByteArray, Frame
 from tests.conftest import Run
 

@@ -170,7 +170,8 @@ def test_a_clip_folder_that_is_a_file_is_one_notice(tmp_path: Path, heard: Heard
     assert len(heard.notices) == 1
 
 
-def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard) -> None:
+def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARR_STREAM_TOKEN", "a-token-of-the-tests")
     code = "import sys, os, json; json.dump([sys.argv[2:], dict(os.environ)], open(sys.argv[1], 'w'))"
     out = tmp_path / "out.json"
     argv = python(code, str(out), "{message}; {stream}", "{rule}", "{time}", "{clip}", "{other} {}", "--to={stream}")
@@ -185,6 +186,7 @@ def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard) -> Non
     assert arguments[1] == "relevance > 0.6" and arguments[3] == "/clips/a.mp4"
     assert time.mktime(time.strptime(arguments[2][:19], "%Y-%m-%dT%H:%M:%S")) == MADE_UNIX
     assert arguments[4:] == ["{other} {}", "--to=rf"]
+    assert "a-token-of-the-tests" not in environment.values()
     assert environment["ARR_STREAM_RULE"] == "relevance > 0.6" and environment["ARR_STREAM_CLIP"] == "/clips/a.mp4"
     assert heard.notices == []
 

@@ -258,3 +258,17 @@ def test_listing_and_finding_take_no_other_names(tmp_path: Path, told: Told) -> 
     assert all(clip.bytes == (tmp_path / clip.name).stat().st_size for clip in list_clips(tmp_path))
     for name in ("notes.txt", "../" + names[0], f"{names[0]}\0", "", ".", "2026-01-01_00-00-00_a_b.mp4"):
         assert find_clip(tmp_path, name) is None
+
+
+def test_streams_of_the_same_name_write_different_clips(tmp_path: Path, told: Told) -> None:
+    recorders = [told.recorder(tmp_path), told.recorder(tmp_path)]
+    for index in range(10):
+        for recorder in recorders:
+            recorder.add(index / FPS, grey(index))
+    first, second = (recorder.start(0.9, "cut = 1", MADE_UNIX) for recorder in recorders)
+    for recorder in recorders:
+        recorder.finish()
+    assert first is not None and second is not None and first != second
+    assert {path.name for path in tmp_path.iterdir()} == {first.name, second.name}
+    assert shown(first)[1] == shown(second)[1] == list(range(10))
+    assert told.notices == []

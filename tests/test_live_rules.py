@@ -229,3 +229,8 @@ def test_looking_changes_no_patch_set() -> None:
     for name, field in FIELDS.items():
         RuleWatch(parse_rule(f"{name} >= {field.low:g}")).look(patches)
     assert np.array_equal(before.score, patches.score) and before.latency_ms == patches.latency_ms
+
+
+def test_an_answer_does_not_steer_the_terminal_that_shows_it() -> None:
+    message = look('answer contains "dog"', answers=says("a \x1b[2Jdog\x9b31m\x07 ü"))
+    assert message == "answer: a [2Jdog 31m ü"

@@ -353,6 +353,28 @@ def test_half_a_frame_is_left_out_and_the_rest_goes_on(transport_stream: bytes) 
     assert reading.count < 60
 
 
+def test_a_size_that_grows_beyond_the_limit_ends_the_frames(transport_stream: bytes, tmp_path: Path) -> None:
+    options = {"g": "10", "bf": "0", "preset": "ultrafast"}
+    larger = write_video(tmp_path / "b.ts", moving_frames(20, (640, 480)), options=options).read_bytes()
+    whole = transport_stream + larger
+    chunks = [whole[at : at + 8000] for at in range(0, len(whole), 8000)]
+
+    def serve(connection: socket.socket) -> None:
+        http_body(connection, chunks, pause_seconds=0.01)
+        hang(connection)
+
+    with byte_server(serve) as server:
+        limited = PATIENT.with_values({"source.max_pixels": 200 * 200})
+        reading = Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", limited))
+        try:
+            wait_for(lambda: reading.error is not None, "the end of the frames")
+        finally:
+            reading.close()
+    assert isinstance(reading.error, SourceTooLarge)
+    assert "640x480" in str(reading.error)
+    assert set(reading.sizes) == {(160, 120)}
+
+
 def test_a_stream_cut_in_mid_frame_is_opened_again(transport_stream: bytes) -> None:
     half = transport_stream[: len(transport_stream) // 2 - 77]
     chunks = [half[at : at + 8000] for at in range(0, len(half), 8000)]

@@ -13,6 +13,9 @@ from arr_stream.web.allowed import AllowedSources, SourceNotAllowed, make_allowe
 
 pytest.importorskip("fastapi", reason="needs the extra `web`")
 
+from pydantic import ValidationError
+
+from arr_stream.web.bodies import StreamChange
 from arr_stream.web.changeable import RUNNING, checked_changes, describe
 
 
@@ -259,3 +262,25 @@ def test_some_settings_are_given_at_the_start_alone() -> None:
     assert checked_changes({"live.size": "64x64"}, running=False)
     with pytest.raises(InvalidSetting, match="while a stream runs"):
         checked_changes({"live.size": "64x64"}, running=True)
+
+
+def test_a_further_name_asks_for_a_token_on_loopback_too() -> None:
+    """Who uses it comes through a proxy, and may be anybody."""
+    assert make_access("127.0.0.1", token=None, names=("cams.example",)).token is not None
+    assert make_access("127.0.0.1", token=None, names=("localhost", "127.0.0.2")).token is None
+
+
+@pytest.mark.parametrize("rest", ["../x", "a/../../x", "%2e%2E/x", ".%2e/x", "%252e%252e/x", "..", "..%2fx", "..;/x"])
+def test_a_path_does_not_lead_out_of_its_pattern(rest: str) -> None:
+    allowed = make_allowed((), patterns=("http://cam/public/*",))
+    assert allowed.resolve("http://cam/public/a.m3u8?from=..") == "http://cam/public/a.m3u8?from=.."
+    with pytest.raises(SourceNotAllowed):
+        allowed.resolve(f"http://cam/public/{rest}")
+    assert make_allowed((), patterns=("http://cam",)).resolve(f"http://cam/{rest}") == f"http://cam/{rest}"
+
+
+@pytest.mark.parametrize("letter", ["\x1b", "\x7f", "\x9b", "\u2028", "\u202e", "\u2066"])
+def test_names_hold_nothing_that_steers_a_terminal(letter: str) -> None:
+    with pytest.raises(ValidationError, match="control characters"):
+        StreamChange(name=f"a{letter}b")
+    assert StreamChange(name="Tür 門 \U0001f44d\u200d").name == "Tür 門 \U0001f44d\u200d"

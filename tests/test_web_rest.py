@@ -13,7 +13,7 @@ from arr_stream.consumers import read_records
 from arr_stream.errors import NothingChosen
 from arr_stream.types import Answer, Feeding, Frame, PatchSet
 from arr_stream.web.allowed import AllowedSources
-from arr_stream.web.observing import AlertPlan
+from arr_stream.web.observing import AlertPlan, Observer
 from tests.web_servers import PICTURE, SETTINGS, RunningServer, running, until, write_picture
 
 JPEG = b"\xff\xd8\xff"
@@ -352,3 +352,21 @@ def test_the_description_of_the_interface(server: RunningServer) -> None:
     assert "http" not in page.replace("https", "http").split("<main>")[1]
     assert "<script" not in page
     assert server.http.get("/docs.css").headers["content-type"].startswith("text/css")
+
+
+def test_streams_that_come_and_go_leave_no_metrics_behind() -> None:
+    """Also where nobody asks for the metrics."""
+    with running() as server:
+        observer, studio = server.serving.observer, server.serving.studio
+        for number in range(3):
+            studio.remove(server.add(name=f"stream {number}"))
+        server.add(name="the last")
+        labels = {line.split('stream="')[1].split('"')[0] for line in _samples(observer) if 'stream="' in line}
+    assert labels == {"the last"}
+
+
+def _samples(observer: Observer) -> list[str]:
+    """As they are, before a request for the metrics cleans up."""
+    import prometheus_client
+
+    return prometheus_client.generate_latest(observer._metrics.registry).decode().splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, running
+from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, running, until
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # isort: skip
 
@@ -78,6 +79,7 @@ def test_other_sites_embed_nothing(server: RunningServer, site: str) -> None:
     headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
     assert server.http.get("/api/streams", headers=headers).status_code == 403
     assert server.http.get("/", headers=headers | {"sec-fetch-mode": "navigate"}).status_code == 200
+    assert server.http.post("/api/streams/s1/retry", headers=headers).status_code == 403
 
 
 def test_every_answer_bears_the_headers(server: RunningServer) -> None:
@@ -138,6 +140,15 @@ def test_a_browser_keeps_the_token_in_a_cookie(guarded: RunningServer) -> None:
         pair = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
     with guarded.socket("/api/events", additional_headers={"Cookie": pair}) as client:
         assert "streams" in str(client.recv(timeout=PATIENCE_SECONDS))
+
+
+@pytest.mark.parametrize("other", ['seen={"a":1}', "flag", "a b=1", "word=ü", 'open="no end', "=nothing", "x=1,2"])
+def test_cookies_of_other_servers_do_not_hide_the_own(guarded: RunningServer, other: str) -> None:
+    access = guarded.serving.access
+    for pair, status in ((access.cookie_value, 200), (access.cookie_value[:-1], 401)):
+        cookie = f"{other}; {access.cookie_name}={pair}; last"
+        answer = guarded.http.get("/api/streams", headers={"cookie": cookie.encode("latin-1")})
+        assert answer.status_code == status
 
 
 def test_a_public_server_still_checks_host_and_origin(guarded: RunningServer) -> None:
@@ -215,3 +226,50 @@ def test_who_never_finishes_a_request_is_cut(server: RunningServer, monkeypatch:
         started = time.monotonic()
         assert client.recv(4096).split()[1] == b"408"
         assert time.monotonic() - started < PATIENCE_SECONDS / 2
+
+
+def _taken_from(client: socket.socket) -> bytes:
+    """All that comes until the other side hangs up."""
+    taken = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := client.recv(65_536):
+            taken += piece
+    return taken
+
+
+def test_connections_that_say_nothing_take_no_more_than_their_share(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from arr_stream.web import connection
+
+    monkeypatch.setattr(connection, "MOST_OPEN", 8)
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 10 * PATIENCE_SECONDS)
+    address = "127.0.0.1", server.port
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(address, PATIENCE_SECONDS)) for _ in range(30)]
+        assert _taken_from(silent[-1]) == b""
+    monkeypatch.undo()
+    until(lambda: _answers(address))
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    with socket.create_connection(address, PATIENCE_SECONDS) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return b" 200 " in _taken_from(client)
+
+
+def test_who_sends_pings_and_reads_nothing_is_cut(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from arr_stream.web import connection
+
+    monkeypatch.setattr(connection, "MOST_UNREAD_BYTES", 100_000)
+    ping = b"\x89\xfd" + bytes(4) + b"x" * 125
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(
+            b"GET /api/events HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        with pytest.raises(ConnectionError):
+            for _ in range(2000):
+                client.sendall(ping * 200)
+    assert server.http.get("/healthz").status_code == 200

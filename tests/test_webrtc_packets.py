@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from fractions import Fraction
 
 import av
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.web.webrtc_packets import CLOCK_HZ, CodedPicture, Packet, PictureAssembler, is_key
-from arr_stream.web.webrtc_sizes import coded_size_wh
+from arr_stream.web.webrtc_packets import CLOCK_HZ, CodedPicture, Packet, PictureAssembler, is_key, nal_kinds
+from arr_stream.web.webrtc_sizes import START_CODE, coded_size_wh
 
 KEY_HEAD = b"\x10\x00\x00\x9d\x01\x2a\x80\x02\x68\x01"
 STEP_TICKS = CLOCK_HZ // 30
@@ -186,3 +187,18 @@ def test_no_bytes_disturb_the_reading_of_keys_and_sizes(data: bytes, codec: str)
         assert is_key(codec, read) in (True, False)
         size_wh = coded_size_wh(codec, read)
         assert size_wh is None or min(size_wh) >= 0
+
+
+def test_a_size_that_never_ends_is_given_up_at_once() -> None:
+    head = START_CODE + b"\x67\x42\x00\x1f"
+    started = time.process_time()
+    # Read bit by bit into one number, these would take minutes.
+    assert coded_size_wh("H264", head + bytes(300_000) + b"\xff" * 300_000) is None
+    assert coded_size_wh("H264", head + b"\x80" + bytes(3_000_000)) is None
+    assert time.process_time() - started < 1
+
+
+def test_pictures_of_very_many_units_take_no_time() -> None:
+    started = time.process_time()
+    assert nal_kinds(b"\x00\x00\x01\x01" * 700_000) == {1}
+    assert time.process_time() - started < 0.1

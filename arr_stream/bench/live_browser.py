@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arr_stream.bench.live_counter import READ_SCRIPT
-from arr_stream.bench.live_process import MeasurementFailed
-from arr_stream.errors import BackendUnavailable
+from arr_stream.errors import BackendUnavailable, MeasurementFailed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PATIENCE_MS = 60_000
+_SLOWEST_MS = 100
+"""A picture, on a machine with other things to do."""
+
 ENVIRONMENT = "ARR_STREAM_CHROMIUM"
 
 CAMERA_ARGUMENTS = (
@@ -173,4 +175,4 @@ def take_shown(page: Page) -> list[ShownPicture]:
 def wait_for_pictures(page: Page, count: int, *, stream: str | None = None) -> None:
     """Wait until so many pictures of a stream, or of any, stand in the page's list."""
     condition = "([id, count]) => arrShown.filter(([stream]) => id === null || stream === id).length >= count"
-    page.wait_for_function(condition, arg=[stream, count], timeout=PATIENCE_MS)
+    page.wait_for_function(condition, arg=[stream, count], timeout=PATIENCE_MS + _SLOWEST_MS * count)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from arr_stream.bench.live_process import MeasurementFailed
 from arr_stream.bench.statistics import Timing
+from arr_stream.errors import MeasurementFailed
 
 _PACKAGES = ("arr-stream", "torch", "opencv-python-headless", "av", "numpy", "fastapi", "uvicorn", "aiortc")
 

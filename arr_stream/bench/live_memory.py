@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from arr_stream.bench.live_browser import chromium, take_shown, wait_for_pictures, watched_page
 from arr_stream.bench.live_figures import Figure, LivePlan
-from arr_stream.bench.live_process import Child, MeasurementFailed, family_rss_bytes, live_server
+from arr_stream.bench.live_process import Child, family_rss_bytes, live_server
+from arr_stream.errors import MeasurementFailed
 
 _EVERY_SECONDS = 10.0
-_WARM_UP_PICTURES = 300
+_WARM_UP_PICTURES = 1200
+"""By then the records that are kept, of the last 900 frames, take all the room that they will."""
+
 _MOST_GROWTH_PERCENT = 5.0
 _MOST_WAITING = 1.0
 _PARTS = 5
@@ -39,6 +42,7 @@ def measure_memory(plan: LivePlan) -> list[Figure]:
         watched_page(browser, server.address) as page,
     ):
         wait_for_pictures(page, _WARM_UP_PICTURES)
+        take_shown(page)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
         for k in range(max(2 * _PARTS, round(plan.minutes * 60 / _EVERY_SECONDS))):

@@ -14,7 +14,8 @@ from arr_stream.bench.live_browser import (
     watched_page,
 )
 from arr_stream.bench.live_figures import Figure, LivePlan
-from arr_stream.bench.live_process import Child, MeasurementFailed, free_port, live_server
+from arr_stream.bench.live_process import Child, free_port, live_server
+from arr_stream.errors import MeasurementFailed
 
 _AWAY_SECONDS = 10.0
 _WARM_UP_PICTURES = 90

@@ -18,16 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from arr_stream.errors import ArrStreamError
+from arr_stream.errors import MeasurementFailed
 
 _START_SECONDS = 60.0
 _END_SECONDS = 10.0
-
-
-class MeasurementFailed(ArrStreamError):
-    """What was to be measured did not happen."""
-
-    exit_code = 81
 
 
 def free_port() -> int:

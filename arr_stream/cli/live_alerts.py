@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from arr_stream.cli.live_options import LiveOptions
 from arr_stream.consumers.annotate import Annotator
 from arr_stream.consumers.base import check_folder
+from arr_stream.errors import InvalidSetting
 from arr_stream.live.actions import Action, PostJson, RunCommand
 from arr_stream.live.alerts import Alert, Alerts
-from arr_stream.live.rules import parse_rule
+from arr_stream.live.rules import Answered, Lasting, Term, Together, parse_rule
 from arr_stream.live.stream import LiveStream
 from arr_stream.runtime import asked
 from arr_stream.types import ByteArray, Frame, PatchSet
@@ -23,10 +24,34 @@ def check_alerts(options: LiveOptions) -> None:
     """
     for rule in options.when or ():
         parse_rule(rule)
+    if options.question is None:
+        check_answerable(options.when, remedy="give --question and a model as well")
     if options.clips is not None:
         check_folder(options.clips)
     for action in _actions(options):
         action.close()
+
+
+def check_answerable(rules: Sequence[str] | None, *, remedy: str) -> None:
+    """Refuse rules about answers where nobody will answer: they would wait for ever.
+
+    Raises:
+        InvalidSetting: A rule speaks of answers, or is none.
+    """
+    for rule in rules or ():
+        if _asks(parse_rule(rule).term):
+            raise InvalidSetting(f"rule {rule!r} waits for answers, and no model is asked", remedy=remedy)
+
+
+def _asks(term: Term) -> bool:
+    match term:
+        case Answered():
+            return True
+        case Together():
+            return any(map(_asks, term.terms))
+        case Lasting():
+            return _asks(term.term)
+    return False
 
 
 def make_alerts(options: LiveOptions, stream: LiveStream, notice: Callable[[str], None]) -> Alerts:

@@ -69,7 +69,7 @@ When = Annotated[
 ]
 Clips = Annotated[Path | None, typer.Option(help="Folder for a clip of each alert.", rich_help_panel=ALERT)]
 Before = Annotated[float, typer.Option(min=0, max=60, help="Seconds before it in a clip.", rich_help_panel=ALERT)]
-After = Annotated[float, typer.Option(min=0, max=600, help="Seconds after it in a clip.", rich_help_panel=ALERT)]
+After = Annotated[float, typer.Option(min=0, max=300, help="Seconds after it in a clip.", rich_help_panel=ALERT)]
 Run = Annotated[
     str | None, typer.Option(help="Command for each alert, such as 'notify-send {message}'.", rich_help_panel=ALERT)
 ]
@@ -144,6 +144,7 @@ class LiveOptions:
             "--record": self.record,
             "--patches": self.patches,
             "--report": self.report,
+            "--view": self.view != "patches",
             "--duration": self.duration,
             "--max-frames": self.max_frames,
             "--question": self.question,

@@ -17,7 +17,7 @@ def serve_live(options: LiveOptions) -> None:
     serve(
         [options.source],
         port=8080 if options.port is None else options.port,
-        token=os.environ.get(TOKEN_VARIABLE),
+        token=os.environ.get(TOKEN_VARIABLE) or None,
         query=options.query,
         when=options.when,
         before=options.before,
@@ -25,6 +25,7 @@ def serve_live(options: LiveOptions) -> None:
         clips=options.clips,
         run=None if options.run is None else [options.run],
         post=None if options.post is None else [options.post],
+        clip_model=options.clip_model,
         preset=None if options.preset is None else [str(options.preset)],
         overrides=[*(options.overrides or ()), *chosen],
         quiet=options.quiet,

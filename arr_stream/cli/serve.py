@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _WHO, _ALERTS, _MODEL = "Who may do what", "Alerts", "Which model"
 TOKEN_VARIABLE = "ARR_STREAM_TOKEN"
+_NEXT_ATTEMPT = re.compile(r"; next attempt in \d+ s$")
 
 
 def serve(
@@ -102,6 +104,7 @@ def serve(
         ),
     ] = None,
     overrides: options.Overrides = None,
+    clip_model: options.ClipModel = None,
     download: options.Download = False,
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
@@ -112,12 +115,22 @@ def serve(
     and what --allow, --allow-cameras and --folder add.
     """
     _check_alerts(when, clips, run, post)
-    over = {"vlm.model": model, "vlm.endpoint": endpoint, "models.download": download or None}
+    if token == "":
+        # As from a shell's variable that is not set: whoever writes this wants one.
+        raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
+    over = {
+        "vlm.model": model,
+        "vlm.endpoint": endpoint,
+        "models.download": download or None,
+        "keyframes.embeddings": "clip" if clip_model is not None else None,
+        "clip.model": clip_model,
+    }
     given = {key: value for key, value in over.items() if value is not None}
     if model is not None or endpoint is not None:
         # The model's memory knows better than the choice of cells what it holds; see `without_skipping`.
         given["selection.novelty"] = "mark"
 
+    from arr_stream.cli.live_alerts import check_answerable
     from arr_stream.consumers.answers import shown_name
     from arr_stream.live.channel import ChannelParts
     from arr_stream.live.events import EventHub
@@ -138,12 +151,14 @@ def serve(
     plan = AlertPlan(tuple(when or ()), before, after, clips, tuple(run or ()), tuple(post or ()))
     hub = EventHub()
     observer = Observer(hub, plan)
-    make_access(host, token=token or None, names=allow_host or ())
-    if len(allowed.named) > max_streams:
-        raise InvalidSetting(f"{len(allowed.named)} sources and --max-streams {max_streams}", remedy="raise it")
+    make_access(host, token=token, names=allow_host or ())
+    if len(sources or ()) > max_streams:
+        raise InvalidSetting(f"{len(sources or ())} sources and --max-streams {max_streams}", remedy="raise it")
+    if not settings.vlm.model and not settings.vlm.endpoint:
+        check_answerable(when, remedy="give --model or --endpoint as well")
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(listen(host, port)))
-        access = make_access(host, token=token or None, names=allow_host or (), port=listener.getsockname()[1])
+        access = make_access(host, token=token, names=allow_host or (), port=listener.getsockname()[1])
         fetch_needed(settings)
         viewers = None
         if settings.vlm.model or settings.vlm.endpoint:
@@ -160,10 +175,10 @@ def serve(
         stack.callback(studio.close)
         name = shown_name(viewers.name) if viewers is not None else None
         serving = Serving(studio, access, allowed, observer, presets.descriptions, name)
-        teller = _Teller(hub, quiet=quiet, log_json=log_json)
-        stack.enter_context(teller.telling())
         stop = stack.enter_context(stop_on_signals())
-        for source in allowed.named:
+        teller = _Teller(hub, stop, quiet=quiet, log_json=log_json)
+        stack.enter_context(teller.telling())
+        for source in sources or ():
             studio.add(source, query=query or (), preset=presets.first)
 
         def ready() -> None:
@@ -214,17 +229,19 @@ class _Teller:
 
     Args:
         hub: Where events come from.
+        stop: Set when the server is to end; that streams end with it needs no telling.
         quiet: Only errors of the server itself.
         log_json: As JSON lines.
     """
 
-    def __init__(self, hub: EventHub, *, quiet: bool, log_json: bool) -> None:
+    def __init__(self, hub: EventHub, stop: threading.Event, *, quiet: bool, log_json: bool) -> None:
         from arr_stream.live.events import Subscription
 
         self._hub = hub
+        self._stop = stop
         self._quiet = quiet
         self._log_json = log_json
-        self._told: dict[str, tuple[str, str | None]] = {}
+        self._told: dict[str, set[tuple[str, str | None]]] = {}
         self._ended = False
         self._rung = threading.Event()
         self._subscription = Subscription(self._rung.set, kinds={"notice", "alert", "state"})
@@ -269,18 +286,31 @@ class _Teller:
             self._say(f"{stream}: alert: {event['message']}{clip}", **{**event, "event": "alert"})
         elif event["type"] == "state":
             status = event["status"]
-            told = status["state"], status["message"]
-            if told != self._told.get(stream):
-                self._told[stream] = told
-                why = f": {told[1]}" if told[1] else ""
+            state, message = status["state"], status["message"]
+            if self._is_new(stream, state, message):
+                why = f": {message}" if message else ""
                 self._say(
-                    f"{stream} ({status['source']}): {told[0]}{why}",
+                    f"{stream} ({status['source']}): {state}{why}",
                     event="state",
                     stream=stream,
                     source=status["source"],
-                    state=told[0],
-                    message=told[1],
+                    state=state,
+                    message=message,
                 )
+
+    def _is_new(self, stream: str, state: str, message: str | None) -> bool:
+        """Whether nothing like it was told since pictures last came: attempts are many, and all alike."""
+        if self._stop.is_set() and state == "ended":
+            return False
+        told = self._told.setdefault(stream, set())
+        entry = state, None if message is None else _NEXT_ATTEMPT.sub("", message)
+        if state in ("live", "paused", "ended"):
+            new = told != {entry}
+            told.clear()
+        else:
+            new = entry not in told
+        told.add(entry)
+        return new
 
     def _say(self, line: str, **fields: object) -> None:
         if self._log_json:

@@ -33,6 +33,9 @@ Notice = Callable[[str], None]
 PLACEHOLDERS = ("rule", "message", "stream", "clip", "time")
 """What a command's arguments may name in braces."""
 
+_TOKEN_VARIABLE = "ARR_STREAM_TOKEN"
+"""The key to the server is none of a command's business."""
+
 _PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 _WAITING = 16
 _COMMANDS_AT_ONCE = 2
@@ -191,7 +194,8 @@ class RunCommand(_Beside):
     def _deal_with(self, alert: Alert) -> None:
         values = _values(alert)
         argv = [_filled(argument, values) for argument in self._argv]
-        environment = os.environ | {f"ARR_STREAM_{name.upper()}": value for name, value in values.items()}
+        inherited = {name: value for name, value in os.environ.items() if name != _TOKEN_VARIABLE}
+        environment = inherited | {f"ARR_STREAM_{name.upper()}": value for name, value in values.items()}
         try:
             process = subprocess.Popen(
                 argv,
@@ -353,7 +357,7 @@ def _values(alert: Alert) -> dict[str, str]:
     clip = str(alert.clip_path) if alert.clip_path is not None else ""
     texts = {"rule": alert.rule, "message": alert.message, "stream": alert.stream}
     # Names and answers come from elsewhere.
-    clean = {name: re.sub(r"[\x00-\x1f\x7f]+", " ", text).lstrip("- ") for name, text in texts.items()}
+    clean = {name: re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text).lstrip("- ") for name, text in texts.items()}
     return clean | {"clip": clip, "time": when}
 
 
@@ -376,7 +380,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _last_line(output: bytes) -> str:
     lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return re.sub(r"[\x00-\x1f\x7f]+", " ", lines[-1])[:_TAIL_SHOWN] if lines else ""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", lines[-1])[:_TAIL_SHOWN] if lines else ""
 
 
 def _place(url: str) -> tuple[str, str | None, int | None]:

@@ -165,9 +165,9 @@ class ClipRecorder:
         if not self._past:
             return None
         try:
-            path = self._free_path(rule, made_unix)
-            make_parent(path)
+            make_parent(self._folder / "clip")
             delete_oldest(self._folder, self._most_bytes)
+            path = self._free_path(rule, made_unix)
             writer = self._writer(path)
         except OutputError as exc:
             self._fail(exc)
@@ -233,16 +233,25 @@ class ClipRecorder:
         times = [kept.pts_seconds for kept in self._past]
         steps = [later - earlier for earlier, later in itertools.pairwise(times) if later > earlier]
         step = statistics.median(steps) if steps else _USUAL_STEP_SECONDS
-        return Mp4Writer(
-            path, size_wh=(width, height), settings=self._settings, frame_seconds=max(step, 0.001), pixel_aspect=1.0
-        )
+        try:
+            return Mp4Writer(
+                path, size_wh=(width, height), settings=self._settings, frame_seconds=max(step, 0.001), pixel_aspect=1.0
+            )
+        except OutputError:
+            with contextlib.suppress(OSError):
+                partial_path(path).unlink(missing_ok=True)
+            raise
 
     def _free_path(self, rule: str, made_unix: float) -> Path:
+        """A name that nobody has, taken by an empty partial file: another stream may have the same name."""
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(made_unix))
         stem = f"{stamp}_{_slug(self._stream_name, 'stream')}_{_slug(rule, 'alert')}"
         names = [f"{stem}.mp4", *(f"{stem}_{number}.mp4" for number in range(2, 1000))]
         for path in (self._folder / name for name in names):
-            if not path.exists() and not partial_path(path).exists():
+            if path.exists():
+                continue
+            with writing(path), contextlib.suppress(FileExistsError):
+                partial_path(path).touch(exist_ok=False)
                 return path
         raise EncodingFailed(f"{self._folder / names[0]}: no free name is left", remedy="look at what sets off alerts")
 

@@ -95,6 +95,8 @@ class Access:
 def make_access(host: str, *, token: str | None, names: Sequence[str] = (), port: int = 8080) -> Access:
     """Rules of entry for an address: any that is not loopback gets a token, a new one unless given.
 
+    A loopback address does too where it has a further name: who calls it by that comes through a proxy.
+
     Raises:
         InvalidSetting: The token is too short or has characters that no header can carry; a name is none.
     """
@@ -106,7 +108,7 @@ def make_access(host: str, *, token: str | None, names: Sequence[str] = (), port
     for name in names:
         if not _HOST.fullmatch(name.lower()) or ":" in name.strip("[]"):
             raise InvalidSetting(f"--allow-host {name!r}", remedy="give a host's name without port")
-    if token is None and not is_loopback(host):
+    if token is None and not all(map(is_loopback, (host, *names))):
         token = secrets.token_urlsafe(24)
     return Access(host, token, tuple(name.rstrip(".") for name in names), port)
 

@@ -28,6 +28,8 @@ _PATTERN = re.compile(
 _CAMERA = re.compile(
     r"\d{1,4}|camera:[^/\\\x00-\x1f]{1,200}|(?:camera:)?/dev/(?:video\d{1,4}|v4l/by-(?:id|path)/[\w.:+-]+)"
 )
+_UPWARD = re.compile(r"(?:\.|%2e){2}|%25", re.IGNORECASE)
+"""What may lead out of the folder that a path begins with, once a server has read it, or read it twice."""
 _PREFIXED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -135,7 +137,8 @@ def _matches(address: re.Match[str], pattern: str) -> bool:
         return False
     if wanted["port"] is not None and not fnmatchcase(address["port"] or "", wanted["port"]):
         return False
-    if wanted["rest"] is not None and not fnmatchcase(address["rest"] or "", wanted["rest"]):
+    rest = address["rest"] or ""
+    if wanted["rest"] is not None and (_UPWARD.search(rest.partition("?")[0]) or not fnmatchcase(rest, wanted["rest"])):
         return False
     return _host_matches(address["host"].lower(), wanted["host"].lower())
 

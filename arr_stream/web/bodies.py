@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from unicodedata import category
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+_UNSEEN = {"Cc", "Zl", "Zp"}
+_TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""They change the order in which what follows is shown, in terminals and logs too."""
+
 
 def _printable(text: str) -> str:
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+    if any(category(letter) in _UNSEEN or letter in _TURNING for letter in text):
         raise ValueError("control characters are not allowed")
     return text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +70,16 @@ class Observer:
         self._hub = hub
         self._metrics = LiveMetrics()
         self._labels: dict[str, str] = {}
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def consumers(self, channel: Channel) -> Sequence[Consumer]:
         """Those of one run of a channel."""
+        with self._lock:
+            self._channels.add(channel)
+            there = {each.id for each in self._channels if each.alive}
+        # Here too: where nobody asks for the metrics, streams that come and go would pile up.
+        self._forget(there)
         made: list[Consumer] = [self._metrics.consumer(self._label(channel))]
         if self.plan.rules:
             made.append(

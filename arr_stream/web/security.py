@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +37,8 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 _SAFE = frozenset({"GET", "HEAD"})
+_FOREIGN = frozenset({"cross-site", "same-site"})
+"""What browsers say of requests that pages of other origins make."""
 _OPEN_TO_ALL = "/healthz"
 _ASK_TOKEN = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>arr-stream</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="dark light">
@@ -123,9 +124,10 @@ class Security:
             return 403, f"this server is not called {host[:100]!r}", "start it with --allow-host NAME"
         origin, site = _header(scope, b"origin"), _header(scope, b"sec-fetch-site")
         if scope["method"] not in _SAFE:
-            if (origin or _once(scope, b"origin")) and not self._access.allows_origin(origin, host, _scheme(scope)):
+            said = origin or any(key == b"origin" for key, _ in scope["headers"])
+            if site in _FOREIGN or (said and not self._access.allows_origin(origin, host, _scheme(scope))):
                 return 403, "pages of other origins may not change anything here", None
-        elif site in {"cross-site", "same-site"} and _header(scope, b"sec-fetch-mode") != "navigate":
+        elif site in _FOREIGN and _header(scope, b"sec-fetch-mode") != "navigate":
             return 403, "pages of other origins may not read anything here", None
         return None
 
@@ -149,11 +151,7 @@ class Security:
         kind, _, bearer = _header(scope, b"authorization").partition(" ")
         if kind.lower() == "bearer":
             return self._access.knows_token(bearer.strip())
-        try:
-            cookie = SimpleCookie(_header(scope, b"cookie")).get(self._access.cookie_name)
-        except CookieError:
-            return False
-        return cookie is not None and self._access.knows_cookie(cookie.value)
+        return any(self._access.knows_cookie(value) for value in _cookies(scope, self._access.cookie_name))
 
 
 class _Exchange:
@@ -266,6 +264,16 @@ def _completed(headers: Iterable[tuple[bytes, bytes]], path: str) -> Iterable[tu
 def _header(scope: Scope, name: bytes) -> str:
     """The first header of that name, empty without one."""
     return next((bytes(value).decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def _cookies(scope: Scope, name: str) -> list[str]:
+    """The values of a cookie, whatever stands beside it.
+
+    Every server on a host gets the cookies of all, and `http.cookies` gives up at the first that is no pair of tokens.
+    """
+    said = ";".join(bytes(value).decode("latin-1") for key, value in scope["headers"] if key == b"cookie")
+    pairs = (pair.partition("=") for pair in said.split(";"))
+    return [value.strip() for key, _, value in pairs if key.strip() == name]
 
 
 def _once(scope: Scope, name: bytes) -> bool:

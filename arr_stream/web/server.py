@@ -20,7 +20,7 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 from arr_stream.web.app import create_app
-from arr_stream.web.connection import Connection
+from arr_stream.web.connection import Connection, Socket
 from arr_stream.web.serving import Serving
 
 _BACKLOG = 128
@@ -131,6 +131,7 @@ def run_server(
         config = uvicorn.Config(
             create_app(serving, on_error),
             http=Connection,
+            ws=Socket,
             lifespan="on",
             log_config=None,
             access_log=False,

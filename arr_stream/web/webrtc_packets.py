@@ -14,6 +14,7 @@ CLOCK_HZ = 90_000
 """Ticks a second of a video's RTP timestamps."""
 
 _MOST_PACKETS = 2048
+_MOST_UNITS = 2048
 _PATIENCE_SECONDS = 0.2
 _ASK_EVERY_SECONDS = 0.5
 _SILENT_SECONDS = 1.0
@@ -196,10 +197,12 @@ def is_key(codec: str, data: bytes) -> bool:
 
 
 def nal_kinds(data: bytes) -> set[int]:
-    """Types of the NAL units in an H.264 byte stream with start codes."""
+    """Types of the first NAL units in an H.264 byte stream with start codes; real pictures have a few dozen at most."""
     kinds: set[int] = set()
     at = data.find(b"\x00\x00\x01")
-    while 0 <= at < len(data) - 3:
+    for _ in range(_MOST_UNITS):
+        if not 0 <= at < len(data) - 3:
+            break
         kinds.add(data[at + 3] & 0x1F)
         at = data.find(b"\x00\x00\x01", at + 3)
     return kinds

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 START_CODE = b"\x00\x00\x01"
 _SPS = 7
+_LONGEST_SPS_BYTES = 4096
+_MOST_ZEROS = 32
+"""Numbers have no more bits; a long row of zeros would make one that takes minutes to read."""
 _WITH_CHROMA = {100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135}
 
 
@@ -20,7 +23,8 @@ def coded_size_wh(codec: str, data: bytes) -> tuple[int, int] | None:
     while 0 <= at < len(data) - 3:
         end = data.find(START_CODE, at + 3)
         if data[at + 3] & 0x1F == _SPS:
-            return _h264_size_wh(data[at + 4 : end if end >= 0 else None])
+            longest = at + 4 + _LONGEST_SPS_BYTES
+            return _h264_size_wh(data[at + 4 : min(end, longest) if end >= 0 else longest])
         at = end
     return None
 
@@ -71,7 +75,7 @@ def _skip_chroma(bits: _Bits) -> None:
 
 
 class _Bits:
-    """Reads numbers bit by bit; `IndexError` behind the end."""
+    """Reads numbers bit by bit; `IndexError` behind the end, and where a number has too many."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -89,4 +93,6 @@ class _Bits:
         zeros = 0
         while not self.number(1):
             zeros += 1
+            if zeros > _MOST_ZEROS:
+                raise IndexError("not an Exp-Golomb number")
         return (1 << zeros) - 1 + self.number(zeros)

@@ -67,6 +67,8 @@ class Decoding:
         # Frame threads would hold back a picture each.
         context.thread_type = "SLICE"
         context.flags |= Flags.low_delay
+        # Refused before the decoder makes room for it: a stream may change its size at any time.
+        context.options = {"max_pixels": str(max_pixels)}
         self._skip_until: float | None = None
         self._orientation, self._turned = Orientation(), 0
         self._last_own = 0.0
@@ -95,8 +97,10 @@ class Decoding:
                 self._wait_for(packet)
             captured_seconds = time.monotonic()
             for picture in self._decoded(packet, captured_seconds):
-                last_picture = captured_seconds
-                yield self._arrived(picture, captured_seconds)
+                arrived = self._arrived(picture, captured_seconds)
+                if arrived is not None:
+                    last_picture = captured_seconds
+                    yield arrived
             if captured_seconds - last_picture > self._silent_seconds:
                 raise StreamSilent(
                     f"{self._name}: it sends, but nothing that can be shown came for {self._silent_seconds:g} s",
@@ -160,6 +164,8 @@ class Decoding:
         if damaged:
             self._skip_until = now_seconds + _LONGEST_SKIP_SECONDS
             self._stats.concealed_frames += max(1, len(pictures))
+            context = self._stream.codec_context
+            self._check_size(context.width, context.height)
             return
         for picture in pictures:
             if self._sound(picture, now_seconds):
@@ -174,12 +180,17 @@ class Decoding:
             self._skip_until = None
         return self._skip_until is None
 
-    def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived:
+    def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived | None:
+        """A picture as RGB; None where FFmpeg cannot convert it."""
         self._check_size(picture.width, picture.height)
         if picture.rotation != self._turned:
             self._turned, self._orientation = picture.rotation, _orientation(picture)
         # One thread: for pictures of usual size, swscale's own threads cost more than they save.
-        decoded = np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+        try:
+            decoded = np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+        except (av.error.FFmpegError, OSError, ValueError):
+            self._stats.concealed_frames += 1
+            return None
         own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
         if own_seconds is not None:
             self._last_own = own_seconds

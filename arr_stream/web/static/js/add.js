@@ -2,8 +2,8 @@
 
 import { api, ApiError } from "./api.js";
 import { sendFromBrowser, whyNot } from "./browser_camera.js";
-import { h, icon, say, setText } from "./dom.js";
-import { choose, store } from "./store.js";
+import { h, icon, say, setText, shortName } from "./dom.js";
+import { choose, on, store } from "./store.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -20,6 +20,14 @@ export class AddDialog {
   }
 
   open() {
+    if (!store.info) {
+      // Not before it is known what may be added.
+      const heard = on("info", () => {
+        heard();
+        this.open();
+      });
+      return;
+    }
     this._complain(null);
     this._fill();
     if (!this.dialog.open) this.dialog.showModal();
@@ -39,14 +47,18 @@ export class AddDialog {
     preset.replaceChildren(h("option", { value: "" }, "defaults"), ...presets.map(({ name, description }) => h("option", { value: name, title: description }, name)));
     preset.value = chosen;
     setText(byId("add-hint"), this._hint(sources));
-    const named = sources.named.map((source) => this._offer("picture", source, source));
+    const named = sources.named.map((source) => this._offer("picture", shortName({ name: source, source }), source));
     byId("offers").replaceChildren(...this._browserOffers(sources), ...named);
     if (sources.cameras) this._cameras();
   }
 
-  _hint({ patterns, named, cameras }) {
-    if (patterns.length) return `This server opens ${patterns.join(", ")}${named.length || cameras ? " and what is named above" : ""}.`;
-    return named.length || cameras ? "This server opens what is named above." : "This server opens no addresses; its command line allows them.";
+  _hint({ patterns, named, cameras, folders }) {
+    const opened = [...patterns];
+    if (folders) opened.push("files in the folders of its command line");
+    if (named.length || cameras) opened.push("what is named above");
+    if (!opened.length) return "This server opens no addresses; its command line allows them.";
+    const last = opened.pop();
+    return `This server opens ${opened.length ? `${opened.join(", ")} and ${last}` : last}.`;
   }
 
   _browserOffers({ browser }) {

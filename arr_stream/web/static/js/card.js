@@ -1,7 +1,7 @@
 // One stream: its picture, its tools, its query, its figures.
 
 import { api } from "./api.js";
-import { fromTemplate, say, setIcon, setText } from "./dom.js";
+import { fromTemplate, say, setIcon, setText, shortName } from "./dom.js";
 import { Figures } from "./figures.js";
 import { GazeTool, Inspector } from "./inspect.js";
 import { Stage } from "./picture.js";
@@ -124,9 +124,9 @@ export class Card {
     const { element } = this;
     element.dataset.state = status.state;
     setText(element.querySelector(".number"), String(number));
-    setText(element.querySelector(".choose"), status.name);
+    setText(element.querySelector(".choose"), shortName(status));
     element.querySelector(".choose").title = status.source;
-    element.setAttribute("aria-label", status.name);
+    element.setAttribute("aria-label", shortName(status));
     setText(element.querySelector(".state .words"), status.state);
     const pause = this._button("pause");
     pause.setAttribute("aria-pressed", String(status.paused));

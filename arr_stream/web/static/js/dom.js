@@ -63,6 +63,12 @@ export function here(path) {
   return new URL(path, document.baseURI);
 }
 
+/** The name of a stream; of a path that nobody has named otherwise, its last part. */
+export function shortName({ name, source }) {
+  const path = /^(loop:)?(?:[a-z]:)?[\\/].*[\\/]([^\\/]+)$/i.exec(name);
+  return name === source && path ? `${path[1] ?? ""}${path[2]}` : name;
+}
+
 export function clockTime(unix) {
   return new Date(unix * 1000).toLocaleTimeString([], { hour12: false });
 }

@@ -1,7 +1,7 @@
 // What happened: alerts with their clips, notices, changes of state.
 
 import { api, links } from "./api.js";
-import { bytes, clockTime, h, icon, say, setText } from "./dom.js";
+import { bytes, clockTime, h, icon, say, setText, shortName } from "./dom.js";
 import { on, store } from "./store.js";
 import { attempt, toast } from "./toasts.js";
 
@@ -35,7 +35,8 @@ export class Log {
   }
 
   _name(id) {
-    return store.streams.get(id)?.name ?? id ?? "";
+    const status = store.streams.get(id);
+    return status ? shortName(status) : (id ?? "");
   }
 
   _event(event) {
@@ -79,7 +80,7 @@ export class Log {
       "li",
       { class: "entry", "data-kind": kind, "data-key": key },
       h("span", { class: "when" }, clockTime(made_unix ?? Date.now() / 1000)),
-      h("strong", {}, this._name(stream)),
+      h("strong", { title: store.streams.get(stream)?.name }, this._name(stream)),
       h("span", { class: "said" }, text),
       clip ? h("a", { class: "button small", href: links.clip(clip), download: clip }, icon("save"), "clip") : null,
     );

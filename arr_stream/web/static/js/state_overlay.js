@@ -2,18 +2,20 @@
 
 import { setIcon, setText } from "./dom.js";
 
-/** State: what is said, its icon, and whether the source may be opened anew by hand. */
+const AGAIN = "Try again now";
+
+/** State: what is said, its icon, and what the button says that opens the source anew; null for none. */
 const SHOWN = {
-  connecting: ["Connecting", "wait", false],
-  stalled: ["No pictures come", "wait", true],
-  reconnecting: ["Reconnecting", "wait", true],
-  paused: ["Paused", "pause", false],
-  ended: ["Ended", "stop", true],
-  failed: ["Failed", "stop", true],
-  "server-lost": ["Connection to the server lost", "wait", false],
-  crowded: ["Too many viewers", "wait", false],
-  origin: ["The server refuses this page's address", "stop", false],
-  opening: ["Opening the picture", "wait", false],
+  connecting: ["Connecting", "wait", null],
+  stalled: ["No pictures come", "wait", AGAIN],
+  reconnecting: ["Reconnecting", "wait", AGAIN],
+  paused: ["Paused", "pause", null],
+  ended: ["Ended", "play", "Play again"],
+  failed: ["Failed", "stop", AGAIN],
+  "server-lost": ["Connection to the server lost", "wait", null],
+  crowded: ["Too many viewers", "wait", null],
+  origin: ["The server refuses this page's address", "stop", null],
+  opening: ["Opening the picture", "wait", null],
 };
 
 export class StateOverlay {
@@ -29,12 +31,13 @@ export class StateOverlay {
     this.box.hidden = !shown;
     this.stage.classList.toggle("dimmed", Boolean(shown));
     if (!shown) return;
-    const [what, iconName, mayRetry] = shown;
+    const [what, iconName, again] = shown;
     this.box.dataset.state = state;
     setText(this.box.querySelector(".what"), what);
     setText(this.box.querySelector(".why"), why ?? "");
     setIcon(this.box, iconName);
     this.box.querySelector(".icon").classList.toggle("turning", iconName === "wait");
-    this.retry.hidden = !mayRetry;
+    this.retry.hidden = !again;
+    if (again) setText(this.retry, again);
   }
 }
