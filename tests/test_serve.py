@@ -116,16 +116,19 @@ def test_a_port_in_use(run: Run) -> None:
         (["--host", "192.0.2.1"], 72, "not an address of this machine"),
         (["--host", "no such host"], 72, "not an address of this machine"),
         (["--token", "short"], 51, "at least 8"),
+        (["--token", ""], 51, "--token is empty"),
         (["--allow", "10.0.0.*"], 51, "--allow"),
         (["--folder", "/no/such/folder"], 51, "--folder"),
         (["--allow-host", "http://x"], 51, "--allow-host"),
         (["--preset", "nothing"], 52, "surveillance"),
         (["--set", "no.key=1"], 50, "no.key"),
         (["--when", "relevance >"], 51, "relevance"),
+        (["--when", 'tokens > 1 and answer contains "dog"'], 51, "no model is asked"),
         (["--clips", "/tmp/x"], 51, "without --when"),
         (["--when", "tokens > 1", "--run", "no-such-program"], 51, "no-such-program"),
         (["--when", "tokens > 1", "--post", "ftp://x"], 51, "http"),
         (["a", "b", "--max-streams", "1"], 51, "--max-streams"),
+        (["a", "a", "--max-streams", "1"], 51, "--max-streams"),
         (["--endpoint", "http://127.0.0.1:9/v1"], 51, "model"),
         (["--port", "70000"], 2, "--port"),
     ],
@@ -135,6 +138,26 @@ def test_what_is_wrong_is_said_at_once(run: Run, arguments: list[str], code: int
     assert ended == code, err
     assert said in err
     assert "Traceback" not in err
+
+
+def test_a_source_that_is_named_twice_is_two_streams() -> None:
+    with _served(PICTURE, PICTURE, *LIGHT) as (_, address):
+        until(lambda: all(status["frames"] > 0 for status in httpx.get(f"{address}api/streams").json()))
+        assert [status["id"] for status in httpx.get(f"{address}api/streams").json()] == ["s1", "s2"]
+        assert len(httpx.get(f"{address}api/info").json()["sources"]["named"]) == 1
+
+
+def test_attempts_that_fail_alike_and_the_end_are_not_told_again() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        closed = taken.getsockname()[1]
+    with _served(f"http://user:secret@127.0.0.1:{closed}/x", *LIGHT) as (process, address):
+        until(lambda: "in 4 s" in (httpx.get(f"{address}api/streams/s1").json()["message"] or ""))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+    assert said.count(": connecting\n") == 1
+    assert said.count("; next attempt in") == 1
+    assert ": ended" not in said and "secret" not in said
 
 
 def test_clips_of_alerts_go_where_told(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def server() -> Iterator[RunningServer]:
 def test_health_and_info(server: RunningServer) -> None:
     health = server.http.get("/healthz").json()
     assert health["status"] == "ok"
-    assert health["streams"] == 1
+    assert health["streams"] == health["live"] == 1
     assert health["uptime_seconds"] > 0
     info = server.http.get("/api/info").json()
     assert {"source", "patches"} <= set(info["views"])

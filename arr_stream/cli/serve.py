@@ -184,7 +184,8 @@ def serve(
         def ready() -> None:
             _tell_address(access, browser_camera=allowed.browser)
             if open_page:
-                webbrowser.open(_address(access))
+                # Without the token, which all users of this machine could read in the list of processes; the page asks.
+                webbrowser.open(_address(access).partition("?")[0])
 
         run_server(serving, listener, stop=stop, on_ready=ready, on_error=teller.error)
     raise typer.Exit(INTERRUPTED_EXIT_CODE)

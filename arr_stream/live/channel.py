@@ -14,7 +14,19 @@ from arr_stream.config import Settings, setting_keys
 from arr_stream.consumers.base import Consumer, public_settings, redact_url
 from arr_stream.consumers.live_watching import LiveWatcher
 from arr_stream.consumers.watching import Plan, Watcher
-from arr_stream.errors import ArrStreamError, InvalidSetting, LiveSourceError
+from arr_stream.errors import (
+    ArrStreamError,
+    BackendUnavailable,
+    BudgetError,
+    InvalidSetting,
+    ModelTooLarge,
+    ModelUnsupported,
+    QueryError,
+    SettingsError,
+    SourceNotFound,
+    SourceTooLarge,
+    WeightsInvalid,
+)
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom
@@ -30,6 +42,19 @@ if TYPE_CHECKING:
 
 Opener = Callable[[Settings, "Callable[[SourceState], None]"], Source]
 """Opens a source; the second argument is told about its state. Raises a `SourceError`."""
+
+_WANT_A_CHANGE = (
+    SettingsError,
+    QueryError,
+    BudgetError,
+    BackendUnavailable,
+    WeightsInvalid,
+    ModelUnsupported,
+    ModelTooLarge,
+    SourceNotFound,
+    SourceTooLarge,
+)
+"""What will not pass by itself."""
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 15.0
@@ -124,6 +149,11 @@ class Channel:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def live(self) -> bool:
+        """Pictures come."""
+        return self._state == "live"
 
     @property
     def stats(self) -> dict[str, int]:
@@ -347,8 +377,7 @@ class Channel:
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS
-                again = isinstance(error, LiveSourceError) and not error.permanent
-                wait_seconds = retry_seconds if again else None
+                wait_seconds = retry_seconds if _may_pass(error) else None
                 self._set_state("ended" if error is None else "failed", _told(error, wait_seconds))
                 self._again.wait(wait_seconds)
                 self._again.clear()
@@ -363,36 +392,47 @@ class Channel:
         self._set_state("connecting", None)
         consumers: list[Consumer] = [self.publisher, _Counting(self._count)]
         try:
-            with self._lock:
-                settings, queries = self._settings, self._queries
-            source = self._opener(settings, self._on_source)
-            with self._lock:
-                self._source = source
-                if self._stop.is_set():
-                    source.close()
-                    return None
+            stream = self._open()
+            if stream is None:
+                return None
+            try:
+                if self._parts.make_consumers is not None:
+                    consumers += self._parts.make_consumers(self)
+                self._watcher = self._make_watcher(stream)
+                self._set_state("live", None)
+                return runtime.run(stream, consumers, watcher=self._watcher, stop=self._stop).error
+            finally:
+                stream.close()
+                with self._lock:
+                    self._dropped_before += stream.dropped
+                    self._stream = self._watcher = None
+        except Exception as exc:
+            for consumer in consumers:
+                consumer.close(failed=True)
+            return exc
+
+    def _open(self) -> LiveStream | None:
+        """The stream, in place and ready to run; None where it was closed meanwhile."""
+        with self._lock:
+            settings, queries = self._settings, self._queries
+        source = self._opener(settings, self._on_source)
+        with self._lock:
+            self._source = source
+        try:
             stream = LiveStream(
                 source, settings, _fitting(queries, source), pool=self._parts.pool, on_notice=self.publisher.notice
             )
-        except Exception as exc:
-            return exc
+        except BaseException:
+            source.close()
+            raise
         with self._lock:
             self._stream = stream
             stream.paused = self._paused
-        try:
-            if self._parts.make_consumers is not None:
-                consumers += self._parts.make_consumers(self)
-            self._watcher = self._make_watcher(stream)
-            self._set_state("live", None)
-            result = runtime.run(stream, consumers, watcher=self._watcher, stop=self._stop)
-        except Exception as exc:
-            return exc
-        finally:
+            closed = self._stop.is_set()
+        if closed:
             stream.close()
-            with self._lock:
-                self._dropped_before += stream.dropped
-                self._stream = self._watcher = None
-        return result.error
+            return None
+        return stream
 
     def _make_watcher(self, stream: LiveStream) -> LiveWatcher | None:
         if self._parts.make_viewer is None:
@@ -450,6 +490,11 @@ def _fitting(queries: Sequence[Query], source: Source) -> list[Query]:
         with contextlib.suppress(ArrStreamError):
             kept.append(query.checked(source.info.size_wh) if isinstance(query, RegionQuery) else query)
     return kept
+
+
+def _may_pass(error: Exception | None) -> bool:
+    """Trying again may help although nobody changes anything."""
+    return error is not None and not isinstance(error, _WANT_A_CHANGE) and not getattr(error, "permanent", False)
 
 
 def _told(error: Exception | None, wait_seconds: float | None) -> str | None:

@@ -29,6 +29,7 @@ def info_routes(serving: Serving) -> APIRouter:
             "status": "ok" if well else "degraded",
             "version": arr_stream.__version__,
             "streams": len(channels),
+            "live": sum(channel.live for channel in channels),
             "uptime_seconds": round(time.monotonic() - serving.started_seconds, 1),
         }
         return JSONResponse(told, 200 if well else 503)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arr_stream.web.access import Access
+from arr_stream.web.token_page import TOKEN_PAGE, TOKEN_PAGE_POLICY
 
 LARGEST_BODY_BYTES = 1_000_000
 LARGEST_EXAMPLE_BYTES = 10_000_000
@@ -40,11 +41,6 @@ _SAFE = frozenset({"GET", "HEAD"})
 _FOREIGN = frozenset({"cross-site", "same-site"})
 """What browsers say of requests that pages of other origins make."""
 _OPEN_TO_ALL = "/healthz"
-_ASK_TOKEN = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>arr-stream</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="dark light">
-</head><body><h1>arr-stream</h1><p>This server asks for the token that it printed when it was started.</p>
-<form action="/" method="get"><label>Token <input name="token" type="password" autocomplete="off" required autofocus>
-</label> <button>Open</button></form></body></html>"""
 
 
 class ClientTooSlow(Exception):
@@ -244,7 +240,9 @@ def cut(scope: Scope) -> None:
 
 async def _ask_token(scope: Scope, exchange: _Exchange) -> None:
     if scope["path"] == "/" and scope["method"] == "GET":
-        await exchange.send_whole(401, _ASK_TOKEN, [(b"content-type", b"text/html; charset=utf-8")])
+        headers = [(b"content-type", b"text/html; charset=utf-8")]
+        headers.append((b"content-security-policy", TOKEN_PAGE_POLICY.encode()))
+        await exchange.send_whole(401, TOKEN_PAGE, headers)
         return
     remedy = "send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in the browser"
     await exchange.answer(401, "no token, or a wrong one", remedy)
@@ -256,7 +254,8 @@ def _completed(headers: Iterable[tuple[bytes, bytes]], path: str) -> Iterable[tu
     named = {name.lower() for name, _ in own}
     yield from own
     for name, value in _HEADERS.items():
-        yield name.encode(), value.encode()
+        if name.encode() not in named:
+            yield name.encode(), value.encode()
     if b"cache-control" not in named:
         yield b"cache-control", b"no-cache" if path == "/" or path.startswith("/static/") else b"no-store"
 
