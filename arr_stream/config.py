@@ -17,6 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
 
+PRESETS = Path(__file__).parent.parent / "pipelines"
+"""Presets that come with the project, where they lie beside the package; a bare name will do for them."""
+
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -240,6 +243,8 @@ def setting_keys() -> dict[str, tuple[Any, str]]:
 
 
 def _read_preset(path: Path) -> dict[str, Any]:
+    if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
+        path = named
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:

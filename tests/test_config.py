@@ -57,3 +57,14 @@ def test_a_preset_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
 
 def test_every_setting_is_described() -> None:
     assert all(description for _, description in setting_keys().values())
+
+
+def test_a_preset_of_the_project_may_be_named_without_folder_and_ending() -> None:
+    assert Settings.load(Path("canonical")).selection.strategy == "canonical"
+    with pytest.raises(PresetNotFound):
+        Settings.load(Path("canonicle"))
+
+
+def test_live_pictures_are_chosen_from_unless_a_budget_says_otherwise() -> None:
+    assert Settings().for_live().selection.budget == "25%"
+    assert Settings().with_values({"selection.budget": "40"}).for_live().selection.budget == "40"

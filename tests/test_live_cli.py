@@ -299,7 +299,7 @@ def test_a_slow_recording_holds_nothing_up_and_says_what_is_missing(monkeypatch:
     beside.close()
     assert slow.taken == sorted(slow.taken) and len(slow.taken) == 20 - beside.dropped
     assert slow.closed == [False]
-    assert beside.notices == ["its own", f"out.mp4: {beside.dropped} frames are missing, for want of time"]
+    assert beside.notices == ["its own", f"out.mp4: frames missing for want of time: {beside.dropped}"]
 
 
 def test_an_error_of_the_recording_is_raised() -> None:

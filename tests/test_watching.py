@@ -292,3 +292,32 @@ def test_a_password_in_the_server_s_address_reaches_no_record(clip: Path, tmp_pa
     run(stream, [records(stream, path)])
     assert "secret" not in path.read_text() and "abc" not in path.read_text()
     assert read_records(path)[0].config["vlm"]["endpoint"].startswith("http://***@127.0.0.1:1/")
+
+
+def test_a_question_that_comes_while_a_frame_is_shown_is_not_cancelled(clip: Path) -> None:
+    seeing = threading.Event()
+    stopped: list[bool] = []
+
+    class Slow(ScriptedViewer):
+        def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+            seeing.set()
+            time.sleep(0.3)
+            return super().see(frame, patches)
+
+        def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+            assert stop is not None
+            stopped.append(stop.is_set())
+            return super().ask(question, on_text=on_text, stop=stop)
+
+    with _stream(clip) as stream:
+        live = _live(Slow(), Plan("", "never"), stream, [])
+        requested = False
+        for patches in stream:
+            assert stream.frame is not None
+            live.watch(stream.frame, patches)
+            if not requested and seeing.wait(5):
+                live.request("what?")
+                requested = True
+            time.sleep(0.06)
+        live.close()
+    assert stopped == [False]

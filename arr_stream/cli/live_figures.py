@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arr_stream.cli.console import Reporter
+from arr_stream.cli.running import counted
 from arr_stream.consumers.base import Outcome, redact_url, total_ms
 from arr_stream.live.rates import Recent
 from arr_stream.runtime import RunResult
@@ -77,11 +78,11 @@ def last_word(
     result: RunResult, figures: Figures, stats: SourceStats, shown_age_ms: float | None, written: Sequence[Path]
 ) -> str:
     """One line about a live run."""
-    counts = [f"{result.frames} frames"]
+    counts = [counted(result.frames, "frame")]
     counts += [f"{result.dropped} dropped"] if result.dropped else []
-    counts += [f"{figures.keyframes} keyframes"]
-    counts += [f"{stats.reconnects} reconnects"] if stats.reconnects else []
-    counts += [f"{stats.stalls} stalls"] if stats.stalls else []
+    counts += [counted(figures.keyframes, "keyframe")]
+    counts += [counted(stats.reconnects, "reconnect")] if stats.reconnects else []
+    counts += [counted(stats.stalls, "stall")] if stats.stalls else []
     counts += [result.reason] if result.reason != "finished" else []
     times = [f"{figures.latency_ms.median or 0.0:.1f} ms a frame"]
     if figures.ages_ms.median is not None:

@@ -151,12 +151,17 @@ def finish(result: RunResult) -> None:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
+def counted(number: int, what: str) -> str:
+    """`1 frame`, `2 frames`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def last_word(result: RunResult, written: Sequence[Path], amortised: Amortised) -> str:
     """One line about a run."""
     ended = "" if result.reason == "finished" else f", {result.reason}"
     dropped = f", {result.dropped} dropped" if result.dropped else ""
     line = (
-        f"{result.frames} frames{dropped}, {amortised.keyframes} keyframes{ended}; "
+        f"{counted(result.frames, 'frame')}{dropped}, {counted(amortised.keyframes, 'keyframe')}{ended}; "
         f"{amortised.mean_ms:.1f} ms a frame, amortised over keyframes"
     )
     where = "; wrote " + ", ".join(str(path) for path in written) if written else ""

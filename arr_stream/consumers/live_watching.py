@@ -63,6 +63,7 @@ class LiveWatcher:
         self._closing = threading.Event()
         self._superseded = threading.Event()
         watcher.stop = _AnyStop(watcher.stop, self._closing, self._superseded)
+        watcher.on_begin = self._superseded.clear
         self._follow = follow
         self._attend = attend
         self._passed = PassedOver()

@@ -84,6 +84,7 @@ class Watcher:
         busy: Something is under way that a later frame's patch set will tell of; never so here.
         answered: Number of answers.
         question: The last one that was asked, empty before any.
+        on_begin: Called when a question is about to be asked; what was to end the one before must not end this one.
         failure: The last error, None without any.
 
     Raises:
@@ -122,6 +123,8 @@ class Watcher:
         self._answered_grey: ByteArray | None = None
         self._passed = PassedOver()
         self._requested: str | None = None
+        self._on_request = False
+        self.on_begin: Callable[[], None] | None = None
         self._check(plan)
 
     @property
@@ -172,7 +175,7 @@ class Watcher:
 
     def supersedes(self, patches: PatchSet) -> bool:
         """A newer frame makes an answer that is under way pointless: the scene that it is about is gone."""
-        return self._plan.when == "change" and patches.refresh_reason == "cut"
+        return self._plan.when == "change" and patches.refresh_reason == "cut" and not self._on_request
 
     def close(self) -> None:
         """Let go of the viewer; safe to call again."""
@@ -208,6 +211,7 @@ class Watcher:
     def _question(self, frame: Frame, patches: PatchSet, last: bool) -> str | None:
         """What to ask with this frame."""
         requested, self._requested = self._requested, None
+        self._on_request = requested is not None
         if requested is not None:
             return requested
         return self._plan.question if self._should_ask(frame, patches, last) else None
@@ -241,6 +245,8 @@ class Watcher:
     def _ask(self, question: str, frame: Frame, grid: Grid, feeding: Feeding) -> Answer:
         self._asked_seconds = frame.pts_seconds
         self.question = question
+        if self.on_begin is not None:
+            self.on_begin()
         if self._on_ask is not None:
             self._on_ask(frame.pts_seconds)
         said: list[str] = []

@@ -44,7 +44,7 @@ class LiveBeside:
     def notices(self) -> list[str]:
         """The consumer's own notices, and how much is missing."""
         own = list(getattr(self.consumer, "notices", ()))
-        return [*own, f"{self._what}: {self.dropped} frames are missing, for want of time"] if self.dropped else own
+        return [*own, f"{self._what}: frames missing for want of time: {self.dropped}"] if self.dropped else own
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Take one frame if there is room; never waits.

@@ -180,7 +180,6 @@ class Channel:
         size_wh = newest.grid.size_wh if newest is not None else info.size_wh if info is not None else None
         region, example = self.region_xywh, self.example
         asking = self._asking
-        watcher = self._watcher
         return {
             "id": self.id,
             "name": self.name,
@@ -208,7 +207,7 @@ class Channel:
             "settings": self._changed_settings(),
             "paused": self.paused,
             "plan": None if asking is None else asdict(asking),
-            "asking": watcher is not None and watcher.busy,
+            "asking": self.publisher.answering,
             "started_unix": round(self.started_unix, 3),
         }
 
@@ -383,7 +382,7 @@ class Channel:
                 self._again.clear()
                 retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
         finally:
-            self._set_state("ended", self._message)
+            self._set_state("ended", None)
             if self._parts.on_end is not None:
                 self._parts.on_end(self)
 
@@ -461,7 +460,9 @@ class Channel:
             self.tell_state()
 
     def _on_source(self, state: SourceState) -> None:
-        self._set_state(state.state, state.message)
+        # How it ends is told when it has ended, with what follows.
+        if state.state not in ("ended", "failed"):
+            self._set_state(state.state, state.message)
 
     def _set_state(self, state: str, message: str | None) -> None:
         self._state, self._message = state, None if message is None else redact_url(message)

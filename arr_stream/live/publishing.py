@@ -39,6 +39,7 @@ class Publisher:
         answers: Answers that are kept, oldest first, as plain JSON values.
         records: Those of the last frames, oldest first; one whose grid is not `grid` tells its own.
         grid: That of the first frame.
+        answering: An answer is being given.
     """
 
     def __init__(self, stream: str, hub: EventHub, room: PictureRoom, dropped: Callable[[], int]) -> None:
@@ -49,6 +50,7 @@ class Publisher:
         self.answers: deque[dict[str, Any]] = deque(maxlen=MOST_ANSWERS)
         self.records: deque[dict[str, Any]] = deque(maxlen=MOST_RECORDS)
         self.grid: Grid | None = None
+        self.answering = False
         self._stream = stream
         self._hub = hub
         self._room = room
@@ -56,7 +58,7 @@ class Publisher:
         self._points: list[list[Any]] = []
         self._summary_due = 0.0
         self._numbers = itertools.count()
-        self._answering = 0
+        self._number = 0
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         self.fps.add()
@@ -84,16 +86,18 @@ class Publisher:
 
     def asking(self, question: str, pts_seconds: float) -> None:
         """An answer begins."""
-        self._answering = next(self._numbers)
-        self._publish("asking", answer=self._answering, question=redact_url(question), pts_seconds=pts_seconds)
+        self.answering = True
+        self._number = next(self._numbers)
+        self._publish("asking", answer=self._number, question=redact_url(question), pts_seconds=pts_seconds)
 
     def text(self, piece: str) -> None:
         """A piece of it."""
-        self._publish("text", answer=self._answering, text=piece)
+        self._publish("text", answer=self._number, text=piece)
 
     def answered(self, answer: Answer) -> None:
         """The whole."""
-        record = {**answer_record(answer), "answer": self._answering, "made_unix": round(time.time(), 3)}
+        self.answering = False
+        record = {**answer_record(answer), "answer": self._number, "made_unix": round(time.time(), 3)}
         self.answers.append(record)
         self._hub.publish({**record, "stream": self._stream})
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import arr_stream
-from arr_stream.config import Settings
+from arr_stream.config import PRESETS, Settings
 from arr_stream.errors import InvalidSetting, PresetNotFound
-
-FOLDER = Path(arr_stream.__file__).parent.parent / "pipelines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
     Raises:
         PresetNotFound, UnknownSetting, InvalidSetting: See `Settings.load`; two files with the same stem.
     """
-    paths = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    paths = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
     given: dict[str, Path] = {}
     for text in asked:
         path = Path(text)

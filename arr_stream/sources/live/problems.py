@@ -57,7 +57,7 @@ def network_problem(spec: LiveSpec, error: Exception, *, waited_seconds: float |
     if isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError):
         return AuthenticationFailed(
             f"{name}: the server refuses the user or password",
-            remedy=f"write them into the address, {spec.scheme}://USER:PASSWORD@HOST/...",
+            remedy="write user and password into the address, before the host and an @",
         )
     if isinstance(error, av.error.HTTPNotFoundError):
         return StreamNotFound(f"{name}: the server has no such stream", remedy="check the path of the address")
