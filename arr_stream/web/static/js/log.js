@@ -47,7 +47,8 @@ export class Log {
       this._clips();
     } else if (event.type === "notice") {
       this._add("notice", event, event.text);
-      this.badge(1);
+      // What was just asked for is not understood in full: whoever asked is looking elsewhere.
+      if (event.text.startsWith("query ")) toast(event.text);
     } else if (event.type === "missed") {
       this._add("missed", event, `this page was too slow and missed ${event.count} events`);
     }
