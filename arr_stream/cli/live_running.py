@@ -32,7 +32,7 @@ from arr_stream.relevance.query import Query
 from arr_stream.runtime import RunResult
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
-from arr_stream.threads import switch_promptly
+from arr_stream.threads import prepare_for_live
 from arr_stream.types import PatchSet
 
 _GRACE_SECONDS = 1.0
@@ -46,7 +46,7 @@ def run_live(options: LiveOptions) -> None:
     Raises:
         ArrStreamError: What was wrong, or ended it early.
     """
-    switch_promptly()
+    prepare_for_live()
     settings = options.settings()
     queries = _check(options)
     fetch_needed(settings)

@@ -19,7 +19,7 @@ except ModuleNotFoundError as exc:
         f"the server needs the package {exc.name}, which is missing", remedy="pip install 'arr-stream[web]'"
     ) from exc
 
-from arr_stream.threads import switch_promptly
+from arr_stream.threads import prepare_for_live
 from arr_stream.web.app import create_app
 from arr_stream.web.connection import Connection, Socket
 from arr_stream.web.serving import Serving
@@ -122,7 +122,7 @@ def run_server(
     # What it has to say is said by `on_error`; its own lines would hold addresses with tokens.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
-    switch_promptly()
+    prepare_for_live()
     closing = threading.Thread(target=serving.studio.close, name="arr-stream-end", daemon=True)
 
     def end() -> None:
