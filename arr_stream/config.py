@@ -92,6 +92,26 @@ class RelevanceSettings(_Section):
     )
 
 
+class ScoringSettings(_Section):
+    """Weights of the scorers and of their balance; `arr-stream tune` fits them to footage."""
+
+    edges: Unit = Field(0.4, description="information: edges of either polarity")
+    high_pass: Unit = Field(0.3, description="information: fine detail")
+    structure: Unit = Field(0.3, description="information: nearness to the next edge")
+    saliency: Unit = Field(0.4, description="perspective: what differs from its surroundings")
+    motion: Unit = Field(0.6, description="perspective: what moves against the camera")
+    fovea: Unit = Field(0.5, description="perspective: what the farthest place loses against the fovea")
+    attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
+    information: Unit = Field(0.3, description="weight of information where no question leads")
+    perspective: Unit = Field(0.6, description="weight of perspective there")
+    stay: Unit = Field(0.05, description="weight there of where one looked lately")
+    settling: Unit = Field(0.1, description="part of a question's score that perspective settles")
+    commitment: Unit = Field(0.97, description="how far a fully answered question outweighs everything else")
+    commitment_power: float = Field(
+        0.5, gt=0, le=4, description="how fast commitment grows with how well the question is answered"
+    )
+
+
 class SelectionSettings(_Section):
     budget: str = Field(
         "auto", description="tokens a frame, or a share of the grid (`10%`); `auto`: 273, or a smaller grid"
@@ -180,6 +200,7 @@ class Settings(_Section):
     sam: SamSettings = SamSettings()
     models: ModelSettings = ModelSettings()
     relevance: RelevanceSettings = RelevanceSettings()
+    scoring: ScoringSettings = ScoringSettings()
     selection: SelectionSettings = SelectionSettings()
     vlm: VlmSettings = VlmSettings()
     live: LiveSettings = LiveSettings()

@@ -427,7 +427,8 @@ class Pipeline:
         """The cells of this frame, and which of them are new to the model."""
         settings = self._settings.selection
         skip = state.seen.known(pictures.eighth_grey) if settings.novelty == "skip" else None
-        realized = realize_relevance(texture, state.grid, asked, settings, state.tokens, skip)
+        weights = self._settings.scoring
+        realized = realize_relevance(texture, state.grid, asked, settings, weights, state.tokens, skip)
         if settings.novelty == "off":
             return realized, np.ones(len(realized.chosen), bool)
         return realized, state.seen.send(realized.chosen, pictures.eighth_grey)

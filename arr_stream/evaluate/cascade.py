@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import torch
 
+from arr_stream.config import ScoringSettings
 from arr_stream.evaluate.davis import Mask, check_mask, tight_box
 from arr_stream.evaluate.davis import Sequence as Footage
 from arr_stream.evaluate.toy_scenes import make_scene
@@ -37,6 +38,7 @@ from arr_stream.texture.visual import visual_channels
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 
+DEFAULT_WEIGHTS = ScoringSettings()
 THINGS = (3, 7)
 DIAMETER_SHARE = (0.05, 0.3)
 """Smallest and largest diameter of a thing, as a share of the picture's side."""
@@ -163,11 +165,11 @@ def _scene(case: CascadeCase, clusterer: Clusterer, level: int) -> _Scene:
 
 
 def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
-    all_scores, all_ms = _timed(lambda: score_all(scene.table, scene.relevance))
+    all_scores, all_ms = _timed(lambda: score_all(scene.table, scene.relevance, DEFAULT_WEIGHTS))
 
     def cascade() -> Scores:
         regions = regions_of_cells(scene.labels)
-        return score_cascaded(scene.table, scene.relevance, regions, tokens=tokens)
+        return score_cascaded(scene.table, scene.relevance, regions, DEFAULT_WEIGHTS, tokens=tokens)
 
     some_scores, cascade_ms = _timed(cascade)
     covered, kept = [], []

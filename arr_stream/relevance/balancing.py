@@ -16,13 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from arr_stream.config import ScoringSettings
 from arr_stream.relevance.knowing import Sample, information, participation, perspective
-
-STAY_SHARE = 0.05
-"""Part of the undirected score that goes to places looked at lately."""
-
-COMMITMENT = 0.97
-"""How far a fully answered question outweighs everything else; the rest keeps some context alive."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,15 +33,15 @@ class Balance:
     by_scorer: Tensor
 
 
-def balance_tensions(sample: Sample, answered: float) -> Balance:
+def balance_tensions(sample: Sample, answered: float, weights: ScoringSettings) -> Balance:
     """Scores from the three ways of knowing.
 
-    score = c * focus + (1 - c) * diversify, with
+    score = c * focus + (1 - c) * diversify, with the weights' defaults
 
     - focus = participation * (0.9 + 0.1 * perspective): the question leads, perspective settles near-ties;
     - diversify = 0.3 information + 0.6 perspective + 0.05 fixation;
-    - c = 0.97 * answered: commitment grows with how well the question is answered anywhere on this frame, so that a
-      query without a match falls back to looking around.
+    - c = 0.97 * sqrt(answered): commitment grows with how well the question is answered anywhere on this frame, so
+      that a query without a match falls back to looking around.
 
     The source of these terms let commitment fall as participation rises, which gives the most relevant place the
     least weight on focus; the sign here is the other one.
@@ -54,15 +49,15 @@ def balance_tensions(sample: Sample, answered: float) -> Balance:
     Args:
         sample: Channels of the places.
         answered: Highest relevance of any place on this frame, in [0, 1]; 0 without a query.
+        weights: How much each part counts.
     """
-    commitment = COMMITMENT * min(1.0, max(0.0, answered)) ** 0.5
-    known, seen, asked = information(sample), perspective(sample), participation(sample)
-    focus = asked * (0.9 + 0.1 * seen)
-    stay = STAY_SHARE * sample["fixation"]
+    commitment = weights.commitment * min(1.0, max(0.0, answered)) ** weights.commitment_power
+    known, seen = information(sample, weights), perspective(sample, weights)
+    focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
     by_scorer = torch.stack(
         [
-            (1 - commitment) * 0.3 * known,
-            (1 - commitment) * (0.6 * seen + stay),
+            (1 - commitment) * weights.information * known,
+            (1 - commitment) * (weights.perspective * seen + weights.stay * sample["fixation"]),
             commitment * focus,
         ]
     )

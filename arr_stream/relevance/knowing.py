@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from arr_stream.config import ScoringSettings
 from arr_stream.texture.layout import CHANNEL_INDEX
 
 CHANNEL_NAMES = (
@@ -46,21 +47,23 @@ class Sample:
         return self.values[:, CHANNEL_NAMES.index(name)]
 
 
-def information(sample: Sample) -> Tensor:
+def information(sample: Sample, weights: ScoringSettings) -> Tensor:
     """How much there is to see: edges of either polarity, fine detail, nearness to structure."""
     edges = torch.maximum(sample["edge_rising"], sample["edge_falling"])
-    return 0.4 * edges + 0.3 * sample["high_pass"] + 0.3 * (1 - sample["edge_distance"])
+    near = 1 - sample["edge_distance"]
+    return weights.edges * edges + weights.high_pass * sample["high_pass"] + weights.structure * near
 
 
-def perspective(sample: Sample) -> Tensor:
+def perspective(sample: Sample, weights: ScoringSettings) -> Tensor:
     """What stands out from where one looks: saliency and motion, weighted towards the fovea.
 
     The fovea is the frame's centre, or the gaze where one is given.
     """
     periphery = torch.minimum(sample["eccentricity"], 1 - sample["gaze"])
-    return (0.4 * sample["saliency"] + 0.6 * sample["motion"]) * (1 - 0.5 * periphery)
+    outstanding = weights.saliency * sample["saliency"] + weights.motion * sample["motion"]
+    return outstanding * (1 - weights.fovea * periphery)
 
 
-def participation(sample: Sample) -> Tensor:
+def participation(sample: Sample, weights: ScoringSettings) -> Tensor:
     """What the question asks for, raised where the model itself looked."""
-    return 1 - (1 - sample.relevance) * (1 - 0.5 * sample["attention"])
+    return 1 - (1 - sample.relevance) * (1 - weights.attention * sample["attention"])

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_stream.config import SelectionSettings
+from arr_stream.config import ScoringSettings, SelectionSettings
 from arr_stream.relevance.asking import Asked
 from arr_stream.relevance.attending import Allocation, allocate_tokens
 from arr_stream.relevance.balancing import balance_tensions
@@ -60,6 +60,7 @@ def realize_relevance(
     grid: Grid,
     asked: Asked,
     settings: SelectionSettings,
+    weights: ScoringSettings,
     tokens: int,
     skip: npt.NDArray[np.bool_] | None = None,
 ) -> Realized:
@@ -70,6 +71,7 @@ def realize_relevance(
         grid: Its cells.
         asked: Relevance to the queries.
         settings: Strategy, cascade, levels of detail.
+        weights: Of the scorers.
         tokens: Cells to choose.
         skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
     """
@@ -81,9 +83,9 @@ def realize_relevance(
     if cascade or settings.strategy != "topk":
         regions = _regions(texture, settings, tokens, relevance, saliency)
     if cascade and regions is not None:
-        scores = score_cascaded(table, relevance, regions, tokens=tokens, skip=skip)
+        scores = score_cascaded(table, relevance, regions, weights, tokens=tokens, skip=skip)
     else:
-        scores = score_all(table, relevance)
+        scores = score_all(table, relevance, weights)
     score = scores.score.reshape(grid.rows, grid.columns)
     coarse_most = int(settings.context_share * tokens) if settings.levels else 0
     eligible = np.ones(score.shape, bool) if skip is None else ~skip
@@ -120,9 +122,9 @@ class Scores:
     count: int
 
 
-def score_all(table: torch.Tensor, relevance: FloatArray) -> Scores:
+def score_all(table: torch.Tensor, relevance: FloatArray, weights: ScoringSettings) -> Scores:
     """Every cell's score, from `[cells, len(SCORED_CHANNELS)]` channels and `[cells]` relevance."""
-    score, by_scorer = _score(table, relevance, None, float(relevance.max(initial=0.0)))
+    score, by_scorer = _score(table, relevance, None, float(relevance.max(initial=0.0)), weights)
     return Scores(score, np.arange(len(score), dtype=np.int32), by_scorer, len(score))
 
 
@@ -130,6 +132,7 @@ def score_cascaded(
     table: torch.Tensor,
     relevance: FloatArray,
     regions: Regions,
+    weights: ScoringSettings,
     *,
     tokens: int,
     skip: npt.NDArray[np.bool_] | None = None,
@@ -140,12 +143,15 @@ def score_cascaded(
         table: `[cells, len(SCORED_CHANNELS)]`.
         relevance: `[cells]`.
         regions: The regions.
+        weights: Of the scorers.
         tokens: Cells to be chosen in the end.
         skip: Cells, of any shape, that cannot be chosen.
     """
     answered = float(relevance.max(initial=0.0))
     # A region's means show what it is made of, but not a small thing inside it that the query wants.
-    region_score, _ = _score(mean_of_region(table, regions), best_of_region(relevance, regions), None, answered)
+    region_score, _ = _score(
+        mean_of_region(table, regions), best_of_region(relevance, regions), None, answered, weights
+    )
     cells = candidates(
         regions,
         region_score,
@@ -156,7 +162,7 @@ def score_cascaded(
         skip=None if skip is None else skip.ravel(),
     )
     score = (region_score * 0.5)[regions.member]
-    score[cells], by_scorer = _score(table, relevance[cells], cells, answered)
+    score[cells], by_scorer = _score(table, relevance[cells], cells, answered, weights)
     return Scores(score, cells, by_scorer, min(len(score), len(cells) + len(regions.ids)))
 
 
@@ -173,12 +179,16 @@ def _regions(
 
 
 def _score(
-    table: torch.Tensor, relevance: FloatArray, cells: IntArray | None, answered: float
+    table: torch.Tensor,
+    relevance: FloatArray,
+    cells: IntArray | None,
+    answered: float,
+    weights: ScoringSettings,
 ) -> tuple[FloatArray, FloatArray]:
     """`[N]` scores of the given cells (all for None) and `[3, N]` what they are made of."""
     values = table if cells is None else table[torch.from_numpy(cells).long()]
     sample = Sample(values, torch.from_numpy(relevance).to(values.device))
-    balance = balance_tensions(sample, answered)
+    balance = balance_tensions(sample, answered, weights)
     return balance.score.cpu().numpy(), balance.by_scorer.cpu().numpy()
 
 

@@ -1,0 +1,85 @@
+"""A table of figures that can be printed, written as Markdown and kept as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """Rows of figures under named columns.
+
+    Args:
+        title: What is compared, and on what.
+        columns: Headings with their units.
+        rows: A value under each heading; None where there is none.
+        note: How it was measured, or how to read it.
+        digits: Decimal places of floating-point values.
+
+    Raises:
+        ValueError: A row of another length than the headings.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    note: str = ""
+    digits: int = 3
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.title!r}: {len(row)} values under {len(self.columns)} headings")
+
+    def rich(self) -> Table:
+        """For the terminal."""
+        from rich.table import Table
+
+        table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
+        for heading, right in zip(self.columns, self._numeric(), strict=True):
+            table.add_column(heading, justify="right" if right else "left")
+        for row in self.rows:
+            table.add_row(*(self._text(value) for value in row))
+        return table
+
+    def markdown(self) -> str:
+        """For a page: title in bold, the table, the note below."""
+        rules = ["---:" if right else "---" for right in self._numeric()]
+        lines = [self.columns, rules, *([self._text(value).replace("|", "\\|") for value in row] for row in self.rows)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return "\n\n".join(part for part in (f"**{self.title}**", table, self.note) if part)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [[round(v, self.digits + 2) if isinstance(v, float) else v for v in row] for row in self.rows],
+            "note": self.note,
+            "digits": self.digits,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> ResultTable:
+        return cls(
+            values["title"],
+            tuple(values["columns"]),
+            tuple(tuple(row) for row in values["rows"]),
+            values["note"],
+            values["digits"],
+        )
+
+    def _numeric(self) -> list[bool]:
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        return [any(isinstance(value, int | float) for value in column) for column in columns]
+
+    def _text(self, value: Value) -> str:
+        if value is None:
+            return "–"
+        return f"{value:.{self.digits}f}" if isinstance(value, float) else str(value)
