@@ -144,7 +144,7 @@ def test_figures_know_whether_they_were_reached() -> None:
 
 
 def test_an_unknown_part_is_refused(run: Run) -> None:
-    code, _, error = run("bench-live", "--part", "pages")
+    code, _, error = run("bench", "live", "--part", "pages")
     assert code == 51
     assert "choose from page," in error
 
@@ -160,7 +160,7 @@ def test_the_page_is_measured(run: Run) -> None:
         find_chromium()
     except BackendUnavailable as exc:
         pytest.skip(str(exc))
-    code, out, error = run("bench-live", "--part", "page", "--part", "browser-camera", "--seconds", "3", "--json")
+    code, out, error = run("bench", "live", "--part", "page", "--part", "browser-camera", "--seconds", "3", "--json")
     assert code == 0, error
     figures = {(figure["part"], figure["what"]): figure["value"] for figure in json.loads(out)["figures"]}
     for part, what in (

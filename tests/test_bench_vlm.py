@@ -1,4 +1,4 @@
-"""`bench-vlm` compares like with like, counts what it says, and refuses sizes that do not fit together."""
+"""`bench vlm` compares like with like, counts what it says, and refuses sizes that do not fit together."""
 
 from __future__ import annotations
 

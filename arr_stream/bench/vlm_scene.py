@@ -1,4 +1,4 @@
-"""What `bench-vlm` looks at: made-up frames in which everything moves, and the cells chosen on them."""
+"""What `bench vlm` looks at: made-up frames in which everything moves, and the cells chosen on them."""
 
 from __future__ import annotations
 

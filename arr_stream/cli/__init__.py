@@ -11,9 +11,6 @@ import typer
 from arr_stream.cli import (
     ask,
     bench,
-    bench_live,
-    bench_query,
-    bench_vlm,
     cameras,
     channels,
     doctor,
@@ -43,10 +40,7 @@ app.command()(webcam.webcam)
 app.command()(stream.stream)
 app.command()(cameras.cameras)
 app.add_typer(evaluate.app, name="eval")
-app.command()(bench.bench)
-app.command()(bench_live.bench_live)
-app.command()(bench_query.bench_query)
-app.command()(bench_vlm.bench_vlm)
+app.add_typer(bench.app, name="bench")
 app.command()(train_pca.train_pca)
 app.add_typer(models.app, name="models")
 app.command()(doctor.doctor)

@@ -1,14 +1,16 @@
-"""`arr-stream bench`: what each stage costs, against the same frames without us."""
+"""`arr-stream bench`: everything that is measured about speed, a command each; of a file unless another is named."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer.core import TyperGroup
 
+from arr_stream.cli import bench_live, bench_query, bench_vlm
 from arr_stream.cli.console import err, out
 from arr_stream.config import Settings
 
@@ -16,6 +18,27 @@ if TYPE_CHECKING:
     from arr_stream.bench.stages import BenchReport
 
 
+class _FileUnlessNamed(TyperGroup):
+    """`bench FILE` is short for `bench file FILE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["file", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    help="Measure speed, each against something run in the same minute: look at the ratios. "
+    "`bench FILE` is short for `bench file FILE`.",
+    no_args_is_help=True,
+    cls=_FileUnlessNamed,
+)
+app.command("query")(bench_query.bench_query)
+app.command("vlm")(bench_vlm.bench_vlm)
+app.command("live")(bench_live.bench_live)
+
+
+@app.command("file")
 def bench(
     source: Annotated[str, typer.Argument(help="A video file.")],
     query: Annotated[list[str] | None, typer.Option("--query", "-q", help="As for process.")] = None,

@@ -1,4 +1,4 @@
-"""`arr-stream bench-live`: live streams and their page, measured in a real browser."""
+"""`arr-stream bench live`: live streams and their page, measured in a real browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`arr-stream bench-query`: what an answer in plain words costs, against the plain ways to get it."""
+"""`arr-stream bench query`: what an answer in plain words costs, against the plain ways to get it."""
 
 from __future__ import annotations
 

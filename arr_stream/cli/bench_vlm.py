@@ -1,4 +1,4 @@
-"""`arr-stream bench-vlm`: what it saves to show a model the chosen cells only."""
+"""`arr-stream bench vlm`: what it saves to show a model the chosen cells only."""
 
 from __future__ import annotations
 
