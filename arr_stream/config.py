@@ -90,6 +90,9 @@ class RelevanceSettings(_Section):
     language: Literal["auto", "lexicon", "clip"] = Field(
         "auto", description="who understands a text; `auto`: the lexicon where it knows every word, else CLIP if in use"
     )
+    anchoring: bool = Field(
+        True, description="keep a region on what its object looks like, instead of carrying it along the flow alone"
+    )
 
 
 class ScoringSettings(_Section):

@@ -192,7 +192,8 @@ class Pipeline:
         return () if self._space is None else self._space.ask(self.phrases)
 
     def _asking(self, grid: Grid, before: Asking | None = None) -> Asking:
-        return Asking(self._queries, (grid.rows, grid.columns), self.phrases, before)
+        anchored = self._settings.relevance.anchoring
+        return Asking(self._queries, (grid.rows, grid.columns), self.phrases, before, anchored=anchored)
 
     def follow(self) -> None:
         """Remember the last frame, for attention to it that `attend` is given some frames later."""

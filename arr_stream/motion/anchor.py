@@ -47,7 +47,7 @@ from arr_stream.motion.camera import camera_flow
 from arr_stream.motion.flow import Flow, base_grid, source_map
 from arr_stream.types import ByteArray, FloatArray
 
-__all__ = ["Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
+__all__ = ["UNANCHORED", "Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -110,6 +110,9 @@ class Anchoring:
 
 
 DEFAULT = Anchoring()
+
+UNANCHORED = Anchoring(gain=0.0, region_gain=0.0, motion=0.0, doubt=0.0, floor=0.0, ceiling=1.0, blur_px=1)
+"""Chained warping alone, without a look at the picture: what anchoring is measured against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +360,8 @@ class RegionTracker:
     def _moved(self, posterior: FloatArray, flow: Flow, box: Box) -> FloatArray:
         """What moves with the region is more likely it, what stands still around it less."""
         y0, y1, x0, x1 = box
+        if not self._settings.motion:
+            return posterior
         evidence = motion_evidence(flow, posterior)[y0:y1, x0:x1]
         near = np.clip(posterior[y0:y1, x0:x1], self._settings.floor, 1 - self._settings.floor)
         posterior[y0:y1, x0:x1] = posterior_of(near, np.float32(self._settings.motion) * evidence)
@@ -365,12 +370,13 @@ class RegionTracker:
     def _evidence(self, rgb: ByteArray, place: ObjectFrame, box: Box, prior: FloatArray) -> FloatArray:
         """`[rows, columns]` of the box: what the classifier says, in logits."""
         settings, shape = self._settings, prior.shape
-        if self._model is None:
+        gain = settings.gain if self._exact else settings.region_gain
+        if self._model is None or not gain:
             return np.zeros_like(prior)
         asked, halved = _worth_asking(prior, settings)
         places = np.flatnonzero(asked > 0)
         score = self._model.score(self._cues(rgb, place, box, places))
-        score *= np.float32(settings.gain if self._exact else settings.region_gain)
+        score *= np.float32(gain)
         np.clip(score, -settings.limit, settings.limit, out=score)
         if len(places) == prior.size:
             return score.reshape(shape)

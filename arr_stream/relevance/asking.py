@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.motion.anchor import ColourModel, RegionTracker
+from arr_stream.motion.anchor import DEFAULT, UNANCHORED, ColourModel, RegionTracker
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm
@@ -173,10 +173,12 @@ class RegionScorer:
 
     Args:
         query: The region; before its time comes the relevance is 0.
+        anchored: Keep it on what it looks like, instead of carrying it along the flow alone.
     """
 
-    def __init__(self, query: RegionQuery) -> None:
+    def __init__(self, query: RegionQuery, *, anchored: bool = True) -> None:
         self._query = query
+        self._anchoring = DEFAULT if anchored else UNANCHORED
         self._tracker: RegionTracker | None = None
 
     def score(self, scene: Scene) -> Answer:
@@ -184,7 +186,7 @@ class RegionScorer:
         if self._tracker is None:
             if scene.pts_seconds + 1e-6 < self._query.at_seconds:
                 return Answer(np.zeros(shape, np.float32), np.zeros(shape, bool))
-            self._tracker = RegionTracker()
+            self._tracker = RegionTracker(self._anchoring)
             found = self._tracker.start(scene.pictures.quarter, self._box_mask(scene, shape), exact=False)
             return Answer(found, np.zeros(shape, bool))
         found = self._tracker.step(scene.pictures.quarter, scene.flow)
@@ -224,13 +226,13 @@ class ExampleScorer:
         return Answer(self._model.posterior(picture), np.zeros(scene.shape, bool))
 
 
-def make_scorer(query: Query, phrases: Collection[str]) -> QueryScorer:
+def make_scorer(query: Query, phrases: Collection[str], *, anchored: bool = True) -> QueryScorer:
     """What answers a query; `phrases` are those that a model is asked about."""
     match query:
         case TextQuery():
             return MeaningScorer(query) if _asks_model(query, phrases) else TextScorer(query)
         case RegionQuery():
-            return RegionScorer(query)
+            return RegionScorer(query, anchored=anchored)
         case ExampleQuery():
             return ExampleScorer(query)
 
@@ -280,6 +282,7 @@ class Asking:
         phrases: Those of the queries that a model is asked about.
         before: What was asked until now; a query that is asked still goes on, and a region is followed from where it
             is by now.
+        anchored: Keep regions on what they look like.
     """
 
     def __init__(
@@ -288,6 +291,8 @@ class Asking:
         cells_hw: tuple[int, int],
         phrases: Collection[str] = (),
         before: Asking | None = None,
+        *,
+        anchored: bool = True,
     ) -> None:
         left: list[_AtWork] = list(before.at_work) if before is not None else []
         self.at_work: list[_AtWork] = []
@@ -296,7 +301,7 @@ class Asking:
             kept = next((each for each in left if each.query == query and each.by_model == by_model), None)
             if kept is not None:
                 left.remove(kept)
-            self.at_work.append(kept or _AtWork(query, by_model, make_scorer(query, phrases)))
+            self.at_work.append(kept or _AtWork(query, by_model, make_scorer(query, phrases, anchored=anchored)))
         self._cells_hw = cells_hw
 
     def ask(self, scene: Scene) -> Asked:
