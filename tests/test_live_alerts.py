@@ -204,7 +204,7 @@ def test_a_command_that_names_the_clip_waits_for_it(tmp_path: Path, heard: Heard
 
 
 def test_a_command_that_fails_is_told_with_its_last_words(heard: Heard) -> None:
-    code = "import sys; print('x' * 100000); print('no printer', file=sys.stderr); sys.exit(3)"
+    code = "import sys; print('x' * 100000, flush=True); print('no printer', file=sys.stderr); sys.exit(3)"
     action = RunCommand(python(code))
     action.start(ALERT, heard.notices.append)
     until(lambda: heard.notices)

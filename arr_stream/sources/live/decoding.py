@@ -22,6 +22,9 @@ from arr_stream.sources.live.interrupt import Interrupt
 from arr_stream.sources.upright import Orientation
 from arr_stream.sources.vectors import is_intra
 
+_ALIGNMENT_PIXELS = 64 * 65536
+"""FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
+
 _LONGEST_SKIP_SECONDS = 2.0
 _NO_DATA_WAIT_SECONDS = 0.002
 
@@ -68,7 +71,7 @@ class Decoding:
         context.thread_type = "SLICE"
         context.flags |= Flags.low_delay
         # Refused before the decoder makes room for it: a stream may change its size at any time.
-        context.options = {"max_pixels": str(max_pixels)}
+        context.options = {"max_pixels": str(max_pixels + _ALIGNMENT_PIXELS)}
         self._skip_until: float | None = None
         self._orientation, self._turned = Orientation(), 0
         self._last_own = 0.0
