@@ -33,11 +33,27 @@ class GridSettings(_Section):
 
 class SourceSettings(_Section):
     max_pixels: int = Field(100_000_000, ge=1, description="refuse frames with more pixels than this")
+    hardware: str = Field(
+        "off",
+        description="who decodes files: `off` (software), `auto`, or a kind of unit such as `cuda` or `vaapi`, "
+        "with `:DEVICE` where there are several",
+    )
+
+
+class LoopSettings(_Section):
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where the frame loop runs")
+    fused: bool = Field(
+        False, description="let torch.compile fuse the steps of a loop on a GPU; the start takes longer"
+    )
 
 
 class MotionSettings(_Section):
-    flow: Literal["dis", "codec"] = Field("dis", description="where the flow comes from")
-    preset: Literal["ultrafast", "fast", "medium"] = Field("ultrafast", description="DIS preset")
+    flow: Literal["auto", "dis", "codec", "torch"] = Field(
+        "auto", description="where the flow comes from; `auto`: `torch` where the loop runs on a GPU, else `dis`"
+    )
+    preset: Literal["auto", "ultrafast", "fast", "medium"] = Field(
+        "auto", description="how thorough the search is; `auto`: `ultrafast` for `dis`, `fast` for `torch`"
+    )
 
 
 class KeyframeSettings(_Section):
@@ -45,8 +61,8 @@ class KeyframeSettings(_Section):
     min_interval: int = Field(10, ge=1, description="fewest frames between refreshes for low confidence")
     min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
-    clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
-        "auto", description="`auto` and `slic` take fast-slic where installed, scikit-image otherwise"
+    clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "slic-torch", "grid", "merge", "features", "sam"] = (
+        Field("auto", description="`auto` and `slic`: fast-slic where installed, else scikit-image; torch on a GPU")
     )
     cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions (`sam` finds its own number)")
     embeddings: Literal["appearance", "clip"] = Field("appearance", description="what channels 18-33 hold")
@@ -197,6 +213,7 @@ class Settings(_Section):
 
     grid: GridSettings = GridSettings()
     source: SourceSettings = SourceSettings()
+    loop: LoopSettings = LoopSettings()
     motion: MotionSettings = MotionSettings()
     keyframes: KeyframeSettings = KeyframeSettings()
     clip: ClipSettings = ClipSettings()

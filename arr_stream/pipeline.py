@@ -28,7 +28,6 @@ from arr_stream.keyframes.schedule import (
 )
 from arr_stream.motion import make_flow
 from arr_stream.motion.camera import camera_flow, independent_motion
-from arr_stream.motion.dis import DisFlow
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.relevance.asking import Asked, Asking, Scene
 from arr_stream.relevance.gaze import GazeSource, splat
@@ -161,7 +160,7 @@ class Pipeline:
     def adapt(self, *, interval_factor: int, flow_reduction: int) -> None:
         """Spend less on each frame: keyframes so many times rarer, flow searched on pictures so many times smaller."""
         self._interval_factor = interval_factor
-        if isinstance(self._estimator, DisFlow):
+        if hasattr(self._estimator, "reduction"):
             self._estimator.reduction = flow_reduction
 
     def ask(self, queries: Sequence[Query]) -> None:

@@ -6,8 +6,9 @@ for patches in arr_stream.open("street.mp4", query="red"):
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -166,7 +167,7 @@ class Stream:
 
     def _make_pipeline(self, settings: Settings, provider: KeyframeProvider) -> Pipeline:
         encoder = make_text_encoder(settings)
-        return Pipeline(
+        return pipeline_kind(settings)(
             settings,
             provider,
             self.queries,
@@ -180,7 +181,8 @@ class Stream:
         """Step through two made-up frames: what libraries load and allocate at first use must not cost a live frame."""
         width, height = self.source.info.size_wh
         noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-        pipeline = Pipeline(self.settings.with_values({"motion.flow": "dis"}), _NoKeyframes(), self.queries)
+        settings = self.settings.with_values({"motion.flow": "auto"})
+        pipeline = pipeline_kind(settings)(settings, _NoKeyframes(), self.queries)
         for index in range(2):
             pipeline.step(Frame(index, float(index), noise))
 
@@ -195,6 +197,19 @@ class Stream:
         for frame in self._reader:
             self.dropped = self._reader.dropped
             yield frame
+
+
+def pipeline_kind(settings: Settings) -> Callable[..., Pipeline]:
+    """What makes the frame loop: on the CPU, or on the device that `loop.device` names.
+
+    Raises:
+        BackendUnavailable: There is no such device (when the loop is made).
+    """
+    if settings.loop.device == "cpu":
+        return Pipeline
+    from arr_stream.device.loop import DevicePipeline
+
+    return functools.partial(DevicePipeline, device=settings.loop.device, fused=settings.loop.fused)
 
 
 def fetch_weights(settings: Settings) -> None:
@@ -285,6 +300,7 @@ def open(
             max_frames=max_frames,
             motion_vectors=settings.motion.flow == "codec",
             max_pixels=settings.source.max_pixels,
+            hardware=settings.source.hardware,
         )
     return Stream(
         source,

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from arr_stream.device.flow import DeviceFlow
     from arr_stream.motion.flow import Flow
     from arr_stream.texture.array import Texture
 
@@ -319,7 +320,7 @@ class PatchSet:
     cells_scored: int
     texture: Texture
     relevance: FloatArray
-    flow: Flow | None = None
+    flow: Flow | DeviceFlow | None = None
     parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

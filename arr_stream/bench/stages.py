@@ -123,6 +123,7 @@ def _decoded(path: str | Path, settings: Settings, max_frames: int) -> Iterator[
         max_frames=max_frames,
         motion_vectors=settings.motion.flow == "codec",
         max_pixels=settings.source.max_pixels,
+        hardware=settings.source.hardware,
     ) as source:
         yield from source.frames()
 
@@ -222,6 +223,7 @@ class _EndToEnd:
             max_frames=self._max_frames,
             motion_vectors=self._settings.motion.flow == "codec",
             max_pixels=self._settings.source.max_pixels,
+            hardware=self._settings.source.hardware,
         )
 
 

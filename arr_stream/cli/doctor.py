@@ -111,6 +111,7 @@ def _backends() -> list[Finding]:
     """Each backend is made and used once on a small picture."""
     checks: dict[str, Callable[[], str]] = {
         "flow dis": lambda: _try_flow("dis"),
+        "flow torch": lambda: _try_flow("torch"),
         "flow codec": lambda: "needs H.264, MPEG-4 or HEVC input; checked when the file is opened",
         **{
             f"clusters {name}": _part_check("clusters", name)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from arr_stream.cli import evaluate_atlas, evaluate_cascade, evaluate_meaning, evaluate_questions, evaluate_text
+from arr_stream.cli import (
+    evaluate_ablation,
+    evaluate_atlas,
+    evaluate_cascade,
+    evaluate_clusters,
+    evaluate_interval,
+    evaluate_meaning,
+    evaluate_questions,
+    evaluate_text,
+)
 from arr_stream.cli.console import err, out, parse_size
 from arr_stream.config import Settings
 
@@ -19,9 +28,12 @@ if TYPE_CHECKING:
     from arr_stream.types import PatchSet
 
 app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
+app.command()(evaluate_ablation.ablation)
 app.command()(evaluate_text.text)
 app.command()(evaluate_cascade.cascade)
+app.command()(evaluate_clusters.clusters)
 app.command()(evaluate_atlas.atlas)
+app.command()(evaluate_interval.interval)
 app.command()(evaluate_meaning.meaning)
 app.command()(evaluate_questions.questions)
 
@@ -93,8 +105,8 @@ def flow(
 
     presets = ("ultrafast", "fast", "medium")
     estimators = {
-        **{f"arr-stream, dis {preset}": pipeline_flow("dis", preset) for preset in presets},
-        "DIS medium, full size": dis_reference("medium"),
+        **{f"arr-stream, {n} {preset}": pipeline_flow(n, preset) for n in ("dis", "torch") for preset in presets},
+        **{f"DIS {preset}, full size": dis_reference(preset) for preset in ("fast", "medium")},
     }
     report = evaluate_flow(load_pairs(data), estimators)
     table = Table("pair", "estimator", "endpoint error (px)", "true mean (px)", "ms", title="Flow")

@@ -92,7 +92,7 @@ def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """Which way things move, on the usual wheel of colours, over the grey picture; without flow all stands still."""
     flow = getattr(patches, "flow", None)
     picture = grey_of(frame.rgb)
-    motion = np.zeros((1, 1, 2), np.float32) if flow is None else _motion_px(flow.offset_px, frame.size_wh)
+    motion = np.zeros((1, 1, 2), np.float32) if flow is None else _motion_px(flow.to_numpy().offset_px, frame.size_wh)
     speed = np.hypot(motion[..., 0], motion[..., 1])
     full_px = max(float(np.percentile(speed, 99)), _LEAST_FULL_SPEED * frame.size_wh[0], 0.5)
     colours = enlarged(palette.wheel(motion, full_px), frame.size_wh, smooth=True)

@@ -28,7 +28,7 @@ def uniform(grid: Grid, tokens: int) -> Allocation:
 
     The order is that of Bayer ("An optimum method for two-level rendition of continuous-tone pictures", 1973).
     """
-    return _fine(grid, np.sort(_spread(grid)[:tokens]))
+    return _fine(grid, np.sort(spread(grid)[:tokens]))
 
 
 def random_cells(grid: Grid, tokens: int, seed: int | tuple[int, ...] = 0) -> Allocation:
@@ -46,7 +46,7 @@ def scaled(grid: Grid, tokens: int) -> Allocation:
     while level and _blocks(grid, level - 1).cells <= tokens:
         level -= 1
     blocks = _blocks(grid, level)
-    order, span = _spread(blocks)[:tokens], 1 << level
+    order, span = spread(blocks)[:tokens], 1 << level
     left = tokens - len(order)
     places: list[tuple[int, int, int]] = []
     for block in order.tolist():
@@ -68,7 +68,7 @@ def _blocks(grid: Grid, level: int) -> Grid:
     return Grid(grid.size_wh, -(-grid.rows >> level), -(-grid.columns >> level))
 
 
-def _spread(grid: Grid) -> npt.NDArray[np.int64]:
+def spread(grid: Grid) -> npt.NDArray[np.int64]:
     """`[cells]` flat indices; as many as are taken from its beginning are evenly spread."""
     order = np.zeros((1, 1), int)
     while len(order) < max(grid.rows, grid.columns):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.bench.tables import ResultTable
 from arr_stream.evaluate.davis import Mask, check_mask
 from arr_stream.evaluate.davis import Sequence as Footage
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
@@ -53,6 +54,19 @@ class ClusterRow:
             "accuracy": round(self.accuracy, 4),
             "ms": round(self.milliseconds, 2),
         }
+
+
+def clusters_table(rows: Sequence[ClusterRow]) -> ResultTable:
+    """All clusterers, one a row."""
+    return ResultTable(
+        "Regions and objects: means over all frames",
+        ("clusters", "regions", "best IoU", "IoU by majority", "pixels on the right side", "processor ms"),
+        tuple(
+            (row.method, round(row.regions), row.iou_best, row.iou_majority, row.accuracy, round(row.milliseconds))
+            for row in rows
+        ),
+        "Times are medians of processor time on one thread, with the embedding where one is clustered.",
+    )
 
 
 def evaluate_clusters(

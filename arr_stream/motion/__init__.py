@@ -24,20 +24,39 @@ def _codec(preset: str) -> FlowEstimator:
     return CodecFlow(raster_divisor=4)
 
 
-FLOWS: dict[str, Callable[..., FlowEstimator]] = {"dis": _dis, "codec": _codec}
-"""Makers of flow estimators by name; each takes the DIS preset, which `codec` has no use for."""
+def _torch(preset: str) -> FlowEstimator:
+    from arr_stream.motion.torch_flow import TorchFlow
+
+    return TorchFlow(preset, raster_divisor=4)
 
 
-def make_flow(name: str, preset: str = "ultrafast") -> FlowEstimator:
+FLOWS: dict[str, Callable[..., FlowEstimator]] = {"auto": _dis, "dis": _dis, "codec": _codec, "torch": _torch}
+"""Makers of flow estimators by name; each takes the preset, which `codec` has no use for.
+
+A loop on a GPU takes `torch` for `auto`.
+"""
+
+
+USUAL_PRESETS = {"auto": "ultrafast", "dis": "ultrafast", "codec": "ultrafast", "torch": "fast"}
+"""What the preset `auto` stands for: with `torch`, `fast` hardly takes longer than `ultrafast` on a GPU."""
+
+
+def usual_preset(name: str, preset: str) -> str:
+    """The preset itself, or what `auto` stands for with the flow of that name."""
+    return USUAL_PRESETS[name] if preset == "auto" else preset
+
+
+def make_flow(name: str, preset: str = "auto") -> FlowEstimator:
     """The estimator of that name.
 
     Args:
         name: A key of `FLOWS`.
-        preset: How thorough the search is, where there is one: `ultrafast`, `fast` or `medium`.
+        preset: How thorough the search is, where there is one: `ultrafast`, `fast`, `medium`, or
+            `auto` for the one of `USUAL_PRESETS`.
 
     Raises:
         InvalidSetting: An unknown name or preset.
     """
     if name not in FLOWS:
         raise InvalidSetting(f"motion.flow={name!r} is not known", remedy=f"use one of {', '.join(FLOWS)}")
-    return FLOWS[name](preset)
+    return FLOWS[name](usual_preset(name, preset))

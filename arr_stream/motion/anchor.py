@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.motion.appearance import COLOUR_AND_TEXTURE, Box, ColourModel, PixelModel, Places, cue_rows
-from arr_stream.motion.camera import camera_flow
+from arr_stream.motion.camera import camera_flow, speed_px
 from arr_stream.motion.flow import Flow, base_grid, source_map
 from arr_stream.types import ByteArray, FloatArray
 
@@ -169,7 +169,7 @@ def motion_evidence(flow: Flow, mask: FloatArray) -> FloatArray:
     """
     height, width = mask.shape
     own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
-    speed = cv2.blur(cv2.magnitude(*cv2.split(own)).reshape(flow.hw), (3, 3)).reshape(flow.hw)
+    speed = cv2.blur(speed_px(own), (3, 3)).reshape(flow.hw)
     small = cv2.resize(mask, flow.hw[::-1], interpolation=cv2.INTER_AREA).reshape(flow.hw)
     outside = np.sort(speed[small < 0.3])
     if not len(outside) or not small.any():

@@ -64,13 +64,14 @@ def independent_motion(offset_px: FloatArray, camera_px: FloatArray, *, full_px:
 
     The measure is relative to camera motion as well, since parallax and flow error grow with it.
     """
-    speed = _speed(offset_px - camera_px)
-    camera_speed = cv2.mean(_speed(camera_px))[0]
+    speed = speed_px(offset_px - camera_px)
+    camera_speed = cv2.mean(speed_px(camera_px))[0]
     scaled: FloatArray = cv2.min(speed * np.float32(1 / (full_px + 0.5 * camera_speed)), 1.0)
     return scaled.reshape(speed.shape)
 
 
-def _speed(flow_px: FloatArray) -> FloatArray:
+def speed_px(flow_px: FloatArray) -> FloatArray:
+    """`[h, w]` length of each offset of `[h, w, 2]`; not by `cv2.magnitude`, whose last bit depends on memory."""
     dx, dy = cv2.split(flow_px)
-    speed: FloatArray = cv2.magnitude(dx, dy)
-    return speed.reshape(flow_px.shape[:2])
+    speed: FloatArray = np.sqrt(dx * dx + dy * dy).reshape(flow_px.shape[:2])
+    return speed

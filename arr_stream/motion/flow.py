@@ -75,6 +75,10 @@ class Flow:
         """Rows and columns of the raster."""
         return self.offset_px.shape[0], self.offset_px.shape[1]
 
+    def to_numpy(self) -> Flow:
+        """Itself; the flow of a loop on a device comes to the host by the same name."""
+        return self
+
     def resized(self, hw: tuple[int, int]) -> Flow:
         """The same flow on a raster of `(h, w)`, offsets scaled to its pixels; itself where the raster is the same."""
         if hw == self.hw:

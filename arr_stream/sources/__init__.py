@@ -29,6 +29,7 @@ class _Wish:
     video_stream: int | None
     motion_vectors: bool
     max_pixels: int
+    hardware: str
 
 
 def open_source(
@@ -41,6 +42,7 @@ def open_source(
     max_frames: int | None = None,
     motion_vectors: bool = False,
     max_pixels: int = 100_000_000,
+    hardware: str = "off",
 ) -> Source:
     """Open whatever `spec` names and read its first frame.
 
@@ -56,13 +58,15 @@ def open_source(
         max_frames: At most so many.
         motion_vectors: Hand out the decoder's motion vectors with the frames.
         max_pixels: Refuse frames with more pixels.
+        hardware: Who decodes media: `off` for software, `auto`, or a kind of hardware, see `sources.hardware`.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
-        InvalidSetting: A start, end, stride or limit that means nothing.
+        InvalidSetting: A start, end, stride or limit that means nothing, or hardware that FFmpeg does not know.
+        BackendUnavailable: The hardware that was asked for is not there, or cannot decode the file.
     """
     span = Span(start_seconds, end_seconds, stride, max_frames)
-    wish = _Wish(public_name(str(spec)), span, video_stream, motion_vectors, max_pixels)
+    wish = _Wish(public_name(str(spec)), span, video_stream, motion_vectors, max_pixels, hardware)
     text = local_spec(spec)
     path = Path(text)
     if path.is_dir():
@@ -95,4 +99,5 @@ def _open_media(path: Path, wish: _Wish) -> Source:
         span=wish.span,
         motion_vectors=wish.motion_vectors,
         max_pixels=wish.max_pixels,
+        hardware=wish.hardware,
     )

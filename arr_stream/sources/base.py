@@ -33,6 +33,7 @@ class SourceInfo:
         path: The file or folder; None for a glob.
         start_offset_seconds: The container's own time of what is delivered as 0.0; subtract it from audio times.
         live: Frames come when they come, whether or not anybody is ready for them.
+        decoder: Who decodes: `software` or a kind of hardware, and in brackets what `auto` tried in vain.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SourceInfo:
     path: Path | None
     start_offset_seconds: float = 0.0
     live: bool = False
+    decoder: str = "software"
 
 
 @dataclass(slots=True)

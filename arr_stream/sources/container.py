@@ -8,6 +8,7 @@ from typing import IO
 
 import av
 import av.error
+from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
@@ -36,11 +37,16 @@ class Media:
         self.file.close()
 
 
-def open_media(path: Path, name: str) -> Media:
+def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> Media:
     """Open a file, and nothing but this file.
 
     FFmpeg reads through the file handle it is given and is allowed no protocol at all, so that a playlist or a
     container with references cannot reach another file or an address.
+
+    Args:
+        path: The file.
+        name: What to call it in messages.
+        accelerator: Decode with this hardware.
 
     Raises:
         NotAMediaFile: FFmpeg cannot open it, or it may not be read.
@@ -52,7 +58,9 @@ def open_media(path: Path, name: str) -> Media:
     allowed = ",".join(sorted(av.formats_available - _REFUSED_FORMATS))
     try:
         options = {"protocol_whitelist": "none", "format_whitelist": allowed}
-        container = av.open(file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16)
+        container = av.open(
+            file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16, hwaccel=accelerator
+        )
     except (av.error.FFmpegError, OSError, ValueError) as exc:
         file.close()
         raise NotAMediaFile(

@@ -19,6 +19,7 @@ from arr_stream.errors import NoFrames, SourceDamaged, SourceTooLarge
 from arr_stream.sources.base import OnePass, SourceInfo, SourceStats
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.container import Media, choose_stream, open_media, reason
+from arr_stream.sources.hardware import SOFTWARE, choose_decoder
 from arr_stream.sources.span import Span
 from arr_stream.sources.upright import Orientation
 from arr_stream.sources.vectors import EXPORT_OPTIONS, exported_vectors, is_intra, require_export
@@ -46,10 +47,12 @@ class FfmpegSource(OnePass):
         span: Which frames.
         motion_vectors: Hand out the decoder's motion vectors with the frames.
         max_pixels: Largest frame to convert.
+        hardware: As `source.hardware`, see `sources.hardware.choose_decoder`.
 
     Raises:
         NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge, MotionVectorsUnavailable: See
             `arr_stream.errors`; all on opening.
+        BackendUnavailable: The hardware that was asked for is not there, or cannot decode this file.
         SourceDamaged: On opening, where damage comes before the first frame wanted.
     """
 
@@ -62,6 +65,7 @@ class FfmpegSource(OnePass):
         span: Span | None = None,
         motion_vectors: bool = False,
         max_pixels: int = 100_000_000,
+        hardware: str = "off",
     ) -> None:
         super().__init__()
         self._path, self._name, self._number = path, name, video_stream
@@ -72,8 +76,12 @@ class FfmpegSource(OnePass):
         self._pictures_seen = 0
         self._orientation = Orientation()
         self._media: Media | None = None
+        self._decoder = SOFTWARE
         try:
             self._open()
+            if hardware != "off":
+                self._decoder = choose_decoder(path, name, video_stream, hardware, motion_vectors=motion_vectors)
+                self._open()
             if motion_vectors:
                 require_export(path, name, video_stream)
             self._prime()
@@ -84,7 +92,7 @@ class FfmpegSource(OnePass):
     def _open(self) -> None:
         if self._media is not None:
             self._media.close()
-        self._media = open_media(self._path, self._name)
+        self._media = open_media(self._path, self._name, accelerator=self._decoder.accelerator())
         self._container = self._media.container
         self._stream, self._streams = choose_stream(self._container, self._name, self._number)
         context = self._stream.codec_context
@@ -274,6 +282,7 @@ class FfmpegSource(OnePass):
             duration_seconds=duration,
             num_frames=self._span.expected(total, fps),
             codec=self._stream.codec_context.name,
+            decoder=str(self._decoder),
             has_audio=bool(self._container.streams.audio),
             rotation_degrees=self._orientation.rotation_degrees,
             video_streams=self._streams,

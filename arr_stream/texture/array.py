@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS
-from arr_stream.texture.resample import linear_matrix, linear_taps, nearest_index
+from arr_stream.texture.resample import linear_taps, nearest_index, reduced
 from arr_stream.types import CELL_PX
 
 CELL_LEVEL = 5
@@ -79,10 +79,8 @@ class Plane:
         if level == 0:
             source = self.values(self.data)[None]
             return functional.interpolate(source, size=(height, width), mode="bilinear", align_corners=False)[0]
-        down = linear_matrix(rows, height, level, device)
-        across = linear_matrix(columns, width, level, device)
-        reduced = (down @ self.data.to(torch.float32)) @ across.T
-        return reduced if self.scale == 1.0 else reduced * self.scale
+        means = reduced(self.data, texture_wh, level)
+        return means if self.scale == 1.0 else means * self.scale
 
 
 LazyPlane = Callable[[], Plane]
@@ -128,9 +126,10 @@ class Texture:
         x = cell[:, 0].clamp(0, (width >> level) - 1)
         y = cell[:, 1].clamp(0, (height >> level) - 1)
         out = torch.empty(len(points_xy), len(wanted), device=self.device)
-        for plane, rows, columns in self._groups(wanted):
+        for plane, runs in self._groups(wanted):
             values = self._sample_plane(plane, x, y, level)
-            out[:, columns] = values[rows].T
+            for rows, columns in runs:
+                out[:, columns] = values[rows].T
         return out
 
     def mip(self, level: int, channels: Sequence[int] | None = None) -> Tensor:
@@ -144,13 +143,19 @@ class Texture:
         wanted = range(len(CHANNELS)) if channels is None else channels
         width, height = self.texture_wh
         out = torch.empty(len(wanted), height >> level, width >> level, device=self.device)
-        for plane, rows, columns in self._groups(wanted):
-            out[columns] = plane.mip(self.texture_wh, level)[rows]
+        for plane, runs in self._groups(wanted):
+            values = plane.mip(self.texture_wh, level)
+            for rows, columns in runs:
+                out[columns] = values[rows]
         return out
 
     def dense(self) -> Tensor:
         """The full `[40, H, W]` float32 tensor. Large: 160 MB at 1024x1024; the frame loop never builds one."""
         return self.mip(0)
+
+    def all_planes(self) -> list[tuple[int, Plane]]:
+        """Every plane with the index of its first channel, in order; those not read so far are made now."""
+        return [(first, self._plane(first)) for first in self._firsts]
 
     def plane(self, channel: int | str) -> npt.NDArray[np.float32] | npt.NDArray[np.int32]:
         """`[h, w]` of one channel at its own resolution, as numpy; int32 for ids, float32 otherwise."""
@@ -178,14 +183,20 @@ class Texture:
             plane = self.planes[first] = plane()
         return plane
 
-    def _groups(self, wanted: Iterable[int]) -> list[tuple[Plane, list[int], list[int]]]:
-        """Planes behind the wanted channels, each with its rows and their places in the answer."""
-        groups: dict[int, tuple[Plane, list[int], list[int]]] = {}
+    def _groups(self, wanted: Iterable[int]) -> list[tuple[Plane, list[tuple[slice, slice]]]]:
+        """Planes behind the wanted channels, each with runs of its rows and their places in the answer.
+
+        Runs and not lists of indices: a list becomes a tensor on the host, and reading by it waits for the device.
+        """
+        groups: dict[int, tuple[Plane, list[tuple[slice, slice]]]] = {}
         for column, channel in enumerate(wanted):
             plane = self._plane(channel)
-            _, rows, columns = groups.setdefault(plane.first, (plane, [], []))
-            rows.append(channel - plane.first)
-            columns.append(column)
+            row = channel - plane.first
+            _, runs = groups.setdefault(plane.first, (plane, []))
+            if runs and (runs[-1][0].stop, runs[-1][1].stop) == (row, column):
+                runs[-1] = (slice(runs[-1][0].start, row + 1), slice(runs[-1][1].start, column + 1))
+            else:
+                runs.append((slice(row, row + 1), slice(column, column + 1)))
         return list(groups.values())
 
     def _sample_plane(self, plane: Plane, x: Tensor, y: Tensor, level: int) -> Tensor:

@@ -81,8 +81,9 @@ def saliency(lab: ByteArray) -> FloatArray:
     height, width = lab.shape[:2]
     around = cv2.blur(lab, (width // 2 | 1, height // 2 | 1), borderType=cv2.BORDER_REPLICATE)
     near = cv2.blur(lab, (3, 3))
-    lightness, a, b = cv2.split(cv2.absdiff(near, around).astype(np.float32))
-    distance = cv2.magnitude(lightness, cv2.magnitude(a, b))
+    # Not `cv2.magnitude`, whose last bit depends on where in memory its operands lie.
+    difference = cv2.absdiff(near, around).astype(np.float32)
+    distance = np.sqrt(np.einsum("hwc,hwc->hw", difference, difference))
     salient: FloatArray = cv2.min(distance * np.float32(_SALIENCY_SCALE), 1.0)
     return salient.reshape(height, width)
 

@@ -25,7 +25,7 @@ from arr_stream.types import Clusters, Frame, Grid
 HERE = [name for name in CLUSTERERS if name != "sam"]
 """SAM needs weights; tests/test_sam.py holds it to the same promises."""
 
-SLIC = ["auto", "slic", "slic-fast", "slic-skimage"]
+SLIC = ["auto", "slic", "slic-fast", "slic-skimage", "slic-torch"]
 
 
 def picture(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:

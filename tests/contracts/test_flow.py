@@ -64,12 +64,15 @@ def decode(path: Path) -> list[FlowInput]:
     return inputs
 
 
-@pytest.fixture(params=["dis-ultrafast", "dis-fast", "dis-medium", "codec-h264", "codec-mpeg4"])
+SEARCHES = [f"{name}-{preset}" for name in ("dis", "torch") for preset in ("ultrafast", "fast", "medium")]
+
+
+@pytest.fixture(params=[*SEARCHES, "codec-h264", "codec-mpeg4"])
 def measure(request: pytest.FixtureRequest, tmp_path: Path) -> Measure:
     """Backward flow between two pictures; the codecs get them as the last two of three frames of a clip."""
     name, variant = request.param.split("-")
-    if name == "dis":
-        return lambda previous, present: make_flow("dis", variant).estimate(flow_input(previous), flow_input(present))
+    if name in ("dis", "torch"):
+        return lambda previous, present: make_flow(name, variant).estimate(flow_input(previous), flow_input(present))
     codec, options = {
         # Without scene cut detection the encoder must code even a cut as an inter frame. Odd sizes need MPEG-4.
         "h264": ("libx264", {"bf": "0", "sc_threshold": "0", "qp": "12"}),
@@ -175,7 +178,9 @@ def test_pictures_of_two_sizes_are_refused() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InvalidSetting, match="dis, codec"):
+    with pytest.raises(InvalidSetting, match="dis, codec, torch"):
         make_flow("raft")
     with pytest.raises(InvalidSetting, match="ultrafast, fast, medium"):
         make_flow("dis", "slow")
+    with pytest.raises(InvalidSetting, match="ultrafast, fast, medium"):
+        make_flow("torch", "slow")

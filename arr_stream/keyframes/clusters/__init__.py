@@ -10,6 +10,8 @@ from arr_stream.keyframes.base import Clusterer, Embedder
 
 
 def _slic(settings: Settings, embedder: Embedder | None) -> Clusterer:
+    if settings.loop.device == "cuda":
+        return _slic_torch(settings, embedder)
     from arr_stream.keyframes.clusters.slic import make_slic
 
     return make_slic(settings.keyframes.cluster_count)
@@ -25,6 +27,13 @@ def _slic_skimage(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.slic import SkimageSlic
 
     return SkimageSlic(settings.keyframes.cluster_count)
+
+
+def _slic_torch(settings: Settings, embedder: Embedder | None) -> Clusterer:
+    from arr_stream.device.slic import TorchSlic
+    from arr_stream.weights.device import pick_device
+
+    return TorchSlic(settings.keyframes.cluster_count, pick_device(settings.models.device))
 
 
 def _grid(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -58,6 +67,7 @@ CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
     "slic": _slic,
     "slic-fast": _slic_fast,
     "slic-skimage": _slic_skimage,
+    "slic-torch": _slic_torch,
     "grid": _grid,
     "merge": _merge,
     "features": _features,

@@ -1,0 +1,165 @@
+"""`arr-stream tune`: fit the scorers' weights to footage in which the object is known."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, out
+from arr_stream.config import Settings
+
+if TYPE_CHECKING:
+    from arr_stream.tuning.tuner import Progress as Advance
+    from arr_stream.tuning.tuner import TuneReport
+
+_PLAIN_EVERY_SECONDS = 5.0
+
+
+def tune(
+    data: Annotated[
+        Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth files.")
+    ],
+    output: Annotated[Path | None, typer.Option("-o", "--out", help="Preset to write (TOML).")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write held-out frames before and after (PNG).")] = None,
+    ask: Annotated[
+        list[str] | None,
+        typer.Option(help="How the object is asked for: nothing, region or words; repeat it (nothing and region)."),
+    ] = None,
+    hold_out: Annotated[
+        list[str] | None, typer.Option(help="half, other-half, a share such as 0.5, or names; repeat it for several.")
+    ] = None,
+    budget: Annotated[str, typer.Option(help="Tokens a frame, or a share of the grid.")] = "10%",
+    rounds: Annotated[int, typer.Option(min=1, help="Most times that weights are fitted and tried.")] = 3,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="Fit no longer than this; results then depend on the machine.")
+    ] = None,
+    weight: Annotated[list[str] | None, typer.Option(help="Only this weight may move; repeat it for several.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all draws; the same seed gives the same weights.")] = 0,
+    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")] = False,
+) -> None:
+    """Fit the scorers' weights to footage with masks or boxes, and try them on sequences that were held out.
+
+    Use what is written with `--preset FILE.toml`.
+    """
+    settings = Settings.load(preset, overrides or ()).with_values({"selection.budget": budget})
+
+    from arr_stream.consumers.base import prepare_output
+    from arr_stream.tuning.fitting import FitOptions
+    from arr_stream.tuning.footage import load_footage
+    from arr_stream.tuning.parameters import NAMES
+    from arr_stream.tuning.recording import checked_kinds
+    from arr_stream.tuning.tuner import TuneOptions
+    from arr_stream.tuning.tuner import tune as tune_weights
+
+    # What cannot be written should be said at once.
+    for path in (output, picture):
+        if path is not None:
+            prepare_output(path, force)
+    options = TuneOptions(
+        kinds=checked_kinds(ask) if ask else TuneOptions().kinds,
+        hold_out=tuple(hold_out or ("half",)),
+        rounds=rounds,
+        names=tuple(dict.fromkeys(weight)) if weight else NAMES,
+        fit=FitOptions(seed=seed),
+        in_time=_within(minutes),
+    )
+    footage = load_footage(data)
+    try:
+        with _progress() as advance:
+            report = tune_weights(footage, settings, options, advance)
+    except KeyboardInterrupt:
+        err.print("arr-stream: interrupted, nothing was written", markup=False)
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    _print(report, data.resolve().name, as_json=as_json)
+    if output is not None:
+        _write_preset(report, data.resolve().name, output, force=force)
+    if picture is not None:
+        _write_picture(report, picture, force=force)
+
+
+def _within(minutes: float | None) -> Callable[[], bool]:
+    """Tells whether there is time left."""
+    if minutes is None:
+        return lambda: True
+    end = time.monotonic() + minutes * 60
+    return lambda: time.monotonic() < end
+
+
+def _print(report: TuneReport, origin: str, *, as_json: bool) -> None:
+    from arr_stream.tuning.report import gains, preset, tables
+
+    found = tables(report)
+    if as_json:
+        values = {
+            "tables": [table.as_json() for table in found],
+            "fitted": [footage.name for footage in report.division.fitted],
+            "held_out": [footage.name for footage in report.division.held_out],
+            "budget": report.budget,
+            "seed": report.seed,
+            "scoring": report.weights.model_dump(),
+            "preset": preset(report, origin),
+        }
+        out.print_json(json.dumps(values))
+        return
+    for table in found:
+        if table.rows:
+            out.print(table.rich())
+        elif table.note:
+            out.print(table.note, markup=False)
+    out.print(gains(report), markup=False)
+
+
+def _write_preset(report: TuneReport, origin: str, path: Path, *, force: bool) -> None:
+    from arr_stream.consumers.base import make_parent, partial_path, publish, writing
+    from arr_stream.tuning.report import preset
+
+    make_parent(path)
+    with writing(path):
+        partial_path(path).write_text(preset(report, origin), encoding="utf-8")
+    publish(path, force=force)
+    err.print(f"wrote {path}; use it with --preset {path}", soft_wrap=True, markup=False)
+
+
+def _write_picture(report: TuneReport, path: Path, *, force: bool) -> None:
+    from arr_stream.consumers.base import make_parent, partial_path, publish, writing
+    from arr_stream.tuning.picture import draw_before_and_after
+
+    make_parent(path)
+    with writing(path):
+        draw_before_and_after(report, partial_path(path))
+    publish(path, force=force)
+    err.print(f"wrote {path}", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _progress() -> Iterator[Advance]:
+    """A bar on a terminal, a line every few seconds elsewhere."""
+    if not err.is_terminal:
+        yield _plain_lines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda what, done, of: progress.update(task, description=what, completed=done, total=of)
+
+
+def _plain_lines() -> Advance:
+    last = time.monotonic()
+
+    def advance(what: str, done: int, of: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PLAIN_EVERY_SECONDS:
+            last = time.monotonic()
+            err.print(f"{what}, {done} of {of}", soft_wrap=True, markup=False)
+
+    return advance

@@ -1,0 +1,276 @@
+"""Steps of a frame as CUDA graphs: captured once for each form of their input, replayed from then on.
+
+A step is a pure function: everything that it reads comes in as arguments and everything that it makes goes out. A
+graph reads and writes fixed memory; arguments are copied in and results out in one launch each, so that callers hold
+ordinary tensors that the next replay does not touch, whatever they do with them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WARM_UPS = 2
+"""Runs before a capture: libraries choose their algorithms, and constants are made, at first use."""
+
+
+Form = tuple[Any, ...]
+"""What a value is beside its tensors; values of equal forms can share a graph.
+
+`(kind, what, parts)`: the type that it is put together as, or None for a constant; of a tensor its shape, dtype and
+device, of a constant the constant itself, of a mapping its keys; the forms of what is inside. Plain tuples, since forms
+are compared several times a frame.
+"""
+
+
+def flatten(value: Any, tensors: list[Tensor]) -> Form:
+    """The form of a value; its tensors are appended in order.
+
+    Args:
+        value: Tensors in any nesting of tuples, mappings and dataclasses that have no equality of their own. All else,
+            dataclasses with equality included, is a constant: it must be hashable, and a change of it changes the form.
+        tensors: Takes the tensors.
+
+    Raises:
+        TypeError: A constant that cannot be hashed.
+    """
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return (Tensor, (value.shape, value.dtype, value.device), ())
+    kind: Any = type(value)
+    if kind is tuple:
+        return (tuple, None, tuple([flatten(part, tensors) for part in value]))
+    if isinstance(value, Mapping):
+        return (dict, tuple(value), tuple([flatten(part, tensors) for part in value.values()]))
+    names = _parts_of(kind)
+    if names:
+        return (kind, None, tuple([flatten(getattr(value, name), tensors) for name in names]))
+    hash(value)
+    return (None, value, ())
+
+
+def unflatten(form: Form, tensors: Sequence[Tensor]) -> Any:
+    """The value of a form with these tensors; the opposite of `flatten`."""
+    return _built(form, iter(tensors))
+
+
+def _built(form: Form, tensors: Iterator[Tensor]) -> Any:
+    kind, what, inside = form
+    if kind is Tensor:
+        return next(tensors)
+    if kind is None:
+        return what
+    parts = [_built(part, tensors) for part in inside]
+    if kind is tuple:
+        return tuple(parts)
+    if kind is dict:
+        return dict(zip(what, parts, strict=True))
+    return kind(*parts)
+
+
+@lru_cache(maxsize=256)
+def _parts_of(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a dataclass that holds tensors; none of anything else."""
+    if not is_dataclass(kind) or kind.__eq__ is not object.__eq__:
+        return ()
+    return tuple(each.name for each in fields(kind))
+
+
+@dataclass(slots=True, eq=False)
+class _Graph:
+    """One capture.
+
+    Args:
+        graph: What is replayed.
+        inputs, outputs: Its fixed memory.
+        form: Of the result.
+        held: What it reads beside its inputs, such as shared tables; it stays where it is even when whoever made it
+            lets go.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    form: Form
+    held: list[Any]
+
+    def replay(self, tensors: Sequence[Tensor]) -> Any:
+        copy_all(self.inputs, tensors)
+        self.graph.replay()
+        fresh = [torch.empty_like(output) for output in self.outputs]
+        copy_all(fresh, self.outputs)
+        return unflatten(self.form, fresh)
+
+
+class Captured(Generic[P, R]):
+    """A pure function on tensors that becomes a CUDA graph when it is called with the same form a second time.
+
+    On a CPU, and where graphs are switched off, it is called as it is. What cannot be captured runs on as it is too,
+    and `notices` says so.
+
+    Args:
+        function: Reads nothing but its arguments and constants, never waits for the device, and gives tensors in any
+            nesting of tuples, mappings and dataclasses.
+        device: Where it runs.
+        enabled: Capture at all.
+        fused: Fuse small kernels first, with torch.compile: a graph then has a fraction of them, and the first frames
+            of a form wait for the compiler.
+        most: Graphs kept; the one unused for longest goes first.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        device: torch.device,
+        *,
+        enabled: bool = True,
+        fused: bool = False,
+        most: int = 8,
+    ) -> None:
+        self._function = function
+        self._enabled = enabled and device.type == "cuda"
+        self._fused = fused
+        self._most = most
+        self._graphs: OrderedDict[Form, _Graph | None] = OrderedDict()
+        self.notices: list[str] = []
+
+    @property
+    def captures(self) -> int:
+        """Graphs that are held."""
+        return sum(graph is not None for graph in self._graphs.values())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not self._enabled:
+            return self._function(*args, **kwargs)
+        tensors: list[Tensor] = []
+        form = flatten((args, kwargs), tensors)
+        if form not in self._graphs:
+            # Most forms that come once, such as that of a frame with a new keyframe, do not come again soon.
+            self._graphs[form] = None
+            self._forget_oldest()
+            return self._function(*args, **kwargs)
+        self._graphs.move_to_end(form)
+        graph = self._graphs[form]
+        if graph is None:
+            graph = self._capture(form, tensors)
+            if graph is None:
+                return self._function(*args, **kwargs)
+            self._graphs[form] = graph
+        result: R = graph.replay(tensors)
+        return result
+
+    def forget(self) -> None:
+        """Let go of all graphs and their memory."""
+        self._graphs.clear()
+
+    def _forget_oldest(self) -> None:
+        while len(self._graphs) > self._most:
+            self._graphs.popitem(last=False)
+
+    def _capture(self, form: Form, tensors: Sequence[Tensor]) -> _Graph | None:
+        inputs = [tensor.clone() for tensor in tensors]
+        step = Flat(self._function, form)
+        run = fused(step, inputs) if self._fused else step
+        beside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(WARM_UPS):
+                run(*inputs)
+            with Constants() as constants:
+                step(*inputs)
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                outputs = run(*inputs)
+        except RuntimeError as exc:
+            self._enabled = False
+            name = getattr(self._function, "__name__", "a step")
+            self.notices.append(f"{name} runs without a CUDA graph: {str(exc).splitlines()[0]}")
+            return None
+        assert step.form is not None
+        return _Graph(graph, inputs, outputs, step.form, [*constants.found, run])
+
+
+class Flat:
+    """A function of any arguments as one of tensors alone.
+
+    Attributes:
+        form: Of the last result.
+    """
+
+    def __init__(self, function: Callable[..., Any], form: Form) -> None:
+        self._function = function
+        self._of_arguments = form
+        self.form: Form | None = None
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        args, kwargs = unflatten(self._of_arguments, tensors)
+        outputs: list[Tensor] = []
+        self.form = flatten(self._function(*args, **kwargs), outputs)
+        return outputs
+
+
+def fused(step: Flat, inputs: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
+    """The same step with its small kernels fused.
+
+    It is traced operation by operation first, so that the compiler sees neither caches of constants nor dataclasses.
+    """
+    step(*inputs)  # Constants are made at first use, and must not become part of the trace.
+    traced = make_fx(step)(*inputs)
+    compiled: Callable[..., list[Tensor]] = torch.compile(traced, dynamic=False)
+    return compiled
+
+
+class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the tensors that operations read and that none of them has made: what a graph would find missing.
+
+    Attributes:
+        found: Those tensors, inputs of the step among them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[Tensor] = []
+        self._known: set[int] = set()
+        self._made: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in tree_iter((args, kwargs or {})):
+            if isinstance(value, Tensor) and (place := value.untyped_storage().data_ptr()) not in self._known:
+                self._known.add(place)
+                self.found.append(value)
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self._known.add(value.untyped_storage().data_ptr())
+                # Held until the end, so that no later tensor takes its place and is taken for it.
+                self._made.append(value)
+        return result
+
+    def __exit__(self, *error: Any) -> None:
+        self._made.clear()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+
+def copy_all(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy many tensors, one launch for each dtype."""
+    by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, value in zip(into, values, strict=True):
+        targets, sources = by_dtype.setdefault(target.dtype, ([], []))
+        targets.append(target)
+        sources.append(value)
+    for targets, sources in by_dtype.values():
+        torch._foreach_copy_(targets, sources)

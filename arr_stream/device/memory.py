@@ -1,0 +1,283 @@
+"""What is remembered from one frame to the next, on a device; `temporal/cache.py` with tensors.
+
+Which keyframe is in use and what is still awaited is bookkeeping and stays on the host. What is sampled, the ways back
+and the history, is on the device and moves there (`advanced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from arr_stream.device.flow import DeviceFlow
+from arr_stream.device.warp import compose, warp
+from arr_stream.keyframes.base import PARTS, KeyframePart, PartName, TextFinding
+from arr_stream.temporal.cache import FIXATION_DECAY, GAZE_HALF_LIFE_SECONDS, HISTORY_CHANNELS
+from arr_stream.types import Clusters, Embedding, FloatArray, Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trail:
+    """The way back from the present frame to an earlier one, at an eighth of the texture's size.
+
+    Args:
+        offset_px: `[h, w, 2]`.
+        confidence: `[h, w]` in [0, 1].
+    """
+
+    offset_px: Tensor
+    confidence: Tensor
+
+    @classmethod
+    def still(cls, hw: tuple[int, int], device: torch.device) -> Trail:
+        """To the present frame itself."""
+        return cls(torch.zeros((*hw, 2), device=device), torch.ones(hw, device=device))
+
+    def flow(self) -> DeviceFlow:
+        """As a flow, for those who carry along it; its residual and its span say nothing."""
+        return DeviceFlow(self.offset_px, self.confidence, torch.zeros_like(self.confidence), 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moving:
+    """What moves with the picture.
+
+    Args:
+        history: `[6, h, w]`, channels 34 to 39.
+        trails: Ways back.
+    """
+
+    history: Tensor
+    trails: tuple[Trail, ...]
+
+
+def advanced(moving: Moving, flow: DeviceFlow) -> Moving:
+    """Everything moved to the present frame: `flow` goes from it to the frame before."""
+    trails = []
+    for trail in moving.trails:
+        longer = compose(trail.flow(), flow)
+        trails.append(Trail(longer.offset_px, longer.confidence))
+    return Moving(warp(moving.history, flow, outside=0.0), tuple(trails))
+
+
+def remembered(history: Tensor, changes: Mapping[str, Tensor]) -> Tensor:
+    """`[6, h, w]` with some channels of the history replaced."""
+    return torch.stack([changes.get(name, plane) for name, plane in zip(HISTORY_CHANNELS, history, strict=True)])
+
+
+def recalled(history: Tensor, name: str) -> Tensor:
+    """`[h, w]`: one channel of the history."""
+    return history[HISTORY_CHANNELS.index(name)]
+
+
+def fixated(history: Tensor, chosen: Tensor) -> Tensor:
+    """`[h, w]`: the fixation channel with what was selected now (0 or 1)."""
+    return FIXATION_DECAY * recalled(history, "fixation") + (1 - FIXATION_DECAY) * chosen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnDevice:
+    """The values of a keyframe's parts where they are read; None for a part that is not in use.
+
+    Args:
+        labels: `[h, w]` int32 cluster ids.
+        embedding: `[16, 2*gh, 2*gw]` channels 18 to 33.
+        text: `[h, w]` how surely something is written.
+        clusters_trail, embedding_trail, text_trail: Ways back to the frames that they were made from.
+    """
+
+    labels: Tensor | None = None
+    clusters_trail: Trail | None = None
+    embedding: Tensor | None = None
+    embedding_trail: Trail | None = None
+    text: Tensor | None = None
+    text_trail: Trail | None = None
+
+
+@dataclass(slots=True)
+class DeviceMemory:
+    """State of one stream at one frame size; see `temporal.cache.TemporalCache`, whose words mean the same here.
+
+    Args:
+        grid: The cells; a changed size needs a new memory.
+        device: Where the tensors are.
+    """
+
+    grid: Grid
+    device: torch.device
+    history: Tensor = field(init=False)
+    mean_confidence: float = 0.0
+    """Mean trust in what is carried from the newest keyframe, as the last frame's report said."""
+    _channels: tuple[FloatArray, Tensor] | None = None
+    _parts: dict[PartName, KeyframePart] = field(default_factory=dict)
+    _pending: dict[int, set[PartName]] = field(default_factory=dict)
+    _trails: dict[int, Trail] = field(default_factory=dict)
+    _followed: dict[int, Trail] = field(default_factory=dict)
+    _labels: Tensor | None = None
+    _text: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.history = torch.zeros((len(HISTORY_CHANNELS), *self.reduced_hw(8)), device=self.device)
+
+    @property
+    def embedding_channels(self) -> FloatArray | None:
+        """`[16, 2*gh, 2*gw]`, channels 18 to 33 on the frame of the embedding in use, as they came from the host."""
+        return None if self._channels is None else self._channels[0]
+
+    @embedding_channels.setter
+    def embedding_channels(self, values: FloatArray | None) -> None:
+        self._channels = None if values is None else (values, self._uploaded(values))
+
+    @property
+    def confidence(self) -> np.float32:
+        """The mean as a number without axes: the map itself stays on the device."""
+        return np.float32(self.mean_confidence)
+
+    def _uploaded(self, values: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.array(values)).to(self.device)
+
+    def reduced_hw(self, factor: int) -> tuple[int, int]:
+        width, height = self.grid.texture_wh
+        return height // factor, width // factor
+
+    @property
+    def moving(self) -> Moving:
+        """What has to be moved to the next frame."""
+        return Moving(self.history, (*self._trails.values(), *self._followed.values()))
+
+    def move(self, moved: Moving) -> None:
+        """Take what `advanced` made of `moving`."""
+        self.history = moved.history
+        trails = iter(moved.trails)
+        self._trails = {index: next(trails) for index in self._trails}
+        self._followed = {index: next(trails) for index in self._followed}
+
+    def forget(self) -> None:
+        """After a cut nothing that was carried holds any more."""
+        for held in (self._parts, self._pending, self._trails, self._followed):
+            held.clear()
+        self._channels = self._labels = self._text = None
+        self.history = torch.zeros_like(self.history)
+        self.mean_confidence = 0.0
+
+    def requested(self, index: int, parts: Collection[PartName]) -> None:
+        """Generation of some parts was asked for on the present frame."""
+        self._pending[index] = set(parts)
+        self._trails[index] = Trail.still(self.reduced_hw(8), self.device)
+
+    def adopt(self, part: KeyframePart) -> bool:
+        """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
+        if part.part not in self._pending.get(part.index, ()):
+            return False
+        self._parts[part.part] = part
+        match part.value:
+            case Clusters():
+                self._labels = self._uploaded(part.value.labels)
+            case Embedding():
+                self._channels = None
+            case TextFinding():
+                self._text = self._uploaded(part.value.mask)
+        self.dropped(part.index, (part.part,))
+        return True
+
+    def dropped(self, index: int, parts: Collection[PartName]) -> None:
+        """There is nothing to wait for any more of some parts of frame `index`."""
+        waiting = self._pending.get(index, set())
+        waiting.difference_update(parts)
+        if not waiting:
+            self._pending.pop(index, None)
+        in_use = {part.index for part in self._parts.values()}
+        self._trails = {at: trail for at, trail in self._trails.items() if at in self._pending or at in in_use}
+
+    def pending(self, part: PartName) -> bool:
+        """A part has been asked for and has not arrived."""
+        return any(part in waiting for waiting in self._pending.values())
+
+    @property
+    def embedding(self) -> KeyframePart | None:
+        """The embedding in use."""
+        return self._parts.get("embedding")
+
+    @property
+    def text(self) -> TextFinding | None:
+        """The text finding in use."""
+        held = self._parts.get("text")
+        return held.value if held is not None and isinstance(held.value, TextFinding) else None
+
+    def origin(self, part: PartName) -> int | None:
+        """The keyframe that a part in use came from."""
+        held = self._parts.get(part)
+        return None if held is None else held.index
+
+    @property
+    def origins(self) -> dict[str, tuple[int, str]]:
+        """For each part in use, the keyframe it came from and what made it."""
+        return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
+
+    @property
+    def keyframe_index(self) -> int | None:
+        """The newest frame of which a part is in use."""
+        return max((part.index for part in self._parts.values()), default=None)
+
+    @property
+    def keyframe_trail(self) -> Trail | None:
+        """The way back to that frame."""
+        index = self.keyframe_index
+        return None if index is None else self._trails[index]
+
+    @property
+    def anchors(self) -> frozenset[int]:
+        """Frames that generation was asked for and whose parts are, or may come, into use."""
+        return frozenset(self._trails)
+
+    @property
+    def on_device(self) -> OnDevice:
+        """What the texture is assembled from, beside the history."""
+        trails = {part: self._trails[held.index] for part, held in self._parts.items()}
+        channels = None if self._channels is None else self._channels[1]
+        return OnDevice(
+            labels=self._labels,
+            clusters_trail=trails.get("clusters"),
+            embedding=channels,
+            embedding_trail=trails.get("embedding") if channels is not None else None,
+            text=self._text,
+            text_trail=trails.get("text"),
+        )
+
+    def remember(self, name: str, value: Tensor) -> None:
+        """Set a history channel on the present frame; `value` is `[h, w]` at an eighth of the texture's size."""
+        self.history = remembered(self.history, {name: value})
+
+    def attend(self, attention: FloatArray | Tensor) -> None:
+        """Take a consumer model's attention (`[h, w]` in [0, 1]) for channels 37 and 38."""
+        attention = attention if isinstance(attention, Tensor) else self._uploaded(attention)
+        faded = recalled(self.history, "attention_history") * FIXATION_DECAY
+        changes = {"attention": attention, "attention_history": torch.maximum(faded, attention)}
+        self.history = remembered(self.history, changes)
+
+    def forget_attention(self) -> None:
+        """Channel 37 starts anew; what adds up in channel 38 stays."""
+        self.remember("attention", torch.zeros(self.reduced_hw(8), device=self.device))
+
+    def follow(self, index: int) -> None:
+        """Keep the way back to the present frame, for attention to it that comes later; one frame at a time."""
+        self._followed = {index: Trail.still(self.reduced_hw(8), self.device)}
+
+    def attend_late(self, attention: FloatArray, index: int) -> bool:
+        """Take attention to a frame that was followed, carried to the present; False when its scene is gone."""
+        trail = self._followed.pop(index, None)
+        if trail is None:
+            return False
+        self.attend(warp(self._uploaded(attention), trail.flow(), outside=0.0))
+        return True
+
+    def look(self, gaze: FloatArray | None, elapsed_seconds: float) -> None:
+        """Let the gaze history fade by the time that passed, then add new gaze (`[h, w]` in [0, 1])."""
+        faded = recalled(self.history, "gaze") * 0.5 ** (max(0.0, elapsed_seconds) / GAZE_HALF_LIFE_SECONDS)
+        self.remember("gaze", faded if gaze is None else torch.maximum(faded, self._uploaded(gaze)))

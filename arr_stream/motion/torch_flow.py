@@ -1,0 +1,301 @@
+"""Dense flow in plain tensor operations, on a CPU or a GPU, without weights.
+
+From coarse to fine, each level first searches and then refines:
+
+1. *Search.* Every pixel's signs against its four neighbours are compared with those of the previous picture, at all
+   whole displacements within a radius of where the coarser level points (the census transform of Zabih and Woodfill,
+   "Non-parametric local transforms for computing visual correspondence", ECCV 1994, with a soft sign). The costs are
+   averaged over a window, and the displacement is their softmin's mean.
+2. *Refinement.* The flow is drawn to its own local mean and to the line on which the linearised brightness stays
+   constant, by repeated closed-form steps (Horn and Schunck, "Determining optical flow", Artificial Intelligence 1981)
+   under a robust weight; a median of 3x3 between keeps borders (Sun, Roth and Black, "Secrets of optical flow
+   estimation and their principles", CVPR 2010).
+
+Nothing here waits for the device: no value is read back and no shape depends on one, so that a CUDA graph can hold it
+all. With `torch.compile` nearly every step between two convolutions or pools becomes one kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_stream.errors import InvalidSetting
+from arr_stream.motion.flow import Flow, FlowInput, photometric_check, raster_hw, to_raster
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPreset:
+    """How thorough the search is.
+
+    Args:
+        most_pixels: Pictures are halved until they have no more than this; the flow is found on that raster.
+        radius_px: Search radius on a level.
+        coarse_radius_px: On the coarsest, where nothing is known yet.
+        warps: How often brightness is linearised anew on a level.
+        rounds: Smoothing steps after each.
+    """
+
+    most_pixels: int
+    radius_px: int
+    coarse_radius_px: int
+    warps: int
+    rounds: int
+
+
+PRESETS = MappingProxyType(
+    {
+        "ultrafast": TorchPreset(18_000, radius_px=1, coarse_radius_px=4, warps=1, rounds=5),
+        "fast": TorchPreset(70_000, radius_px=1, coarse_radius_px=4, warps=1, rounds=4),
+        "medium": TorchPreset(300_000, radius_px=2, coarse_radius_px=4, warps=2, rounds=4),
+    }
+)
+
+_LEAST_SIDE_PX = 12  # of the coarsest level
+_SOFT_SIGN = 5.0  # grey levels of 256
+_WINDOW_PX = 5
+_SHARPNESS = 60.0  # of the softmin; a cost of 2 is every sign reversed
+_DISTANCE_COST = 0.005  # a pixel, so that flat areas stay where they are
+_SMOOTHNESS = 30.0
+_SMOOTH_WINDOW_PX = 5
+_ROBUST_SQUARED = 4.0  # grey levels of 256
+
+
+def preset_of(name: str) -> TorchPreset:
+    """The preset of that name.
+
+    Raises:
+        InvalidSetting: There is none.
+    """
+    if name not in PRESETS:
+        raise InvalidSetting(f"motion.preset={name!r} is not known", remedy=f"use one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def flow_px(previous: Tensor, present: Tensor, preset: str = "ultrafast", hw: tuple[int, int] | None = None) -> Tensor:
+    """Backward flow: where the present picture's content was on the previous one.
+
+    Args:
+        previous, present: `[h, w]` float32 lightness in [0, 255], on one device.
+        preset: A key of `PRESETS`.
+        hw: Raster of the result; None for the pictures' own.
+
+    Returns:
+        `[h, w, 2]` float32 `(dx, dy)` in pixels of the result's raster.
+
+    Raises:
+        InvalidSetting: An unknown preset.
+        ValueError: The pictures differ in size.
+    """
+    chosen = preset_of(preset)
+    if previous.shape != present.shape:
+        raise ValueError(f"pictures differ in size: {tuple(previous.shape)} and {tuple(present.shape)}")
+    levels = _pyramid(torch.stack([previous, present])[:, None], chosen)
+    coarsest = levels[-1]
+    flow = coarsest.new_zeros((1, 2, *coarsest.shape[2:]))
+    for level in reversed(levels):
+        flow = resize_flow(flow, _sides(level))
+        radius_px = chosen.coarse_radius_px if level is coarsest else chosen.radius_px
+        flow = flow + _searched(level, flow, radius_px)
+        for _ in range(chosen.warps):
+            flow = median3(_refined(level, flow, chosen.rounds))
+    return resize_flow(flow, hw or (present.shape[0], present.shape[1]))[0].permute(1, 2, 0).contiguous()
+
+
+def resize_flow(flow: Tensor, hw: tuple[int, int]) -> Tensor:
+    """`[1, 2, h, w]` offsets on a raster of `(h, w)`, in its pixels."""
+    sides = _sides(flow)
+    if sides == hw:
+        return flow
+    return F.interpolate(flow, hw, mode="bilinear", align_corners=False) * _growth(sides, hw, flow.device)
+
+
+def median3(planes: Tensor) -> Tensor:
+    """`[n, C, h, w]`, each value replaced by the median of 3x3 around it, borders continued.
+
+    Columns are sorted first; the median of nine is then that of the largest minimum, the middle median and the
+    smallest maximum.
+    """
+    padded = F.pad(planes, (1, 1, 1, 1), mode="replicate")
+    above, middle, below = padded[..., :-2, :], padded[..., 1:-1, :], padded[..., 2:, :]
+    low, high = torch.minimum(above, middle), torch.maximum(above, middle)
+    least, most = torch.minimum(low, below), torch.maximum(high, below)
+    median = torch.minimum(high, torch.maximum(low, below))
+    left, centre, right = slice(None, -2), slice(1, -1), slice(2, None)
+    least = torch.maximum(torch.maximum(least[..., left], least[..., centre]), least[..., right])
+    most = torch.minimum(torch.minimum(most[..., left], most[..., centre]), most[..., right])
+    return _median_of(least, _median_of(median[..., left], median[..., centre], median[..., right]), most)
+
+
+def _median_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
+
+
+def _pyramid(pictures: Tensor, preset: TorchPreset) -> list[Tensor]:
+    """`[2, 1, h, w]` from the finest level that is searched to the coarsest."""
+    while pictures.shape[2] * pictures.shape[3] > preset.most_pixels and min(_sides(pictures)) >= 2 * _LEAST_SIDE_PX:
+        pictures = _halved(pictures)
+    levels = [pictures]
+    while min(_sides(levels[-1])) >= 2 * _LEAST_SIDE_PX:
+        levels.append(_halved(levels[-1]))
+    return levels
+
+
+def _halved(pictures: Tensor) -> Tensor:
+    height, width = _sides(pictures)
+    # Adaptive, so that a side that is no multiple keeps its proportions and flow scales with the rasters.
+    return F.adaptive_avg_pool2d(pictures, (height // 2, width // 2))
+
+
+def _searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
+    """`[1, 2, h, w]` to add to a flow: the best whole displacements within the radius, blended where several are."""
+    signs = torch.tanh(F.conv2d(_padded(level, 1), _neighbour_kernels(level.device)))
+    there = _padded(_sampled(signs[:1], flow), radius_px)[0]
+    # On a CPU, one displacement at a time stays in the cache; elsewhere few large kernels are better than many small.
+    cost = _mean(differences(there, signs[1], radius_px, at_once=level.device.type != "cpu"), _WINDOW_PX)
+    steps, logits = _displacements(radius_px, level.device)
+    likely = torch.softmax(logits - _SHARPNESS / signs.shape[1] * cost, dim=0)
+    return (steps @ likely.flatten(1)).view(1, 2, *_sides(level))
+
+
+def differences(there: Tensor, here: Tensor, radius_px: int, *, at_once: bool) -> Tensor:
+    """Summed absolute difference of `here` `[C, h, w]` from each window of `there`, which is larger by the radius.
+
+    Args:
+        at_once: All windows in one operation, as views of `there`; otherwise one after another. The result is the same.
+
+    Returns:
+        `[n, h, w]`, displacements row by row.
+    """
+    height, width = here.shape[1:]
+    if at_once:
+        windows = there.unfold(1, height, 1).unfold(2, width, 1)
+        return (windows - here[:, None, None]).abs_().sum(0).flatten(0, 1)
+    side = range(2 * radius_px + 1)
+    return torch.stack([(there[:, y : y + height, x : x + width] - here).abs_().sum(0) for y in side for x in side])
+
+
+def _refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
+    """A flow `[1, 2, h, w]` drawn to constant brightness and to smoothness.
+
+    With m the local mean, g the gradient, w the robust weight and s smoothness, each step minimises
+    `s |f - m|^2 + w (g . f - c)^2` pixel by pixel: `f = m - g w (g . m - c) / (s + w |g|^2)`.
+    """
+    warped, present = _sampled(level[:1], flow), level[1:]
+    gradient = F.conv2d(_padded((warped + present) / 2, 1), _gradient_kernels(level.device))
+    change = warped - present
+    weight = torch.rsqrt(change * change + _ROBUST_SQUARED)
+    constant = (gradient * flow).sum(1, keepdim=True) - change
+    pull = gradient / (-_SMOOTHNESS / weight - (gradient * gradient).sum(1, keepdim=True))
+    for _ in range(rounds):
+        mean = _mean(flow, _SMOOTH_WINDOW_PX)
+        flow = torch.addcmul(mean, pull, (gradient * mean).sum(1, keepdim=True) - constant)
+    return flow
+
+
+def _sampled(planes: Tensor, flow: Tensor) -> Tensor:
+    """`[1, C, h, w]` planes at where a flow of the same raster points, linearly, borders continued."""
+    base, scale = _normalised_grid(_sides(flow), flow.device)
+    return F.grid_sample(planes, torch.addcmul(base, flow, scale).permute(0, 2, 3, 1), "bilinear", "border", False)
+
+
+def _mean(planes: Tensor, side_px: int) -> Tensor:
+    """The mean of a window; at the border, of the part inside."""
+    return F.avg_pool2d(planes, side_px, stride=1, padding=side_px // 2, count_include_pad=False)
+
+
+def _padded(planes: Tensor, by_px: int) -> Tensor:
+    return F.pad(planes, (by_px, by_px, by_px, by_px), mode="replicate")
+
+
+def _sides(planes: Tensor) -> tuple[int, int]:
+    return planes.shape[2], planes.shape[3]
+
+
+@lru_cache(maxsize=32)
+def _normalised_grid(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Positions of a raster's pixels as `grid_sample` takes them, `[1, 2, h, w]`, and what a pixel is there."""
+    across, down = ((torch.arange(side, device=device) * 2 + 1) / side - 1 for side in (hw[1], hw[0]))
+    base = torch.stack(torch.meshgrid(across, down, indexing="xy"))[None]
+    return base, torch.tensor([2 / hw[1], 2 / hw[0]], device=device)[:, None, None]
+
+
+@lru_cache(maxsize=32)
+def _growth(hw: tuple[int, int], to_hw: tuple[int, int], device: torch.device) -> Tensor:
+    return torch.tensor([to_hw[1] / hw[1], to_hw[0] / hw[0]], dtype=torch.float32, device=device)[:, None, None]
+
+
+@lru_cache(maxsize=16)
+def _displacements(radius_px: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """All within a radius: `[2, n]` as `(dx, dy)`, row by row, and `[n, 1, 1]` what distance adds to logits."""
+    reach = torch.arange(-radius_px, radius_px + 1, dtype=torch.float32, device=device)
+    dy, dx = torch.meshgrid(reach, reach, indexing="ij")
+    steps = torch.stack([dx.reshape(-1), dy.reshape(-1)])
+    return steps, (-_SHARPNESS * _DISTANCE_COST * steps.norm(dim=0))[:, None, None]
+
+
+@lru_cache(maxsize=4)
+def _neighbour_kernels(device: torch.device) -> Tensor:
+    """`[4, 1, 3, 3]`: the neighbours above, left, right and below, each less the middle, in units of the soft sign."""
+    kernels = torch.eye(9)[[1, 3, 5, 7]]
+    kernels[:, 4] = -1
+    return (kernels / _SOFT_SIGN).reshape(4, 1, 3, 3).to(device)
+
+
+@lru_cache(maxsize=4)
+def _gradient_kernels(device: torch.device) -> Tensor:
+    """`[2, 1, 3, 3]`: central differences across and down."""
+    across = torch.zeros(3, 3)
+    across[1, 0], across[1, 2] = -0.5, 0.5
+    return torch.stack([across, across.T])[:, None].to(device)
+
+
+class TorchFlow:
+    """The same flow as an estimator on the grey pictures of the host.
+
+    Args:
+        preset: `ultrafast`, `fast` or `medium`.
+        raster_divisor: Flow is returned on the grey picture's size divided by this; 2 is a quarter of the texture.
+        device: Where it is searched; the result is on the host.
+
+    Attributes:
+        reduction: The search runs on the grey pictures' size divided by this; may be changed between frames.
+
+    Raises:
+        InvalidSetting: An unknown preset or a divisor below 1.
+    """
+
+    def __init__(
+        self, preset: str = "ultrafast", *, raster_divisor: int = 2, device: torch.device | str = "cpu"
+    ) -> None:
+        preset_of(preset)
+        if raster_divisor < 1:
+            raise InvalidSetting(f"raster_divisor={raster_divisor} is below 1", remedy="use a whole number from 1 on")
+        self._preset = preset
+        self._divisor = raster_divisor
+        self._device = torch.device(device)
+        self.reduction = 1
+
+    def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
+        """Backward flow on the raster, with photometric confidence.
+
+        Raises:
+            ValueError: The pictures differ in size.
+        """
+        if previous.grey.shape != present.grey.shape:
+            raise ValueError(f"grey pictures differ in size: {previous.grey.shape} and {present.grey.shape}")
+        hw = raster_hw(present.grey, self._divisor)
+        searched_hw = raster_hw(present.grey, self.reduction)
+        with torch.no_grad():
+            earlier, now = (
+                torch.from_numpy(to_raster(given.grey, searched_hw)).to(self._device).float()
+                for given in (previous, present)
+            )
+            offset_px = flow_px(earlier, now, self._preset, hw).cpu().numpy()
+        confidence, residual = photometric_check(to_raster(previous.grey, hw), to_raster(present.grey, hw), offset_px)
+        return Flow(offset_px, confidence, residual, span_frames=1)

@@ -1,0 +1,174 @@
+"""From records to weights: Adam on the coverage of a soft choice, stopped early by the coverage of the hard one."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_stream.config import ScoringSettings
+from arr_stream.relevance.balancing import balance_tensions
+from arr_stream.relevance.knowing import Sample
+from arr_stream.threads import one_torch_thread
+from arr_stream.tuning.parameters import NAMES, Parameters
+from arr_stream.tuning.recording import FrameTable
+from arr_stream.tuning.soft_choice import hard_topk, soft_topk
+
+Case = Sequence[FrameTable]
+"""The frames of one sequence, asked in one way. Cases count alike, however long they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """How a fit is made.
+
+    Args:
+        steps: Most steps.
+        rate: Of Adam; weights are of the order of 1.
+        frames: Frames of each case in one step.
+        temperatures: Softness of the choice at the first and the last step, in standard deviations of a frame's scores.
+        pull: Weight of the distance from where fitting started.
+        every: Steps from one look at the validation frames to the next.
+        patience: Looks without a gain after which fitting stops.
+        seed: Of the draws.
+    """
+
+    steps: int = 300
+    rate: float = 0.02
+    frames: int = 6
+    temperatures: tuple[float, float] = (0.5, 0.1)
+    pull: float = 0.05
+    every: int = 10
+    patience: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What came of a fit.
+
+    Args:
+        weights: Those of the best look.
+        steps: Steps made.
+        best_step: After how many of them the best look was taken.
+        before, after: Coverage of the hard choice on validation frames, from the records.
+    """
+
+    weights: ScoringSettings
+    steps: int
+    best_step: int
+    before: float
+    after: float
+
+
+def fit(
+    training: Sequence[Case],
+    validation: Sequence[Case],
+    start: ScoringSettings,
+    options: FitOptions | None = None,
+    *,
+    names: Sequence[str] = NAMES,
+    advance: Callable[[int, int, float], bool] = lambda step, steps, coverage: True,
+) -> Fit:
+    """Weights that cover more of the object on the validation frames; the start's where none do.
+
+    Args:
+        training: Frames that gradients are taken from.
+        validation: Frames that say when to stop.
+        start: Where to start.
+        options: How.
+        names: Which weights may move.
+        advance: Told at each look the step, the most steps and the coverage; False ends the fit.
+
+    Returns:
+        The fit; the same for the same arguments, to the bit.
+    """
+    chosen = options or FitOptions()
+    parameters = Parameters(start, names)
+    optimizer = torch.optim.Adam([parameters.values], lr=chosen.rate)
+    generator = np.random.default_rng(chosen.seed)
+    with one_torch_thread():
+        before = best = hard_coverage(validation, parameters.settings())
+        weights, best_step, step = start, 0, 0
+        for step in range(1, chosen.steps + 1):
+            drawn = [table for case in training for table in _draw(case, chosen.frames, generator)]
+            optimizer.zero_grad()
+            loss = 1 - soft_coverage(drawn, parameters.weights(), _temperature(chosen, step))
+            (loss + chosen.pull * parameters.distance()).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            parameters.confine()
+            if step % chosen.every:
+                continue
+            coverage = hard_coverage(validation, parameters.settings())
+            if coverage > best:
+                best, best_step, weights = coverage, step, parameters.settings()
+            if not advance(step, chosen.steps, best) or step - best_step >= chosen.every * chosen.patience:
+                break
+    return Fit(weights, step, best_step, before, best)
+
+
+def _draw(case: Case, count: int, generator: np.random.Generator) -> list[FrameTable]:
+    """`count` frames of a case, each once where it has so many."""
+    drawn = generator.choice(len(case), count, replace=len(case) < count)
+    return [case[index] for index in drawn.tolist()]
+
+
+def _temperature(options: FitOptions, step: int) -> float:
+    """From the first to the last in equal ratios."""
+    first, last = options.temperatures
+    done = (step - 1) / max(1, options.steps - 1)
+    return math.exp((1 - done) * math.log(first) + done * math.log(last))
+
+
+def soft_coverage(tables: Sequence[FrameTable], weights: ScoringSettings, temperature: float) -> Tensor:
+    """Mean share of the object in a soft choice; `temperature` in standard deviations of each frame's scores."""
+    sums = []
+    for group in _alike(tables):
+        scores = frame_scores(group, weights)
+        spread = scores.std(dim=1, keepdim=True)
+        scores = (scores - scores.mean(dim=1, keepdim=True)) / (spread + 1e-6)
+        chosen = soft_topk(scores, _counts(group), temperature)
+        sums.append((chosen * _shares(group)).sum())
+    return torch.stack(sums).sum() / len(tables)
+
+
+def hard_coverage(cases: Sequence[Case], weights: ScoringSettings) -> float:
+    """Mean over cases of the mean share of the object in the best cells, from the records."""
+    means = []
+    with torch.no_grad():
+        for case in cases:
+            found = [
+                (hard_topk(frame_scores(group, weights), _counts(group)) * _shares(group)).sum(dim=1)
+                for group in _alike(case)
+            ]
+            means.append(float(torch.cat(found).mean()))
+    return float(np.mean(means))
+
+
+def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tensor:
+    """`[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers that streams use."""
+    sample = Sample(
+        torch.cat([table.sample.values for table in group]), torch.cat([table.sample.relevance for table in group])
+    )
+    return balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
+
+
+def _alike(tables: Sequence[FrameTable]) -> list[list[FrameTable]]:
+    """Frames that the scorers can take at once."""
+    groups: dict[tuple[float, int], list[FrameTable]] = defaultdict(list)
+    for table in tables:
+        groups[table.answered, len(table.share)].append(table)
+    return list(groups.values())
+
+
+def _counts(group: Sequence[FrameTable]) -> Tensor:
+    return torch.tensor([float(table.fine) for table in group])
+
+
+def _shares(group: Sequence[FrameTable]) -> Tensor:
+    return torch.stack([table.share for table in group])

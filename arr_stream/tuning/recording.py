@@ -1,0 +1,187 @@
+"""Runs of the real pipeline, with what its choice was made from written down.
+
+What a scorer sees depends on earlier choices (fixation), so a record is good for weights near those that it was made
+with; `tuner` therefore records again after every fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_stream.config import Settings
+from arr_stream.errors import EvaluationDataError, InvalidSetting
+from arr_stream.evaluate.coverage import score_cells
+from arr_stream.evaluate.davis import Mask, check_mask, tight_box
+from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
+from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.asking import Asked
+from arr_stream.relevance.knowing import SCORED_CHANNELS, Sample
+from arr_stream.relevance.query import Query, RegionQuery, parse_text
+from arr_stream.texture.array import CELL_LEVEL, Texture
+from arr_stream.tuning.footage import Footage
+from arr_stream.types import FloatArray, Grid, PatchSet
+
+Kind = Literal["nothing", "region", "words"]
+"""How the object is asked for: not at all, by the box of its first mask, or by its name."""
+
+KINDS: tuple[Kind, ...] = ("nothing", "region", "words")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameTable:
+    """What the scorers saw on one frame, and what they should have found.
+
+    Args:
+        sample: Channels and relevance of all cells.
+        answered: Highest relevance of any of them.
+        share: `[cells]`, share of the object's pixels that lies in each cell; sums to 1.
+        fine: Fine cells that were chosen; the budget left room for so many.
+    """
+
+    sample: Sample
+    answered: float
+    share: Tensor
+    fine: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One sequence, asked in one way, through the pipeline.
+
+    Args:
+        footage: What was seen.
+        kind: What was asked.
+        indices: `[F]` frames that count: the object is on them, and they are not the first.
+        coverage, context: `[F]` shares of the object in fine cells and of the frame in any, as `score_cells` has them.
+        tokens: `[F]` cells chosen.
+        cells_xyxy: For each of the frames, the fine cells chosen, `[n, 4]` in source pixels.
+        tables: For each of the frames, where they were asked for.
+    """
+
+    footage: Footage
+    kind: Kind
+    indices: tuple[int, ...]
+    coverage: FloatArray
+    context: FloatArray
+    tokens: FloatArray
+    cells_xyxy: tuple[FloatArray, ...]
+    tables: tuple[FrameTable, ...]
+
+
+class _RecordingPipeline(Pipeline):
+    """Keeps what the last choice was made from."""
+
+    sample: Sample | None = None
+
+    def _select(self, state: Any, texture: Texture, asked: Asked, *rest: Any) -> Any:
+        values = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
+        self.sample = Sample(values.clone(), torch.from_numpy(asked.combined.ravel().copy()))
+        return super()._select(state, texture, asked, *rest)
+
+
+def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
+    """Ways to ask, each once.
+
+    Raises:
+        InvalidSetting: A name that is none of `KINDS`.
+    """
+    for name in names:
+        if name not in KINDS:
+            raise InvalidSetting(f"--ask {name!r}", remedy=f"write {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    return tuple(kind for kind in KINDS if kind in names)
+
+
+def kinds_of(footage: Footage, kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    """Those of the ways to ask that this footage knows."""
+    return tuple(kind for kind in kinds if kind != "words" or footage.words)
+
+
+def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = False) -> Run:
+    """Send a sequence through the pipeline, every keyframe in step.
+
+    Args:
+        footage: What is seen.
+        kind: What is asked.
+        settings: As for any stream; `selection.budget` says how many tokens.
+        tables: Write down what the scorers saw.
+
+    Raises:
+        EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
+    """
+    frames, masks = footage.sequence.frames(), footage.sequence.masks()
+    if len(frames) != len(masks):
+        raise EvaluationDataError(
+            f"{footage.name}: {len(frames)} frames and {len(masks)} masks", remedy="every frame needs one mask"
+        )
+    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
+        check_mask(footage.sequence, index, mask, frame.size_wh)
+    counted = tuple(index for index in range(1, len(masks)) if masks[index].any())
+    if not counted or not masks[0].any():
+        raise EvaluationDataError(
+            f"{footage.name}: the object is not on the first frame and a later one", remedy="start where it is visible"
+        )
+    encoder = make_text_encoder(settings)
+    keyframes = InStepKeyframes(make_generator(settings))
+    pipeline = _RecordingPipeline(
+        settings, keyframes, _queries(footage, kind, masks[0]), encoder=encoder, pca=find_pca(settings, encoder)
+    )
+    try:
+        chosen, found = [], []
+        for frame, mask in zip(frames, masks, strict=True):
+            patches = pipeline.step(frame)
+            if frame.index and mask.any():
+                chosen.append((patches, mask))
+                if tables and pipeline.sample is not None:
+                    found.append(_table(pipeline.sample, patches, mask))
+    finally:
+        keyframes.close()
+    return _scored(footage, kind, counted, chosen, found)
+
+
+def _queries(footage: Footage, kind: Kind, first: Mask) -> list[Query]:
+    if kind == "region":
+        return [RegionQuery(tight_box(first), 0.0)]
+    return [parse_text(footage.words)] if kind == "words" else []
+
+
+def _scored(
+    footage: Footage,
+    kind: Kind,
+    indices: tuple[int, ...],
+    chosen: list[tuple[PatchSet, Mask]],
+    tables: list[FrameTable],
+) -> Run:
+    scores = [score_cells(mask, patches.cells_xyxy, patches.grid.cell_px) for patches, mask in chosen]
+    coverage, context = np.array(scores, np.float32).T
+    return Run(
+        footage,
+        kind,
+        indices,
+        coverage,
+        context,
+        np.array([len(patches) for patches, _ in chosen], np.float32),
+        tuple(patches.cells_xyxy[patches.level == 0] for patches, _ in chosen),
+        tuple(tables),
+    )
+
+
+def _table(sample: Sample, patches: PatchSet, mask: Mask) -> FrameTable:
+    share = torch.from_numpy(object_share(mask, patches.grid))
+    return FrameTable(sample, float(sample.relevance.max()), share, int((patches.level == 0).sum()))
+
+
+def object_share(mask: Mask, grid: Grid) -> FloatArray:
+    """`[cells]` share of the object's pixels in each cell, cells having the same pixels as in `score_cells`."""
+    rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), np.int32(grid.columns))
+    x0, y0, x1, y1 = np.rint(grid.cells_xyxy(rows, columns, np.ones_like(rows))).astype(int).T
+    integral = np.pad(mask.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    inside = integral[y1, x1] - integral[y0, x1] - integral[y1, x0] + integral[y0, x0]
+    share: FloatArray = (inside / max(1, int(mask.sum()))).astype(np.float32)
+    return share

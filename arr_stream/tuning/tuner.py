@@ -1,0 +1,219 @@
+"""The whole of tuning: record, fit, record again, and only at the end look at what was held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from arr_stream.config import ScoringSettings, Settings
+from arr_stream.errors import EvaluationDataError, InvalidSetting
+from arr_stream.tuning.fitting import Case, Fit, FitOptions, fit
+from arr_stream.tuning.footage import Division, Footage, divide
+from arr_stream.tuning.parameters import NAMES, check_names
+from arr_stream.tuning.recording import KINDS, Kind, Run, kinds_of, run
+
+VALIDATION_PART = 4
+"""One in so many of the frames of each fitted sequence, the last ones, says when to stop; the others are fitted to."""
+
+
+class Progress(Protocol):
+    """Hears how tuning goes."""
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        """What is being done, and how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What is fitted to what.
+
+    Args:
+        kinds: Ways to ask for the object; each counts alike.
+        hold_out: As `divide` takes it.
+        rounds: Most times that weights are fitted and the pipeline is run with them.
+        names: Weights that may move.
+        fit: How one fit is made; its seed is also that of the division.
+        in_time: Asked between steps; False ends the fitting with the best so far.
+    """
+
+    kinds: tuple[Kind, ...] = ("nothing", "region")
+    hold_out: tuple[str, ...] = ("half",)
+    rounds: int = 3
+    names: tuple[str, ...] = NAMES
+    fit: FitOptions = field(default_factory=FitOptions)
+    in_time: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One fit, and what the pipeline then did.
+
+    Args:
+        fit: The fit.
+        validation: True coverage on the validation frames with its weights.
+    """
+
+    fit: Fit
+    validation: float
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """Weights before and after, and true runs with both.
+
+    Args:
+        division: Which sequences were fitted to.
+        start, weights: Before and after; equal where nothing did better on the validation frames.
+        validation: True coverage on the validation frames before.
+        rounds: Every round, in order.
+        before, after: Runs over all sequences in the same order, without tables.
+        budget: Tokens, as the settings say it.
+        seed: Of all draws.
+    """
+
+    division: Division
+    start: ScoringSettings
+    weights: ScoringSettings
+    validation: float
+    rounds: tuple[Round, ...]
+    before: tuple[Run, ...]
+    after: tuple[Run, ...]
+    budget: str
+    seed: int
+
+    def mean(self, runs: Sequence[Run], *, held_out: bool, kind: Kind) -> float:
+        """Mean coverage over the sequences of one part, asked in one way; not a number where there are none."""
+        names = {footage.name for footage in (self.division.held_out if held_out else self.division.fitted)}
+        found = [float(each.coverage.mean()) for each in runs if each.footage.name in names and each.kind == kind]
+        return float(np.mean(found)) if found else float("nan")
+
+
+def tune(
+    footage: Sequence[Footage],
+    settings: Settings,
+    options: TuneOptions | None = None,
+    progress: Progress = lambda what, done, of: None,
+) -> TuneReport:
+    """Fit the scorers' weights to one part of some footage and try them on the other.
+
+    Args:
+        footage: At least two sequences.
+        settings: Everything else, and the weights to start from.
+        options: What is fitted to what.
+        progress: Told of every run and every look.
+
+    Raises:
+        EvaluationDataError: Footage that does not fit, or is too short.
+        InvalidSetting: A division that leaves a part empty, or a budget that leaves nothing to choose.
+        UnknownSetting: A weight that does not exist.
+    """
+    chosen = options or TuneOptions()
+    division = divide(footage, chosen.hold_out, chosen.fit.seed)
+    check_names(chosen.names)
+    start = settings.scoring
+    before = _run_all(division.fitted, settings, chosen, progress, "untuned", tables=True)
+    _check(before)
+    validation = _validation_coverage(before)
+    best, best_coverage, best_runs, rounds = start, validation, before, []
+    runs = before
+    for number in range(1, chosen.rounds + 1):
+        if not chosen.in_time():
+            break
+        fitted = _fit(runs, best, start, chosen, progress, number)
+        if fitted.weights in (best, start):
+            rounds.append(Round(fitted, best_coverage))
+            break
+        runs = _run_all(
+            division.fitted, _with(settings, fitted.weights), chosen, progress, f"round {number}", tables=True
+        )
+        coverage = _validation_coverage(runs)
+        rounds.append(Round(fitted, coverage))
+        if coverage <= best_coverage:
+            break
+        best, best_coverage, best_runs = fitted.weights, coverage, runs
+    held_before = _run_all(division.held_out, settings, chosen, progress, "held out, untuned")
+    held_after = held_before
+    if best != start:
+        held_after = _run_all(division.held_out, _with(settings, best), chosen, progress, "held out, tuned")
+    return TuneReport(
+        division,
+        start,
+        best,
+        validation,
+        tuple(rounds),
+        tuple(replace(each, tables=()) for each in (*before, *held_before)),
+        tuple(replace(each, tables=()) for each in (*best_runs, *held_after)),
+        settings.selection.budget,
+        chosen.fit.seed,
+    )
+
+
+def _run_all(
+    footage: Sequence[Footage],
+    settings: Settings,
+    options: TuneOptions,
+    progress: Progress,
+    what: str,
+    *,
+    tables: bool = False,
+) -> list[Run]:
+    wanted = [(each, kind) for each in footage for kind in kinds_of(each, options.kinds)]
+    runs = []
+    for done, (each, kind) in enumerate(wanted):
+        progress(f"{what}: {each.name}", done, len(wanted))
+        runs.append(run(each, kind, settings, tables=tables))
+    progress(what, len(wanted), len(wanted))
+    return runs
+
+
+def _check(runs: Sequence[Run]) -> None:
+    if not runs:
+        raise EvaluationDataError(
+            "no sequence to fit to can be asked for in this way", remedy=f"--ask is one of {', '.join(KINDS)}"
+        )
+    for each in runs:
+        if len(each.indices) < VALIDATION_PART:
+            raise EvaluationDataError(
+                f"{each.footage.name}: the object is on {len(each.indices)} frames after the first",
+                remedy=f"{VALIDATION_PART} are needed to fit to",
+            )
+        if any(not 0 < table.fine < len(table.share) for table in each.tables):
+            raise InvalidSetting(
+                f"{each.footage.name}: the budget shows the whole frame or none of it in detail",
+                remedy="set --budget to a share of the frame, such as 10%",
+            )
+
+
+def _split(count: int) -> int:
+    """How many of a sequence's frames are fitted to."""
+    return count - max(1, count // VALIDATION_PART)
+
+
+def _validation_coverage(runs: Sequence[Run]) -> float:
+    """What real runs covered on the validation frames; sequences and ways to ask count alike."""
+    return float(np.mean([each.coverage[_split(len(each.indices)) :].mean() for each in runs]))
+
+
+def _fit(
+    runs: Sequence[Run],
+    present: ScoringSettings,
+    start: ScoringSettings,
+    options: TuneOptions,
+    progress: Progress,
+    number: int,
+) -> Fit:
+    training: list[Case] = [each.tables[: _split(len(each.indices))] for each in runs]
+    validation: list[Case] = [each.tables[_split(len(each.indices)) :] for each in runs]
+
+    def advance(step: int, steps: int, coverage: float) -> bool:
+        progress(f"fit {number}: coverage {coverage:.3f}", step, steps)
+        return options.in_time()
+
+    return fit(training, validation, present, options.fit, names=options.names, advance=advance)
+
+
+def _with(settings: Settings, weights: ScoringSettings) -> Settings:
+    return settings.model_copy(update={"scoring": weights})

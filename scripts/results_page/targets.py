@@ -1,0 +1,212 @@
+"""What the product promises, and the figures that say whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from arr_stream.bench.tables import ResultTable, Value
+from results_page.records import Record
+from results_page.tables import tables_of
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One promise.
+
+    Args:
+        what: In words.
+        section: Whose figures tell.
+        limit: What is to be reached.
+        value: The figure, from the section's record; None where its command did not measure it.
+        at_least: Whether more is better.
+        unit: Of both.
+    """
+
+    what: str
+    section: str
+    limit: float
+    value: Callable[[Record], float | None]
+    at_least: bool = True
+    unit: str = ""
+
+    def row(self, record: Record | None) -> tuple[Value, ...]:
+        """Cells of the page's table: promise, limit, figure, whether it is reached."""
+        limit = f"{'at least' if self.at_least else 'at most'} {self.limit:g} {self.unit}".strip()
+        linked = f"[{self.what}](#{self.section})"
+        value = None if record is None or record.missing else self.value(record)
+        if value is None:
+            return (linked, limit, None, "not measured")
+        reached = value >= self.limit if self.at_least else value <= self.limit
+        return (linked, limit, f"{value:.3g} {self.unit}".strip(), "reached" if reached else "**missed**")
+
+
+def targets_table(records: Mapping[str, Record]) -> ResultTable:
+    """All promises, those of the live parts as the command itself states them."""
+    rows = [target.row(records.get(target.section)) for target in TARGETS]
+    headings = ("what", "to reach", "measured", "")
+    return ResultTable("What is promised", headings, (*rows, *_live(records.get("live"))))
+
+
+def _live(record: Record | None) -> list[tuple[Value, ...]]:
+    if record is None or record.missing:
+        return [("[Live streams](#live)", None, None, "not measured")]
+    figures = [figure for run in record.runs for figure in run.result["figures"] if figure["limit"] is not None]
+    return [
+        (
+            f"[Live: {figure['what']}](#live)",
+            f"at {'least' if figure['at_least'] else 'most'} {figure['limit']:g} {figure['unit']}".strip(),
+            f"{figure['value']:.3g} {figure['unit']}".strip(),
+            "reached" if figure["reached"] else "**missed**",
+        )
+        for figure in figures
+    ]
+
+
+def table_named(record: Record, words: str) -> ResultTable | None:
+    """The section's first table whose title holds all the words, in capitals or not."""
+    for table in tables_of(record):
+        if all(word in table.title.lower() for word in words.lower().split()):
+            return table
+    return None
+
+
+def column(table: ResultTable, heading: str) -> int:
+    """Place of the first column whose heading holds that.
+
+    Raises:
+        KeyError: There is none.
+    """
+    for place, words in enumerate(table.columns):
+        if heading in words:
+            return place
+    raise KeyError(f"{table.title}: no column {heading!r} among {', '.join(table.columns)}")
+
+
+def ratio(name: str) -> Callable[[Record], float]:
+    """One of the `ratios` that a command prints."""
+    return lambda record: float(record.runs[0].result["ratios"][name])
+
+
+def _claim(what: str) -> Callable[[Record], float | None]:
+    """A figure of `bench claims`."""
+
+    def value(record: Record) -> float | None:
+        for claim in record.runs[0].result["claims"]:
+            if claim["what"] == what:
+                return None if claim["measured"] is None else float(claim["measured"])
+        return None
+
+    return value
+
+
+def _ahead(asked: str, tokens: str) -> Callable[[Record], float | None]:
+    """How far `bench compare` has ours ahead of the best other choice, on sequences with masks."""
+
+    def value(record: Record) -> float | None:
+        table = table_named(record, f"coverage {asked} masks")
+        if table is None:
+            return None
+        place = column(table, "ours")
+        gaps = [row[place] for row in table.rows if row[0] == tokens]
+        return min((float(gap) for gap in gaps if isinstance(gap, int | float)), default=None)
+
+    return value
+
+
+def _gain(asked: str) -> Callable[[Record], float | None]:
+    """Mean gain of `tune` on sequences that were held out."""
+
+    def value(record: Record) -> float | None:
+        table = table_named(record, "coverage before after")
+        if table is None:
+            return None
+        gains = [row[column(table, "gain")] for row in table.rows if row[:3] == ("held out", asked, "mean")]
+        return float(gains[0]) if gains and isinstance(gains[0], int | float) else None
+
+    return value
+
+
+def _flow_error(record: Record) -> float | None:
+    """Of `torch`, as a share of that of DIS fast: the mean over the pairs."""
+    found = {(row["estimator"], row["pair"]): row["endpoint_error_px"] for row in record.runs[0].result["pairs"]}
+    ours = [name for name, _ in found if "torch" in name]
+    others = [name for name, _ in found if "dis fast" in name]
+    if not ours or not others:
+        return None
+    pairs = dict.fromkeys(pair for _, pair in found)
+    means = {name: sum(found[name, pair] for pair in pairs) for name in (*ours, others[0])}
+    return float(min(means[name] for name in ours) / means[others[0]])
+
+
+def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
+    """Milliseconds of `bench device`: the most of the rows that begin so."""
+
+    def value(record: Record) -> float | None:
+        table = table_named(record, title)
+        if table is None:
+            return None
+        place = column(table, "ms")
+        times = [line[place] for line in table.rows if str(line[0]).startswith(row)]
+        return max((float(ms) for ms in times if isinstance(ms, int | float)), default=None)
+
+    return value
+
+
+MODEL = "ViT-B-16:random"
+
+TARGETS: tuple[Target, ...] = (
+    *(
+        Target(
+            f"Coverage at {tokens} of the tokens, {asked}: ahead of every other rule by",
+            "compare",
+            limit,
+            _ahead(words, tokens),
+        )
+        for asked, words, limits in (("asked by a box", "box", (0.1, 0.0)), ("without a query", "without", (0.0, 0.0)))
+        for tokens, limit in zip(("10%", "25%"), limits, strict=True)
+    ),
+    Target(
+        "Coverage after tuning, on held-out sequences, without a query: gain",
+        "tune",
+        0.03,
+        _gain("nothing"),
+    ),
+    Target(
+        "Coverage after tuning, on held-out sequences, asked by a box: gain",
+        "tune",
+        0.03,
+        _gain("first box"),
+    ),
+    Target(
+        "All of perception, amortised, against a dense pass of CLIP on every frame",
+        "claims",
+        15,
+        _claim(f"{MODEL}: video, against a dense pass on every frame"),
+        unit="times",
+    ),
+    Target(
+        "All of perception, amortised, against encoding 273 crops",
+        "claims",
+        280,
+        _claim(f"{MODEL}: video, against 273 crops, the larger claim"),
+        unit="times",
+    ),
+    Target(
+        "On a GPU, a frame of 1024x1024 between keyframes, whatever is asked",
+        "device",
+        0.8,
+        _on_device("frame between keyframes 1024x1024"),
+        at_least=False,
+        unit="ms",
+    ),
+    Target(
+        "On a GPU, all 40 channels of 1024x1024, dense, amortised",
+        "device",
+        2.8,
+        _on_device("all 40 channels 1024x1024", "amortised"),
+        at_least=False,
+        unit="ms",
+    ),
+    Target("Endpoint error of `torch` flow, as a share of that of DIS fast", "flow", 1.0, _flow_error, at_least=False),
+)

@@ -1,0 +1,262 @@
+"""The comparison: scored by the rules that coverage is judged by, at equal tokens, and summed up rightly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_stream.bench.compare import OURS, CompareReport, CompareRow, compare
+from arr_stream.bench.compare_plot import plot_compare
+from arr_stream.bench.compare_tables import tables
+from arr_stream.bench.compare_truth import KnownClip, Score, pixels_by_cell, score_choices
+from arr_stream.bench.tables import ResultTable
+from arr_stream.config import Settings
+from arr_stream.evaluate.coverage import oracle, score_cells
+from arr_stream.evaluate.footage import davis_footage
+from arr_stream.evaluate.photo_footage import generated_footage
+from arr_stream.relevance.attending import Allocation
+from arr_stream.rivals import RULES
+from arr_stream.rivals.features import Pixels
+from arr_stream.types import Frame, Grid, IntArray
+from tests.conftest import Run
+from tests.test_evaluate_davis import squares, write_sequence
+
+SMALL_WH = (320, 192)
+
+
+def _cells(places: list[tuple[int, int, int]]) -> Allocation:
+    rows, columns, level = (np.array(axis, np.int32) for axis in zip(*places, strict=True)) if places else _nothing()
+    return Allocation(rows, columns, level, np.ones(len(rows), np.float32))
+
+
+def _nothing() -> tuple[IntArray, ...]:
+    return tuple(np.zeros(0, np.int32) for _ in range(3))
+
+
+def _known(masks: list[np.ndarray], eighth: np.ndarray | None = None) -> KnownClip:
+    grid = Grid.for_size(masks[0].shape[::-1])
+    shape = (len(masks), grid.rows * 4, grid.columns * 4)
+    return KnownClip(
+        grid=grid,
+        camera="still",
+        region_xywh=None,
+        counts={"object": np.stack([pixels_by_cell(mask, grid) for mask in masks])},
+        cell_pixels=pixels_by_cell(np.ones_like(masks[0]), grid),
+        eighth_grey=eighth if eighth is not None else np.zeros(shape, np.uint8),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(20, 300), st.integers(20, 300), st.integers(0, 2**32 - 1))
+def test_scored_as_coverage_is_scored_everywhere_else(width: int, height: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mask = rng.random((height, width)) < rng.uniform(0.01, 0.9)
+    mask[0, 0] = True
+    known = _known([mask, mask])
+    grid = known.grid
+    count = int(rng.integers(1, grid.cells + 1))
+    rows, columns = np.divmod(rng.permutation(grid.cells)[:count].astype(np.int32), np.int32(grid.columns))
+    level = rng.integers(0, 3, count).astype(np.int32)
+    # Small grids have cells nearly as coarse as fine: what counts as fine is told by size there.
+    cells = Allocation(rows, columns, level, np.ones(count, np.float32))
+    score = score_choices(known, [cells, cells])
+    xyxy = grid.cells_xyxy(rows, columns, np.left_shift(1, level).astype(np.int32))
+    fine = level == 0
+    assert score.object == pytest.approx(score_cells(mask, xyxy[fine], grid.cell_px)[0], abs=1e-6)
+    assert score.context == pytest.approx(score_cells(mask, xyxy, grid.cell_px)[1], abs=1e-6)
+    assert score.object <= oracle(mask, (grid.rows, grid.columns), int(fine.sum())) + 1e-6
+    assert score.tokens == count
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 2**32 - 1))
+def test_every_pixel_is_in_one_cell(width: int, height: int, seed: int) -> None:
+    mask = np.random.default_rng(seed).random((height, width)) < 0.5
+    counts = pixels_by_cell(mask, Grid.for_size((width, height)))
+    assert counts.shape == (Grid.for_size((width, height)).rows, Grid.for_size((width, height)).columns)
+    assert counts.sum() == mask.sum()
+
+
+def test_detail_counts_coarse_cells_by_their_resolution() -> None:
+    mask = np.ones((128, 128), bool)
+    known = _known([mask, mask])
+    nothing = _cells([])
+    everything_coarse = score_choices(known, [nothing, _cells([(0, 0, 2)])])
+    assert (everything_coarse.object, everything_coarse.detail, everything_coarse.context) == (0, 1 / 16, 1)
+    # Of sixteen cells one is seen fine, three at level 1, and the rest at level 2.
+    mixed = score_choices(known, [nothing, _cells([(0, 0, 0), (0, 0, 1), (0, 0, 2)])])
+    assert mixed.object == pytest.approx(1 / 16)
+    assert mixed.detail == pytest.approx((1 + 3 / 4 + 12 / 16) / 16)
+
+
+def test_the_first_frame_is_paid_for_but_not_scored_and_frames_without_the_object_are_left_out() -> None:
+    mask, empty = np.zeros((64, 64), bool), np.zeros((64, 64), bool)
+    mask[:32, :32] = True
+    known = _known([mask, mask, empty, mask])
+    here, elsewhere = _cells([(0, 0, 0)]), _cells([(1, 1, 0)])
+    score = score_choices(known, [_cells([(0, 0, 0), (0, 1, 0), (1, 0, 0)]), here, here, elsewhere])
+    assert score.object == 0.5
+    assert score.tokens == 1.5
+    with pytest.raises(ValueError, match="3 choices for 4 frames"):
+        score_choices(known, [here] * 3)
+
+
+def test_what_was_shown_stays_current_until_it_changes() -> None:
+    mask = np.zeros((32, 64), bool)
+    mask[:, :32] = True
+    eighth = np.zeros((5, 4, 8), np.uint8)
+    eighth[3:, :, :4] = 200
+    known = _known([mask] * 5, eighth)
+    nothing, here = _cells([]), _cells([(0, 0, 0)])
+    # Shown on the first frame, it is current on frames 1 and 2, changed on 3 and 4.
+    assert score_choices(known, [here, nothing, nothing, nothing, nothing]).current == 0.5
+    assert score_choices(known, [here, nothing, nothing, here, nothing]).current == 1
+    assert score_choices(known, [here, nothing, nothing, here, nothing]).object == 0.25
+    assert score_choices(known, [_cells([(0, 0, 2)]), *[nothing] * 4]).current == 0
+
+
+@pytest.fixture(scope="module")
+def report() -> CompareReport:
+    footage = generated_footage(8, sceneries=("coffee",), size_wh=SMALL_WH)
+    return compare(footage, ["10%", "12"], Settings(), {"pixels": Pixels()}, seeds=2)
+
+
+def test_everyone_is_shown_the_same_clips_at_the_same_tokens(report: CompareReport) -> None:
+    clips = {row.footage for row in report.rows}
+    assert len(clips) == 3 and {row.camera for row in report.rows} == {"still", "panning", "shaking"}
+    names = {make().name for make in RULES.values()}
+    for clip in clips:
+        for budget, tokens in (("10%", 6), ("12", 12)):
+            rows = [row for row in report.rows if (row.footage, row.budget) == (clip, budget)]
+            assert {row.method for row in rows} == names | {OURS}
+            assert {row.asked for row in rows if row.method == OURS} == {"no query", "box", "words"}
+            assert sorted(row.seed for row in rows if row.method == "random") == [0, 1]
+            for row in rows:
+                # Rules that keep the first frame whole may need more than so few frames have to give.
+                assert row.score.tokens <= max(tokens, row.cells / 8) + 1e-9
+                assert row.rule_ms > 0
+                assert (row.before_ms > 0) == bool(row.needed)
+            equal = [row for row in rows if row.method in (OURS, "uniform grid", "random", "frame difference")]
+            assert {row.score.tokens for row in equal} == {tokens}
+
+
+def test_a_co_located_rule_loses_where_the_camera_moves(report: CompareReport) -> None:
+    def moving(camera: str) -> float:
+        (row,) = [r for r in report.rows if (r.method, r.camera, r.budget) == ("frame difference", camera, "12")]
+        assert row.score.moving is not None
+        return row.score.moving
+
+    assert moving("still") > moving("panning") and moving("still") > moving("shaking")
+
+
+def _row(method: str, footage: str, share: float | None, **changes: Any) -> CompareRow:
+    score = Score(share, share, None, share, share, 0.2, 10.0)
+    row = CompareRow(footage, "davis", "still", 100, "10%", method, "", "no query", 0, score, 1.0, 0.0, "")
+    return replace(row, **changes)
+
+
+def _column(table: ResultTable, name: str) -> list[Any]:
+    return [row[table.columns.index(name)] for row in table.rows]
+
+
+def test_tables_sum_up_by_clip_seed_and_camera() -> None:
+    rows = (
+        _row(OURS, "a", 0.9),
+        _row(OURS, "b", 0.5, camera="panning"),
+        _row(OURS, "a", 1.0, asked="box"),
+        _row(OURS, "b", 0.6, asked="box", camera="panning"),
+        *(_row("random", "a", share, seed=seed) for seed, share in enumerate((0.1, 0.3))),
+        *(_row("random", "b", share, seed=seed, camera="panning") for seed, share in enumerate((0.1, 0.3))),
+        _row("drop", "a", 0.7, before_ms=9.0, needed="features"),
+        _row("drop", "b", 0.7, before_ms=9.0, needed="features", camera="panning"),
+    )
+    made = {table.title: table for table in tables(CompareReport(rows, {"f": "some features"}))}
+    assert ResultTable.from_json(json.loads(json.dumps([t.as_json() for t in made.values()]))[0]).rows
+    alone = made["Coverage without any query: sequences with masks"]
+    assert _column(alone, "method") == ["arr-stream, no query", "random", "drop"]
+    assert _column(alone, "object") == pytest.approx([0.7, 0.2, 0.7])
+    assert _column(alone, "±")[1] == pytest.approx(np.std([0.1, 0.3], ddof=1)) and _column(alone, "±")[2] is None
+    assert _column(alone, "ours +")[1:] == pytest.approx([0.5, 0.0])
+    assert _column(alone, "ahead on") == [None, "2/2", "1/2"]
+    box = made["Coverage asked with the first mask's box: sequences with masks"]
+    assert _column(box, "ours +")[1:] == pytest.approx([0.6, 0.1])
+    cameras = made["What moves, by camera: sequences with masks"]
+    assert _column(cameras, "still") == pytest.approx([0.9, 0.2, 0.7])
+    assert _column(cameras, "panning") == pytest.approx([0.5, 0.2, 0.7])
+    assert "lost by panning" not in cameras.columns
+    assert _column(cameras, "shaking") == [None] * 3
+    assert "different clips" in cameras.note and "lose nothing" not in cameras.note
+    cost = made["Cost"]
+    assert _column(cost, "together") == pytest.approx([1, 1, 1, 10])
+    assert "some features" in alone.note
+
+
+def test_rules_that_lose_nothing_where_the_camera_moves_are_named() -> None:
+    rows = [
+        _row(name, f"{name} {camera}", share, kind="generated", camera=camera)
+        for name, shares in (("frame difference", (0.9, 0.2, 0.9)), ("Efficient Video Sampling", (0.9, 0.3, 0.1)))
+        for camera, share in zip(("still", "panning", "shaking"), shares, strict=True)
+    ]
+    made = {table.title: table for table in tables(CompareReport(tuple(rows), {}))}
+    table = made["What moves, by camera: generated scenes"]
+    assert _column(table, "lost by shaking") == pytest.approx([0.0, 0.8])
+    note = table.note
+    assert "lose nothing by panning: none." in note
+    assert "lose nothing by shaking: frame difference at 10%." in note
+
+
+def test_pictures_are_drawn(report: CompareReport, tmp_path: Path) -> None:
+    plot_compare(report, tmp_path / "new" / "compare.png")
+    assert (tmp_path / "new" / "compare.png").stat().st_size > 10_000
+
+
+@dataclass
+class _Index:
+    name: str = "index"
+
+    def features(self, frame: Frame, grid: Grid) -> np.ndarray:
+        return np.full((grid.rows, grid.columns, 2), float(frame.index), np.float32)
+
+
+def test_several_makers_of_features_are_told_apart(tmp_path: Path) -> None:
+    write_sequence(tmp_path, "square", squares(5, step_px=6))
+    made = compare(davis_footage(tmp_path), ["2"], Settings(), {"pixels": Pixels(), "other": _Index()}, seeds=1)
+    assert [row.features for row in made.rows if row.method == "VidCom2"] == ["pixels", "other"]
+    assert made.features == {"pixels": "pixels", "other": "index"}
+    labels = _column(tables(made)[0], "method")
+    assert {"VidCom2 (pixels)", "VidCom2 (other)", "uniform grid"} <= set(labels)
+
+
+def test_the_command(run: Run, tmp_path: Path) -> None:
+    write_sequence(tmp_path, "square", squares(5, step_px=6))
+    plot = tmp_path / "plot.png"
+    arguments = ["bench", "compare", tmp_path, "--kind", "davis", "--features", "pixels", "--seeds", 1]
+    code, out, err = run(*arguments, "--budget", "2", "--json", "--plot", plot)
+    assert code == 0 and plot.is_file() and "wrote" in err
+    printed = json.loads(out)
+    assert printed["features"] == {"pixels": "pixels"}
+    assert {row["footage"] for row in printed["rows"]} == {"square"}
+    assert [table["title"] for table in printed["tables"]][-1] == "Cost"
+    code, out, _ = run(*arguments, "--budget", "2", "--max-frames", 3)
+    assert code == 0 and "Coverage without any query" in out
+
+
+def _wrong() -> Iterator[tuple[list[object], str]]:
+    yield ["--features", "magic"], "use clip, pixels or qwen:FOLDER"
+    yield ["--kind", "photos", "--features", "pixels"], "give a folder with text/icdar2015"
+    yield ["--kind", "samples", "--samples", "nowhere", "--features", "pixels"], "--samples"
+    yield ["nowhere", "--features", "pixels"], "no footage that is known here"
+
+
+@pytest.mark.parametrize(("arguments", "said"), list(_wrong()))
+def test_what_cannot_be_compared_is_said_in_a_line(run: Run, arguments: list[object], said: str) -> None:
+    code, out, err = run("bench", "compare", *arguments)
+    assert code != 0 and not out
+    assert said in " ".join(err.split()) and "Traceback" not in err

@@ -1,0 +1,137 @@
+"""`bench device`: it runs anywhere, says what it measured and what not, and its limits follow from the bytes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from arr_stream.bench.device import bench_device, dense_table, frame_table, named_device
+from arr_stream.bench.device_host import HostRun, host_table, time_host, touched_bytes
+from arr_stream.bench.device_kernels import kernel_table, time_kernels
+from arr_stream.bench.device_scene import panning_frames, square_xywh, usual_queries
+from arr_stream.bench.device_timing import bytes_of, copy_bytes_per_ms
+from arr_stream.bench.statistics import Timing
+from arr_stream.bench.tables import ResultTable
+from arr_stream.config import Settings
+from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
+from arr_stream.types import Grid
+from tests.conftest import Run
+
+CPU = torch.device("cpu")
+SIZE_WH = (192, 128)
+SETTINGS = Settings().with_values({"selection.budget": "8", "keyframes.text": "none", "keyframes.clusters": "grid"})
+
+
+def _column(table: ResultTable, name: str) -> list[object]:
+    return [row[table.columns.index(name)] for row in table.rows]
+
+
+def test_on_the_command_line_it_says_what_was_not_measured(run: Run) -> None:
+    code, out, _ = run("bench", "device", "--device", "cpu", "--size", "192x128", "--frames", "8", "--json")
+    report = json.loads(out)
+    assert code == 0 and report["device"] == "CPU"
+    table = ResultTable.from_json(report["tables"][0])
+    assert {*_column(table, "stage")} == {*touched_bytes(Grid.for_size(SIZE_WH), 3), "keyframe", "whole frame"}
+    assert "GPU was not measured" in report["unmeasured"][0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named(run: Run) -> None:
+    with pytest.raises(BackendUnavailable, match="--device cuda"):
+        named_device("cuda")
+    assert named_device("auto") == CPU
+    code, _, err = run("bench", "device", "--device", "cuda")
+    assert code == 60 and "no NVIDIA GPU" in err and "--device cpu" in err
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="tpu"):
+        named_device("tpu")
+
+
+def test_stages_have_their_share_of_the_frame_and_of_the_limit() -> None:
+    grid = Grid.for_size((256, 256))
+    stages = {"visual": Timing.of([2.0, 2.0]), "keyframe": Timing.of([0.5, 1.5])}
+    table = host_table(HostRun(grid, 1, stages, Timing.of([4.0])), bytes_per_ms=1e6)
+    visual, keyframe, whole = table.rows
+    moved = touched_bytes(grid, 1)["visual"]
+    assert visual[:2] == ("visual", 2.0) and visual[3:] == (50.0, moved / 1e6, moved / 1e6, 100 * moved / 1e6 / 2)
+    assert keyframe[1] == 1.0 and keyframe[3:] == (25.0, None, None, None)
+    assert whole[1] == 4.0 and whole[3] == 100.0
+
+
+def test_the_host_is_timed_between_keyframes() -> None:
+    host = time_host(SIZE_WH, SETTINGS, 8)
+    assert {*host.stages} == {*touched_bytes(host.grid, host.queries), "keyframe"} and host.queries == 3
+    # The first two of eight frames warm up, and only the first is a keyframe.
+    assert host.whole.count == 6 and host.whole.median > 0
+
+
+def test_nothing_but_keyframes_cannot_be_measured() -> None:
+    with pytest.raises(MeasurementFailed, match=r"keyframes\.interval"):
+        time_host(SIZE_WH, SETTINGS.with_values({"keyframes.interval": 1}), 4)
+
+
+def test_bytes_grow_with_the_frame_and_the_queries() -> None:
+    small, large = (touched_bytes(Grid.for_size(size), 1) for size in ((256, 256), (512, 512)))
+    for stage, moved in small.items():
+        assert large[stage] == pytest.approx(4 * moved, rel=0.01)
+    assert touched_bytes(Grid.for_size((256, 256)), 3)["relevance"] == pytest.approx(3 * small["relevance"])
+
+
+def test_bytes_are_counted_once() -> None:
+    values = torch.zeros(10, dtype=torch.float32)
+    assert bytes_of(values) == bytes_of((values, {"again": values})) == 40
+    assert bytes_of(values, torch.zeros(3, dtype=torch.uint8), None) == 43
+
+
+def test_every_part_of_a_frame_has_a_roofline() -> None:
+    size_wh = (128, 96)
+    timings = time_kernels(size_wh, CPU, SETTINGS, 1)
+    table = kernel_table(timings, bytes_per_ms=2e6, device="here")
+    names = _column(table, "part")
+    assert {"reduced pictures", "flow", "carrying memory", "relevance to a region", "choice and novelty"} <= {*names}
+    by_name = {timing.name: timing for timing in timings}
+    pixels = size_wh[0] * size_wh[1]
+    assert by_name["reduced pictures"].moved_bytes >= 3 * pixels
+    assert by_name["all 40 channels, dense"].moved_bytes >= 160 * pixels
+    # A third more: each level has a quarter of the one before.
+    assert by_name["mip levels of all"].moved_bytes == pytest.approx(160 * pixels * 4 / 3, rel=0.01)
+    for row, timing in zip(table.rows, timings, strict=True):
+        assert timing.milliseconds > 0 and row[4] == pytest.approx(timing.moved_bytes / 2e6)
+
+
+def test_a_copy_moves_bytes() -> None:
+    # Between a slow laptop and any memory there is.
+    assert 1e5 < copy_bytes_per_ms(CPU) < 1e11
+
+
+def test_whole_frames_are_timed_by_what_is_asked() -> None:
+    table = frame_table(SETTINGS, CPU, SIZE_WH, 3)
+    assert _column(table, "asked for") == [*usual_queries(panning_frames(SIZE_WH, 1)[0])]
+    cells = Grid.for_size(SIZE_WH).cells
+    # Seven numbers a chosen cell, one a cell, one a query, and three.
+    assert _column(table, "bytes back") == [4 * (7 * 8 + cells + queries + 3) for queries in (0, 1, 1, 1, 3)]
+    dense = dense_table(SETTINGS.with_values({"keyframes.interval": 3}), CPU, SIZE_WH)
+    between, keyframe, amortised = _column(dense, "ms")
+    assert amortised == pytest.approx((keyframe + 2 * between) / 3)
+
+
+def test_the_scene_moves() -> None:
+    first, second = panning_frames(SIZE_WH, 2)
+    assert first.size_wh == SIZE_WH and not np.array_equal(first.rgb, second.rgb)
+    assert np.array_equal(second.rgb[:10, :150], first.rgb[:10, 3:153])
+    x, y, w, h = square_xywh(SIZE_WH, 1)
+    red = second.rgb[y : y + h, x : x + w].astype(int)
+    assert (red[..., 0] > red[..., 1] + 100).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
+def test_a_gpu_is_measured() -> None:
+    report = bench_device(SETTINGS, torch.device("cuda"), size_wh=(256, 256), frames=8, repeats=2)
+    assert len(report.tables) == 4 and not report.unmeasured
+    frame = report.tables[0]
+    assert all(graphs >= 3 for graphs in _column(frame, "graphs"))

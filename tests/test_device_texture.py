@@ -1,0 +1,293 @@
+"""The texture put together on a device: the same 40 channels, dense and in levels, and no copy back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from arr_stream.device.flow import DeviceFlow
+from arr_stream.device.memory import OnDevice, Trail
+from arr_stream.device.pictures import DevicePictures
+from arr_stream.device.slic import slic
+from arr_stream.device.texture import (
+    assemble,
+    boundaries,
+    centroid_distance,
+    cluster_size,
+    dense_into,
+    pyramid,
+)
+from arr_stream.device.visual import visual_channels
+from arr_stream.evaluate.toy_scenes import make_scene
+from arr_stream.keyframes.base import KeyframePart, TextFinding
+from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.motion.flow import Flow
+from arr_stream.temporal.cache import HISTORY_CHANNELS, TemporalCache
+from arr_stream.texture import CHANNEL_INDEX, CHANNELS
+from arr_stream.texture import assemble as on_cpu
+from arr_stream.texture.array import CELL_LEVEL, Texture
+from arr_stream.texture.pictures import Pictures
+from arr_stream.texture.visual import visual_channels as visual_on_cpu
+from arr_stream.threads import one_torch_thread
+from arr_stream.types import Embedding, Frame, Grid
+from tests.textures import HEIGHT, WIDTH, random_texture
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")],
+    ),
+]
+NEAREST = [channel.index for channel in CHANNELS if channel.interpolation == "nearest"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    history: torch.Tensor
+    on_device: OnDevice
+
+
+def smooth(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random planes that vary over a few places, `[..., h, w]` in [0, 1]."""
+    planes = rng.random((*shape[:-2], shape[-2] // 4 + 2, shape[-1] // 4 + 2))
+    planes = np.repeat(np.repeat(planes, 4, axis=-2), 4, axis=-1)[..., : shape[-2], : shape[-1]]
+    return np.ascontiguousarray(planes, dtype=np.float32)
+
+
+def both(size_wh: tuple[int, int], device: str, *, empty: bool = False) -> tuple[Texture, Texture]:
+    """One frame's texture by the CPU path and on a device, from the same memory."""
+    rng = np.random.default_rng(3)
+    rgb = make_scene(rng, size_wh).rgb
+    grid = Grid.for_size(size_wh)
+    frame, cache = Frame(0, 0.0, rgb), TemporalCache(grid)
+    height, width = cache.reduced_hw(8)
+    on_device = OnDevice()
+    if not empty:
+        on_device = _fill(cache, rng, device)
+    motion = smooth(rng, height, width)
+    here, there = Pictures(frame, grid), DevicePictures(torch.from_numpy(rgb).to(device), grid)
+    history = torch.from_numpy(cache.history).permute(2, 0, 1).contiguous().to(device)
+    return (
+        on_cpu.assemble(here, visual_on_cpu(here), motion, cache),
+        assemble(there, visual_channels(there), torch.from_numpy(motion).to(device), Memory(history, on_device)),
+    )
+
+
+def _fill(cache: TemporalCache, rng: np.random.Generator, device: str) -> OnDevice:
+    """Regions, text and an embedding of an earlier frame, and a way back to it that is a drift and some."""
+    height, width = cache.reduced_hw(8)
+    offset_px = (2 * smooth(rng, 2, height, width) + np.array([1.0, -0.5])[:, None, None]).astype(np.float32)
+    flow = Flow(np.ascontiguousarray(offset_px.transpose(1, 2, 0)), *np.ones((2, height, width), np.float32), 1)
+    labels = (smooth(rng, *cache.reduced_hw(4)) * 6).astype(np.int32)
+    clusters = clusters_from_labels(labels, "test")
+    text = (smooth(rng, *cache.reduced_hw(4)) > 0.7).astype(np.float32)
+    channels = smooth(rng, 16, cache.grid.rows * 2, cache.grid.columns * 2) * 2 - 1
+    cache.requested(0, ("clusters", "embedding", "text"))
+    cache.adopt(KeyframePart(0, "clusters", clusters, "test"))
+    cache.adopt(KeyframePart(0, "text", TextFinding(text), "test"))
+    cache.adopt(KeyframePart(0, "embedding", Embedding(channels, "test"), "test"))
+    cache.embedding_channels = channels
+    cache.advance(flow)
+    for name in HISTORY_CHANNELS:
+        cache.remember(name, smooth(rng, height, width))
+    way = DeviceFlow.from_numpy(flow, device)
+    trail = Trail(way.offset_px, way.confidence)
+    here = [torch.from_numpy(plane).to(device) for plane in (clusters.labels, channels, text)]
+    return OnDevice(here[0], trail, here[1], trail, here[2], trail)
+
+
+SAME = ("red", "green", "blue", "x", "y", "eccentricity", "motion", *HISTORY_CHANNELS)
+CARRIED = ("text", *(f"embedding_{i}" for i in range(16)))
+IDS = ("cluster", "centroid_distance", "cluster_size", "boundary")
+SEEN = ("edge_rising", "edge_falling", "high_pass", "low_pass", "saliency", "edge_distance")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("size_wh", [(448, 256), (427, 239)], ids=["whole cells", "odd"])
+def test_all_channels_are_those_of_the_cpu(size_wh: tuple[int, int], device: str) -> None:
+    here, there = both(size_wh, device)
+    assert there.device.type == device
+    off = (there.dense().cpu() - here.dense()).abs().flatten(1)
+    mean, of_99 = off.mean(dim=1), off.kthvalue(int(0.99 * off.shape[1]), dim=1).values
+    for name in SAME:
+        assert off[CHANNEL_INDEX[name]].max() < 2e-5, name
+    for name in CARRIED:
+        # OpenCV carries more than four channels at a time in steps of 1/32 pixel.
+        assert mean[CHANNEL_INDEX[name]] < 0.005, name
+        assert of_99[CHANNEL_INDEX[name]] < 0.03, name
+    for name in IDS:
+        # A place that lies half-way between two goes to either.
+        assert (off[CHANNEL_INDEX[name]] > 0.01).float().mean() < 0.005, name
+    for name in SEEN:
+        assert mean[CHANNEL_INDEX[name]] < 0.01, name
+        assert of_99[CHANNEL_INDEX[name]] < 0.03, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_before_the_first_keyframe(device: str) -> None:
+    here, there = both((320, 192), device, empty=True)
+    off = (there.dense().cpu() - here.dense()).abs().flatten(1)
+    assert off[CHANNEL_INDEX["cluster"]].max() == 0
+    assert off[16:].max() == 0
+    assert off[[CHANNEL_INDEX["centroid_distance"], CHANNEL_INDEX["cluster_size"]]].max() < 1e-6
+
+
+def test_what_nothing_asks_for_is_not_carried() -> None:
+    _, there = both((320, 192), "cpu")
+    there.mip(CELL_LEVEL, [CHANNEL_INDEX["saliency"], CHANNEL_INDEX["fixation"]])
+    for first in (13, 14, 15, 16, 17, 18):
+        assert callable(there.planes[first])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_follows_from_regions_is_that_of_the_cpu(device: str) -> None:
+    labels = np.random.default_rng(0).integers(0, 5, (34, 47)).astype(np.int32)
+    there = torch.from_numpy(labels).to(device)
+    pairs = (
+        (centroid_distance, on_cpu.centroid_distance),
+        (cluster_size, on_cpu.cluster_size),
+        (boundaries, on_cpu.boundaries),
+    )
+    for made, truth in pairs:
+        np.testing.assert_allclose(made(there).cpu().numpy(), truth(labels), atol=1e-6)
+
+
+def textures(device: str) -> list[Texture]:
+    """From a frame, and with planes at every resolution; neither has all sides in whole ratios."""
+    return [both((427, 239), device)[1], random_texture().to(device)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("which", [0, 1])
+def test_dense_goes_into_what_is_there(which: int, device: str) -> None:
+    texture = textures(device)[which]
+    width, height = texture.texture_wh
+    out = torch.full((40, height, width), torch.nan, device=device)
+    dense_into(texture, out)
+    torch.testing.assert_close(out, texture.dense(), rtol=0, atol=2e-5)
+    assert torch.equal(out[NEAREST], texture.dense()[NEAREST])
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        torch.empty(40, HEIGHT, WIDTH + 1),
+        torch.empty(39, HEIGHT, WIDTH),
+        torch.empty(40, HEIGHT, WIDTH, dtype=torch.float64),
+        torch.empty(40, WIDTH, HEIGHT).mT,
+    ],
+    ids=["size", "channels", "dtype", "layout"],
+)
+def test_dense_refuses_what_it_cannot_fill(out: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"contiguous float32 \[40, 96, 128\]"):
+        dense_into(random_texture(), out)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_pyramid_is_made_of_mip_levels(device: str) -> None:
+    texture = random_texture(1).to(device)
+    levels = pyramid(texture.dense())
+    assert len(levels) == CELL_LEVEL + 1
+    for level, made in enumerate(levels):
+        truth = texture.mip(level)
+        torch.testing.assert_close(made, truth, rtol=0, atol=2e-5)
+        assert torch.equal(made[NEAREST], truth[NEAREST])
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails on what would make the host wait for a GPU: values read, shapes that depend on values, host constants."""
+
+    WAITING = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "bincount",
+        "repeat_interleave",
+        "lift_fresh",
+    )
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        name = op._schema.name.removeprefix("aten::")
+        assert name not in self.WAITING, f"{name} waits for the device"
+        if name in ("index", "index_put", "index_put_"):
+            # A mask becomes indices, whose number is not known before.
+            assert all(index is None or index.dtype != torch.bool for index in arguments[1])
+        return op(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        lambda values: values.max().item(),
+        lambda values: values[values > 0],
+        lambda values: values.unique(),
+        lambda values: values + torch.tensor([1.0]),
+    ],
+    ids=["value", "mask", "unique", "constant"],
+)
+def test_waiting_is_seen(waits: Callable[[torch.Tensor], object]) -> None:
+    with NoWaiting(), pytest.raises(AssertionError):
+        waits(torch.arange(4.0))
+
+
+def test_nothing_reads_a_value_back() -> None:
+    size_wh = (320, 192)
+    grid = Grid.for_size(size_wh)
+    rgb = torch.from_numpy(make_scene(np.random.default_rng(0), size_wh).rgb)
+    parts = _fill(TemporalCache(grid), np.random.default_rng(1), "cpu")
+    memory = Memory(torch.zeros(6, 24, 40), parts)
+    out, points, order = torch.empty(40, 192, 320), torch.rand(300, 2) * 192, [12, 5, 11, 10, 37, 13]
+
+    def everything() -> None:
+        pictures = DevicePictures(rgb, grid)
+        texture = assemble(pictures, visual_channels(pictures), torch.zeros(24, 40), memory)
+        dense_into(texture, out)
+        pyramid(out)
+        texture.sample(points, 2, order)
+        texture.mip(CELL_LEVEL, order)
+        slic(pictures.quarter, 50)
+
+    # The first run makes the tables of this size.
+    everything()
+    with NoWaiting():
+        everything()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
+def test_nothing_waits_for_the_device() -> None:
+    points = torch.rand(300, 2, device="cuda") * 192
+    out = torch.empty(40, 192, 320, device="cuda")
+    order = [12, 5, 11, 10, 37, 13]
+
+    def read(texture: Texture) -> list[torch.Tensor]:
+        dense_into(texture, out)
+        return [texture.sample(points, 2, order), texture.mip(CELL_LEVEL, order), *pyramid(out)]
+
+    # Tables are made once a size; another texture of the size needs none, though its planes are still to be carried.
+    read(both((320, 192), "cuda")[1])
+    unread = both((320, 192), "cuda")[1]
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        read(unread)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

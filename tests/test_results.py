@@ -1,0 +1,421 @@
+"""The results page: what is run, what is kept, and that documents hold what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from arr_stream.bench.live_figures import Figure, LiveReport
+from arr_stream.bench.tables import ResultTable
+from arr_stream.cli import app
+from arr_stream.evaluate.cascade import CascadeReport, CascadeRow
+from arr_stream.evaluate.clusters import ClusterRow, clusters_table
+from arr_stream.evaluate.coverage import METHODS, CoverageReport, CoverageRow
+from arr_stream.evaluate.flow import FlowReport, FlowRow
+from arr_stream.evaluate.localisation import LocalisationReport, LocalisationRow
+from arr_stream.evaluate.text import TextScore
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from results_page import measuring  # noqa: E402
+from results_page.__main__ import main, measure_all, write  # noqa: E402
+from results_page.blocks import documents, filled  # noqa: E402
+from results_page.measuring import Place, lacking, measure  # noqa: E402
+from results_page.page import page  # noqa: E402
+from results_page.records import Record, Run, load_records  # noqa: E402
+from results_page.sections import BY_NAME, SECTIONS, Command, Section  # noqa: E402
+from results_page.tables import MAKERS, tables_of  # noqa: E402
+from results_page.targets import TARGETS, Target, targets_table  # noqa: E402
+
+TABLE = ResultTable("Speed", ("what", "ms"), (("ours", 1.25),), digits=2)
+MACHINE = {"processor": "P", "cores": "2"}
+ONE = Section("one", "The first", "Shows one thing.", (Command("print a", "print quick"),), page="design.md")
+TWO = Section("two", "The second", "Shows another.", (Command("print b --plot PICTURE"), Command("print c")))
+
+STAND_IN = """
+import json, sys
+from pathlib import Path
+words = sys.argv[1:]
+if words[0] == "fail":
+    sys.exit("Traceback\\n" + words[1] + ": there is no such thing")
+if words[0] == "talk":
+    sys.exit(print("no JSON"))
+if "--plot" in words:
+    Path(words[words.index("--plot") + 1]).write_bytes(b"picture")
+table = {"title": "T", "columns": ["what"], "rows": [[word] for word in words], "note": "", "digits": 2}
+print(json.dumps({"tables": [table], "long": [0] * 9}))
+"""
+"""Stands for `arr-stream`: prints what it was given."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    program = tmp_path / "program.py"
+    program.write_text(STAND_IN)
+    data = tmp_path / "footage"
+    (data / "flow").mkdir(parents=True)
+    return Place(tmp_path, tmp_path / "out", data, (sys.executable, str(program)))
+
+
+def record(section: str, result: Any, **values: Any) -> Record:
+    run = Run("", "arr-stream bench", 2.0, 0.5, result)
+    return Record(section, "2026-01-02 03:04", "0123abcd", "c0de", MACHINE, False, **({"runs": (run,)} | values))
+
+
+def printed(*tables: ResultTable) -> dict[str, Any]:
+    return {"tables": [table.as_json() for table in tables]}
+
+
+def measured(section: Section, place: Place, *, quick: bool = False) -> tuple[Record, list[str]]:
+    said: list[str] = []
+    return measure(section, place, quick=quick, say=said.append), said
+
+
+def shown(section: str, result: Any, label: str = "") -> tuple[tuple[Any, ...], ...]:
+    """Rows of the first table."""
+    run = Run(label, "arr-stream", 1.0, 0.0, json.loads(json.dumps(result)))
+    return tables_of(record(section, None, runs=(run,)))[0].rows
+
+
+class TestMeasuring:
+    def test_what_commands_print_is_kept_with_what_it_depends_on(self, place: Place) -> None:
+        found, said = measured(TWO, place)
+        assert [run.command for run in found.runs] == ["arr-stream print b --plot PICTURE.png", "arr-stream print c"]
+        assert found.pictures == ("two-1.png",) and (place.pictures / "two-1.png").is_file()
+        assert found.machine["Python"] and found.machine["torch"] and not found.missing
+        assert said == ["  arr-stream print b --plot PICTURE", "  arr-stream print c"]
+        found.save(place.records)
+        assert load_records(place.records) == {"two": found}
+
+    def test_paths_of_the_machine_are_not_kept(self, place: Place) -> None:
+        found, _ = measured(Section("flow", "Flow", "", (Command("print DATA/flow PICTURE"),), ("flow",)), place)
+        rows = found.runs[0].result["tables"][0]["rows"]
+        assert rows == [["print"], ["DATA/flow"], ["./out/images/results/flow.png"]]
+        assert str(place.root) not in json.dumps(dataclasses.asdict(found))
+
+    def test_short_commands_and_dropped_keys(self, place: Place) -> None:
+        found, _ = measured(dataclasses.replace(ONE, drop=("long",)), place, quick=True)
+        assert found.quick and found.runs[0].command == "arr-stream print quick"
+        assert set(found.runs[0].result) == {"tables"}
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [("fail this", "ended with code 1: this: there is no such thing"), ("talk", "printed no JSON")],
+    )
+    def test_a_failed_command_leaves_a_reason_and_nothing_of_before(self, place: Place, line: str, reason: str) -> None:
+        good = dataclasses.replace(TWO, commands=TWO.commands[:1])
+        measure_all([good], place, quick=False, resume=False)
+        assert list(place.pictures.iterdir())
+        bad = dataclasses.replace(good, commands=(Command(line),))
+        assert measure_all([bad], place, quick=False, resume=False) == ["two"]
+        assert reason in load_records(place.records)["two"].missing
+        assert not list(place.pictures.iterdir()) and reason in page(load_records(place.records), [bad])
+
+    def test_what_is_lacking_is_told(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert lacking(("flow",), place.data) == ""
+        assert "no folder davis/" in lacking(("flow", "davis"), place.data)
+        assert "no footage was given" in lacking(("flow",), None)
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        assert "no NVIDIA GPU" in lacking(("cuda",), place.data)
+        monkeypatch.setenv("ARR_STREAM_CHROMIUM", "no-such-browser")
+        assert "no Chromium" in lacking(("chromium",), place.data)
+        found, _ = measured(dataclasses.replace(ONE, needs=("davis",)), place)
+        assert found.missing and not found.runs
+
+    def test_old_figures_do_not_stand_in_for_what_cannot_be_measured(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        measure_all([ONE], place, quick=False, resume=False)
+        needy = dataclasses.replace(ONE, needs=("davis",))
+        assert measure_all([needy], place, quick=False, resume=False) == []
+        assert load_records(place.records)["one"].runs, "of the same code, perhaps measured elsewhere: kept"
+        monkeypatch.setattr(measuring, "code_digest", lambda root: "another")
+        assert measure_all([needy], place, quick=False, resume=False) == []
+        assert load_records(place.records)["one"].missing
+
+    def test_resuming_measures_what_is_not_there(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        measure_all([ONE], place, quick=False, resume=True)
+        capsys.readouterr()
+        measure_all([ONE, TWO], place, quick=False, resume=True)
+        told = capsys.readouterr().out
+        assert "print a" not in told and "print c" in told
+        monkeypatch.setattr(measuring, "code_digest", lambda root: "another")
+        measure_all([ONE], place, quick=False, resume=True)
+        assert "print a" in capsys.readouterr().out
+
+    def test_one_section_anew_leaves_the_others(self, place: Place) -> None:
+        measure_all([ONE, TWO], place, quick=False, resume=False)
+        before = load_records(place.records)
+        measure_all([dataclasses.replace(ONE, commands=(Command("print other"),))], place, quick=False, resume=False)
+        after = load_records(place.records)
+        assert after["two"] == before["two"] and after["one"] != before["one"]
+
+    def test_a_damaged_record_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "one.json").write_text('{"section": "one"}')
+        with pytest.raises(ValueError, match=r"one\.json: not a record .* delete it"):
+            load_records(tmp_path)
+
+
+class TestPage:
+    def test_the_same_records_give_the_same_page(self, place: Place) -> None:
+        records = {name: record(name, printed(TABLE)) for name in ("two", "one")}
+        first = page(records, [ONE, TWO])
+        assert first == page(dict(reversed(records.items())), [ONE, TWO])
+        assert first.index("## The first") < first.index("## The second")
+
+    def test_a_section_has_its_words_commands_tables_and_pictures(self) -> None:
+        text = page({"one": record("one", printed(TABLE), pictures=("one.png",))}, [ONE])
+        for words in ("Shows one thing.", "    arr-stream bench\n", TABLE.markdown(), "(images/results/one.png)"):
+            assert words in text
+        assert "| [The first](#one) | 2026-01-02 03:04 | `0123abcd` | A | 2 s | 0.5 |" in text
+        assert "| processor | P |" in text
+
+    def test_what_was_not_measured_says_so(self) -> None:
+        text = page({"one": record("one", None, runs=(), missing="no footage was given")}, [ONE, TWO])
+        assert "*Not measured: no footage was given.*" in text and "*Not measured yet.*" in text
+        assert text.count("| not measured | – | – | – | – |") == 2
+
+    def test_short_runs_are_marked(self) -> None:
+        assert "mean nothing" in page({"one": dataclasses.replace(record("one", printed(TABLE)), quick=True)}, [ONE])
+        assert "mean nothing" not in page({"one": record("one", printed(TABLE))}, [ONE])
+
+    def test_two_machines_are_told_apart(self) -> None:
+        other = dataclasses.replace(record("two", printed(TABLE)), machine={"processor": "Q", "cores": "8"})
+        text = page({"one": record("one", printed(TABLE)), "two": other}, [ONE, TWO])
+        assert "on machine A" in text and "on machine B" in text and "| cores | 2 | 8 |" in text
+
+    def test_a_page_elsewhere_leaves_the_documents_alone(self, place: Place) -> None:
+        (place.root / "docs").mkdir()
+        readme = place.root / "README.md"
+        readme.write_text("<!-- results: main -->\nold\n<!-- /results -->\n")
+        write(place)
+        assert place.page.is_file() and "old" in readme.read_text()
+        write(dataclasses.replace(place, out=place.root / "docs"))
+        assert "old" not in readme.read_text() and "docs/results.md#stages" in readme.read_text()
+
+
+class TestTargets:
+    def test_both_directions(self) -> None:
+        most = Target("w", "one", 1.0, lambda found: found.runs[0].result["value"], at_least=False, unit="ms")
+        least = dataclasses.replace(most, at_least=True)
+        for value, under, over in ((0.5, "reached", "**missed**"), (1.5, "**missed**", "reached")):
+            found = record("one", {"value": value})
+            assert most.row(found)[1:] == ("at most 1 ms", f"{value} ms", under)
+            assert least.row(found)[1:] == ("at least 1 ms", f"{value} ms", over)
+        assert most.row(None)[-1] == most.row(record("one", {"value": None}))[-1] == "not measured"
+
+    def test_claims_and_gains_are_found_where_they_are_printed(self) -> None:
+        claims = [
+            {"what": f"ViT-B-16:random: video, against {what}", "measured": value}
+            for what, value in (("a dense pass on every frame", 14.0), ("273 crops, the larger claim", 300.0))
+        ]
+        headings = ("part", "asked for by", "sequence", "before", "after", "gain")
+        gains = (("held out", "nothing", "mean", 0.6, 0.64, 0.04), ("held out", "first box", "mean", 0.7, 0.71, 0.01))
+        flow = FlowReport(
+            tuple(
+                FlowRow(f"arr-stream, {name}", pair, error, 1.0, 1.0)
+                for name, error in (("dis fast", 2.0), ("torch fast", 1.0))
+                for pair in ("p", "q")
+            )
+        )
+        ahead = ResultTable(
+            "Coverage asked with the first mask's box: sequences with masks",
+            ("budget", "method", "object", "ours +"),
+            (
+                ("10%", "arr-stream", 0.8, None),
+                ("10%", "a", 0.6, 0.2),
+                ("10%", "b", 0.75, 0.05),
+                ("25%", "a", 0.9, 0.1),
+            ),
+        )
+        device = (
+            ResultTable("A frame between keyframes, 1024x1024", ("asked for", "ms"), (("red", 0.5), ("nothing", 0.9))),
+            ResultTable(
+                "All 40 channels, dense, 1024x1024", ("", "ms"), (("keyframe", 9.0), ("amortised over 30", 2.0))
+            ),
+        )
+        records = {
+            "compare": record("compare", printed(ahead)),
+            "device": record("device", printed(*device)),
+            "claims": record("claims", {"claims": claims}),
+            "tune": record("tune", printed(ResultTable("Coverage, before and after tuning", headings, gains))),
+            "flow": record("flow", flow.as_json()),
+        }
+        verdicts = {str(row[0]): row[2:] for row in targets_table(records).rows}
+        found = {words.partition("](")[0].lstrip("["): cells for words, cells in verdicts.items()}
+        assert found["Coverage at 10% of the tokens, asked by a box: ahead of every other rule by"] == (
+            "0.05",
+            "**missed**",
+        )
+        assert found["Coverage at 25% of the tokens, asked by a box: ahead of every other rule by"] == (
+            "0.1",
+            "reached",
+        )
+        assert (
+            found["Coverage at 10% of the tokens, without a query: ahead of every other rule by"][1] == "not measured"
+        )
+        assert found["On a GPU, a frame of 1024x1024 between keyframes, whatever is asked"] == ("0.9 ms", "**missed**")
+        assert found["On a GPU, all 40 channels of 1024x1024, dense, amortised"] == ("2 ms", "reached")
+        assert found["All of perception, amortised, against a dense pass of CLIP on every frame"][1] == "**missed**"
+        assert found["All of perception, amortised, against encoding 273 crops"][1] == "reached"
+        assert found["Coverage after tuning, on held-out sequences, without a query: gain"] == ("0.04", "reached")
+        assert found["Coverage after tuning, on held-out sequences, asked by a box: gain"] == ("0.01", "**missed**")
+        assert found["Endpoint error of `torch` flow, as a share of that of DIS fast"] == ("0.5", "reached")
+
+    def test_limits_of_live_parts_are_the_commands_own(self) -> None:
+        figures = (Figure("page", "age, median", 70.0, "ms", 60.0), Figure("rate", "frames", 30.0, "a second"))
+        rows = targets_table({"live": record("live", LiveReport({}, figures).as_json())}).rows
+        assert rows[-1] == ("[Live: age, median](#live)", "at most 60 ms", "70 ms", "**missed**")
+
+
+class TestTables:
+    """Each is made of what the reports themselves give."""
+
+    def test_coverage(self) -> None:
+        rows = [
+            CoverageRow(method, sequence, budget, share, 0.5, float(budget))
+            for method in METHODS
+            for budget in (40, 101)
+            for sequence, share in (("a", 0.2), ("b", 0.6))
+        ]
+        report = CoverageReport(tuple(rows)).as_json()
+        assert shown("coverage", report) == tuple((method, 0.4, 0.4) for method in METHODS)
+        assert shown("strategies", report, "tiers")[0] == ("`tiers`", 0.4, 0.5, 0.4, 0.5)
+
+    def test_flow(self) -> None:
+        report = FlowReport((FlowRow("dis", "p", 1.5, 4.0, 2.0), FlowRow("dis", "q", 2.5, 4.0, 3.0)))
+        assert shown("flow", report.as_json()) == (("dis", 1.5, 2.0, 2.5, 3.0),)
+
+    def test_text(self) -> None:
+        score = TextScore("photos", "auto", 10, 9, 60, 80, 100, 16, 21, 0, 0, 0, 46.2, None)
+        blank = dataclasses.replace(score, folder="leaves", something_found=1, pixels_true=0, words_found=0, words=0)
+        first, second = tables_of(record("text", json.loads(json.dumps([score.as_json(), blank.as_json()]))))
+        assert first.rows == (("photos", "auto", "9/10", 0.6, 0.75, "16/21", None, None, 46, None),)
+        assert second.rows == (("leaves", "auto", "1/10", 46.2),)
+
+    def test_localisation(self) -> None:
+        rows = (
+            LocalisationRow("clip tiny value native", "colour and shape", 9, 0.9, 0.8, 0.7, 39.4),
+            LocalisationRow("clip tiny value native", "shape alone", 9, 0.6, 0.5, 0.4, 39.4),
+        )
+        report = LocalisationReport(rows, 4).as_json()
+        assert shown("localisation", report) == (("`value`", "`native`", 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 39),)
+
+    def test_cascade(self) -> None:
+        row = CascadeRow("colour", 2, 40, 4096, 0.1, 500.0, 512, 0.8, 0.6, 0.3, 0.9, 0.1, 0.5)
+        ((*figures,),) = shown("cascade", CascadeReport((row,)).as_json())
+        assert figures == ["colour", 40, 512, "8.0x", 0.8, 0.6, "25.0%", "0.10", "0.50"]
+
+    def test_clusters(self) -> None:
+        rows = [ClusterRow(name, f"{name} of ours", 50.4, 0.7, 0.6, 0.9, 12.6) for name in ("a", "b")]
+        ((first, *_), table) = (clusters_table(rows).rows, clusters_table(rows))
+        assert first == ("a of ours", 50, 0.7, 0.6, 0.9, 13)
+        assert tables_of(record("clusters", printed(table))) == [table]
+
+    def test_every_maker_belongs_to_a_section(self) -> None:
+        assert set(MAKERS) <= set(BY_NAME)
+        assert {target.section for target in TARGETS} <= set(BY_NAME)
+
+
+class TestBlocks:
+    TEXT = "before\n<!-- results: NAME -->\nold\n<!-- /results -->\nafter\n"
+
+    def test_only_what_stands_between_the_marks_changes(self) -> None:
+        found = filled(self.TEXT.replace("NAME", "claims"), {"claims": record("claims", printed(TABLE))}, "results.md")
+        assert found == f"before\n<!-- results: claims -->\n{TABLE.markdown()}\n<!-- /results -->\nafter\n"
+        assert filled(found, {"claims": record("claims", printed(TABLE))}, "results.md") == found
+
+    def test_what_is_not_measured_has_no_figure(self) -> None:
+        found = filled(self.TEXT.replace("NAME", "claims"), {}, "results.md")
+        assert "Not measured ([results](results.md#claims))" in found and "old" not in found
+        main_block = filled(self.TEXT.replace("NAME", "main"), {}, "docs/results.md")
+        assert "docs/results.md#coverage" in main_block and not re.search(r"\d\.\d", main_block)
+
+    def test_the_main_block_tells_ours_from_the_best_of_the_others(self) -> None:
+        rows = (("10%", "arr-stream, box", 0.8), ("10%", "a", 0.6), ("10%", "b", 0.7), ("25%", "a", 0.9))
+        table = ResultTable("Coverage asked with a box: sequences with masks", ("budget", "method", "object"), rows)
+        found = filled(self.TEXT.replace("NAME", "main"), {"compare": record("compare", printed(table))}, "results.md")
+        assert "| 0.80, against 0.70 by the best other rule (b) |" in found
+
+    def test_an_unknown_block_is_an_error(self) -> None:
+        with pytest.raises(KeyError, match="nonsense"):
+            filled(self.TEXT.replace("NAME", "nonsense"), {}, "results.md")
+
+
+LINES = sorted({line for each in SECTIONS for one in each.commands for line in (one.line, one.quick) if line})
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_command_parses(line: str) -> None:
+    """Down to the command that it names, whose options are all known and of the right kind."""
+    command, words = get_command(app), line.split()
+    while isinstance(command, TyperGroup):
+        command, words = command.commands[words[0]], words[1:]
+    assert command.make_context(line, words).params["as_json"] is True
+
+
+def test_sections_are_named_once() -> None:
+    assert len(BY_NAME) == len(SECTIONS)
+    assert all(re.fullmatch(r"[a-z]+", section.name) for section in SECTIONS)
+    assert all((ROOT / "docs" / section.page).is_file() for section in SECTIONS if section.page)
+
+
+def test_the_list_tells_each_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--only", "flow", "text"]) == 0
+    told = capsys.readouterr().out
+    assert "eval flow DATA/flow" in told and "eval text DATA/text" in told and "bench live" not in told
+
+
+def _anchors(text: str) -> set[str]:
+    """Of headings as GitHub makes them, and of marks."""
+    plain = [re.sub(r"[`*]", "", line.lstrip("#").strip()) for line in text.splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in plain} | set(
+        re.findall(r'<a id="([^"]+)">', text)
+    )
+
+
+@pytest.mark.parametrize("document", documents(ROOT), ids=lambda path: path.name)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        name, _, anchor = target.partition("#")
+        path = document.parent / name if name else document
+        assert path.exists(), f"{document.name}: {target}"
+        if anchor:
+            assert anchor in _anchors(path.read_text(encoding="utf-8")), f"{document.name}: {target}"
+
+
+@pytest.fixture(scope="module")
+def kept() -> Mapping[str, Record]:
+    return load_records(ROOT / "docs" / "results")
+
+
+def test_the_page_is_what_the_kept_figures_give(kept: Mapping[str, Record]) -> None:
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page(kept)
+    assert not any(each.quick for each in kept.values())
+    assert set(kept) <= set(BY_NAME)
+
+
+@pytest.mark.parametrize("document", documents(ROOT), ids=lambda path: path.name)
+def test_blocks_hold_what_the_kept_figures_give(document: Path, kept: Mapping[str, Record]) -> None:
+    text = document.read_text(encoding="utf-8")
+    link = "docs/results.md" if document.parent == ROOT else "results.md"
+    assert filled(text, kept, link) == text
+
+
+def test_kept_figures_that_are_promised_are_found(kept: Mapping[str, Record]) -> None:
+    """A heading that a command has changed shows here, and not as "not measured" on the page."""
+    promised: Sequence[Target] = [each for each in TARGETS if each.section in kept and kept[each.section].runs]
+    assert [each.what for each in promised if each.value(kept[each.section]) is None] == []

@@ -1,0 +1,203 @@
+"""Flow in tensor operations: its parts, what it finds, and that it never waits for its device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_stream.errors import InvalidSetting
+from arr_stream.evaluate.flow import FlowPair, dis_reference, evaluate_flow, load_pairs, pipeline_flow
+from arr_stream.motion import torch_flow
+from arr_stream.motion.torch_flow import PRESETS, TorchFlow, differences, flow_px, median3, resize_flow
+from tests.contracts.test_flow import flow_input, texture
+from tests.device_checks import DEVICES, OnDeviceOnly
+from tests.media import data_folder
+
+SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
+
+
+def grey(height: int, width: int, *, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(cv2.cvtColor(texture(height, width, seed=seed), cv2.COLOR_RGB2GRAY)).float()
+
+
+def moved(height: int, width: int, shift_xy: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two views of one picture, the second moved by whole pixels: previous and present."""
+    dx, dy = shift_xy
+    margin = max(abs(dx), abs(dy))
+    world = grey(height + 2 * margin, width + 2 * margin)
+    rows, columns = margin - dy, margin - dx
+    return (
+        world[margin : margin + height, margin : margin + width].contiguous(),
+        world[rows : rows + height, columns : columns + width].contiguous(),
+    )
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_median_of_nine(height: int, width: int, seed: int) -> None:
+    plane = np.random.default_rng(seed).normal(size=(2, height, width)).astype(np.float32)
+    padded = np.pad(plane, ((0, 0), (1, 1), (1, 1)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    found = median3(torch.from_numpy(plane)[None])[0].numpy()
+    assert np.array_equal(found, np.median(windows.reshape(2, height, width, 9), axis=3))
+
+
+@pytest.mark.parametrize("radius_px", [1, 2, 4])
+def test_differences_of_all_windows(radius_px: int) -> None:
+    side = 2 * radius_px + 1
+    there, here = torch.rand(3, 7 + side - 1, 5 + side - 1), torch.rand(3, 7, 5)
+    one, other = (differences(there, here, radius_px, at_once=how) for how in (True, False))
+    assert one.shape == (side * side, 7, 5)
+    assert torch.allclose(one, other, atol=1e-6)
+    # The displacement (dx, dy) = (1, -1) compares with the window one right of and one above the middle.
+    number = (radius_px - 1) * side + radius_px + 1
+    window = there[:, radius_px - 1 : radius_px + 6, radius_px + 1 : radius_px + 6]
+    assert torch.allclose(one[number], (window - here).abs().sum(0), atol=1e-6)
+
+
+def test_resized_flow_is_in_pixels_of_its_raster() -> None:
+    flow = torch.tensor([3.0, -2.0])[None, :, None, None].expand(1, 2, 6, 8)
+    resized = resize_flow(flow, (12, 32))[0]
+    assert torch.allclose(resized[0], torch.tensor(12.0)) and torch.allclose(resized[1], torch.tensor(-4.0))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("hw", "shift_xy"), [((240, 320), (7, -4)), ((211, 333), (-23, 9)), ((256, 256), (40, 31)), ((97, 61), (5, 6))]
+)
+def test_shifts_on_any_size(preset: str, device: str, hw: tuple[int, int], shift_xy: tuple[int, int]) -> None:
+    previous, present = (picture.to(device) for picture in moved(*hw, shift_xy))
+    found = flow_px(previous, present, preset).cpu()
+    assert found.shape == (*hw, 2) and found.dtype == torch.float32
+    # Away from what comes from outside the earlier picture.
+    edge = max(map(abs, shift_xy)) + 8
+    error_px = (found + torch.tensor(shift_xy)).norm(dim=2)[edge:-edge, edge:-edge]
+    # `ultrafast` searches pictures of half this size.
+    coarse = 2 if preset == "ultrafast" else 1
+    assert error_px.median() < 0.15 * coarse and error_px.quantile(0.9) < 0.6 * coarse
+
+
+def test_result_on_another_raster() -> None:
+    previous, present = moved(256, 256, (8, 4))
+    whole, quarter = flow_px(previous, present, "fast"), flow_px(previous, present, "fast", (64, 64))
+    assert quarter.shape == (64, 64, 2)
+    inner = quarter[16:-16, 16:-16].reshape(-1, 2).median(0).values
+    assert torch.allclose(inner, torch.tensor([-2.0, -1.0]), atol=0.05)
+    assert torch.allclose(whole[64:-64, 64:-64].reshape(-1, 2).median(0).values, inner * 4, atol=0.1)
+
+
+def test_a_subpixel_shift() -> None:
+    world = texture(300, 400)
+    moved_by = np.array([[1, 0, 1.4], [0, 1, -0.6]])
+    pair = [cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in (world, cv2.warpAffine(world, moved_by, (400, 300)))]
+    previous, present = (torch.from_numpy(p[20:-20, 20:-20].copy()).float() for p in pair)
+    found = flow_px(previous, present, "medium")[20:-20, 20:-20].reshape(-1, 2)
+    assert torch.allclose(found.median(0).values, torch.tensor([-1.4, 0.6]), atol=0.05)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("hw", [(1, 1), (8, 8), (16, 300), (300, 8)])
+def test_the_same_picture_stays(preset: str, hw: tuple[int, int]) -> None:
+    picture = grey(*hw)
+    assert flow_px(picture, picture, preset).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_nothing_waits_for_the_device(preset: str) -> None:
+    counts = []
+    for shift_xy in ((3, 1), (-20, 14)):
+        previous, present = moved(256, 256, shift_xy)
+        with OnDeviceOnly() as guard:
+            flow_px(previous, present, preset, (64, 64))
+        counts.append(guard.operations)
+    assert counts[0] == counts[1], "the operations may not depend on what is in the pictures"
+
+
+def test_each_preset_costs_more_than_the_one_before() -> None:
+    previous, present = moved(512, 512, (3, 1))
+    pixels = []
+    for preset in PRESETS.values():
+        levels = torch_flow._pyramid(torch.stack([previous, present])[:, None], preset)
+        side = 2 * preset.radius_px + 1
+        pixels.append(sum(level[0].numel() for level in levels) * (side**2 + preset.warps * preset.rounds))
+    assert pixels[0] * 2 < pixels[1] and pixels[1] * 2 < pixels[2]
+
+
+def test_refusals() -> None:
+    with pytest.raises(InvalidSetting, match="ultrafast, fast, medium"):
+        flow_px(grey(32, 32), grey(32, 32), "slow")
+    with pytest.raises(ValueError, match="differ in size"):
+        flow_px(grey(32, 32), grey(32, 33))
+    with pytest.raises(InvalidSetting, match="whole number"):
+        TorchFlow(raster_divisor=0)
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 4])
+def test_the_estimator_returns_its_raster(divisor: int) -> None:
+    flow = TorchFlow(raster_divisor=divisor).estimate(flow_input(texture(128, 192)), flow_input(texture(128, 192)))
+    assert flow.hw == (64 // divisor, 96 // divisor) and flow.span_frames == 1
+
+
+def test_a_reduced_search_keeps_the_raster_and_finds_the_shift() -> None:
+    world = texture(260, 340)
+    estimator = TorchFlow("fast", raster_divisor=2)
+    estimator.reduction = 2
+    flow = estimator.estimate(flow_input(world[8:248, 8:328]), flow_input(world[4:244, :320]))
+    assert flow.hw == (60, 80)
+    assert np.abs(np.median(flow.offset_px.reshape(-1, 2), axis=0) - np.float32([-2, -1])).max() < 0.1
+
+
+def _no_worse(pairs: list[FlowPair], *, each: bool) -> None:
+    report = evaluate_flow(
+        pairs,
+        {
+            "torch": pipeline_flow("torch", "fast"),
+            "dis": pipeline_flow("dis", "fast"),
+            "dis full": dis_reference("fast"),
+        },
+    )
+    error = {(row.estimator, row.pair): row.endpoint_error_px for row in report.rows}
+    for other in ("dis", "dis full") if each else ("dis",):
+        if each:
+            for pair in pairs:
+                assert error["torch", pair.name] <= error[other, pair.name], pair.name
+        assert sum(error["torch", p.name] for p in pairs) <= sum(error[other, p.name] for p in pairs)
+
+
+def test_generated_clips_no_worse_than_dis_fast() -> None:
+    _no_worse(load_pairs(SAMPLES), each=False)
+
+
+@pytest.mark.data
+def test_known_pairs_no_worse_than_dis_fast() -> None:
+    _no_worse(load_pairs(data_folder("flow")), each=True)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_graph_replays_it(preset: str) -> None:
+    first, second = ([p.cuda() for p in moved(256, 256, shift_xy)] for shift_xy in ((4, 2), (-9, 5)))
+    held = [picture.clone() for picture in first]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            flow_px(*held, preset)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = flow_px(*held, preset)
+    for pair in (first, second):
+        for place, picture in zip(held, pair, strict=True):
+            place.copy_(picture)
+        graph.replay()
+        on_cpu = flow_px(*(picture.cpu() for picture in pair), preset)
+        assert (found.cpu() - on_cpu).abs().mean() < 0.02
