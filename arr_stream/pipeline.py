@@ -30,6 +30,7 @@ from arr_stream.motion import make_flow
 from arr_stream.motion.camera import camera_flow, independent_motion
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.relevance.asking import Asked, Asking, Scene
+from arr_stream.relevance.figure import FigureMemory
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.query import Query, TextQuery
 from arr_stream.relevance.realizing import Realized, realize_relevance
@@ -89,6 +90,7 @@ class _State:
     tokens: int
     cache: TemporalCache
     seen: SeenCells
+    figure: FigureMemory
     asking: Asking
     previous: FlowInput | None = None
     histogram: FloatArray | None = None
@@ -260,7 +262,9 @@ class Pipeline:
         watch.lap("relevance")
         texture = assemble(pictures, visual, motion, state.cache)
         watch.lap("texture")
-        realized, fresh = self._select(state, texture, asked, pictures)
+        figure = state.figure.see(pictures.eighth, visual.fine[2], motion, flow)
+        watch.lap("figure")
+        realized, fresh = self._select(state, texture, asked, pictures, figure)
         self._remember(state, frame, realized, asked, visual)
         watch.lap("selection")
         chosen, in_use = realized.chosen, state.cache.keyframe_index
@@ -303,6 +307,7 @@ class Pipeline:
             tokens=(budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells),
             cache=TemporalCache(grid),
             seen=SeenCells(grid),
+            figure=FigureMemory(grid),
             asking=self._asking(grid),
         )
         return self._state, state is not None
@@ -323,6 +328,7 @@ class Pipeline:
         if cut:
             state.cache.forget()
             state.seen.forget()
+            state.figure.forget()
         motion = np.zeros(state.cache.reduced_hw(8), np.float32)
         if flow is not None:
             state.cache.advance(flow)
@@ -422,13 +428,13 @@ class Pipeline:
         )
 
     def _select(
-        self, state: _State, texture: Texture, asked: Asked, pictures: Pictures
+        self, state: _State, texture: Texture, asked: Asked, pictures: Pictures, figure: FloatArray
     ) -> tuple[Realized, npt.NDArray[np.bool_]]:
         """The cells of this frame, and which of them are new to the model."""
         settings = self._settings.selection
         skip = state.seen.known(pictures.eighth_grey) if settings.novelty == "skip" else None
         weights = self._settings.scoring
-        realized = realize_relevance(texture, state.grid, asked, settings, weights, state.tokens, skip)
+        realized = realize_relevance(texture, state.grid, asked, settings, weights, state.tokens, skip, figure)
         if settings.novelty == "off":
             return realized, np.ones(len(realized.chosen), bool)
         return realized, state.seen.send(realized.chosen, pictures.eighth_grey)

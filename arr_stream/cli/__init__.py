@@ -21,6 +21,7 @@ from arr_stream.cli import (
     settings,
     stream,
     train_pca,
+    tune,
     webcam,
 )
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, print_error
@@ -42,6 +43,7 @@ app.command()(cameras.cameras)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(bench.app, name="bench")
 app.command()(train_pca.train_pca)
+app.command()(tune.tune)
 app.add_typer(models.app, name="models")
 app.command()(doctor.doctor)
 app.command()(channels.channels)

@@ -38,8 +38,9 @@ def balance_tensions(sample: Sample, answered: float, weights: ScoringSettings) 
 
     score = c * focus + (1 - c) * diversify, with the weights' defaults
 
-    - focus = participation * (0.9 + 0.1 * perspective): the question leads, perspective settles near-ties;
-    - diversify = 0.3 information + 0.6 perspective + 0.05 fixation;
+    - focus = participation * (0.5 + 0.5 * perspective): the question leads, and of what answers it equally well, what
+      moves as a thing comes first;
+    - diversify = 0.3 information + 0.8 perspective + 0.05 fixation;
     - c = 0.97 * sqrt(answered): commitment grows with how well the question is answered anywhere on this frame, so
       that a query without a match falls back to looking around.
 

@@ -25,6 +25,7 @@ CHANNEL_NAMES = (
     "attention",
     "fixation",
     "gaze",
+    "text",
 )
 """The channels that the three scorers read."""
 
@@ -38,20 +39,23 @@ class Sample:
     Args:
         values: `[N, len(CHANNEL_NAMES)]`, as `Texture.sample(points, level, SCORED_CHANNELS)` gives them.
         relevance: `[N]` relevance to the query on this frame, carried or computed; zeros without a query.
+        figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None where that is not known.
     """
 
     values: Tensor
     relevance: Tensor
+    figure: Tensor | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self.values[:, CHANNEL_NAMES.index(name)]
 
 
 def information(sample: Sample, weights: ScoringSettings) -> Tensor:
-    """How much there is to see: edges of either polarity, fine detail, nearness to structure."""
+    """How much there is to see: edges of either polarity, fine detail, nearness to structure, and what is written."""
     edges = torch.maximum(sample["edge_rising"], sample["edge_falling"])
     near = 1 - sample["edge_distance"]
-    return weights.edges * edges + weights.high_pass * sample["high_pass"] + weights.structure * near
+    seen = weights.edges * edges + weights.high_pass * sample["high_pass"] + weights.structure * near
+    return seen + weights.text * sample["text"]
 
 
 def perspective(sample: Sample, weights: ScoringSettings) -> Tensor:
@@ -61,6 +65,8 @@ def perspective(sample: Sample, weights: ScoringSettings) -> Tensor:
     """
     periphery = torch.minimum(sample["eccentricity"], 1 - sample["gaze"])
     outstanding = weights.saliency * sample["saliency"] + weights.motion * sample["motion"]
+    if sample.figure is not None:
+        outstanding = outstanding + weights.figure * sample.figure
     return outstanding * (1 - weights.fovea * periphery)
 
 

@@ -63,6 +63,7 @@ def realize_relevance(
     weights: ScoringSettings,
     tokens: int,
     skip: npt.NDArray[np.bool_] | None = None,
+    figure: FloatArray | None = None,
 ) -> Realized:
     """Choose the cells of one frame.
 
@@ -74,18 +75,20 @@ def realize_relevance(
         weights: Of the scorers.
         tokens: Cells to choose.
         skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
+        figure: `[gh, gw]` what belongs to something that moves, where that is known.
     """
     cascade = settings.cascade == "on" or (settings.cascade == "auto" and grid.cells > CASCADE_FROM_CELLS)
     relevance = asked.combined.ravel()
+    moving = None if figure is None else figure.ravel()
     table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
     saliency = table[:, _SALIENCY].cpu().numpy()
     regions = None
     if cascade or settings.strategy != "topk":
         regions = _regions(texture, settings, tokens, relevance, saliency)
     if cascade and regions is not None:
-        scores = score_cascaded(table, relevance, regions, weights, tokens=tokens, skip=skip)
+        scores = score_cascaded(table, relevance, regions, weights, tokens=tokens, skip=skip, figure=moving)
     else:
-        scores = score_all(table, relevance, weights)
+        scores = score_all(table, relevance, weights, moving)
     score = scores.score.reshape(grid.rows, grid.columns)
     coarse_most = int(settings.context_share * tokens) if settings.levels else 0
     eligible = np.ones(score.shape, bool) if skip is None else ~skip
@@ -122,9 +125,11 @@ class Scores:
     count: int
 
 
-def score_all(table: torch.Tensor, relevance: FloatArray, weights: ScoringSettings) -> Scores:
-    """Every cell's score, from `[cells, len(SCORED_CHANNELS)]` channels and `[cells]` relevance."""
-    score, by_scorer = _score(table, relevance, None, float(relevance.max(initial=0.0)), weights)
+def score_all(
+    table: torch.Tensor, relevance: FloatArray, weights: ScoringSettings, figure: FloatArray | None = None
+) -> Scores:
+    """Every cell's score, from `[cells, len(SCORED_CHANNELS)]` channels, `[cells]` relevance and figure."""
+    score, by_scorer = _score(table, relevance, figure, float(relevance.max(initial=0.0)), weights)
     return Scores(score, np.arange(len(score), dtype=np.int32), by_scorer, len(score))
 
 
@@ -136,6 +141,7 @@ def score_cascaded(
     *,
     tokens: int,
     skip: npt.NDArray[np.bool_] | None = None,
+    figure: FloatArray | None = None,
 ) -> Scores:
     """Scores of the regions, then of the cells that are worth it.
 
@@ -146,11 +152,16 @@ def score_cascaded(
         weights: Of the scorers.
         tokens: Cells to be chosen in the end.
         skip: Cells, of any shape, that cannot be chosen.
+        figure: `[cells]`, where it is known.
     """
     answered = float(relevance.max(initial=0.0))
     # A region's means show what it is made of, but not a small thing inside it that the query wants.
     region_score, _ = _score(
-        mean_of_region(table, regions), best_of_region(relevance, regions), None, answered, weights
+        mean_of_region(table, regions),
+        best_of_region(relevance, regions),
+        None if figure is None else best_of_region(figure, regions),
+        answered,
+        weights,
     )
     cells = candidates(
         regions,
@@ -162,7 +173,9 @@ def score_cascaded(
         skip=None if skip is None else skip.ravel(),
     )
     score = (region_score * 0.5)[regions.member]
-    score[cells], by_scorer = _score(table, relevance[cells], cells, answered, weights)
+    kept = table[torch.from_numpy(cells).long()]
+    moving = None if figure is None else figure[cells]
+    score[cells], by_scorer = _score(kept, relevance[cells], moving, answered, weights)
     return Scores(score, cells, by_scorer, min(len(score), len(cells) + len(regions.ids)))
 
 
@@ -181,13 +194,13 @@ def _regions(
 def _score(
     table: torch.Tensor,
     relevance: FloatArray,
-    cells: IntArray | None,
+    figure: FloatArray | None,
     answered: float,
     weights: ScoringSettings,
 ) -> tuple[FloatArray, FloatArray]:
-    """`[N]` scores of the given cells (all for None) and `[3, N]` what they are made of."""
-    values = table if cells is None else table[torch.from_numpy(cells).long()]
-    sample = Sample(values, torch.from_numpy(relevance).to(values.device))
+    """`[N]` scores of the cells or regions of a table and `[3, N]` what they are made of."""
+    moving = None if figure is None else torch.from_numpy(figure).to(table.device)
+    sample = Sample(table, torch.from_numpy(relevance).to(table.device), moving)
     balance = balance_tensions(sample, answered, weights)
     return balance.score.cpu().numpy(), balance.by_scorer.cpu().numpy()
 

@@ -152,8 +152,11 @@ def hard_coverage(cases: Sequence[Case], weights: ScoringSettings) -> float:
 
 def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tensor:
     """`[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers that streams use."""
+    figures = [table.sample.figure for table in group if table.sample.figure is not None]
     sample = Sample(
-        torch.cat([table.sample.values for table in group]), torch.cat([table.sample.relevance for table in group])
+        torch.cat([table.sample.values for table in group]),
+        torch.cat([table.sample.relevance for table in group]),
+        torch.cat(figures) if figures else None,
     )
     return balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
 

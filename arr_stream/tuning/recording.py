@@ -80,10 +80,11 @@ class _RecordingPipeline(Pipeline):
 
     sample: Sample | None = None
 
-    def _select(self, state: Any, texture: Texture, asked: Asked, *rest: Any) -> Any:
+    def _select(self, state: Any, texture: Texture, asked: Asked, pictures: Any, figure: FloatArray) -> Any:
         values = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
-        self.sample = Sample(values.clone(), torch.from_numpy(asked.combined.ravel().copy()))
-        return super()._select(state, texture, asked, *rest)
+        relevance, moving = (torch.from_numpy(each.ravel().copy()) for each in (asked.combined, figure))
+        self.sample = Sample(values.clone(), relevance, moving)
+        return super()._select(state, texture, asked, pictures, figure)
 
 
 def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:

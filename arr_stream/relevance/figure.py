@@ -1,0 +1,144 @@
+"""What moves is a thing, not a set of pixels: motion is remembered, and shared with what looks alike.
+
+Flow tells motion at the outline and the textured parts of a thing, on the frames on which it moves. Two things make a
+figure of that, cell by cell:
+
+- *memory*: motion is averaged over some frames, carried along the flow, so that a thing that stops for a moment is
+  still known to have moved;
+- *likeness*: ridge regression from what a cell looks like and where it is (colour, detail, position, through fixed
+  random features after Rahimi and Recht, "Random Features for Large-Scale Kernel Machines", 2007) to how much it
+  moves, over the frames so far with fading weight. Cells that look like what moves get a share of its motion, cells
+  whose look stands still around it lose theirs. That the look of what moves can be learned on the fly, without being
+  told what it is, is an idea of Papazoglou and Ferrari, "Fast Object Segmentation in Unconstrained Video" (2013).
+
+Nothing is learned beforehand, and a scene in which nothing moves has no figure.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_stream.motion.carry import carry
+from arr_stream.motion.flow import Flow
+from arr_stream.types import ByteArray, FloatArray, Grid
+
+CUES = 6
+"""Red, green, blue, detail, row and column."""
+
+FEATURES = 64
+MOTION_MEMORY = 0.6
+"""What remains of the remembered motion from one frame to the next."""
+LIKENESS_MEMORY = 0.95
+"""What remains of the regression's evidence."""
+RIDGE = 1e-2
+"""Relative to the mean square of a feature."""
+
+_BIAS_REACH = 2.0
+_LOOK_SCALE = 3.0
+_PLACE_SCALE = 2.0
+
+
+class FigureMemory:
+    """The figure of one stream at one frame size.
+
+    Args:
+        grid: The cells.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.forget()
+
+    def forget(self) -> None:
+        """After a cut nothing is known to have moved."""
+        width, height = self._grid.texture_wh
+        self._motion = np.zeros((height // 8, width // 8), np.float32)
+        self._gram = torch.zeros(FEATURES + 1, FEATURES + 1)
+        self._moment = torch.zeros(FEATURES + 1)
+
+    def see(self, eighth_rgb: ByteArray, detail: ByteArray, motion: FloatArray, flow: Flow | None) -> FloatArray:
+        """Take a frame.
+
+        Args:
+            eighth_rgb: `[H/8, W/8, 3]` the picture.
+            detail: `[h, w]` its high-pass channel, in 255ths.
+            motion: `[H/8, W/8]` in [0, 1], the motion channel.
+            flow: To the frame before; None on the first frame and after a cut, when there is nothing to learn from.
+
+        Returns:
+            `[gh, gw]` in [0, 1]: how surely each cell belongs to what moves.
+        """
+        hw = self._grid.rows, self._grid.columns
+        if flow is None:
+            return np.zeros(hw, np.float32)
+        self._motion = carry(self._motion, flow, outside=0.0)
+        self._motion += np.float32(1 - MOTION_MEMORY) * (motion - self._motion)
+        moves, moved = _cells(motion, hw), _cells(self._motion, hw)
+        # A copy that torch aligns: the last bits of its products depend on where their operands lie in memory.
+        seen = features(torch.from_numpy(cues(eighth_rgb, detail, hw)).clone())
+        self._gram, self._moment, alike = learn(self._gram, self._moment, seen, torch.from_numpy(moves.ravel()))
+        figure: FloatArray = (moved + alike.clamp(0, 1).numpy().reshape(hw)) / 2
+        return figure
+
+
+def cues(eighth_rgb: ByteArray, detail: ByteArray, hw: tuple[int, int]) -> FloatArray:
+    """`[cells, CUES]` float32, each of the order of 1."""
+    look = _cells(eighth_rgb, hw).reshape(-1, 3) * np.float32(1 / 255)
+    fine = _cells(detail, hw).reshape(-1, 1) * np.float32(1 / 255)
+    return np.concatenate([(look - 0.5) * _LOOK_SCALE, (fine - 0.1) * _LOOK_SCALE, _places(hw)], axis=1)
+
+
+def features(cue: Tensor) -> Tensor:
+    """`[cells, FEATURES + 1]` of `[cells, CUES]`: bounded random mixtures, and a constant."""
+    mixture, bias = (each.to(cue.device) for each in _mixtures())
+    return torch.cat([torch.tanh(cue @ mixture + bias), cue.new_ones(len(cue), 1)], dim=1)
+
+
+def learn(gram: Tensor, moment: Tensor, seen: Tensor, moves: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One frame of ridge regression with fading memory.
+
+    Args:
+        gram: `[F, F]`, evidence so far.
+        moment: `[F]`, the same.
+        seen: `[cells, F]`.
+        moves: `[cells]`.
+
+    Returns:
+        Both with this frame added, and the `[cells]` motion that each look goes with.
+    """
+    gram = LIKENESS_MEMORY * gram + seen.T @ seen
+    moment = LIKENESS_MEMORY * moment + seen.T @ moves
+    ridge = RIDGE * gram.diagonal().mean()
+    factor, _ = torch.linalg.cholesky_ex(gram + ridge * torch.eye(len(gram), device=gram.device))
+    weights = torch.cholesky_solve(moment[:, None], factor)
+    return gram, moment, (seen @ weights)[:, 0]
+
+
+def _cells(values: ByteArray | FloatArray, hw: tuple[int, int]) -> FloatArray:
+    """`[gh, gw, ...]` means over cells, in the units of `values`."""
+    means: FloatArray = cv2.resize(values, hw[::-1], interpolation=cv2.INTER_AREA).astype(np.float32)
+    return means.reshape(*hw, *values.shape[2:])
+
+
+@lru_cache(maxsize=8)
+def _places(hw: tuple[int, int]) -> FloatArray:
+    """`[cells, 2]` row and column, each over [-1, 1]."""
+    y, x = ((np.arange(side, dtype=np.float32) + 0.5) / side - 0.5 for side in hw)
+    places: FloatArray = np.stack(np.broadcast_arrays(y[:, None], x[None]), axis=2).reshape(-1, 2)
+    places = (places * _PLACE_SCALE).astype(np.float32)
+    places.flags.writeable = False
+    return places
+
+
+@lru_cache(maxsize=1)
+def _mixtures() -> tuple[Tensor, Tensor]:
+    """`[CUES, FEATURES]` and `[FEATURES]`; the same in every process."""
+    rng = np.random.default_rng(0)
+    mixture = rng.normal(size=(CUES, FEATURES)).astype(np.float32)
+    bias = rng.uniform(-_BIAS_REACH, _BIAS_REACH, FEATURES).astype(np.float32)
+    return torch.from_numpy(mixture), torch.from_numpy(bias)

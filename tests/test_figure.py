@@ -1,0 +1,118 @@
+"""The figure: what moves is found as a whole thing, stays known for a while, and is forgotten at a cut."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from arr_stream.config import Settings
+from arr_stream.motion.flow import Flow
+from arr_stream.relevance.figure import CUES, FEATURES, FigureMemory, cues, features, learn
+from arr_stream.relevance.knowing import CHANNEL_NAMES, Sample, perspective
+from arr_stream.types import Grid
+
+GRID = Grid.for_size((384, 256))
+HW = GRID.rows, GRID.columns
+THING = np.s_[2:6, 4:8]
+
+
+def _scene(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A bright blue thing of 4x4 cells before noisy grey: picture and detail."""
+    rng = np.random.default_rng(seed)
+    rgb = rng.integers(90, 130, (GRID.rows * 4, GRID.columns * 4, 3), np.uint8)
+    rgb[8:24, 16:32] = (40, 60, 200)
+    return rgb, np.full((GRID.rows * 8, GRID.columns * 8), 20, np.uint8)
+
+
+def _rim_moves() -> np.ndarray:
+    """Motion at the left and right border of the thing only, as flow finds it on a plain surface."""
+    motion = np.zeros((GRID.rows * 4, GRID.columns * 4), np.float32)
+    motion[8:24, 16:20] = motion[8:24, 28:32] = 0.8
+    return motion
+
+
+def _still() -> Flow:
+    return Flow.still((GRID.rows * 4, GRID.columns * 4))
+
+
+def test_a_scene_without_motion_has_no_figure() -> None:
+    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    assert not memory.see(rgb, detail, _rim_moves(), None).any(), "the first frame has nothing to compare with"
+    for _ in range(5):
+        assert memory.see(rgb, detail, np.zeros_like(_rim_moves()), _still()).max() < 1e-6
+
+
+def test_motion_at_the_rim_spreads_to_the_thing_and_not_beyond() -> None:
+    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    for _ in range(5):
+        figure = memory.see(rgb, detail, _rim_moves(), _still())
+    inside = figure[2:6, 5:7]
+    outside = figure.copy()
+    outside[THING] = 0
+    assert figure.dtype == np.float32 and figure.shape == HW and figure.min() >= 0 and figure.max() <= 1
+    assert inside.min() > 3 * outside.max()
+
+
+def test_a_thing_that_stops_fades_and_does_not_vanish() -> None:
+    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    for _ in range(5):
+        moving = memory.see(rgb, detail, _rim_moves(), _still())[THING].mean()
+    stopped = [memory.see(rgb, detail, np.zeros_like(_rim_moves()), _still())[THING].mean() for _ in range(30)]
+    assert 0.5 * moving < stopped[0] < moving
+    assert all(later < earlier for earlier, later in itertools.pairwise(stopped))
+    assert stopped[-1] < 0.3 * moving
+
+
+def test_what_is_remembered_goes_with_the_flow() -> None:
+    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    plain = np.full_like(rgb, 110)
+    memory.see(plain, detail, _rim_moves(), _still())
+    offset = np.zeros((*_rim_moves().shape, 2), np.float32)
+    offset[..., 1] = -4  # everything has moved down by a cell
+    flow = Flow(offset, np.ones_like(_rim_moves()), np.zeros_like(_rim_moves()), 1)
+    before = memory._motion.copy()
+    memory.see(plain, detail, np.zeros_like(_rim_moves()), flow)
+    assert memory._motion[12:28] == pytest.approx(0.6 * before[8:24])
+
+
+def test_a_cut_forgets() -> None:
+    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    for _ in range(3):
+        memory.see(rgb, detail, _rim_moves(), _still())
+    memory.forget()
+    assert memory.see(rgb, detail, np.zeros_like(_rim_moves()), _still()).max() < 1e-6
+
+
+def test_the_regression_is_the_closed_form() -> None:
+    rng = np.random.default_rng(1)
+    seen = features(torch.from_numpy(rng.normal(size=(50, CUES)).astype(np.float32)))
+    moves = torch.from_numpy(rng.random(50, np.float32))
+    size = FEATURES + 1
+    gram, moment, alike = learn(torch.zeros(size, size), torch.zeros(size), seen, moves)
+    design = seen.double().numpy()
+    ridge = 1e-2 * np.diag(design.T @ design).mean() * np.eye(size)
+    expected = design @ np.linalg.solve(design.T @ design + ridge, design.T @ moves.double().numpy())
+    assert alike.numpy() == pytest.approx(expected, abs=1e-3)
+    again, _, _ = learn(gram, moment, seen, moves)
+    assert torch.allclose(again, 1.95 * gram)
+
+
+def test_equal_frames_give_equal_figures() -> None:
+    rgb, detail = _scene()
+    first, second = (FigureMemory(GRID) for _ in range(2))
+    for _ in range(4):
+        figures = [memory.see(rgb, detail, _rim_moves(), _still()) for memory in (first, second)]
+    assert np.array_equal(*figures)
+    assert cues(rgb, detail, HW).shape == (GRID.cells, CUES)
+
+
+def test_perspective_reads_the_figure_where_there_is_one() -> None:
+    values, weights = torch.zeros(3, len(CHANNEL_NAMES)), Settings().scoring
+    figure = torch.tensor([0.0, 0.5, 1.0])
+    assert not perspective(Sample(values, torch.zeros(3)), weights).any()
+    assert perspective(Sample(values, torch.zeros(3), figure), weights).tolist() == pytest.approx(
+        [0.0, 0.5 * weights.figure, weights.figure]
+    )
