@@ -378,8 +378,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from arr_stream.config import Settings
 from arr_stream.device.asking import DeviceScene, ExampleTask, RegionTask, TextTask
+from arr_stream.device.figure import Figure
 from arr_stream.device.memory import Moving, Trail
 from arr_stream.device.region import Region
+from arr_stream.device.scoring import Evidence
 from arr_stream.device.selection import Seen
 from arr_stream.device.steps import Plan, choose, follow, glance
 from arr_stream.motion.anchor import DEFAULT
@@ -405,8 +407,8 @@ def frame(device):
     seen = glance(rgb, None, GRID)
     seen = glance(rgb, seen.histogram, GRID)
     way = Trail.still(EIGHTH, device)
-    moving = Moving(torch.zeros((6, *EIGHTH), device=device), (way, way))
-    after = follow(seen.grey, seen.grey, moving, "PRESET", 1)
+    moving = Moving(torch.zeros((6, *EIGHTH), device=device), Figure.nothing(EIGHTH, device), (way, way))
+    after = follow(seen.grey, seen.grey, seen.cues, moving, "PRESET", 1)
     place = torch.zeros(QUARTER, device=device)
     weights, beta = torch.zeros((13, 128), device=device), torch.zeros(129, device=device)
     region = Region(place, place, place.sum(), weights, beta, DEFAULT)
@@ -419,10 +421,11 @@ def frame(device):
         ExampleTask(torch.zeros(32768, device=device)),
     )
     known = Seen.nothing((GRID.rows, GRID.columns), device)
-    for novelty, flow in (("skip", after.flow), ("mark", None)):
+    for novelty, flow, text in (("skip", after.flow, place), ("mark", None, None)):
         scene = DeviceScene(seen.quarter, after.motion, flow, way, way, way, 0.5)
         plan = Plan(GRID, 60, 6, novelty, Settings().scoring)
-        choose(scene, seen.eighth_grey, seen.visual, after.moving.history, tasks, known, plan)
+        evidence = Evidence(seen.visual, after.motion, after.moving.history, after.figure, text, way)
+        choose(scene, evidence, seen.eighth_grey, tasks, known, plan)
 
 
 with torch.no_grad():

@@ -14,6 +14,7 @@ from arr_stream.consumers.base import total_ms
 from arr_stream.errors import MeasurementFailed
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.figure import FEATURES
 from arr_stream.types import Grid, PatchSet
 
 
@@ -105,8 +106,10 @@ def touched_bytes(grid: Grid, queries: int) -> dict[str, float]:
         "carry": flow + 2 * history + 2 * 3 * 4 * eighth + 4 * eighth,
         # Each query reads the quarter picture and gives a map of float32.
         "relevance": queries * (3 * quarter + 4 * quarter),
+        # The motion channel and what is remembered of it, the picture and its detail; a row of features a cell.
+        "figure": 3 * 4 * eighth + 3 * eighth + quarter + 4 * (FEATURES + 2) * grid.cells,
         # The history is copied, three planes are put together.
         "texture": 2 * history + 2 * 3 * 4 * eighth,
-        # Scored channels are read once: three of bytes at a quarter, six of float32 at an eighth, eccentricity.
-        "selection": 3 * quarter + 6 * 4 * eighth + 4 * quarter + 2 * eighth + 40 * grid.cells,
+        # Scored channels are read once: three of bytes at a quarter, six of float32 at an eighth, eccentricity, text.
+        "selection": 3 * quarter + 6 * 4 * eighth + 2 * 4 * quarter + 2 * eighth + 44 * grid.cells,
     }

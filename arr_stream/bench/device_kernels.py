@@ -17,10 +17,11 @@ from arr_stream.config import Settings
 from arr_stream.device.asking import DeviceAsking, DeviceScene, Now, ask_all
 from arr_stream.device.camera import camera_flow, independent_motion
 from arr_stream.device.distance import edge_distance
+from arr_stream.device.figure import Figure, cues, see
 from arr_stream.device.flow import DeviceFlow, estimate
 from arr_stream.device.memory import DeviceMemory, Moving, OnDevice, Trail, advanced
 from arr_stream.device.pictures import DevicePictures
-from arr_stream.device.scoring import cell_table, score_cells
+from arr_stream.device.scoring import Evidence, cell_table, score_cells
 from arr_stream.device.selection import Seen, allocate
 from arr_stream.device.slic import slic
 from arr_stream.device.steps import Glance, colour_histogram, glance
@@ -120,8 +121,11 @@ def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> I
     yield Kernel("flow", lambda: estimate(earlier.grey, seen.grey, hw, preset), (earlier.grey, seen.grey))
     yield Kernel("motion against the camera", lambda: _motion(flow), flow)
     trail = Trail(flow.offset_px, flow.confidence)
-    moving = Moving(torch.rand((6, *hw), device=device), (trail,))
+    moving = Moving(torch.rand((6, *hw), device=device), Figure.nothing(hw, device), (trail,))
     yield Kernel("carrying memory", lambda: advanced(moving, flow), (moving, flow))
+    motion = _motion(flow)
+    known, _ = see(moving.figure, earlier.cues, motion)
+    yield Kernel("figure of what moves", lambda: see(known, seen.cues, motion), (known, seen.cues, motion))
     yield from _choosing(frames, seen, flow, moving.history, grid, settings)
     yield from _whole(now, seen, flow, moving.history, grid, settings)
 
@@ -144,6 +148,8 @@ def _seeing(rgb: Tensor, seen: Glance, grid: Grid) -> Iterator[Kernel]:
     yield Kernel("reduced pictures", reduced, rgb)
     yield Kernel("visual channels", lambda: visual_channels(made), read)
     yield Kernel("  of it: distance to edges", lambda: edge_distance(strength), strength)
+    detail = seen.visual.fine[2]
+    yield Kernel("looks of cells", lambda: cues(made.eighth, detail), (made.eighth, detail))
     yield Kernel("change of colours", lambda: colour_histogram(made.eighth), (made.eighth, seen.histogram))
 
 
@@ -168,14 +174,15 @@ def _choosing(
         asking.take(ask_all(asking.tasks(first), scene).keep, first)
         tasks = asking.tasks(second)
         yield Kernel(f"relevance to {kind}", partial(ask_all, tasks, scene), (tasks, seen.quarter))
-    table = cell_table(seen.visual, motion, history, grid.texture_wh)
-    relevance = torch.rand(grid.cells, device=device)
+    relevance, figure = torch.rand(2, grid.cells, device=device)
+    text = torch.zeros((grid.rows * 8, grid.columns * 8), device=device)
+    evidence = Evidence(seen.visual, motion, history, figure.view(cells_hw), text, trail)
 
     def scored() -> Any:
-        return score_cells(cell_table(seen.visual, motion, history, grid.texture_wh), relevance, settings.scoring)
+        return score_cells(cell_table(evidence, grid.texture_wh), relevance, figure, settings.scoring)
 
-    yield Kernel("scores of all cells", scored, (seen.visual, motion, history, relevance))
-    score = score_cells(table, relevance, settings.scoring).score.view(cells_hw)
+    yield Kernel("scores of all cells", scored, (evidence, relevance))
+    score = scored().score.view(cells_hw)
     tokens = budget_tokens(settings.selection.budget, grid.cells)
     coarse_most = int(settings.selection.context_share * tokens)
     fresh, everywhere = Seen.nothing(cells_hw, device), torch.ones_like(score, dtype=torch.bool)

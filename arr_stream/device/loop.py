@@ -27,6 +27,7 @@ from arr_stream.device.asking import DeviceAsked, DeviceAsking, DeviceScene, Now
 from arr_stream.device.flow import DeviceFlow
 from arr_stream.device.graphs import Captured
 from arr_stream.device.memory import DeviceMemory
+from arr_stream.device.scoring import Evidence
 from arr_stream.device.selection import Choice, Seen
 from arr_stream.device.steps import (
     Chosen,
@@ -57,7 +58,7 @@ from arr_stream.relevance.realizing import Realized, realize_relevance
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.texture.array import Texture
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import Frame, Grid, PatchSet
+from arr_stream.types import CELL_PX, Frame, Grid, PatchSet
 
 HOST_FLOWS = ("dis", "codec")
 """Flows that are found on the host and sent up; every other one is found on the device."""
@@ -150,9 +151,10 @@ class DevicePipeline(Pipeline):
         self._state = _State(
             grid=grid,
             tokens=(budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells),
-            # They answer to the same names, with tensors in place of arrays.
+            # They answer to the same names, with tensors in place of arrays; the figure is part of the memory.
             cache=cast(Any, DeviceMemory(grid, self._device)),
             seen=cast(Any, _SeenOnDevice(grid, self._device)),
+            figure=cast(Any, None),
             asking=self._asking(grid),
         )
         return self._state, state is not None
@@ -172,7 +174,7 @@ class DevicePipeline(Pipeline):
         changed = self._change.start(seen.change[None])
         followed = self._followed(state, before, seen, frame)
         cut = before is not None and float(changed()[0]) > self._settings.keyframes.cut_threshold
-        flow, motion = self._carried(state, None if cut else followed, frame, cut=cut)
+        flow, motion, figure = self._carried(state, None if cut else followed, frame, cut=cut)
         watch.lap("flow")
         reason, notices = self._refresh(state, frame, size_changed=size_changed, cut=cut)
         self._understand(state)
@@ -182,7 +184,9 @@ class DevicePipeline(Pipeline):
         tasks = asking.tasks(now)
         scene = self._scene_of(memory, seen, flow, motion)
         texture = assemble(seen.pictures(rgb, state.grid), seen.visual, motion, memory)
-        chosen, cells_scored = self._chosen(state, scene, seen, tasks, texture)
+        parts = memory.on_device
+        evidence = Evidence(seen.visual, motion, memory.history, figure, parts.text, parts.text_trail)
+        chosen, cells_scored = self._chosen(state, scene, evidence, seen.eighth_grey, tasks, texture)
         row = self._report.start(chosen.report)
         memory.history, held.seen = chosen.history, chosen.seen
         asking.take(chosen.keep, now)
@@ -226,16 +230,17 @@ class DevicePipeline(Pipeline):
             if before is None:
                 return None
             preset = usual_preset("torch", self._settings.motion.preset)
-            return self._follow_step(before.grey, seen.grey, moving, preset, self._flow_reduction)
+            return self._follow_step(before.grey, seen.grey, seen.cues, moving, preset, self._flow_reduction)
         previous, state.previous = state.previous, FlowInput(Pictures(frame, state.grid).grey, frame)
         if before is None or previous is None:
             return None
-        return move(DeviceFlow.from_numpy(self._estimator.estimate(previous, state.previous), self._device), moving)
+        flow = DeviceFlow.from_numpy(self._estimator.estimate(previous, state.previous), self._device)
+        return move(flow, seen.cues, moving)
 
     def _carried(
         self, state: _State, followed: Followed | None, frame: Frame, *, cut: bool
-    ) -> tuple[DeviceFlow | None, Tensor]:
-        """Bring the memory to this frame; gives the flow and the motion channel."""
+    ) -> tuple[DeviceFlow | None, Tensor, Tensor]:
+        """Bring the memory to this frame; gives the flow, the motion channel and the figure."""
         memory = cast(DeviceMemory, state.cache)
         if cut:
             memory.forget()
@@ -247,8 +252,9 @@ class DevicePipeline(Pipeline):
             bump = splat(points, memory.reduced_hw(8)) if len(points) else None
             memory.look(bump, frame.pts_seconds - state.last_pts_seconds)
         if followed is None:
-            return None, torch.zeros(memory.reduced_hw(8), device=self._device)
-        return followed.flow, followed.motion
+            motion, figure = (torch.zeros(memory.reduced_hw(factor), device=self._device) for factor in (8, CELL_PX))
+            return None, motion, figure
+        return followed.flow, followed.motion, followed.figure
 
     def _meanings(self, state: _State) -> dict[str, Tensor]:
         """What the model said of the phrases, on the device; sent there when it is new."""
@@ -272,20 +278,27 @@ class DevicePipeline(Pipeline):
         return Plan(state.grid, state.tokens, coarse_most, settings.novelty, self._settings.scoring)
 
     def _chosen(
-        self, state: _State, scene: DeviceScene, seen: Glance, tasks: tuple[Task, ...], texture: Texture
+        self,
+        state: _State,
+        scene: DeviceScene,
+        evidence: Evidence,
+        eighth_grey: Tensor,
+        tasks: tuple[Task, ...],
+        texture: Texture,
     ) -> tuple[Chosen, int]:
         """The cells of this frame, and how many were scored for that."""
         settings, plan = self._settings.selection, self._plan(state)
-        history, known = cast(DeviceMemory, state.cache).history, cast(_SeenOnDevice, state.seen).seen
+        known = cast(_SeenOnDevice, state.seen).seen
         if settings.strategy == "topk" and settings.cascade != "on":
-            picture = seen.eighth_grey, seen.visual
-            return self._choose(scene, *picture, history, tasks, known, plan), state.grid.cells
+            return self._choose(scene, evidence, eighth_grey, tasks, known, plan), state.grid.cells
         asked = ask_all(tasks, scene)
-        skip = known.known(seen.eighth_grey).cpu().numpy() if settings.novelty == "skip" else None
-        weights = self._settings.scoring
-        realized = realize_relevance(texture, state.grid, _on_host(asked), settings, weights, state.tokens, skip)
+        skip = known.known(eighth_grey).cpu().numpy() if settings.novelty == "skip" else None
+        weights, figure = self._settings.scoring, evidence.figure.cpu().numpy()
+        realized = realize_relevance(
+            texture, state.grid, _on_host(asked), settings, weights, state.tokens, skip, figure
+        )
         choice, scorer, score = self._choice(realized, state.grid)
-        ending = remember(choice, asked, seen.eighth_grey, seen.visual, history, known, plan)
+        ending = remember(choice, asked, eighth_grey, evidence, known, plan)
         report = written(choice, ending.fresh, scorer, score, asked, scene)
         return Chosen(report, ending.history, ending.seen, asked.keep), realized.cells_scored
 

@@ -7,7 +7,7 @@ and the history, is on the device and moves there (`advanced`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from arr_stream.device.figure import Figure
 from arr_stream.device.flow import DeviceFlow
 from arr_stream.device.warp import compose, warp
 from arr_stream.keyframes.base import PARTS, KeyframePart, PartName, TextFinding
@@ -50,10 +51,12 @@ class Moving:
 
     Args:
         history: `[6, h, w]`, channels 34 to 39.
+        figure: What is known of what moves; only its motion has a place in the picture.
         trails: Ways back.
     """
 
     history: Tensor
+    figure: Figure
     trails: tuple[Trail, ...]
 
 
@@ -63,7 +66,8 @@ def advanced(moving: Moving, flow: DeviceFlow) -> Moving:
     for trail in moving.trails:
         longer = compose(trail.flow(), flow)
         trails.append(Trail(longer.offset_px, longer.confidence))
-    return Moving(warp(moving.history, flow, outside=0.0), tuple(trails))
+    planes = warp(torch.cat([moving.history, moving.figure.motion[None]]), flow, outside=0.0)
+    return Moving(planes[:-1], replace(moving.figure, motion=planes[-1]), tuple(trails))
 
 
 def remembered(history: Tensor, changes: Mapping[str, Tensor]) -> Tensor:
@@ -112,6 +116,7 @@ class DeviceMemory:
     grid: Grid
     device: torch.device
     history: Tensor = field(init=False)
+    figure: Figure = field(init=False)
     mean_confidence: float = 0.0
     """Mean trust in what is carried from the newest keyframe, as the last frame's report said."""
     _channels: tuple[FloatArray, Tensor] | None = None
@@ -124,6 +129,7 @@ class DeviceMemory:
 
     def __post_init__(self) -> None:
         self.history = torch.zeros((len(HISTORY_CHANNELS), *self.reduced_hw(8)), device=self.device)
+        self.figure = Figure.nothing(self.reduced_hw(8), self.device)
 
     @property
     def embedding_channels(self) -> FloatArray | None:
@@ -149,11 +155,11 @@ class DeviceMemory:
     @property
     def moving(self) -> Moving:
         """What has to be moved to the next frame."""
-        return Moving(self.history, (*self._trails.values(), *self._followed.values()))
+        return Moving(self.history, self.figure, (*self._trails.values(), *self._followed.values()))
 
     def move(self, moved: Moving) -> None:
-        """Take what `advanced` made of `moving`."""
-        self.history = moved.history
+        """Take what `advanced` made of `moving`, and what was seen of the figure since."""
+        self.history, self.figure = moved.history, moved.figure
         trails = iter(moved.trails)
         self._trails = {index: next(trails) for index in self._trails}
         self._followed = {index: next(trails) for index in self._followed}
@@ -164,6 +170,7 @@ class DeviceMemory:
             held.clear()
         self._channels = self._labels = self._text = None
         self.history = torch.zeros_like(self.history)
+        self.figure = Figure.nothing(self.reduced_hw(8), self.device)
         self.mean_confidence = 0.0
 
     def requested(self, index: int, parts: Collection[PartName]) -> None:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from arr_stream.config import ScoringSettings
+from arr_stream.device.memory import Trail
 from arr_stream.device.visual import DeviceVisual
+from arr_stream.device.warp import warp
 from arr_stream.relevance.balancing import balance_tensions
 from arr_stream.relevance.knowing import CHANNEL_NAMES, Sample
 from arr_stream.temporal.cache import HISTORY_CHANNELS
@@ -21,20 +23,48 @@ from arr_stream.texture.visual import eccentricity
 from arr_stream.types import SCORERS
 
 
-def cell_table(visual: DeviceVisual, motion: Tensor, history: Tensor, texture_wh: tuple[int, int]) -> Tensor:
-    """`[cells, 10]`: the channels that scorers read, each the mean over its cell.
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What cells are scored by, beside queries.
 
     Args:
         visual: This frame's own channels.
-        motion: `[H/8, W/8]`.
-        history: `[6, H/8, W/8]`.
+        motion: `[H/8, W/8]` in [0, 1], channel 10.
+        history: `[6, H/8, W/8]`, channels 34 to 39.
+        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        text: `[h, w]` how surely something is written, on the frame that was read; None before any was.
+        text_trail: The way back to that frame.
+    """
+
+    visual: DeviceVisual
+    motion: Tensor
+    history: Tensor
+    figure: Tensor
+    text: Tensor | None = None
+    text_trail: Trail | None = None
+
+
+def cell_table(evidence: Evidence, texture_wh: tuple[int, int]) -> Tensor:
+    """`[cells, len(CHANNEL_NAMES)]`: the channels that scorers read, each the mean over its cell.
+
+    Args:
+        evidence: What there is to read.
         texture_wh: Size in texture pixels.
     """
+    visual, motion = evidence.visual, evidence.motion
     eighth = torch.stack([visual.saliency, motion, visual.edge_distance, _eccentricity(texture_wh, motion.device)])
     by_name = dict(zip(("edge_rising", "edge_falling", "high_pass"), _means(visual.fine, texture_wh), strict=True))
-    coarse = _means(torch.cat([eighth, history]), texture_wh)
+    coarse = _means(torch.cat([eighth, evidence.history]), texture_wh)
     by_name.update(zip(("saliency", "motion", "edge_distance", "eccentricity", *HISTORY_CHANNELS), coarse, strict=True))
+    by_name["text"] = _text(evidence, texture_wh)
     return torch.stack([by_name[name].flatten() for name in CHANNEL_NAMES], dim=1)
+
+
+def _text(evidence: Evidence, texture_wh: tuple[int, int]) -> Tensor:
+    """`[gh, gw]`: what was read on an earlier frame, carried to this one."""
+    if evidence.text is None or evidence.text_trail is None:
+        return torch.zeros_like(evidence.figure)
+    return _means(warp(evidence.text, evidence.text_trail.flow(), outside=0.0)[None], texture_wh)[0]
 
 
 def _means(planes: Tensor, texture_wh: tuple[int, int]) -> Tensor:
@@ -63,15 +93,16 @@ class Scored:
     scorer: Tensor
 
 
-def score_cells(table: Tensor, relevance: Tensor, weights: ScoringSettings) -> Scored:
+def score_cells(table: Tensor, relevance: Tensor, figure: Tensor, weights: ScoringSettings) -> Scored:
     """Scores of cells.
 
     Args:
-        table: `[cells, 10]` as `cell_table` gives it.
+        table: `[cells, len(CHANNEL_NAMES)]` as `cell_table` gives it.
         relevance: `[cells]` in [0, 1].
+        figure: `[cells]` in [0, 1].
         weights: Of the scorers.
     """
-    sample = Sample(table, relevance)
+    sample = Sample(table, relevance, figure)
     answered = relevance.max().clamp(0, 1)
     # The balance is linear in its commitment, and commitment is a value on the device, which the balance, asking for a
     # number, would wait for: so both ends are made and mixed here.

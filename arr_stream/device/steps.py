@@ -1,7 +1,7 @@
 """The three steps of a frame on a device, as pure functions that never wait for it.
 
     glance  frame -> reduced pictures, visual channels, change of colours
-    follow  two frames -> flow -> what is remembered, moved to the present, and what moves against the camera
+    follow  two frames -> flow -> what is remembered, moved to the present, what moves, and the figure of it
     choose  all of it and the queries -> cells, history, and a report for the host
 
 Between them the host decides what only it can know: whether the scene was cut, and whether a keyframe is due.
@@ -9,7 +9,7 @@ Between them the host decides what only it can know: whether the scene was cut, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,11 @@ from torch import Tensor
 from arr_stream.config import ScoringSettings
 from arr_stream.device.asking import DeviceAsked, DeviceScene, Task, ask_all
 from arr_stream.device.camera import camera_flow, independent_motion
+from arr_stream.device.figure import cues, see
 from arr_stream.device.flow import DeviceFlow, estimate, to_raster
 from arr_stream.device.memory import Moving, advanced, fixated, remembered
 from arr_stream.device.pictures import DevicePictures
-from arr_stream.device.scoring import cell_table, reasons, score_cells
+from arr_stream.device.scoring import Evidence, cell_table, reasons, score_cells
 from arr_stream.device.selection import Choice, Seen, allocate, enlarged
 from arr_stream.device.visual import DeviceVisual, visual_channels
 from arr_stream.relevance.attending import COARSE_LEVEL
@@ -43,6 +44,7 @@ class Glance:
         quarter: `[3, H/4, W/4]`.
         eighth_grey: `[H/8, W/8]`.
         visual: Channels 6 to 12.
+        cues: `[cells, CUES]` what every cell looks like and where it is.
         histogram: `[512]` share of the picture in each of 8x8x8 colours.
         change: `[]` share of the picture that the frame before does not account for; 1 for a first frame.
     """
@@ -52,6 +54,7 @@ class Glance:
     quarter: Tensor
     eighth_grey: Tensor
     visual: DeviceVisual
+    cues: Tensor
     histogram: Tensor
     change: Tensor
 
@@ -82,6 +85,7 @@ def glance(rgb: Tensor, before: Tensor | None, grid: Grid) -> Glance:
         quarter=pictures.quarter,
         eighth_grey=pictures.eighth_grey,
         visual=visual,
+        cues=cues(pictures.eighth, visual.fine[2]),
         histogram=histogram,
         change=change,
     )
@@ -103,18 +107,21 @@ class Followed:
         flow: To the frame before.
         moving: What is remembered, moved to the present.
         motion: `[H/8, W/8]` in [0, 1], channel 10.
+        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
     """
 
     flow: DeviceFlow
     moving: Moving
     motion: Tensor
+    figure: Tensor
 
 
-def follow(previous_grey: Tensor, grey: Tensor, moving: Moving, preset: str, reduction: int) -> Followed:
+def follow(previous_grey: Tensor, grey: Tensor, cue: Tensor, moving: Moving, preset: str, reduction: int) -> Followed:
     """Find the flow between two frames and move what is remembered along it.
 
     Args:
         previous_grey, grey: `[H/2, W/2]` in [0, 255].
+        cue: `[cells, CUES]` of the present frame.
         moving: As it was on the frame before.
         preset: A key of `motion.torch_flow.PRESETS`.
         reduction: The search runs on pictures so many times smaller.
@@ -123,14 +130,16 @@ def follow(previous_grey: Tensor, grey: Tensor, moving: Moving, preset: str, red
     if reduction > 1:
         smaller = (max(1, grey.shape[0] // reduction), max(1, grey.shape[1] // reduction))
         previous_grey, grey = to_raster(previous_grey, smaller), to_raster(grey, smaller)
-    return move(estimate(previous_grey, grey, hw, preset), moving)
+    return move(estimate(previous_grey, grey, hw, preset), cue, moving)
 
 
-def move(flow: DeviceFlow, moving: Moving) -> Followed:
-    """Move what is remembered along a flow."""
+def move(flow: DeviceFlow, cue: Tensor, moving: Moving) -> Followed:
+    """Move what is remembered along a flow, and learn what moves."""
     camera_px = camera_flow(flow.offset_px, flow.confidence)
     motion = torch.maximum(independent_motion(flow.offset_px, camera_px), flow.residual)
-    return Followed(flow, advanced(moving, flow), motion)
+    moved = advanced(moving, flow)
+    known, figure = see(moved.figure, cue, motion)
+    return Followed(flow, replace(moved, figure=known), motion, figure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +180,8 @@ class Chosen:
 
 def choose(
     scene: DeviceScene,
+    evidence: Evidence,
     eighth_grey: Tensor,
-    visual: DeviceVisual,
-    history: Tensor,
     tasks: tuple[Task, ...],
     seen: Seen,
     plan: Plan,
@@ -181,12 +189,12 @@ def choose(
     """Answer the queries, score every cell, and choose."""
     grid = plan.grid
     asked = ask_all(tasks, scene)
-    table = cell_table(visual, scene.eighth_motion, history, grid.texture_wh)
-    scored = score_cells(table, asked.combined.flatten(), plan.weights)
+    table = cell_table(evidence, grid.texture_wh)
+    scored = score_cells(table, asked.combined.flatten(), evidence.figure.flatten(), plan.weights)
     score = scored.score.view(grid.rows, grid.columns)
     allowed = ~seen.known(eighth_grey) if plan.novelty == "skip" else torch.ones_like(score, dtype=torch.bool)
     choice = allocate(score, allowed, plan.tokens, plan.coarse_most)
-    ending = remember(choice, asked, eighth_grey, visual, history, seen, plan)
+    ending = remember(choice, asked, eighth_grey, evidence, seen, plan)
     report = written(choice, ending.fresh, reasons(scored, choice.cell, choice.coarse), score, asked, scene)
     return Chosen(report, ending.history, ending.seen, asked.keep)
 
@@ -210,8 +218,7 @@ def remember(
     choice: Choice,
     asked: DeviceAsked,
     eighth_grey: Tensor,
-    visual: DeviceVisual,
-    history: Tensor,
+    evidence: Evidence,
     seen: Seen,
     plan: Plan,
 ) -> Ending:
@@ -222,10 +229,10 @@ def remember(
     selected = enlarged(choice.fine_map((plan.grid.rows, plan.grid.columns)), _EIGHTH_PER_CELL)
     changes = {
         "previous_relevance": enlarged(asked.combined, _EIGHTH_PER_CELL),
-        "previous_saliency": visual.saliency,
-        "fixation": fixated(history, selected),
+        "previous_saliency": evidence.visual.saliency,
+        "fixation": fixated(evidence.history, selected),
     }
-    return Ending(remembered(history, changes), seen, fresh)
+    return Ending(remembered(evidence.history, changes), seen, fresh)
 
 
 _COLUMNS = 7
