@@ -218,7 +218,7 @@ class TestTargets:
 
     def test_claims_and_gains_are_found_where_they_are_printed(self) -> None:
         claims = [
-            {"what": f"ViT-B-16:random: video, against {what}", "measured": value}
+            {"what": f"ViT-B-16:random, 864x480: video, against {what}", "measured": value}
             for what, value in (("a dense pass on every frame", 14.0), ("273 crops, the larger claim", 300.0))
         ]
         headings = ("part", "asked for by", "sequence", "before", "after", "gain")

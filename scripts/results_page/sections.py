@@ -139,8 +139,8 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "tune",
         "Fitted weights on sequences that the fit has not seen",
-        "The scorers' weights fitted on one half of the sequences, and coverage on the other half before and after; then "
-        "with the halves exchanged. The fit starts from the weights that were once set by hand (`untuned`).",
+        "The scorers' weights fitted on one half of the sequences, and coverage on the other half before and after, "
+        "then with the halves exchanged. The fit starts from the weights that were once set by hand (`untuned`).",
         (
             Command(
                 "tune DATA/davis --preset untuned --json --picture PICTURE",
