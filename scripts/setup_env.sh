@@ -27,7 +27,7 @@ install() {
         return
     fi
     base="$(find_python)"
-    echo "setup: installing into $VENV (5 GB, a few minutes the first time)" >&2
+    echo "setup: installing into $VENV (several GB, a few minutes the first time)" >&2
     [ -x "$PYTHON" ] || "$base" -m venv "$VENV"
     # What pip has to say is of interest only when it fails.
     if ! "$PYTHON" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,all]' \

@@ -121,7 +121,7 @@ def _gain(asked: str) -> Callable[[Record], float | None]:
         gains = [
             float(gain)
             for table in tables_of(record)
-            if "coverage before" in table.title.lower() and "after" in table.title.lower()
+            if all(word in table.title.lower() for word in ("coverage", "before", "after"))
             for row in table.rows
             if row[:3] == ("held out", asked, "mean") and isinstance(gain := row[column(table, "gain")], int | float)
         ]
