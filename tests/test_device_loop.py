@@ -14,10 +14,11 @@ import torch
 import tests.test_pipeline
 import tests.test_pipeline_meaning
 from arr_stream.config import Settings
+from arr_stream.device.figure import Figure, cues, see
 from arr_stream.device.flow import DeviceFlow
 from arr_stream.device.graphs import Captured, Constants, Flat, flatten, fused, unflatten
 from arr_stream.device.loop import DevicePipeline
-from arr_stream.device.memory import Trail
+from arr_stream.device.memory import DeviceMemory, Trail, advanced
 from arr_stream.device.region import Region, followed, region_relevance, sought
 from arr_stream.device.selection import Choice, Seen, allocate
 from arr_stream.errors import BackendUnavailable
@@ -30,15 +31,16 @@ from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import DEFAULT, RegionTracker
-from arr_stream.motion.flow import FlowInput
+from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.attending import allocate_tokens
+from arr_stream.relevance.figure import CUES, FigureMemory
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.sources import open_source
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, Frame, Grid, PatchSet, TextRegion
-from tests.scenes import background, moving_square
+from tests.scenes import background, moving_square, square_cells
 from tests.test_pipeline import *  # noqa: F403 - the same tests, on the other loop
 from tests.test_pipeline_meaning import *  # noqa: F403
 
@@ -155,6 +157,7 @@ def test_with_a_flow_of_its_own_it_still_chooses_the_same_cells(asked: str) -> N
         {"selection.novelty": "skip"},
         {"selection.novelty": "off", "selection.levels": False},
         {"scoring.commitment": 0.0, "scoring.motion": 0.1},
+        {"scoring.commitment": 0.0, "scoring.figure": 0.0, "scoring.text": 1.0},
     ],
 )
 def test_settings_mean_the_same(changes: dict[str, object]) -> None:
@@ -170,6 +173,101 @@ def test_settings_mean_the_same(changes: dict[str, object]) -> None:
         overlaps.append(_overlap(one, other))
         assert other.cells_scored == one.cells_scored and len(other) == len(one)
     assert np.mean(overlaps) >= 0.92
+
+
+PARTS_OF_SCORES = [
+    "edges",
+    "high_pass",
+    "structure",
+    "text",
+    "saliency",
+    "motion",
+    "figure",
+    "fovea",
+    "commitment",
+    "stay",
+]
+
+
+def _scored_by(part: str) -> Settings:
+    """Settings by which one part of the scores decides alone."""
+    weights = dict.fromkeys(PARTS_OF_SCORES, 0.0) | {"information": 1.0, "perspective": 1.0, part: 1.0}
+    return SETTINGS.with_values({f"scoring.{name}": weight for name, weight in weights.items()})
+
+
+@pytest.mark.parametrize("cascade", ["auto", "on"])
+@pytest.mark.parametrize("part", ["figure", "text"])
+def test_what_moves_and_what_is_written_count_the_same(part: str, cascade: str) -> None:
+    settings = _scored_by(part).with_values({"selection.cascade": cascade})
+    host, device = _both((), settings)
+    differences, highest = [], []
+    for frame in _scene():
+        one, other = host.step(frame), device.step(frame)
+        differences.append(np.abs(one.relevance - other.relevance).mean())
+        highest.append(other.relevance.max())
+        assert other.scorer[0] == one.scorer[0]
+    assert max(differences) < 0.002
+    # On the first frame nothing is known to move; what is written is read on it.
+    assert highest[-1] > 0.2 and (highest[0] > 0.2) == (part == "text")
+
+
+def test_text_goes_with_what_it_is_written_on() -> None:
+    settings = _scored_by("text").with_values({"keyframes.interval": 100, "keyframes.min_confidence": 0.0})
+    device = DevicePipeline(settings, _provider(), device="cpu")
+    scenery = background((384, 580))
+    centres = []
+    for index in range(13):
+        frame = Frame(index, index / 30, np.ascontiguousarray(scenery[:, 60 - 5 * index : 572 - 5 * index]))
+        weight = device.step(frame).relevance.sum(axis=0)
+        centres.append((weight @ np.arange(len(weight))) / weight.sum())
+    # Twelve steps of five pixels to the right; a cell has 32.
+    assert centres[-1] - centres[0] == pytest.approx(60 / 32, abs=0.2)
+
+
+@pytest.mark.parametrize("flow", ["dis", "torch"])
+def test_what_moves_is_chosen_without_a_query(flow: str) -> None:
+    changes = {"motion.flow": flow, "selection.budget": "8", "selection.levels": False}
+    device = DevicePipeline(_scored_by("figure").with_values(changes), _provider(), device="cpu")
+    within = []
+    for frame in _scene(8):
+        patches = device.step(frame)
+        covered = square_cells(frame, start_xy=SQUARE[:2], step_xy=(5, 2), side=SQUARE[2])
+        within.append(np.mean([cell in covered for cell in zip(patches.rows, patches.columns, strict=True)]))
+    assert np.mean(within[2:]) >= 0.9
+
+
+@pytest.mark.parametrize("hw", [(384, 512), (256, 320)])
+def test_what_moved_is_forgotten_at_a_cut_and_at_a_change_of_size(hw: tuple[int, int]) -> None:
+    device = DevicePipeline(_scored_by("figure"), _provider(), device="cpu")
+    moving = [device.step(frame).relevance.max() for frame in _scene(5)]
+    still = np.ascontiguousarray(255 - _scene(1)[0].rgb[: hw[0], : hw[1]])
+    after = [device.step(Frame(5 + at, (5 + at) / 30, still)).relevance.max() for at in range(3)]
+    assert moving[-1] > 0.3 and max(after) < 1e-4
+
+
+def test_the_figure_is_the_same_from_the_same_frames() -> None:
+    rng = np.random.default_rng(3)
+    grid = Grid.for_size((320, 224))
+    eighth = grid.rows * 4, grid.columns * 4
+    host, memory = FigureMemory(grid), DeviceMemory(grid, CPU)
+    expected = np.zeros(0)
+    for _ in range(6):
+        rgb = rng.integers(0, 256, (*eighth, 3)).astype(np.uint8)
+        rgb[8:16, 8:20] = (200, 40, 30)
+        detail = rng.integers(0, 256, (grid.rows * 8, grid.columns * 8)).astype(np.uint8)
+        motion = np.zeros(eighth, np.float32)
+        motion[8:16, 8:20] = rng.random((8, 12))
+        offset_px = rng.normal(scale=2, size=(*eighth, 2)).astype(np.float32)
+        flow = Flow(offset_px, np.ones(eighth, np.float32), np.zeros(eighth, np.float32), 1)
+        expected = host.see(rgb, detail, motion, flow)
+        cue = cues(torch.from_numpy(rgb).permute(2, 0, 1).float(), torch.from_numpy(detail) / 255)
+        memory.move(advanced(memory.moving, DeviceFlow.from_numpy(flow, CPU)))
+        memory.figure, figure = see(memory.figure, cue, torch.from_numpy(motion))
+        assert figure.numpy() == pytest.approx(expected, abs=2e-3)
+        assert memory.figure.motion.numpy() == pytest.approx(host._motion, abs=2e-3)
+    assert expected.max() > 0.2
+    memory.forget()
+    assert not any(part.any() for part in (memory.figure.motion, memory.figure.gram, memory.figure.moment))
 
 
 def test_nothing_is_carried_over_a_cut() -> None:
@@ -464,6 +562,21 @@ def test_a_gpu_chooses_the_same_cells(asked: str) -> None:
         assert np.abs(one.relevance - other.relevance).mean() < 0.01
     assert np.mean(overlaps) >= 0.9 and np.mean(captured) >= 0.98
     assert on_gpu.captures >= 3 and plain.captures == 0
+
+
+@needs_cuda
+def test_the_figure_is_learned_inside_a_graph() -> None:
+    grid = Grid.for_size((320, 224))
+    hw, device = (grid.rows * 4, grid.columns * 4), torch.device("cuda")
+    step = Captured(see, device)
+    captured = plain = Figure.nothing(hw, device)
+    for seed in range(5):
+        given = torch.Generator().manual_seed(seed)
+        cue, motion = torch.randn((grid.cells, CUES), generator=given), torch.rand(hw, generator=given)
+        captured, one = step(captured, cue.to(device), motion.to(device))
+        plain, other = see(plain, cue.to(device), motion.to(device))
+        assert torch.allclose(one, other, atol=1e-3)
+    assert step.captures == 1 and not step.notices
 
 
 @needs_cuda

@@ -22,6 +22,7 @@ import cv2
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
@@ -30,7 +31,7 @@ from arr_stream.types import ByteArray, FloatArray, Grid
 CUES = 6
 """Red, green, blue, detail, row and column."""
 
-FEATURES = 64
+FEATURES = 32
 MOTION_MEMORY = 0.6
 """What remains of the remembered motion from one frame to the next."""
 LIKENESS_MEMORY = 0.95
@@ -95,8 +96,8 @@ def cues(eighth_rgb: ByteArray, detail: ByteArray, hw: tuple[int, int]) -> Float
 
 def features(cue: Tensor) -> Tensor:
     """`[cells, FEATURES + 1]` of `[cells, CUES]`: bounded random mixtures, and a constant."""
-    mixture, bias = (each.to(cue.device) for each in _mixtures())
-    return torch.cat([torch.tanh(cue @ mixture + bias), cue.new_ones(len(cue), 1)], dim=1)
+    mixture, bias = _mixtures(cue.device)
+    return functional.pad(torch.addmm(bias, cue, mixture).clamp_(-1, 1), (0, 1), value=1.0)
 
 
 def learn(gram: Tensor, moment: Tensor, seen: Tensor, moves: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,10 +112,11 @@ def learn(gram: Tensor, moment: Tensor, seen: Tensor, moves: Tensor) -> tuple[Te
     Returns:
         Both with this frame added, and the `[cells]` motion that each look goes with.
     """
-    gram = LIKENESS_MEMORY * gram + seen.T @ seen
-    moment = LIKENESS_MEMORY * moment + seen.T @ moves
-    ridge = RIDGE * gram.diagonal().mean()
-    factor, _ = torch.linalg.cholesky_ex(gram + ridge * torch.eye(len(gram), device=gram.device))
+    gram = torch.addmm(gram, seen.T, seen, beta=LIKENESS_MEMORY)
+    moment = torch.addmv(moment, seen.T, moves, beta=LIKENESS_MEMORY)
+    system = gram.clone()
+    system.diagonal().add_(RIDGE * gram.diagonal().mean())
+    factor, _ = torch.linalg.cholesky_ex(system)
     weights = torch.cholesky_solve(moment[:, None], factor)
     return gram, moment, (seen @ weights)[:, 0]
 
@@ -135,10 +137,10 @@ def _places(hw: tuple[int, int]) -> FloatArray:
     return places
 
 
-@lru_cache(maxsize=1)
-def _mixtures() -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=4)
+def _mixtures(device: torch.device) -> tuple[Tensor, Tensor]:
     """`[CUES, FEATURES]` and `[FEATURES]`; the same in every process."""
     rng = np.random.default_rng(0)
     mixture = rng.normal(size=(CUES, FEATURES)).astype(np.float32)
     bias = rng.uniform(-_BIAS_REACH, _BIAS_REACH, FEATURES).astype(np.float32)
-    return torch.from_numpy(mixture), torch.from_numpy(bias)
+    return torch.from_numpy(mixture).to(device), torch.from_numpy(bias).to(device)
