@@ -1,7 +1,7 @@
 """What moves is a thing; `relevance/figure.py` on tensors.
 
-The regression itself is the same function. Its solver, `torch.linalg.cholesky_ex`, tells of its success in a tensor
-that nobody reads, so it does not make the host wait; the matrix that it factors has a ridge and cannot fail.
+Random features and regression are the same functions. The solver, `torch.linalg.cholesky_ex`, tells of its success in a
+tensor instead of making the host wait for it; its ridge keeps the matrix positive definite.
 """
 
 from __future__ import annotations
@@ -13,14 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.relevance.figure import (
-    _LOOK_SCALE,
-    FEATURES,
-    MOTION_MEMORY,
-    _mixtures,
-    _places,
-    learn,
-)
+from arr_stream.relevance.figure import _LOOK_SCALE, FEATURES, MOTION_MEMORY, _places, features, learn
 
 _EIGHTH_PER_CELL = 4
 _QUARTER_PER_CELL = 8
@@ -66,12 +59,6 @@ def cues(eighth: Tensor, detail: Tensor) -> Tensor:
     return torch.cat([seen, places], dim=1)
 
 
-def features(cue: Tensor) -> Tensor:
-    """`[cells, FEATURES + 1]` of `[cells, CUES]`; see `relevance.figure.features`."""
-    mixture, bias = _mixtures_on(cue.device)
-    return torch.cat([torch.tanh(cue @ mixture + bias), cue.new_ones(len(cue), 1)], dim=1)
-
-
 def see(figure: Figure, cue: Tensor, motion: Tensor) -> tuple[Figure, Tensor]:
     """Take a frame that has a flow to the one before.
 
@@ -93,9 +80,3 @@ def see(figure: Figure, cue: Tensor, motion: Tensor) -> tuple[Figure, Tensor]:
 def _constants(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """`[4]` the usual look, and `[cells, 2]` rows and columns."""
     return torch.tensor([0.5, 0.5, 0.5, 0.1], device=device), torch.from_numpy(_places(hw).copy()).to(device)
-
-
-@lru_cache(maxsize=4)
-def _mixtures_on(device: torch.device) -> tuple[Tensor, Tensor]:
-    mixture, bias = _mixtures()
-    return mixture.to(device), bias.to(device)
