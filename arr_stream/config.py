@@ -122,6 +122,7 @@ class ScoringSettings(_Section):
     motion: Unit = Field(0.2, description="perspective: what moves against the camera")
     figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")
     fovea: Unit = Field(0.5, description="perspective: what the farthest place loses against the fovea")
+    capture: Unit = Field(0.5, description="what information and saliency lose where something moves on the frame")
     attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
     information: Unit = Field(0.3, description="weight of information where no question leads")
     perspective: Unit = Field(0.8, description="weight of perspective there")

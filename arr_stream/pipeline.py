@@ -27,7 +27,7 @@ from arr_stream.keyframes.schedule import (
     refresh_reason,
 )
 from arr_stream.motion import make_flow
-from arr_stream.motion.camera import camera_flow, independent_motion
+from arr_stream.motion.camera import camera_flow, independent_motion, visible_structure
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.relevance.asking import Asked, Asking, Scene
 from arr_stream.relevance.figure import FigureMemory
@@ -253,7 +253,7 @@ class Pipeline:
         watch.lap("visual")
         flow, cut = self._follow(state, pictures)
         watch.lap("flow")
-        motion = self._carry(state, flow, frame, cut=cut)
+        motion = self._carry(state, flow, pictures, cut=cut)
         watch.lap("carry")
         reason, notices = self._refresh(state, frame, size_changed=size_changed, cut=cut)
         self._understand(state)
@@ -323,21 +323,23 @@ class Pipeline:
             return None, True
         return self._estimator.estimate(previous, state.previous), False
 
-    def _carry(self, state: _State, flow: Flow | None, frame: Frame, *, cut: bool) -> FloatArray:
+    def _carry(self, state: _State, flow: Flow | None, pictures: Pictures, *, cut: bool) -> FloatArray:
         """Bring the memory to this frame; gives the motion channel, `[H/8, W/8]`."""
         if cut:
             state.cache.forget()
             state.seen.forget()
             state.figure.forget()
+        now_seconds = pictures.frame.pts_seconds
         motion = np.zeros(state.cache.reduced_hw(8), np.float32)
         if flow is not None:
             state.cache.advance(flow)
             camera_px = camera_flow(flow.offset_px, flow.confidence)
-            motion = cv2.max(independent_motion(flow.offset_px, camera_px), flow.residual)
+            independent = independent_motion(flow.offset_px, camera_px, visible_structure(pictures.eighth_grey))
+            motion = cv2.max(independent, flow.residual)
         if self._gaze is not None:
-            points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
+            points = self._gaze.between(state.last_pts_seconds, now_seconds)
             bump = splat(points, state.cache.reduced_hw(8)) if len(points) else None
-            state.cache.look(bump, frame.pts_seconds - state.last_pts_seconds)
+            state.cache.look(bump, now_seconds - state.last_pts_seconds)
         return motion
 
     def _refresh(

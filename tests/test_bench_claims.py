@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from arr_stream.bench.claims import PARTS, bench_claims
-from arr_stream.bench.claims_base import Claim, ClaimsPlan, claims_table
+from arr_stream.bench.claims_base import Claim, ClaimsPlan, Verdict, claims_table
 from arr_stream.bench.claims_projection import retrieval, variance_kept
 from arr_stream.bench.claims_regions import edge_distances, regions_claims
-from arr_stream.bench.claims_texture import held_bytes, mip_difference, texture_claims
+from arr_stream.bench.claims_texture import Made, held_bytes, mip_difference, stepped, texture_claims
 from arr_stream.bench.claims_video import PerceptionCost, claims_of, measure_perception, relevance_claims
 from arr_stream.bench.relevance import RelevanceReport
 from arr_stream.config import Settings
@@ -61,12 +61,18 @@ def test_a_verdict_follows_from_two_figures(
     assert claim.as_json()["verdict"] == verdict
 
 
+@pytest.mark.parametrize(("measured", "verdict"), [(9.0, "by construction"), (7.0, "no"), (None, "not measured")])
+def test_what_holds_by_construction_is_not_called_a_finding(measured: float | None, verdict: Verdict) -> None:
+    assert Claim("p", "w", 8, measured, "x", "h", at_least=True, by_construction=True).verdict == verdict
+
+
 def test_the_table_shows_both_figures() -> None:
     claims = [
         Claim("p", "ratio", 174, 1234.5, "x", "h", at_least=True),
         Claim("p", "share", 0.9, 0.9432, "%", "h", at_least=True),
         Claim("p", "time", 0.27, 0.01234, "ms", "h"),
         Claim("p", "no weights", 50, None, "ms", "h"),
+        Claim("p", "tolerance", 0.02, 0.01, "%", "h", own_limit=True),
     ]
     rows = claims_table(claims, (64, 32)).rows
     assert [row[1:4] for row in rows] == [
@@ -74,7 +80,9 @@ def test_the_table_shows_both_figures() -> None:
         ("≥ 90.0%", "94.3%", "yes"),
         ("≤ 0.27 ms", "0.0123 ms", "yes"),
         ("≤ 50 ms", None, "not measured"),
+        ("≤ 2.0% (ours)", "1.0%", "yes"),
     ]
+    assert [claim.as_json()["own_limit"] for claim in claims] == [False] * 4 + [True]
 
 
 def test_amortised_cost_is_that_of_the_claim() -> None:
@@ -115,12 +123,31 @@ def test_a_wrong_mip_level_is_noticed() -> None:
     assert mip_difference(texture, dense + 0.1) == pytest.approx(0.1, abs=1e-4)
 
 
+def test_channels_that_nobody_reads_count_among_all_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(20.0, 2.0, 10.0, 1.0, Texture((32, 32), {}))
+    assert (made.all_first_ms, made.all_between_ms) == (30, 3)
+    assert made.amortised_ms(3) == pytest.approx((30 + 3 + 3) / 3)
+    read: list[Texture] = []
+    planes = Texture.all_planes
+
+    def noting(texture: Texture) -> list[tuple[int, Plane]]:
+        read.append(texture)
+        return planes(texture)
+
+    monkeypatch.setattr(Texture, "all_planes", noting)
+    found = stepped(SMALL)
+    assert len(read) == len({id(texture) for texture in read}) == (SMALL.rounds + 1) * len(SMALL.frames)
+    assert all(isinstance(plane, Plane) for plane in found.texture.planes.values())
+    assert min(found.first_unread_ms, found.between_unread_ms) > 0
+
+
 def test_texture_part() -> None:
     claims, _ = texture_claims(SMALL)
     memory = {claim.what: claim for claim in claims if claim.unit == "MiB"}
     dense = memory["memory of 40 dense channels"]
     assert dense.measured == pytest.approx(128 * 96 * 40 * 4 / 2**20)
     assert dense.measured == pytest.approx(dense.claimed)
+    assert dense.by_construction and dense.verdict == "by construction"
     pyramid = memory["memory of 40 dense channels with mip levels"]
     assert pyramid.measured == pytest.approx(dense.claimed * 4 / 3, rel=0.01)
     kept = memory["memory of the texture as the frame loop keeps it"]
@@ -133,7 +160,9 @@ def test_texture_part() -> None:
 def test_regions_part() -> None:
     claims, _ = regions_claims(SMALL)
     by_what = {claim.what: claim for claim in claims}
-    assert by_what["the cascade scores fewer of 4096 places"].verdict == "yes"
+    assert by_what["the cascade scores fewer of 4096 places"].verdict == "by construction"
+    assert by_what["... and finds the object as well"].own_limit
+    assert by_what["text is looked for"].verdict == "not measured"
     assert by_what["places farther than 0.8 from any edge, which are skipped"].verdict == "no"
     assert by_what["regions by SAM"].verdict == "not measured"
     distances = edge_distances(SMALL)

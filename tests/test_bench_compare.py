@@ -104,6 +104,7 @@ def test_the_first_frame_is_paid_for_but_not_scored_and_frames_without_the_objec
     score = score_choices(known, [_cells([(0, 0, 0), (0, 1, 0), (1, 0, 0)]), here, here, elsewhere])
     assert score.object == 0.5
     assert score.tokens == 1.5
+    assert score.later_tokens == 1
     with pytest.raises(ValueError, match="3 choices for 4 frames"):
         score_choices(known, [here] * 3)
 
@@ -157,7 +158,7 @@ def test_a_co_located_rule_loses_where_the_camera_moves(report: CompareReport) -
 
 
 def _row(method: str, footage: str, share: float | None, **changes: Any) -> CompareRow:
-    score = Score(share, share, None, share, share, 0.2, 10.0)
+    score = Score(share, share, None, share, share, 0.2, 10.0, 8.0)
     row = CompareRow(footage, "davis", "still", 100, "10%", method, "", "no query", 0, score, 1.0, 0.0, "")
     return replace(row, **changes)
 
@@ -196,17 +197,34 @@ def test_tables_sum_up_by_clip_seed_and_camera() -> None:
     cost = made["Cost"]
     assert _column(cost, "together") == pytest.approx([1, 1, 1, 10])
     assert "some features" in alone.note
+    assert _column(alone, "tokens after the first") == [8, 8, 8] and _column(alone, "tokens") == [10, 10, 10]
+    assert "No rule is ahead of ours." in alone.note
+    assert cameras.note.endswith("Ahead of ours at 10% under a panning camera: drop by 0.200.")
+
+
+def test_rules_that_beat_ours_are_named_best_first() -> None:
+    rows = [
+        replace(row, budget=budget)
+        for budget, ours in (("10%", 0.5), ("25%", 0.9))
+        for row in (_row(OURS, "a", ours), _row("one", "a", 0.625), _row("two", "a", 0.75), _row("same", "a", 0.5))
+    ]
+    alone = tables(CompareReport(tuple(rows), {}))[0]
+    assert alone.note.endswith("Ahead of ours at 10%: two by 0.250, one by 0.125.")
 
 
 def test_rules_that_lose_nothing_where_the_camera_moves_are_named() -> None:
     rows = [
         _row(name, f"{name} {camera}", share, kind="generated", camera=camera)
-        for name, shares in (("frame difference", (0.9, 0.2, 0.9)), ("Efficient Video Sampling", (0.9, 0.3, 0.1)))
+        for name, shares in (
+            ("frame difference", (0.9, 0.2, 0.9)),
+            ("Efficient Video Sampling", (0.9, 0.3, 0.1)),
+            ("EVS per frame", (0.0, 0.0, 0.0)),
+        )
         for camera, share in zip(("still", "panning", "shaking"), shares, strict=True)
     ]
     made = {table.title: table for table in tables(CompareReport(tuple(rows), {}))}
     table = made["What moves, by camera: generated scenes"]
-    assert _column(table, "lost by shaking") == pytest.approx([0.0, 0.8])
+    assert _column(table, "lost by shaking") == pytest.approx([0.0, 0.8, 0.0])
     note = table.note
     assert "lose nothing by panning: none." in note
     assert "lose nothing by shaking: frame difference at 10%." in note

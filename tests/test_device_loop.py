@@ -506,7 +506,7 @@ def frame(device):
     seen = glance(rgb, seen.histogram, GRID)
     way = Trail.still(EIGHTH, device)
     moving = Moving(torch.zeros((6, *EIGHTH), device=device), Figure.nothing(EIGHTH, device), (way, way))
-    after = follow(seen.grey, seen.grey, seen.cues, moving, "PRESET", 1)
+    after = follow(seen.grey, seen.grey, seen.structure, seen.cues, moving, "PRESET", 1)
     place = torch.zeros(QUARTER, device=device)
     weights, beta = torch.zeros((13, 128), device=device), torch.zeros(129, device=device)
     region = Region(place, place, place.sum(), weights, beta, DEFAULT)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.device.camera import camera_flow, independent_motion
+from arr_stream.device.camera import camera_flow, independent_motion, visible_structure
 from arr_stream.device.flow import DeviceFlow, estimate, photometric_check, to_raster
 from arr_stream.device.warp import compose, warp
 from arr_stream.motion import camera as numpy_camera
@@ -169,8 +169,14 @@ def test_camera(hw: tuple[int, int], device: str, step: int) -> None:
     ours = camera_flow(given_px, weight, step=step)
     # Across a raster of few columns nothing but the ridge decides, where rounding shows.
     assert np.abs(ours.cpu().numpy() - theirs).max() < (2e-3 if min(hw) > 8 else 2e-2)
-    motion = independent_motion(given_px, torch.from_numpy(theirs).to(device)).cpu().numpy()
-    assert np.abs(motion - numpy_camera.independent_motion(offset_px, theirs)).max() < 1e-4
+    grey = np.random.default_rng(3).integers(0, 40, hw).astype(np.uint8)
+    structure, theirs_seen = (
+        visible_structure(torch.from_numpy(grey).float().to(device)),
+        numpy_camera.visible_structure(grey),
+    )
+    assert np.abs(structure.cpu().numpy() - theirs_seen).max() < 1e-5
+    motion = independent_motion(given_px, torch.from_numpy(theirs).to(device), structure).cpu().numpy()
+    assert np.abs(motion - numpy_camera.independent_motion(offset_px, theirs, theirs_seen)).max() < 1e-4
 
 
 @given(st.integers(1, 24), st.integers(1, 24), st.integers(0, 1000))
@@ -180,7 +186,7 @@ def test_a_plain_camera_is_found_exactly(height: int, width: int, seed: int) -> 
     offset_px = shift.expand(height, width, 2)
     found = camera_flow(offset_px, torch.ones(height, width), step=1)
     assert (found - offset_px).abs().max() < 0.01
-    assert independent_motion(offset_px, found).max() < 0.01
+    assert independent_motion(offset_px, found, torch.ones(height, width)).max() < 0.01
 
 
 @everywhere
@@ -204,7 +210,9 @@ def test_nothing_waits_for_the_device() -> None:
     with OnDeviceOnly() as guard:
         flow = estimate(picture, picture.roll(3, 1), (32, 32))
         flow = compose(flow, flow).resized((16, 16))
-        independent_motion(flow.offset_px, camera_flow(flow.offset_px, flow.confidence))
+        independent_motion(
+            flow.offset_px, camera_flow(flow.offset_px, flow.confidence), visible_structure(flow.residual)
+        )
         warp(picture, flow, outside=0.5)
         warp(labels, flow, nearest=True, outside=-1)
     assert guard.operations > 0

@@ -210,6 +210,13 @@ def test_verdicts_follow_from_the_figures() -> None:
     assert _judged("without", [{"sent": 1.0}, {"sent": 1.0}]).losses == (("new", 0.6),)
 
 
+@pytest.mark.parametrize(("mean", "counts"), [(0.019, False), (0.021, True)])
+def test_a_difference_counts_from_two_standard_errors(mean: float, counts: bool) -> None:
+    # 0.02 apart, the standard error of the mean of two is 0.01.
+    judged = _judged("without", [{"coverage": 0.5 - mean + apart} for apart in (-0.01, 0.01)])
+    assert bool(judged.losses) == counts
+
+
 def test_what_sequences_disagree_about_does_not_count() -> None:
     assert _judged("without", [{"coverage": 0.4}, {"coverage": 0.61}, {"coverage": 0.5}]).verdict == "neutral"
 

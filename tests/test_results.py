@@ -132,16 +132,33 @@ class TestMeasuring:
         found, _ = measured(dataclasses.replace(ONE, needs=("davis",)), place)
         assert found.missing and not found.runs
 
-    def test_old_figures_do_not_stand_in_for_what_cannot_be_measured(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("resume", [False, True])
+    def test_what_cannot_be_measured_here_is_kept_as_it_was(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], resume: bool
     ) -> None:
-        measure_all([ONE], place, quick=False, resume=False)
-        needy = dataclasses.replace(ONE, needs=("davis",))
-        assert measure_all([needy], place, quick=False, resume=False) == []
-        assert load_records(place.records)["one"].runs, "of the same code, perhaps measured elsewhere: kept"
+        drawing = dataclasses.replace(TWO, commands=TWO.commands[:1])
+        measure_all([drawing], place, quick=False, resume=False)
+        before, written = load_records(place.records), page(load_records(place.records), [drawing])
         monkeypatch.setattr(measuring, "code_digest", lambda root: "another")
-        assert measure_all([needy], place, quick=False, resume=False) == []
-        assert load_records(place.records)["one"].missing
+        needy = dataclasses.replace(drawing, needs=("davis",))
+        for quick in (False, True):
+            assert measure_all([needy], place, quick=quick, resume=resume) == []
+        assert load_records(place.records) == before and page(before, [needy]) == written
+        assert (place.pictures / before["two"].pictures[0]).is_file()
+        told = capsys.readouterr().out
+        assert f"kept as of {before['two'].measured}, commit {before['two'].commit}" in told and "davis/" in told
+
+    def test_short_runs_do_not_stand_in_for_what_cannot_be_measured(self, place: Place) -> None:
+        measure_all([ONE], place, quick=True, resume=False)
+        measure_all([dataclasses.replace(ONE, needs=("davis",))], place, quick=False, resume=False)
+        assert "davis/" in load_records(place.records)["one"].missing
+
+    def test_pictures_of_a_killed_run_are_cleared_away(self, place: Place) -> None:
+        place.pictures.mkdir(parents=True)
+        for name in ("two.partial.png", "two-1.partial.png", "twofold.png"):
+            (place.pictures / name).touch()
+        measured(TWO, place)
+        assert sorted(path.name for path in place.pictures.iterdir()) == ["two-1.png", "twofold.png"]
 
     def test_resuming_measures_what_is_not_there(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -214,20 +231,34 @@ class TestTargets:
             found = record("one", {"value": value})
             assert most.row(found)[1:] == ("at most 1 ms", f"{value} ms", under)
             assert least.row(found)[1:] == ("at least 1 ms", f"{value} ms", over)
+        for beyond, verdict in ((False, "reached"), (True, "**missed**")):
+            both = [
+                dataclasses.replace(each, beyond=beyond).row(record("one", {"value": 1.0})) for each in (most, least)
+            ]
+            assert [row[-1] for row in both] == [verdict] * 2
+        more = dataclasses.replace(least, beyond=True).row(record("one", {"value": 1.01}))
+        assert more[1:] == ("more than 1 ms", "1.01 ms", "reached")
         assert most.row(None)[-1] == most.row(record("one", {"value": None}))[-1] == "not measured"
 
     def test_claims_and_gains_are_found_where_they_are_printed(self) -> None:
         claims = [
-            {"what": f"ViT-B-16:random, 864x480: video, against {what}", "measured": value}
+            {"what": f"ViT-B-16:random, {size}: video, against {what}", "measured": value + more}
+            for size, more in (("864x480", 0.0), ("1024x1024", 2.0))
             for what, value in (("a dense pass on every frame", 14.0), ("273 crops, the larger claim", 300.0))
         ]
         headings = ("part", "asked for by", "sequence", "before", "after", "gain")
         gains = (("held out", "nothing", "mean", 0.6, 0.64, 0.04), ("held out", "first box", "mean", 0.7, 0.71, 0.01))
         flow = FlowReport(
             tuple(
-                FlowRow(f"arr-stream, {name}", pair, error, 1.0, 1.0)
-                for name, error in (("dis fast", 2.0), ("torch fast", 1.0))
-                for pair in ("p", "q")
+                FlowRow(name, pair, error, 1.0, 1.0)
+                for name, errors in (
+                    ("arr-stream, dis fast", (2.0, 2.0)),
+                    ("DIS fast, full size", (4.0, 1.0)),
+                    ("arr-stream, torch ultrafast", (9.0, 9.0)),
+                    ("arr-stream, torch fast", (1.0, 1.5)),
+                    ("arr-stream, torch medium", (0.1, 0.1)),
+                )
+                for pair, error in zip(("p", "q"), errors, strict=True)
             )
         )
         ahead = ResultTable(
@@ -268,11 +299,24 @@ class TestTargets:
         )
         assert found["On a GPU, a frame of 1024x1024 between keyframes, whatever is asked"] == ("0.9 ms", "**missed**")
         assert found["On a GPU, all 40 channels of 1024x1024, dense, amortised"] == ("2 ms", "reached")
-        assert found["All of perception, amortised, against a dense pass of CLIP on every frame"][1] == "**missed**"
-        assert found["All of perception, amortised, against encoding 273 crops"][1] == "reached"
+        perception = {words: cells for words, cells in found.items() if words.startswith("All of perception on ")}
+        assert perception == {
+            "All of perception on 864x480, amortised, against a dense pass of CLIP on every frame": (
+                "14 times",
+                "**missed**",
+            ),
+            "All of perception on 1024x1024, amortised, against a dense pass of CLIP on every frame": (
+                "16 times",
+                "reached",
+            ),
+            "All of perception on 864x480, amortised, against encoding 273 crops": ("300 times", "reached"),
+            "All of perception on 1024x1024, amortised, against encoding 273 crops": ("302 times", "reached"),
+        }
         assert found["Coverage after tuning, on held-out sequences, without a query: gain"] == ("0.04", "reached")
         assert found["Coverage after tuning, on held-out sequences, asked by a box: gain"] == ("0.01", "**missed**")
-        assert found["Endpoint error of `torch` flow, as a share of that of DIS fast"] == ("0.5", "reached")
+        assert found[
+            "Endpoint error of `torch fast` flow on its worst pair, as a share of that of the better DIS fast"
+        ] == ("1.5", "**missed**")
 
     def test_limits_of_live_parts_are_the_commands_own(self) -> None:
         figures = (Figure("page", "age, median", 70.0, "ms", 60.0), Figure("rate", "frames", 30.0, "a second"))
@@ -370,6 +414,30 @@ def test_sections_are_named_once() -> None:
     assert len(BY_NAME) == len(SECTIONS)
     assert all(re.fullmatch(r"[a-z]+", section.name) for section in SECTIONS)
     assert all((ROOT / "docs" / section.page).is_file() for section in SECTIONS if section.page)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--data", "FOLDER/typo"], 2),
+        (["--out", "FOLDER/file"], 21),
+        (["--out", "FOLDER/file/below"], 21),
+        (["--out", "FOLDER/taken"], 21),
+        (["--out", "FOLDER/damaged", "--page"], 1),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "results.md").mkdir(parents=True)
+    (tmp_path / "damaged" / "results").mkdir(parents=True)
+    (tmp_path / "damaged" / "results" / "one.json").write_text("{}")
+    # One that needs footage: should a check be missing, it ends soon all the same.
+    given = [option.replace("FOLDER", str(tmp_path)) for option in options]
+    assert main([*given, "--only", "flow"]) == code
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1 and told.err.startswith("scripts/results: ") and not told.out
 
 
 def test_the_list_tells_each_section(capsys: pytest.CaptureFixture[str]) -> None:

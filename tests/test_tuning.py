@@ -3,6 +3,7 @@ left alone until the end, and what moves wins where what moves is right."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 from arr_stream.cli.tune import tune as tune_command
 from arr_stream.config import ScoringSettings, Settings
-from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists, UnknownSetting
+from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists, OutputUnwritable, UnknownSetting
 from arr_stream.evaluate.coverage import score_cells
 from arr_stream.evaluate.davis import Sequence
 from arr_stream.relevance.knowing import CHANNEL_NAMES, Sample
@@ -31,7 +32,7 @@ from arr_stream.tuning.parameters import NAMES, Parameters, bounds, differences
 from arr_stream.tuning.recording import FrameTable, checked_kinds, object_share, run
 from arr_stream.tuning.report import preset, tables
 from arr_stream.tuning.soft_choice import hard_topk, soft_topk
-from arr_stream.tuning.tuner import TuneOptions, TuneReport, tune
+from arr_stream.tuning.tuner import VALIDATION_PART, TuneOptions, TuneReport, tune
 from arr_stream.types import Frame, Grid
 from tests.scenes import background
 
@@ -101,16 +102,22 @@ def _table(seed: int, *, answered: bool, cells: int = 60, fine: int = 8) -> Fram
     return FrameTable(Sample(values, relevance), float(relevance.max()), share / share.sum(), fine)
 
 
+def _with_figure(table: FrameTable, seed: int) -> FrameTable:
+    """The same, where things are seen to move."""
+    figure = torch.from_numpy(np.random.default_rng(seed).random(len(table.sample.relevance), np.float32)) * 0.5
+    return dataclasses.replace(table, sample=dataclasses.replace(table.sample, figure=figure, moved=figure.max()))
+
+
 # Weights of channels that other parts of the package may add to the sample are not in these tables.
-READ = tuple(name for name in NAMES if name not in ("figure",))
+READ = tuple(name for name in NAMES if name not in ("figure", "capture"))
 
 
 def test_gradients_reach_every_weight() -> None:
-    parameters = Parameters(ScoringSettings(), READ)
-    frames = [_table(seed, answered=seed % 2 == 0) for seed in range(4)]
+    parameters = Parameters(ScoringSettings(), NAMES)
+    frames = [_with_figure(_table(seed, answered=seed % 2 == 0), seed) for seed in range(4)]
     soft_coverage(frames, parameters.weights(), 0.5).backward()
     assert parameters.values.grad is not None
-    grads = dict(zip(READ, parameters.values.grad.tolist(), strict=True))
+    grads = dict(zip(NAMES, parameters.values.grad.tolist(), strict=True))
     assert all(np.isfinite(value) and value != 0 for value in grads.values()), grads
 
 
@@ -302,13 +309,33 @@ def test_held_out_footage_is_not_read_before_the_weights_are_final() -> None:
             return reading
 
         sequence = footage.sequence
-        return Footage(replace(sequence, frames=told(sequence.frames), masks=told(sequence.masks)))
+        return Footage(replace(sequence, frames=told(sequence.frames)))
 
     walks = [noted(footage, footage.name) for footage in _walks()]
     tune(walks, BLIND, replace(OPTIONS, rounds=1), lambda what, done, of: events.append(what))
     last_fit = max(place for place, event in enumerate(events) if event.startswith(("fit", "round")))
     first_look = min(place for place, event in enumerate(events) if event in ("read walk1", "read walk3"))
     assert first_look > last_fit > 0
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("seen", [range(0), range(1), range(1, 14), range(VALIDATION_PART)])
+def test_footage_with_too_few_masks_is_named_before_anything_runs(place: int, seen: range) -> None:
+    def refused(what: str, done: int, of: int) -> None:
+        raise AssertionError("something ran")
+
+    walks = _walks()
+    sequence = walks[place].sequence
+    masks = [mask if index in seen else np.zeros_like(mask) for index, mask in enumerate(sequence.masks())]
+    walks[place] = Footage(replace(sequence, masks=lambda: masks))
+    with pytest.raises(EvaluationDataError, match=f"{walks[place].name}: .* first frame"):
+        tune(walks, BLIND, OPTIONS, refused)
+
+
+@pytest.mark.parametrize("strategy", ["proportional", "canonical", "tiers", "hybrid"])
+def test_other_strategies_than_topk_are_refused(strategy: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"selection.strategy={strategy}.*topk"):
+        tune(_walks(), QUICK.with_values({"selection.strategy": strategy}), OPTIONS)
 
 
 def test_no_time_changes_nothing_and_still_reports() -> None:
@@ -439,6 +466,25 @@ def test_the_command_writes_preset_and_picture(tmp_path: Path) -> None:
     assert drawn is not None and drawn.shape[1] > 1000 and drawn.std() > 20
     with pytest.raises(OutputExists):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (("--out", "FOLDER/same.png", "--picture", "FOLDER/x/../same.png"), OutputUnwritable, "named twice"),
+        (("--picture", "FOLDER/drawn.xyz"), OutputUnwritable, "no picture ends with .xyz"),
+        (("--picture", "FOLDER"), OutputUnwritable, "is a folder"),
+        (("--out", "FOLDER"), OutputUnwritable, "is a folder"),
+        (("--set", "loop.device=cuda"), InvalidSetting, "loop.device=cuda: tune"),
+    ],
+)
+def test_the_command_refuses_before_footage_is_read(
+    tmp_path: Path, options: tuple[str, ...], error: type[Exception], words: str
+) -> None:
+    given = [option.replace("FOLDER", str(tmp_path)) for option in options]
+    with pytest.raises(error, match=words):
+        CliRunner().invoke(app, [str(tmp_path / "no footage"), *given], catch_exceptions=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_refuses_a_way_to_ask_that_there_is_not(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from arr_stream.config import Settings
 from arr_stream.evaluate.toy_scenes import moving_scene
 from arr_stream.types import Frame
 
-Verdict = Literal["yes", "no", "no, on this machine", "not measured"]
+Verdict = Literal["yes", "by construction", "no", "no, on this machine", "not measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Claim:
         how: What was measured, or why it was not.
         at_least: The claim is the least that it should be, not the most.
         other_machine: The claim is a time on another machine, so that a larger one here refutes nothing.
+        by_construction: The figure follows from how the thing is built, so that it could not have come out otherwise.
+        own_limit: The design names no figure here; this one is the project's own tolerance.
     """
 
     part: str
@@ -44,17 +46,19 @@ class Claim:
     how: str
     at_least: bool = False
     other_machine: bool = False
+    by_construction: bool = False
+    own_limit: bool = False
 
     @property
     def verdict(self) -> Verdict:
         if self.measured is None:
             return "not measured"
         if (self.measured >= self.claimed) if self.at_least else (self.measured <= self.claimed):
-            return "yes"
+            return "by construction" if self.by_construction else "yes"
         return "no, on this machine" if self.other_machine else "no"
 
     def as_json(self) -> dict[str, Any]:
-        names = ("part", "what", "claimed", "measured", "unit", "at_least", "verdict", "how")
+        names = ("part", "what", "claimed", "measured", "unit", "at_least", "own_limit", "verdict", "how")
         return {name: getattr(self, name) for name in names}
 
 
@@ -132,7 +136,7 @@ def claims_table(claims: Sequence[Claim], size_wh: tuple[int, int]) -> ResultTab
     rows: list[tuple[Value, ...]] = [
         (
             claim.what,
-            f"{'≥' if claim.at_least else '≤'} {_shown(claim.claimed, claim.unit)}",
+            _limit(claim),
             None if claim.measured is None else _shown(claim.measured, claim.unit),
             claim.verdict,
             claim.how,
@@ -144,8 +148,15 @@ def claims_table(claims: Sequence[Claim], size_wh: tuple[int, int]) -> ResultTab
         ("claim", "claimed", "measured", "holds", "how"),
         tuple(rows),
         note=f"Measured on {machine()}. Whether a claim holds is told by its two figures alone. Times were claimed for "
-        "another machine, an A100; ratios are of times taken in turns on this one.",
+        "another machine, an A100; ratios are of times taken in turns on this one. By construction: the figure follows "
+        "from how the thing is built and could not have come out otherwise. (ours): a tolerance that the design does "
+        "not name.",
     )
+
+
+def _limit(claim: Claim) -> str:
+    bound = f"{'≥' if claim.at_least else '≤'} {_shown(claim.claimed, claim.unit)}"
+    return f"{bound} (ours)" if claim.own_limit else bound
 
 
 def _shown(value: float, unit: str) -> str:

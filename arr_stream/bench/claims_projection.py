@@ -70,7 +70,8 @@ def projection_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]
             at_least=True,
         )
     ]
-    for name, found in (("what is asked", asked), ("a text that is not asked", unasked)):
+    # The channels' first directions span what is asked, so that it is read from them exactly.
+    for name, found, exact in (("what is asked", asked, True), ("a text that is not asked", unasked, False)):
         claims.append(
             Claim(
                 "projection",
@@ -81,9 +82,13 @@ def projection_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]
                 f"{where}: the best cell lies on the thing, {found.channels:.3f} against {found.full:.3f} of "
                 f"{found.texts} texts",
                 at_least=True,
+                by_construction=exact,
             )
         )
-    for name, value in (("asked", overlap.active), ("not asked, in the scene", overlap.unasked)):
+    for name, value, exact in (
+        ("asked", overlap.active, True),
+        ("not asked, in the scene", overlap.unasked, False),
+    ):
         claims.append(
             Claim(
                 "projection",
@@ -93,6 +98,8 @@ def projection_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]
                 "%",
                 f"eval meaning: overlap with the choice from all dimensions, of {overlap.cells} cells",
                 at_least=True,
+                by_construction=exact,
+                own_limit=True,
             )
         )
     return claims, []

@@ -16,7 +16,7 @@ from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.keyframes.text import make_text_finder
 from arr_stream.pipeline import Pipeline
-from arr_stream.selection.cascade import CULL_EDGE_DISTANCE
+from arr_stream.selection.cascade import CULL_EDGE_DISTANCE, SAVING
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import visual_channels
@@ -53,8 +53,10 @@ def _cascade(report: CascadeReport) -> list[Claim]:
             8,
             worst.saving,
             "x",
-            f"{on}: the worst picture and budget, {worst.scored_most} scored",
+            f"{on}: the worst picture and budget, {worst.scored_most} scored; the cascade stops at one place in "
+            f"{SAVING}",
             at_least=True,
+            by_construction=True,
         ),
         Claim(
             "regions",
@@ -63,6 +65,7 @@ def _cascade(report: CascadeReport) -> list[Claim]:
             lost.lost,
             "%",
             f"{on}: share of the coverage lost, the worst set and budget ({lost.kind}, {lost.tokens} tokens)",
+            own_limit=True,
         ),
         Claim(
             "regions",
@@ -136,6 +139,8 @@ def _clusters(plan: ClaimsPlan) -> list[Claim]:
 
 
 def _text(plan: ClaimsPlan) -> list[Claim]:
+    if plan.settings.keyframes.text == "none":
+        return [Claim("regions", "text is looked for", 10, None, "ms", "keyframes.text=none looks for none")]
     finder, grid = make_text_finder(plan.settings, plan.threads), Grid.for_size(plan.size_wh)
     pictures = (plan.frames[0], plan.frames[-1])
     looked_ms = [

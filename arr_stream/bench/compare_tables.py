@@ -34,7 +34,8 @@ _SHARES = (
     "ours +: by how much ours covers more of the object, and on how many clips; object, moving: share of its pixels "
     "in fine cells; detail: share of the object's pixels left when coarse cells "
     "count by their resolution; current: share of the object that is shown fine now or was and has not changed since; "
-    "context: share of the frame in any cell; means over the frames after the first, then over clips"
+    "context: share of the frame in any cell; means over the frames after the first, then over clips; tokens: cells a "
+    "frame, the first included, which some rules keep whole though it is not scored"
 )
 
 
@@ -116,13 +117,38 @@ def _objects(report: CompareReport, rows: Rows, kind: FootageKind, asked: str) -
                 mean(theirs, lambda row: row.score.object),
                 spread(theirs, lambda row: row.score.object),
                 *_ahead(ours, theirs),
-                *(mean(theirs, _score(name)) for name in ("moving", "detail", "current", "context", "tokens")),
+                *(mean(theirs, _score(name)) for name in ("moving", "detail", "current", *_SHOWN)),
             ]
             lines.append((budget, method.label, *figures))
     what = {"box": "asked with the first mask's box", "words": "asked in words", "no query": "without any query"}[asked]
-    columns = ("budget", "method", "object", "±", "ours +", "ahead on", "moving", "detail", "current", "context")
-    note = f"{clips} clips; {_looked_at(report)}; {_MOVING_GIVEN[kind]}. {_SHARES}."
-    return ResultTable(f"Coverage {what}: {KIND_NAMES[kind]}", (*columns, "tokens"), tuple(lines), note=note, digits=3)
+    columns = ("budget", "method", "object", "±", "ours +", "ahead on", "moving", "detail", "current")
+    behind = [(f"at {line[0]}", str(line[1]), -line[4]) for line in lines if isinstance(line[4], float)]
+    note = f"{clips} clips; {_looked_at(report)}; {_MOVING_GIVEN[kind]}. {_SHARES}. {_leaders(behind)}".strip()
+    headings = (*columns, *_SHOWN.values())
+    return ResultTable(f"Coverage {what}: {KIND_NAMES[kind]}", headings, tuple(lines), note=note, digits=3)
+
+
+_SHOWN = {"context": "context", "tokens": "tokens", "later_tokens": "tokens after the first"}
+"""Headings of what is told of every choice, by their names in a score."""
+
+
+def _leaders(gaps: Sequence[tuple[str, str, float]]) -> str:
+    """Names the rules that cover more than ours.
+
+    Args:
+        gaps: Where, which rule, and how much more than ours it covers there.
+    """
+    found: dict[str, list[tuple[float, str]]] = {}
+    for where, name, gap in gaps:
+        if gap > 0:
+            found.setdefault(where, []).append((gap, name))
+    said = [
+        f"{where}: {', '.join(f'{name} by {gap:.3f}' for gap, name in sorted(ahead, reverse=True))}"
+        for where, ahead in found.items()
+    ]
+    if said:
+        return f"Ahead of ours {'; '.join(said)}."
+    return "No rule is ahead of ours." if gaps else ""
 
 
 def _looked_at(report: CompareReport) -> str:
@@ -155,11 +181,13 @@ def _cameras(report: CompareReport, kind: FootageKind) -> ResultTable | None:
     # Between different clips, a difference need not be the camera's.
     same = kind == "generated"
     lines: list[tuple[Value, ...]] = []
+    gaps: list[tuple[str, str, float]] = []
     for budget in dict.fromkeys(row.budget for row in rows):
         shown = [row for row in rows if row.budget == budget]
-        for method in methods(shown):
-            each = [[row for row in of(shown, method) if row.camera == camera] for camera in CAMERAS]
-            moving = [mean(under, _score("moving")) for under in each]
+        found = {method: _by_camera(of(shown, method)) for method in methods(shown)}
+        ours = next((moving for method, moving in found.items() if method.ours), None)
+        for method, moving in found.items():
+            gaps += _gaps(budget, method, moving, ours)
             still = moving[0]
             lost = [still - other if still is not None and other is not None else None for other in moving[1:]]
             lines.append((budget, method.label, *moving, *(lost if same else ())))
@@ -170,14 +198,32 @@ def _cameras(report: CompareReport, kind: FootageKind) -> ResultTable | None:
         ("budget", "method", *CAMERAS, *(("lost by panning", "lost by shaking") if same else ())),
         tuple(lines),
         note=f"{counts}: {scenes}; {_MOVING_GIVEN[kind]}. Share of what moves in fine cells, without any query. "
-        f"{_co_located(lines) if same else ''}".strip(),
+        f"{_co_located(lines) if same else ''} {_leaders(gaps)}".strip().replace("  ", " "),
     )
+
+
+def _by_camera(rows: Rows) -> list[float | None]:
+    return [mean([row for row in rows if row.camera == camera], _score("moving")) for camera in CAMERAS]
+
+
+def _gaps(
+    budget: str, method: Method, moving: Sequence[float | None], ours: Sequence[float | None] | None
+) -> list[tuple[str, str, float]]:
+    """By how much a rule covers more than ours under each camera, as `_leaders` takes it; nothing for ours itself."""
+    if method.ours or ours is None:
+        return []
+    return [
+        (f"at {budget} under a {camera} camera", method.label, theirs - own)
+        for camera, theirs, own in zip(CAMERAS, moving, ours, strict=True)
+        if theirs is not None and own is not None
+    ]
 
 
 def _co_located(lines: Sequence[tuple[Value, ...]]) -> str:
     """Which of the rules that compare a cell with the same place before lose nothing where the camera moves."""
     names = tuple(RULES[key]().name for key in CO_LOCATED)
-    found = [line for line in lines if str(line[1]).startswith(names)]
+    # What shows nothing under a still camera has nothing to lose.
+    found = [line for line in lines if str(line[1]).startswith(names) and line[2] != 0]
     verdicts = []
     for place, what in ((-2, "panning"), (-1, "shaking")):
         known = [(f"{line[1]} at {line[0]}", line[place]) for line in found]
@@ -200,17 +246,14 @@ def _text(report: CompareReport, kind: FootageKind) -> ResultTable | None:
             each = of(shown, method)
             by_camera = [mean([row for row in each if row.camera == camera], _score("text")) for camera in cameras]
             whole = mean(each, _score("text")), spread(each, _score("text"))
-            lines.append((budget, method.label, *whole, *by_camera, *(mean(each, _score(n)) for n in _BESIDE_TEXT)))
+            lines.append((budget, method.label, *whole, *by_camera, *(mean(each, _score(n)) for n in _SHOWN)))
     clips = len({row.footage for row in rows})
     return ResultTable(
         f"Coverage of text: {KIND_NAMES[kind]}",
-        ("budget", "method", "text", "±", *cameras, *_BESIDE_TEXT),
+        ("budget", "method", "text", "±", *cameras, *_SHOWN.values()),
         tuple(lines),
         note=f"{clips} clips; share of the legible words' outlines in fine cells; ours finds text on keyframes.",
     )
-
-
-_BESIDE_TEXT = ("context", "tokens")
 
 
 def _cost(report: CompareReport) -> ResultTable:

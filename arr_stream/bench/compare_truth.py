@@ -134,6 +134,7 @@ class Score:
             and have not changed since, by the same measure as `selection.novelty`.
         context: Share of the frame in cells of any level.
         tokens: Cells a frame, the first included.
+        later_tokens: Cells a frame after the first, which are the frames that are scored.
     """
 
     object: float | None
@@ -143,6 +144,7 @@ class Score:
     current: float | None
     context: float
     tokens: float
+    later_tokens: float
 
 
 def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
@@ -158,6 +160,7 @@ def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
     fine = detail == 1
     context = (detail > 0) * known.cell_pixels
     asked = known.counts.get("object", known.counts.get("text"))
+    counts = [len(cells.rows) for cells in choices]
     return Score(
         object=_share(known.counts.get("object"), fine),
         moving=_share(known.counts.get("moving"), fine),
@@ -165,7 +168,8 @@ def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
         detail=_share(asked, detail),
         current=_share(asked, _current(known, choices)) if asked is not None else None,
         context=float(np.mean(context[1:].sum(axis=(1, 2)) / known.cell_pixels.sum())),
-        tokens=float(np.mean([len(cells.rows) for cells in choices])),
+        tokens=float(np.mean(counts)),
+        later_tokens=float(np.mean(counts[1:])),
     )
 
 

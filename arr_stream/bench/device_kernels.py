@@ -15,7 +15,7 @@ from arr_stream.bench.device_timing import bytes_of, replayed, step_ms
 from arr_stream.bench.tables import ResultTable
 from arr_stream.config import Settings
 from arr_stream.device.asking import DeviceAsking, DeviceScene, Now, ask_all
-from arr_stream.device.camera import camera_flow, independent_motion
+from arr_stream.device.camera import camera_flow, independent_motion, visible_structure
 from arr_stream.device.distance import edge_distance
 from arr_stream.device.figure import Figure, cues, see
 from arr_stream.device.flow import DeviceFlow, estimate
@@ -119,11 +119,11 @@ def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> I
     preset = usual_preset("torch", settings.motion.preset)
     flow = estimate(earlier.grey, seen.grey, hw, preset)
     yield Kernel("flow", lambda: estimate(earlier.grey, seen.grey, hw, preset), (earlier.grey, seen.grey))
-    yield Kernel("motion against the camera", lambda: _motion(flow), flow)
+    yield Kernel("motion against the camera", lambda: _motion(flow, seen.structure), flow)
     trail = Trail(flow.offset_px, flow.confidence)
     moving = Moving(torch.rand((6, *hw), device=device), Figure.nothing(hw, device), (trail,))
     yield Kernel("carrying memory", lambda: advanced(moving, flow), (moving, flow))
-    motion = _motion(flow)
+    motion = _motion(flow, seen.structure)
     known, _ = see(moving.figure, earlier.cues, motion)
     yield Kernel("figure of what moves", lambda: see(known, seen.cues, motion), (known, seen.cues, motion))
     yield from _choosing(frames, seen, flow, moving.history, grid, settings)
@@ -150,12 +150,13 @@ def _seeing(rgb: Tensor, seen: Glance, grid: Grid) -> Iterator[Kernel]:
     yield Kernel("  of it: distance to edges", lambda: edge_distance(strength), strength)
     detail = seen.visual.fine[2]
     yield Kernel("looks of cells", lambda: cues(made.eighth, detail), (made.eighth, detail))
+    yield Kernel("visible structure", lambda: visible_structure(made.eighth_grey), (made.eighth_grey, seen.structure))
     yield Kernel("change of colours", lambda: colour_histogram(made.eighth), (made.eighth, seen.histogram))
 
 
-def _motion(flow: DeviceFlow) -> Tensor:
+def _motion(flow: DeviceFlow, structure: Tensor) -> Tensor:
     camera_px = camera_flow(flow.offset_px, flow.confidence)
-    return torch.maximum(independent_motion(flow.offset_px, camera_px), flow.residual)
+    return torch.maximum(independent_motion(flow.offset_px, camera_px, structure), flow.residual)
 
 
 def _choosing(
@@ -163,7 +164,7 @@ def _choosing(
 ) -> Iterator[Kernel]:
     device, cells_hw = history.device, (grid.rows, grid.columns)
     trail = Trail(flow.offset_px, flow.confidence)
-    motion = _motion(flow)
+    motion = _motion(flow, seen.structure)
     scene = DeviceScene(seen.quarter, motion, flow, trail, trail, trail, settings.relevance.trust)
     memory = DeviceMemory(grid, device)
     first, second = (Now(frame, grid, memory, {}) for frame in frames)
@@ -210,7 +211,7 @@ def _whole(
     embedding = torch.rand((16, 2 * grid.rows, 2 * grid.columns), device=device)
     text = torch.zeros((grid.rows * 8, grid.columns * 8), device=device)
     parts = _Remembered(history, OnDevice(labels, trail, embedding, trail, text, trail))
-    motion = _motion(flow)
+    motion = _motion(flow, seen.structure)
     width, height = grid.texture_wh
     out = torch.zeros((40, height, width), device=device)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from arr_stream.cli import (
     ask,
@@ -24,11 +28,24 @@ from arr_stream.cli import (
     tune,
     webcam,
 )
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, print_error
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, give_up_output, out, print_error
 from arr_stream.errors import ArrStreamError
+
+
+class _SaysInterrupted(TyperGroup):
+    """Ctrl-C in any command is told; the parser would end without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            err.print("arr-stream: interrupted", markup=False)
+            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+
 
 app = typer.Typer(
     name="arr-stream",
+    cls=_SaysInterrupted,
     help="Decides, for every frame of a video, which few hundred patches a vision-language model should see.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,7 +71,7 @@ def _version(show: bool) -> None:
     if show:
         from arr_stream import __version__
 
-        typer.echo(f"arr-stream {__version__}")
+        out.print(f"arr-stream {__version__}", markup=False)
         raise typer.Exit
 
 
@@ -77,11 +94,15 @@ def main() -> None:
         print_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        # Before a command began.
         err.print("arr-stream: interrupted", markup=False)
         sys.exit(INTERRUPTED_EXIT_CODE)
     except Exception as error:
         if os.environ.get("ARR_STREAM_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            # The parser's own words, such as help, go to standard output by another way.
+            _disk_full(error)
         message = " ".join(str(error).split())
         err.print(
             f"arr-stream: internal error: {type(error).__name__}: {message}; set ARR_STREAM_DEBUG=1 for the traceback",
@@ -89,3 +110,13 @@ def main() -> None:
             markup=False,
         )
         sys.exit(1)
+
+
+def _disk_full(error: OSError) -> NoReturn:
+    from arr_stream.consumers.base import output_error
+
+    told = output_error(error, Path(error.filename or "standard output"))
+    if error.filename is None:
+        give_up_output()
+    print_error(told)
+    sys.exit(told.exit_code)

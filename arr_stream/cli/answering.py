@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arr_stream.cli.console import Reporter
+from arr_stream.cli.console import Reporter, give_up_output
 
 if TYPE_CHECKING:
     from arr_stream.types import Answer
@@ -59,8 +58,7 @@ class AnswerPrinter:
             sys.stdout.write(text)
             sys.stdout.flush()
         except OSError as exc:
-            # What is left in the buffer must not fail again when the program ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            give_up_output()
             self._gone = True
             if not isinstance(exc, BrokenPipeError):
                 from arr_stream.consumers.base import output_error

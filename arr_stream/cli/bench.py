@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from arr_stream.cli import bench_claims, bench_compare, bench_device, bench_live, bench_query, bench_vlm
 from arr_stream.cli.console import err, out
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def bench(
 ) -> None:
     """Measure a file: stages, keyframes and frames between, and baselines in the same run. Look at the ratios."""
     settings = Settings.load(preset, overrides or ())
+    on_cpu(settings, "bench file")
 
     from arr_stream.bench.stages import bench_file
     from arr_stream.relevance.query import Query, parse_text

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from arr_stream.cli.console import err, out, parse_size
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 
 QUICK_SIZE = "512x512"
@@ -38,6 +39,7 @@ def bench_claims(
 ) -> None:
     """Measure every claim of the design: what was claimed, what is measured, how, and whether it holds."""
     settings = Settings.load(preset, overrides or ())
+    on_cpu(settings, "bench claims")
     size_wh = parse_size(size or (QUICK_SIZE if quick else "1024x1024"))
 
     from arr_stream.bench.claims import PARTS, bench_claims
@@ -49,7 +51,7 @@ def bench_claims(
 
     plan = ClaimsPlan(
         settings,
-        tuple(clip_model or (("tiny",) if quick else ("ViT-B-16:random", "tiny"))),
+        tuple(dict.fromkeys(clip_model or (("tiny",) if quick else ("ViT-B-16:random", "tiny")))),
         size_wh,
         (size_wh,) if size or quick else ((864, 480), size_wh),
         rounds=min(repeats, 2) if quick else repeats,
@@ -58,7 +60,7 @@ def bench_claims(
         threads=threads or cores(),
         progress=progress,
     )
-    report = bench_claims(part or tuple(PARTS), plan)
+    report = bench_claims(tuple(dict.fromkeys(part or PARTS)), plan)
     if as_json:
         out.print_json(json.dumps(report.as_json()))
         return

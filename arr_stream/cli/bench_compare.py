@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_stream.cli.console import err, out
+from arr_stream.cli.pictures import check_picture, write_picture
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
 
@@ -49,9 +50,11 @@ def bench_compare(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the picture.")] = False,
 ) -> None:
     """Compare coverage and cost with published rules for dropping tokens, at equal tokens on the same frames."""
     settings = Settings.load(preset, overrides or ())
+    check_picture(plot, force=force)
     makers = {name.partition(":")[0]: _features(name, settings) for name in features or ("clip", "pixels")}
 
     from arr_stream.bench.compare import compare
@@ -60,15 +63,14 @@ def bench_compare(
 
     wanted = [Kind(each) for each in dict.fromkeys(kind)] if kind else None
     footage = list(_footage(data, wanted, samples, max_frames))
-    report = compare(footage, budget or ["10%", "25%"], settings, makers, seeds=seeds, progress=_progress)
+    budgets = list(dict.fromkeys(budget or ["10%", "25%"]))
+    report = compare(footage, budgets, settings, makers, seeds=seeds, progress=_progress)
     if as_json:
         out.print_json(json.dumps(report.as_json()))
     else:
         for table in tables(report):
             out.print(table.rich())
-    if plot is not None:
-        plot_compare(report, plot)
-        err.print(f"wrote {plot}", markup=False)
+    write_picture(plot, lambda path: plot_compare(report, path), force=force)
 
 
 def _features(name: str, settings: Settings) -> FeatureMaker:

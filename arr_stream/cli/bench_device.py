@@ -10,6 +10,10 @@ import typer
 
 from arr_stream.cli.console import err, out, parse_size
 from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+
+LEAST_SIDE_PX = 32
+"""One cell; queries are asked for a part of it."""
 
 
 def bench_device(
@@ -24,7 +28,11 @@ def bench_device(
 ) -> None:
     """Time a frame between keyframes and each of its parts beside what the memory's speed allows."""
     settings = Settings.load(preset, overrides or ())
-    size_wh = parse_size(size)
+    size_wh = parse_size(size, least=LEAST_SIDE_PX)
+    if settings.loop.device == "cuda" and device == "cpu":
+        raise InvalidSetting("--device cpu beside loop.device=cuda", remedy="leave one of them out")
+    if settings.loop.device == "cuda" and device == "auto":
+        device = "cuda"
 
     from arr_stream.bench.device import bench_device as measure
     from arr_stream.bench.device import named_device
@@ -39,7 +47,7 @@ def bench_device(
         size_wh=size_wh,
         frames=frames,
         repeats=repeats,
-        fused=fused,
+        fused=fused or settings.loop.fused,
         progress=progress,
     )
     if as_json:

@@ -39,7 +39,9 @@ def bench_live(
         if err.is_terminal:
             err.print(what, style="dim", markup=False)
 
-    report = bench_live(part or USUAL, LivePlan(seconds, minutes, tuple(overrides or ()), progress))
+    report = bench_live(
+        tuple(dict.fromkeys(part or USUAL)), LivePlan(seconds, minutes, tuple(overrides or ()), progress)
+    )
     if as_json:
         out.print_json(json.dumps(report.as_json()))
     else:

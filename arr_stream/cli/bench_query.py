@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from arr_stream.cli.console import err, out, parse_size
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def bench_query(
     settings = Settings.load(None, overrides or ()).with_values(
         {"clip.model": clip_model, "keyframes.embeddings": "clip"}
     )
+    on_cpu(settings, "bench query")
     size_wh = parse_size(size)
 
     from arr_stream.bench.relevance import bench_relevance

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from arr_stream.cli.console import err, out
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 
@@ -50,6 +51,7 @@ def bench_vlm(
 ) -> None:
     """Time a Qwen3-VL with the chosen cells against the same model with whole frames. Look at the ratios."""
     settings = Settings.load(preset, overrides or ())
+    on_cpu(settings, "bench vlm")
     if model:
         settings = settings.with_values({"vlm.model": model})
     depth, breadth = _pair("--layers", layers), _pair("--width", width)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,7 +19,26 @@ from arr_stream.errors import ArrStreamError, InvalidSetting
 if TYPE_CHECKING:
     from arr_stream.types import Answer
 
-out = Console(highlight=False)
+
+class _Results(Console):
+    """Standard output; what cannot be written to it, as to a full disk, is an error of our own."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich prints.
+
+        Raises:
+            OutputError: The system refuses to take it.
+        """
+        try:
+            super().print(*objects, **options)
+        except OSError as exc:
+            from arr_stream.consumers.base import output_error
+
+            give_up_output()
+            raise output_error(exc, Path("standard output")) from exc
+
+
+out = _Results(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 INTERRUPTED_EXIT_CODE = 130
@@ -172,18 +193,29 @@ def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Rep
             yield Bar(progress, total)
 
 
+def give_up_output() -> None:
+    """Let what is left in the buffer of standard output go nowhere, so that it does not fail again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_error(error: ArrStreamError) -> None:
     """One line on standard error."""
     err.print(f"arr-stream: {error}", soft_wrap=True, markup=False, style="red" if err.is_terminal else None)
 
 
-def parse_size(text: str) -> tuple[int, int]:
+def parse_size(text: str, *, least: int = 1) -> tuple[int, int]:
     """Width and height from WIDTHxHEIGHT.
 
+    Args:
+        text: What was given as `--size`.
+        least: Fewest pixels of either.
+
     Raises:
-        InvalidSetting: Not two whole numbers above 0.
+        InvalidSetting: Not two whole numbers of at least that.
     """
     width, cross, height = text.lower().partition("x")
     if not (cross and width.isdecimal() and height.isdecimal() and int(width) and int(height)):
         raise InvalidSetting(f"--size {text!r}", remedy="write WIDTHxHEIGHT, such as 864x480")
+    if min(int(width), int(height)) < least:
+        raise InvalidSetting(f"--size {text} is too small", remedy=f"give at least {least}x{least}")
     return int(width), int(height)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ from arr_stream.cli import (
     evaluate_text,
 )
 from arr_stream.cli.console import err, out, parse_size
+from arr_stream.cli.pictures import check_picture, write_picture
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ app.command()(evaluate_questions.questions)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the picture.")]
 Data = Annotated[Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files.")]
 Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")]
@@ -50,19 +52,23 @@ def carry(
     interval: Annotated[list[int] | None, typer.Option(min=2, help="Frames from mask to mask.")] = None,
     as_json: Json = False,
     plot: Plot = None,
+    force: Force = False,
 ) -> None:
     """Carry the mask of every Nth frame over the frames between: mean IoU, and the curve against age."""
+    check_picture(plot, force=force)
+
     from arr_stream.evaluate.carry import TIME_REFERENCE, evaluate_carry
     from arr_stream.evaluate.davis import load_sequences
     from arr_stream.evaluate.plots import plot_carry
 
-    report = evaluate_carry(load_sequences(data), interval or [10, 30], progress=_progress)
+    report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=_progress)
     table = Table("tracker", "interval", "mean IoU", "ms a frame", "times the flow", title="Carried masks")
     for row in report.rows:
         ratio = row.milliseconds / report.flow_milliseconds
         table.add_row(row.tracker, str(row.interval), f"{row.iou:.3f}", f"{row.milliseconds:.3f}", f"{ratio:.2f}")
     table.add_row(TIME_REFERENCE, "", "", f"{report.flow_milliseconds:.3f}", "1.00")
-    _finish(report.as_json(), table, as_json, plot, lambda path: plot_carry(report, path))
+    _finish(report.as_json(), table, as_json)
+    write_picture(plot, lambda path: plot_carry(report, path), force=force)
 
 
 @app.command()
@@ -73,9 +79,11 @@ def coverage(
     overrides: Overrides = None,
     as_json: Json = False,
     plot: Plot = None,
+    force: Force = False,
 ) -> None:
     """Ask for the box around the first mask and score how much of the object the chosen cells show."""
     settings = Settings.load(preset, overrides or ())
+    check_picture(plot, force=force)
 
     import arr_stream
     from arr_stream.evaluate.coverage import METHODS, evaluate_coverage
@@ -85,12 +93,13 @@ def coverage(
     def open_patches(sequence: Sequence, region: tuple[float, float, float, float], tokens: int) -> Iterable[PatchSet]:
         return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
 
-    budgets = budget or [40, 101]
+    budgets = list(dict.fromkeys(budget or [40, 101]))
     report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=_progress)
     table = Table("method", *(f"{tokens} tokens" for tokens in budgets), title="Mean coverage of the object")
     for method in METHODS:
         table.add_row(method, *(f"{report.mean(method, tokens):.3f}" for tokens in budgets))
-    _finish(report.as_json(), table, as_json, plot, lambda path: plot_coverage(report, path))
+    _finish(report.as_json(), table, as_json)
+    write_picture(plot, lambda path: plot_coverage(report, path), force=force)
 
 
 @app.command()
@@ -98,8 +107,11 @@ def flow(
     data: Annotated[Path, typer.Argument(help="Folder of pairs: two pictures and a .flo or KITTI PNG each.")],
     as_json: Json = False,
     plot: Plot = None,
+    force: Force = False,
 ) -> None:
     """Endpoint error of the flow on pairs with ground truth."""
+    check_picture(plot, force=force)
+
     from arr_stream.evaluate.flow import dis_reference, evaluate_flow, load_pairs, pipeline_flow
     from arr_stream.evaluate.plots import plot_flow
 
@@ -118,7 +130,8 @@ def flow(
             f"{row.true_mean_px:.1f}",
             f"{row.milliseconds:.1f}",
         )
-    _finish(report.as_json(), table, as_json, plot, lambda path: plot_flow(report, path))
+    _finish(report.as_json(), table, as_json)
+    write_picture(plot, lambda path: plot_flow(report, path), force=force)
 
 
 @app.command()
@@ -152,7 +165,7 @@ def localisation(
         figures = [(row.auc_all, row.auc_things, row.coverage_share) for row in (both, alone)]
         name = both.embedder.split()[-2:]
         table.add_row(*name, *(f"{value:.3f}" for value in (*figures[0], *figures[1])), f"{both.milliseconds:.1f}")
-    _finish(report.as_json(), table, as_json, None, lambda path: None)
+    _finish(report.as_json(), table, as_json)
 
 
 def _progress(name: str) -> None:
@@ -160,13 +173,8 @@ def _progress(name: str) -> None:
         err.print(name, style="dim", markup=False)
 
 
-def _finish(
-    values: dict[str, Any], table: Table, as_json: bool, plot: Path | None, draw: Callable[[Path], None]
-) -> None:
+def _finish(values: dict[str, Any], table: Table, as_json: bool) -> None:
     if as_json:
         out.print_json(json.dumps(values))
     else:
         out.print(table)
-    if plot is not None:
-        draw(plot)
-        err.print(f"wrote {plot}", markup=False)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from arr_stream.cli.console import err, out
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 
 
@@ -27,6 +28,7 @@ def ablation(
 ) -> None:
     """Switch each part off, or exchange it, in turn: coverage, context, stability and time beside the default."""
     settings = Settings.load(preset, overrides or ())
+    on_cpu(settings, "eval ablation")
 
     from arr_stream.evaluate.ablation import ablation_tables, evaluate_ablation
 
@@ -34,7 +36,9 @@ def ablation(
         if err.is_terminal:
             err.print(what, style="dim", markup=False)
 
-    rows = evaluate_ablation(data, only=only or (), settings=settings, most_frames=frames, progress=progress)
+    rows = evaluate_ablation(
+        data, only=tuple(dict.fromkeys(only or ())), settings=settings, most_frames=frames, progress=progress
+    )
     tables = ablation_tables(rows, data.name if data is not None else "generated clips")
     if as_json:
         out.print_json(json.dumps({"tables": [table.as_json() for table in tables]}))

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from arr_stream.cli.console import err, out
+from arr_stream.cli.pictures import check_picture, write_picture
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 
 
@@ -26,9 +28,12 @@ def interval(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the picture.")] = False,
 ) -> None:
     """Keyframe intervals against quality and cost, and the knee of the one over the other."""
     settings = Settings.load(preset, overrides or ())
+    on_cpu(settings, "eval interval")
+    check_picture(plot, force=force)
 
     from arr_stream.errors import InvalidSetting
     from arr_stream.evaluate.interval import INTERVALS, evaluate_interval, interval_table, plot_interval
@@ -47,6 +52,4 @@ def interval(
         out.print_json(json.dumps({"tables": [table.as_json()], "knee": report.knee, "sufficient": report.sufficient}))
     else:
         out.print(table.rich())
-    if plot is not None:
-        plot_interval(report, plot)
-        err.print(f"wrote {plot}", markup=False)
+    write_picture(plot, lambda path: plot_interval(report, path), force=force)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from arr_stream.cli.console import err, out
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 
@@ -44,6 +45,7 @@ def questions(
 ) -> None:
     """Ask about pictures with known answers, shown in part: our choice of cells beside even, random and coarse ones."""
     settings = Settings.load(preset, overrides or ())
+    on_cpu(settings, "eval questions")
     if model is not None:
         settings = settings.with_values({"vlm.model": model})
     if no_model == bool(settings.vlm.model):

@@ -71,7 +71,7 @@ def fetch(
         err.print(f"{wanted.name}: {what}", soft_wrap=True, markup=False)
         with _bar(wanted.name) as report:
             path = weights.fetch(wanted, models_folder, progress=report, force=force)
-        typer.echo(path)
+        out.print(str(path), soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -107,7 +107,8 @@ def path(
     from arr_stream.config import ModelSettings
 
     models_folder = _folder(folder)
-    typer.echo(models_folder if name is None else weights.find(name, ModelSettings(folder=str(models_folder))))
+    place = models_folder if name is None else weights.find(name, ModelSettings(folder=str(models_folder)))
+    out.print(str(place), soft_wrap=True, markup=False)
 
 
 def fetch_needed(settings: Settings) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Reporter
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, Reporter, err
 from arr_stream.errors import OutputUnwritable
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def finish(result: RunResult) -> None:
     if result.error is not None:
         raise result.error
     if result.reason == "interrupted":
+        err.print("arr-stream: interrupted", markup=False)
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 
 

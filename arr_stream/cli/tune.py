@@ -13,7 +13,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, out
+from arr_stream.cli.pictures import check_picture, write_picture
+from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
+from arr_stream.errors import OutputUnwritable
 
 if TYPE_CHECKING:
     from arr_stream.tuning.tuner import Progress as Advance
@@ -52,19 +55,23 @@ def tune(
     Use what is written with `--preset FILE.toml`.
     """
     settings = Settings.load(preset, overrides or ()).with_values({"selection.budget": budget})
+    on_cpu(settings, "tune")
 
     from arr_stream.consumers.base import prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.footage import load_footage
     from arr_stream.tuning.parameters import NAMES
+    from arr_stream.tuning.picture import draw_before_and_after
     from arr_stream.tuning.recording import checked_kinds
     from arr_stream.tuning.tuner import TuneOptions
     from arr_stream.tuning.tuner import tune as tune_weights
 
     # What cannot be written should be said at once.
-    for path in (output, picture):
-        if path is not None:
-            prepare_output(path, force)
+    if output is not None:
+        prepare_output(output, force)
+    check_picture(picture, force=force)
+    if output is not None and picture is not None and output.resolve() == picture.resolve():
+        raise OutputUnwritable(f"{output}: named twice, for preset and picture", remedy="give each its own name")
     options = TuneOptions(
         kinds=checked_kinds(ask) if ask else TuneOptions().kinds,
         hold_out=tuple(hold_out or ("half",)),
@@ -80,11 +87,11 @@ def tune(
     except KeyboardInterrupt:
         err.print("arr-stream: interrupted, nothing was written", markup=False)
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    _print(report, data.resolve().name, as_json=as_json)
+    # First: whatever becomes of the rest, the weights took longest.
     if output is not None:
         _write_preset(report, data.resolve().name, output, force=force)
-    if picture is not None:
-        _write_picture(report, picture, force=force)
+    _print(report, data.resolve().name, as_json=as_json)
+    write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
 
 
 def _within(minutes: float | None) -> Callable[[], bool]:
@@ -124,21 +131,14 @@ def _write_preset(report: TuneReport, origin: str, path: Path, *, force: bool) -
     from arr_stream.tuning.report import preset
 
     make_parent(path)
-    with writing(path):
-        partial_path(path).write_text(preset(report, origin), encoding="utf-8")
+    try:
+        with writing(path):
+            partial_path(path).write_text(preset(report, origin), encoding="utf-8")
+    except BaseException:
+        partial_path(path).unlink(missing_ok=True)
+        raise
     publish(path, force=force)
     err.print(f"wrote {path}; use it with --preset {path}", soft_wrap=True, markup=False)
-
-
-def _write_picture(report: TuneReport, path: Path, *, force: bool) -> None:
-    from arr_stream.consumers.base import make_parent, partial_path, publish, writing
-    from arr_stream.tuning.picture import draw_before_and_after
-
-    make_parent(path)
-    with writing(path):
-        draw_before_and_after(report, partial_path(path))
-    publish(path, force=force)
-    err.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
 @contextmanager

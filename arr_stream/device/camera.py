@@ -7,8 +7,17 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from arr_stream.motion.camera import _RIDGE, _ROUNDS, _TOLERANCE_PX, _every
+from arr_stream.motion.camera import (
+    _RIDGE,
+    _ROUNDS,
+    _TOLERANCE_PX,
+    FULL_MOTION_PX,
+    STRUCTURE_CONTRAST,
+    STRUCTURE_SIDE_PX,
+    _every,
+)
 from arr_stream.motion.camera import _design as _numpy_design
 
 
@@ -38,11 +47,22 @@ def camera_flow(offset_px: Tensor, weight: Tensor, *, step: int = 8) -> Tensor:
     return fitted.reshape(height, width, 2)
 
 
-def independent_motion(offset_px: Tensor, camera_px: Tensor, *, full_px: float = 1.0) -> Tensor:
-    """How much each place moves against the camera: `[h, w]` in [0, 1]; see `motion.camera.independent_motion`."""
+def visible_structure(grey: Tensor) -> Tensor:
+    """`[h, w]` in [0, 1] of lightness in [0, 255]; see `motion.camera.visible_structure`."""
+    near = functional.pad(grey[None, None], (1, 1, 1, 1), mode="replicate")
+    contrast = functional.max_pool2d(near, 3, 1) + functional.max_pool2d(-near, 3, 1)
+    reach = STRUCTURE_SIDE_PX // 2
+    around = functional.avg_pool2d(functional.pad(contrast, (reach,) * 4, mode="replicate"), STRUCTURE_SIDE_PX, 1)
+    return (around[0, 0] / STRUCTURE_CONTRAST).clamp(max=1.0)
+
+
+def independent_motion(
+    offset_px: Tensor, camera_px: Tensor, structure: Tensor, *, full_px: float = FULL_MOTION_PX
+) -> Tensor:
+    """How much each place is seen to move against the camera: `[h, w]`; see `motion.camera.independent_motion`."""
     speed = torch.linalg.vector_norm(offset_px - camera_px, dim=2)
     camera_speed = torch.linalg.vector_norm(camera_px, dim=2).mean()
-    motion: Tensor = (speed / (full_px + 0.5 * camera_speed)).clamp(max=1.0)
+    motion: Tensor = (speed / (full_px + 0.5 * camera_speed)).clamp(max=1.0) * structure
     return motion
 
 

@@ -230,12 +230,14 @@ class DevicePipeline(Pipeline):
             if before is None:
                 return None
             preset = usual_preset("torch", self._settings.motion.preset)
-            return self._follow_step(before.grey, seen.grey, seen.cues, moving, preset, self._flow_reduction)
+            return self._follow_step(
+                before.grey, seen.grey, seen.structure, seen.cues, moving, preset, self._flow_reduction
+            )
         previous, state.previous = state.previous, FlowInput(Pictures(frame, state.grid).grey, frame)
         if before is None or previous is None:
             return None
         flow = DeviceFlow.from_numpy(self._estimator.estimate(previous, state.previous), self._device)
-        return move(flow, seen.cues, moving)
+        return move(flow, seen.structure, seen.cues, moving)
 
     def _carried(
         self, state: _State, followed: Followed | None, frame: Frame, *, cut: bool

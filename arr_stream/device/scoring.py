@@ -102,7 +102,7 @@ def score_cells(table: Tensor, relevance: Tensor, figure: Tensor, weights: Scori
         figure: `[cells]` in [0, 1].
         weights: Of the scorers.
     """
-    sample = Sample(table, relevance, figure)
+    sample = Sample(table, relevance, figure, figure.max())
     answered = relevance.max().clamp(0, 1)
     # The balance is linear in its commitment, and commitment is a value on the device, which the balance, asking for a
     # number, would wait for: so both ends are made and mixed here.

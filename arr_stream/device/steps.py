@@ -19,7 +19,7 @@ from torch import Tensor
 
 from arr_stream.config import ScoringSettings
 from arr_stream.device.asking import DeviceAsked, DeviceScene, Task, ask_all
-from arr_stream.device.camera import camera_flow, independent_motion
+from arr_stream.device.camera import camera_flow, independent_motion, visible_structure
 from arr_stream.device.figure import cues, see
 from arr_stream.device.flow import DeviceFlow, estimate, to_raster
 from arr_stream.device.memory import Moving, advanced, fixated, remembered
@@ -44,6 +44,7 @@ class Glance:
         quarter: `[3, H/4, W/4]`.
         eighth_grey: `[H/8, W/8]`.
         visual: Channels 6 to 12.
+        structure: `[H/8, W/8]` in [0, 1], how far motion can be seen.
         cues: `[cells, CUES]` what every cell looks like and where it is.
         histogram: `[512]` share of the picture in each of 8x8x8 colours.
         change: `[]` share of the picture that the frame before does not account for; 1 for a first frame.
@@ -54,6 +55,7 @@ class Glance:
     quarter: Tensor
     eighth_grey: Tensor
     visual: DeviceVisual
+    structure: Tensor
     cues: Tensor
     histogram: Tensor
     change: Tensor
@@ -85,6 +87,7 @@ def glance(rgb: Tensor, before: Tensor | None, grid: Grid) -> Glance:
         quarter=pictures.quarter,
         eighth_grey=pictures.eighth_grey,
         visual=visual,
+        structure=visible_structure(pictures.eighth_grey),
         cues=cues(pictures.eighth, visual.fine[2]),
         histogram=histogram,
         change=change,
@@ -116,11 +119,20 @@ class Followed:
     figure: Tensor
 
 
-def follow(previous_grey: Tensor, grey: Tensor, cue: Tensor, moving: Moving, preset: str, reduction: int) -> Followed:
+def follow(
+    previous_grey: Tensor,
+    grey: Tensor,
+    structure: Tensor,
+    cue: Tensor,
+    moving: Moving,
+    preset: str,
+    reduction: int,
+) -> Followed:
     """Find the flow between two frames and move what is remembered along it.
 
     Args:
         previous_grey, grey: `[H/2, W/2]` in [0, 255].
+        structure: `[H/8, W/8]` in [0, 1], how far motion can be seen on the present frame.
         cue: `[cells, CUES]` of the present frame.
         moving: As it was on the frame before.
         preset: A key of `motion.torch_flow.PRESETS`.
@@ -130,13 +142,13 @@ def follow(previous_grey: Tensor, grey: Tensor, cue: Tensor, moving: Moving, pre
     if reduction > 1:
         smaller = (max(1, grey.shape[0] // reduction), max(1, grey.shape[1] // reduction))
         previous_grey, grey = to_raster(previous_grey, smaller), to_raster(grey, smaller)
-    return move(estimate(previous_grey, grey, hw, preset), cue, moving)
+    return move(estimate(previous_grey, grey, hw, preset), structure, cue, moving)
 
 
-def move(flow: DeviceFlow, cue: Tensor, moving: Moving) -> Followed:
+def move(flow: DeviceFlow, structure: Tensor, cue: Tensor, moving: Moving) -> Followed:
     """Move what is remembered along a flow, and learn what moves."""
     camera_px = camera_flow(flow.offset_px, flow.confidence)
-    motion = torch.maximum(independent_motion(flow.offset_px, camera_px), flow.residual)
+    motion = torch.maximum(independent_motion(flow.offset_px, camera_px, structure), flow.residual)
     moved = advanced(moving, flow)
     known, figure = see(moved.figure, cue, motion)
     return Followed(flow, replace(moved, figure=known), motion, figure)

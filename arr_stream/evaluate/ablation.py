@@ -2,7 +2,7 @@
 
 All variants take turns frame by frame on the same footage (`ablation_runs`). The default runs twice: how far the second
 differs in time is noise, and nothing smaller is believed. Choices are deterministic and have no noise; a difference
-counts from a limit on, and where it exceeds its own standard error over sequences.
+counts from a limit on, and from two of its own standard errors over sequences on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ Kind = Literal["default", "without", "instead"]
 
 DEFAULT = "default"
 AGAIN = "default, once more"
+ERRORS = 2
+"""Standard errors over sequences from which on a difference of quality counts."""
+
 LEAST_TIME = 0.02
 """Smaller relative differences of time are not told apart, however quiet the machine."""
 
@@ -219,7 +222,7 @@ def _row(name: str, kind: Kind, runs: Sequence[Run], default: Sequence[Run], noi
         figures.append(float(here.mean()))
         change = here - there
         by, error = float(change.mean()), _standard_error(change)
-        if abs(by) >= measure.least and abs(by) > error:
+        if abs(by) >= measure.least and abs(by) >= ERRORS * error:
             (gains if by * measure.better > 0 else losses).append((measure.name, by))
     frame_ratio, amortised_ratio = _time_ratios(runs, default)
     same = [run.choice for run in runs] == [run.choice for run in default]
@@ -288,7 +291,7 @@ def ablation_tables(rows: Sequence[AblationRow], footage: str) -> list[ResultTab
             ("what", "frame", "amortised", "verdict"),
             tuple(verdicts),
             note="Times are ratios to the default's, taken in turns: of a frame alone, and with its share of the "
-            "keyframes. A difference counts above its standard error over sequences, and of time above "
+            f"keyframes. A difference counts from {ERRORS} of its standard errors over sequences on, and of time above "
             f"{rows[0].noise:.0%}.",
         ),
     ]

@@ -7,11 +7,17 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
-from arr_stream.types import FloatArray
+from arr_stream.types import ByteArray, FloatArray
 
 _ROUNDS = 2
 _TOLERANCE_PX = 0.25
+FULL_MOTION_PX = 0.6
+"""Speed against a camera that stands still, in pixels of an eighth of the texture, that counts as full motion."""
+STRUCTURE_CONTRAST = 16.0
+"""Mean contrast of neighbours, in grey levels of 255, from which flow can be told from the picture alone."""
+STRUCTURE_SIDE_PX = 9
 _RIDGE = np.eye(3, dtype=np.float32) * np.float32(1e-4)
+_NEIGHBOURS = np.ones((3, 3), np.uint8)
 
 
 @lru_cache(maxsize=16)
@@ -59,15 +65,31 @@ def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> 
     return (_design((height, width), 1) @ parameters).reshape(height, width, 2)
 
 
-def independent_motion(offset_px: FloatArray, camera_px: FloatArray, *, full_px: float = 1.0) -> FloatArray:
-    """How much each place moves against the camera: `[h, w]` in [0, 1], 1 at `full_px` pixels a frame and above.
+def visible_structure(grey: ByteArray) -> FloatArray:
+    """`[h, w]` in [0, 1]: how far motion can be seen at each place of `[h, w]` lightness.
+
+    Where all around is even, such as in the sky, flow is a guess that a panning camera leaves behind.
+    """
+    contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEIGHBOURS, borderType=cv2.BORDER_REPLICATE)
+    side = (STRUCTURE_SIDE_PX, STRUCTURE_SIDE_PX)
+    around = cv2.boxFilter(contrast, cv2.CV_32F, side, borderType=cv2.BORDER_REPLICATE)
+    seen: FloatArray = cv2.min(around * np.float32(1 / STRUCTURE_CONTRAST), 1.0)
+    return seen.reshape(grey.shape)
+
+
+def independent_motion(
+    offset_px: FloatArray, camera_px: FloatArray, structure: FloatArray, *, full_px: float = FULL_MOTION_PX
+) -> FloatArray:
+    """How much each place is seen to move against the camera, `[h, w]` in [0, 1].
+
+    It is 1 at `full_px` pixels a frame and above where `structure` (see `visible_structure`) is.
 
     The measure is relative to camera motion as well, since parallax and flow error grow with it.
     """
     speed = speed_px(offset_px - camera_px)
     camera_speed = cv2.mean(speed_px(camera_px))[0]
     scaled: FloatArray = cv2.min(speed * np.float32(1 / (full_px + 0.5 * camera_speed)), 1.0)
-    return scaled.reshape(speed.shape)
+    return scaled.reshape(speed.shape) * structure
 
 
 def speed_px(flow_px: FloatArray) -> FloatArray:

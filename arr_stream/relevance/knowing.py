@@ -40,11 +40,13 @@ class Sample:
         values: `[N, len(CHANNEL_NAMES)]`, as `Texture.sample(points, level, SCORED_CHANNELS)` gives them.
         relevance: `[N]` relevance to the query on this frame, carried or computed; zeros without a query.
         figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None where that is not known.
+        moved: The highest figure of any place on the frame, one number or `[N]`.
     """
 
     values: Tensor
     relevance: Tensor
     figure: Tensor | None = None
+    moved: Tensor | float = 0.0
 
     def __getitem__(self, name: str) -> Tensor:
         return self.values[:, CHANNEL_NAMES.index(name)]
@@ -55,7 +57,7 @@ def information(sample: Sample, weights: ScoringSettings) -> Tensor:
     edges = torch.maximum(sample["edge_rising"], sample["edge_falling"])
     near = 1 - sample["edge_distance"]
     seen = weights.edges * edges + weights.high_pass * sample["high_pass"] + weights.structure * near
-    return seen + weights.text * sample["text"]
+    return seen * _left_by_motion(sample, weights) + weights.text * sample["text"]
 
 
 def perspective(sample: Sample, weights: ScoringSettings) -> Tensor:
@@ -64,10 +66,16 @@ def perspective(sample: Sample, weights: ScoringSettings) -> Tensor:
     The fovea is the frame's centre, or the gaze where one is given.
     """
     periphery = torch.minimum(sample["eccentricity"], 1 - sample["gaze"])
-    outstanding = weights.saliency * sample["saliency"] + weights.motion * sample["motion"]
+    outstanding = weights.saliency * sample["saliency"] * _left_by_motion(sample, weights)
+    outstanding = outstanding + weights.motion * sample["motion"]
     if sample.figure is not None:
         outstanding = outstanding + weights.figure * sample.figure
     return outstanding * (1 - weights.fovea * periphery)
+
+
+def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Tensor | float:
+    """What still things keep of their weight: what moves captures attention, as it does a viewer's."""
+    return 1 - weights.capture * sample.moved
 
 
 def participation(sample: Sample, weights: ScoringSettings) -> Tensor:

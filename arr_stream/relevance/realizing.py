@@ -129,7 +129,8 @@ def score_all(
     table: torch.Tensor, relevance: FloatArray, weights: ScoringSettings, figure: FloatArray | None = None
 ) -> Scores:
     """Every cell's score, from `[cells, len(SCORED_CHANNELS)]` channels, `[cells]` relevance and figure."""
-    score, by_scorer = _score(table, relevance, figure, float(relevance.max(initial=0.0)), weights)
+    frame = float(relevance.max(initial=0.0)), _most(figure)
+    score, by_scorer = _score(table, relevance, figure, frame, weights)
     return Scores(score, np.arange(len(score), dtype=np.int32), by_scorer, len(score))
 
 
@@ -154,13 +155,13 @@ def score_cascaded(
         skip: Cells, of any shape, that cannot be chosen.
         figure: `[cells]`, where it is known.
     """
-    answered = float(relevance.max(initial=0.0))
+    frame = float(relevance.max(initial=0.0)), _most(figure)
     # A region's means show what it is made of, but not a small thing inside it that the query wants.
     region_score, _ = _score(
         mean_of_region(table, regions),
         best_of_region(relevance, regions),
         None if figure is None else best_of_region(figure, regions),
-        answered,
+        frame,
         weights,
     )
     cells = candidates(
@@ -175,7 +176,7 @@ def score_cascaded(
     score = (region_score * 0.5)[regions.member]
     kept = table[torch.from_numpy(cells).long()]
     moving = None if figure is None else figure[cells]
-    score[cells], by_scorer = _score(kept, relevance[cells], moving, answered, weights)
+    score[cells], by_scorer = _score(kept, relevance[cells], moving, frame, weights)
     return Scores(score, cells, by_scorer, min(len(score), len(cells) + len(regions.ids)))
 
 
@@ -195,14 +196,22 @@ def _score(
     table: torch.Tensor,
     relevance: FloatArray,
     figure: FloatArray | None,
-    answered: float,
+    frame: tuple[float, float],
     weights: ScoringSettings,
 ) -> tuple[FloatArray, FloatArray]:
-    """`[N]` scores of the cells or regions of a table and `[3, N]` what they are made of."""
+    """`[N]` scores of the cells or regions of a table and `[3, N]` what they are made of.
+
+    `frame` is the highest relevance and the highest figure anywhere on it.
+    """
+    answered, moved = frame
     moving = None if figure is None else torch.from_numpy(figure).to(table.device)
-    sample = Sample(table, torch.from_numpy(relevance).to(table.device), moving)
+    sample = Sample(table, torch.from_numpy(relevance).to(table.device), moving, moved)
     balance = balance_tensions(sample, answered, weights)
     return balance.score.cpu().numpy(), balance.by_scorer.cpu().numpy()
+
+
+def _most(figure: FloatArray | None) -> float:
+    return 0.0 if figure is None else float(figure.max(initial=0.0))
 
 
 def _reasons(chosen: Allocation, scores: Scores, grid: Grid) -> IntArray:

@@ -157,6 +157,7 @@ def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tenso
         torch.cat([table.sample.values for table in group]),
         torch.cat([table.sample.relevance for table in group]),
         torch.cat(figures) if figures else None,
+        torch.cat([torch.as_tensor(table.sample.moved).expand(len(table.sample.relevance)) for table in group]),
     )
     return balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
 

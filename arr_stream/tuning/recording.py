@@ -83,7 +83,7 @@ class _RecordingPipeline(Pipeline):
     def _select(self, state: Any, texture: Texture, asked: Asked, pictures: Any, figure: FloatArray) -> Any:
         values = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
         relevance, moving = (torch.from_numpy(each.ravel().copy()) for each in (asked.combined, figure))
-        self.sample = Sample(values.clone(), relevance, moving)
+        self.sample = Sample(values.clone(), relevance, moving, moving.max().expand(len(moving)))
         return super()._select(state, texture, asked, pictures, figure)
 
 

@@ -36,8 +36,8 @@ def _coverage(report: TuneReport) -> ResultTable:
         ("part", "asked by", "sequence", "before", "after", "gain", "context", "and after", "tokens"),
         tuple(rows),
         "Share of the object's pixels in fine cells, means over all frames but the first, from runs of the whole "
-        "pipeline; context is the share of the frame in any cell. Held-out sequences were not looked at before the "
-        "weights were final.",
+        "pipeline; context is the share of the frame in any cell. Before the weights were final nothing of "
+        "held-out sequences was looked at but on which frames the object is.",
     )
 
 

@@ -107,12 +107,19 @@ def tune(
 
     Raises:
         EvaluationDataError: Footage that does not fit, or is too short.
-        InvalidSetting: A division that leaves a part empty, or a budget that leaves nothing to choose.
+        InvalidSetting: A division that leaves a part empty, a budget that leaves nothing to choose, or another
+            strategy than `topk`.
         UnknownSetting: A weight that does not exist.
     """
     chosen = options or TuneOptions()
-    division = divide(footage, chosen.hold_out, chosen.fit.seed)
     check_names(chosen.names)
+    if settings.selection.strategy != "topk":
+        raise InvalidSetting(
+            f"selection.strategy={settings.selection.strategy}: weights are fitted to the choice of `topk`",
+            remedy="tune with selection.strategy=topk",
+        )
+    division = divide(footage, chosen.hold_out, chosen.fit.seed)
+    _check_truths(division)
     start = settings.scoring
     before = _run_all(division.fitted, settings, chosen, progress, "untuned", tables=True)
     _check(before)
@@ -169,17 +176,27 @@ def _run_all(
     return runs
 
 
+def _check_truths(division: Division) -> None:
+    """That every sequence shows its object often enough, before hours go into the first of them.
+
+    Of held-out sequences nothing else is looked at here.
+    """
+    for each in (*division.fitted, *division.held_out):
+        seen = [bool(mask.any()) for mask in each.sequence.masks()]
+        if not any(seen[:1]) or sum(seen[1:]) < VALIDATION_PART:
+            first = "on" if any(seen[:1]) else "not on"
+            raise EvaluationDataError(
+                f"{each.name}: the object is {first} the first frame, and on {sum(seen[1:])} after it",
+                remedy=f"it must be on the first and at least {VALIDATION_PART} later ones, or leave the sequence out",
+            )
+
+
 def _check(runs: Sequence[Run]) -> None:
     if not runs:
         raise EvaluationDataError(
             "no sequence to fit to can be asked for in this way", remedy=f"--ask is one of {', '.join(KINDS)}"
         )
     for each in runs:
-        if len(each.indices) < VALIDATION_PART:
-            raise EvaluationDataError(
-                f"{each.footage.name}: the object is on {len(each.indices)} frames after the first",
-                remedy=f"{VALIDATION_PART} are needed to fit to",
-            )
         if any(not 0 < table.fine < len(table.share) for table in each.tables):
             raise InvalidSetting(
                 f"{each.footage.name}: the budget shows the whole frame or none of it in detail",

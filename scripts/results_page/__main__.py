@@ -9,19 +9,35 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from arr_stream.consumers.base import check_folder, prepare_output, writing
+from arr_stream.errors import ArrStreamError
 from results_page.blocks import documents, filled
-from results_page.measuring import Place, is_current, lacking, measure
+from results_page.measuring import Place, is_current, keeps, lacking, measure
 from results_page.page import page
 from results_page.pictures import draw
-from results_page.records import load_records
+from results_page.records import DamagedRecord, load_records
 from results_page.sections import BY_NAME, SECTIONS, Section
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0, 1 where a command failed, 130 where it was interrupted."""
+    """Exit code 0, 1 where a command failed, 2 for footage that is not there, 130 where it was interrupted.
+
+    What cannot be read or written ends with one line and the product's own code.
+    """
     options = _options(arguments)
+    if options.data is not None and not options.page and not options.data.is_dir():
+        print(f"scripts/results: --data {options.data}: no such folder", file=sys.stderr)
+        return 2
+    try:
+        return _run(options)
+    except (ArrStreamError, DamagedRecord) as exc:
+        print(f"scripts/results: {exc}", file=sys.stderr)
+        return exc.exit_code if isinstance(exc, ArrStreamError) else 1
+
+
+def _run(options: argparse.Namespace) -> int:
     data = options.data.resolve() if options.data else None
     out = (options.out or (ROOT / "build" / "results" if options.quick else ROOT / "docs")).resolve()
     place = Place(ROOT, out, data)
@@ -29,13 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         _list(chosen, data)
         return 0
-    try:
-        failed = [] if options.page else measure_all(chosen, place, quick=options.quick, resume=options.resume)
-    except KeyboardInterrupt:
-        print("interrupted; what was measured is kept, and --resume goes on", file=sys.stderr)
+    prepare_output(place.page, force=True, direct=True)
+    check_folder(place.records)
+    check_folder(place.pictures)
+    with writing(out):
+        try:
+            failed = [] if options.page else measure_all(chosen, place, quick=options.quick, resume=options.resume)
+        except KeyboardInterrupt:
+            print("interrupted; what was measured is kept, and --resume goes on", file=sys.stderr)
+            write(place)
+            return 130
         write(place)
-        return 130
-    write(place)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
@@ -66,14 +86,18 @@ def measure_all(chosen: Sequence[Section], place: Place, *, quick: bool, resume:
     for number, section in enumerate(chosen, 1):
         about = f", about {section.minutes:g} min" if not quick else ""
         print(f"[{number}/{len(chosen)}] {section.name}{about}", flush=True)
-        if is_current(kept.get(section.name), place, quick=quick) and (resume or lacking(section.needs, place.data)):
-            # Measured from this very code, perhaps on another machine.
+        before, why = kept.get(section.name), lacking(section.needs, place.data)
+        if before is not None and why and keeps(before, quick=quick):
+            # Perhaps of another machine; the page tells its date and commit.
+            print(f"  not measured: {why}; kept as of {before.measured}, commit {before.commit}", flush=True)
+            continue
+        if resume and is_current(before, place, quick=quick):
             print("  kept", flush=True)
             continue
         start = time.monotonic()
         record = measure(section, place, quick=quick, say=lambda line: print(line, flush=True))
         record.save(place.records)
-        if record.missing and not lacking(section.needs, place.data):
+        if record.missing and not why:
             failed.append(section.name)
         print(f"  {time.monotonic() - start:.0f} s", flush=True)
     return failed

@@ -86,8 +86,9 @@ def measure(section: Section, place: Place, *, quick: bool, say: Callable[[str],
     deleted first, so that none outlives its figures.
     """
     place.pictures.mkdir(parents=True, exist_ok=True)
-    for old in (*place.pictures.glob(f"{section.name}.png"), *place.pictures.glob(f"{section.name}-*.png")):
-        old.unlink()
+    for pattern in ("{}.png", "{}-*.png", "{}.partial.png"):
+        for old in place.pictures.glob(pattern.format(section.name)):
+            old.unlink()
     record = Record(
         section.name,
         time.strftime("%Y-%m-%d %H:%M"),
@@ -158,6 +159,14 @@ def _without_paths(text: str, place: Place) -> str:
         if path is not None:
             text = text.replace(str(path), name)
     return text
+
+
+def keeps(record: Record | None, *, quick: bool) -> bool:
+    """Whether there are figures, if perhaps of other code, that nothing measured here replaces.
+
+    Figures of short runs are for trying and give way to the word that there are none.
+    """
+    return record is not None and not record.missing and (quick or not record.quick)
 
 
 def is_current(record: Record | None, place: Place, *, quick: bool) -> bool:

@@ -66,11 +66,15 @@ class Record:
         unfinished.replace(folder / f"{self.section}.json")
 
 
+class DamagedRecord(ValueError):
+    """A kept file that is not what `Record.save` writes."""
+
+
 def load_records(folder: Path) -> dict[str, Record]:
     """All that is kept, by section.
 
     Raises:
-        ValueError: A file that is no record; the message names it.
+        DamagedRecord: A file that is no record; the message names it.
     """
     return {record.section: record for record in map(_load, sorted(folder.glob("*.json")))}
 
@@ -81,4 +85,4 @@ def _load(path: Path) -> Record:
         runs = tuple(Run(**run) for run in values.pop("runs"))
         return Record(**values | {"runs": runs, "pictures": tuple(values["pictures"])})
     except (KeyError, TypeError, ValueError) as exc:
-        raise ValueError(f"{path}: not a record of scripts/results: {exc!r}; delete it and measure again") from exc
+        raise DamagedRecord(f"{path}: not a record of scripts/results: {exc!r}; delete it and measure again") from exc

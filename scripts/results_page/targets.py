@@ -21,6 +21,7 @@ class Target:
         value: The figure, from the section's record; None where its command did not measure it.
         at_least: Whether more is better.
         unit: Of both.
+        beyond: Whether the limit itself is not enough.
     """
 
     what: str
@@ -29,16 +30,28 @@ class Target:
     value: Callable[[Record], float | None]
     at_least: bool = True
     unit: str = ""
+    beyond: bool = False
 
     def row(self, record: Record | None) -> tuple[Value, ...]:
         """Cells of the page's table: promise, limit, figure, whether it is reached."""
-        limit = f"{'at least' if self.at_least else 'at most'} {self.limit:g} {self.unit}".strip()
+        limit = f"{self._bound} {self.limit:g} {self.unit}".strip()
         linked = f"[{self.what}](#{self.section})"
         value = None if record is None or record.missing else self.value(record)
         if value is None:
             return (linked, limit, None, "not measured")
-        reached = value >= self.limit if self.at_least else value <= self.limit
-        return (linked, limit, f"{value:.3g} {self.unit}".strip(), "reached" if reached else "**missed**")
+        reached = "reached" if self._reached(value) else "**missed**"
+        return (linked, limit, f"{value:.3g} {self.unit}".strip(), reached)
+
+    @property
+    def _bound(self) -> str:
+        if self.beyond:
+            return "more than" if self.at_least else "less than"
+        return "at least" if self.at_least else "at most"
+
+    def _reached(self, value: float) -> bool:
+        if value == self.limit:
+            return not self.beyond
+        return value > self.limit if self.at_least else value < self.limit
 
 
 def targets_table(records: Mapping[str, Record]) -> ResultTable:
@@ -131,15 +144,18 @@ def _gain(asked: str) -> Callable[[Record], float | None]:
 
 
 def _flow_error(record: Record) -> float | None:
-    """Of `torch`, as a share of that of DIS fast: the mean over the pairs."""
-    found = {(row["estimator"], row["pair"]): row["endpoint_error_px"] for row in record.runs[0].result["pairs"]}
-    ours = [name for name, _ in found if "torch" in name]
-    others = [name for name, _ in found if "dis fast" in name]
-    if not ours or not others:
+    """Of `torch` with the preset `fast`, as a share of that of the better DIS fast, on the worst pair."""
+    ours: dict[str, float] = {}
+    others: dict[str, float] = {}
+    for row in record.runs[0].result["pairs"]:
+        name, pair, error = row["estimator"].lower(), row["pair"], float(row["endpoint_error_px"])
+        if "torch fast" in name:
+            ours[pair] = error
+        elif "dis fast" in name:
+            others[pair] = min(error, others.get(pair, error))
+    if not ours or ours.keys() != others.keys():
         return None
-    pairs = dict.fromkeys(pair for _, pair in found)
-    means = {name: sum(found[name, pair] for pair in pairs) for name in (*ours, others[0])}
-    return float(min(means[name] for name in ours) / means[others[0]])
+    return max(ours[pair] / others[pair] for pair in ours)
 
 
 def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
@@ -156,7 +172,8 @@ def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
     return value
 
 
-MODEL = "ViT-B-16:random, 864x480"
+MODEL = "ViT-B-16:random"
+SIZES = ("864x480", "1024x1024")
 
 TARGETS: tuple[Target, ...] = (
     *(
@@ -165,6 +182,7 @@ TARGETS: tuple[Target, ...] = (
             "compare",
             limit,
             _ahead(words, tokens),
+            beyond=limit == 0,
         )
         for asked, words, limits in (("asked by a box", "box", (0.1, 0.0)), ("without a query", "without", (0.0, 0.0)))
         for tokens, limit in zip(("10%", "25%"), limits, strict=True)
@@ -181,19 +199,19 @@ TARGETS: tuple[Target, ...] = (
         0.03,
         _gain("first box"),
     ),
-    Target(
-        "All of perception, amortised, against a dense pass of CLIP on every frame",
-        "claims",
-        15,
-        _claim(f"{MODEL}: video, against a dense pass on every frame"),
-        unit="times",
-    ),
-    Target(
-        "All of perception, amortised, against encoding 273 crops",
-        "claims",
-        280,
-        _claim(f"{MODEL}: video, against 273 crops, the larger claim"),
-        unit="times",
+    *(
+        Target(
+            f"All of perception on {size}, amortised, against {against}",
+            "claims",
+            limit,
+            _claim(f"{MODEL}, {size}: video, against {claimed}"),
+            unit="times",
+        )
+        for against, limit, claimed in (
+            ("a dense pass of CLIP on every frame", 15, "a dense pass on every frame"),
+            ("encoding 273 crops", 280, "273 crops, the larger claim"),
+        )
+        for size in SIZES
     ),
     Target(
         "On a GPU, a frame of 1024x1024 between keyframes, whatever is asked",
@@ -211,5 +229,11 @@ TARGETS: tuple[Target, ...] = (
         at_least=False,
         unit="ms",
     ),
-    Target("Endpoint error of `torch` flow, as a share of that of DIS fast", "flow", 1.0, _flow_error, at_least=False),
+    Target(
+        "Endpoint error of `torch fast` flow on its worst pair, as a share of that of the better DIS fast",
+        "flow",
+        1.0,
+        _flow_error,
+        at_least=False,
+    ),
 )
