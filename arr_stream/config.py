@@ -1,15 +1,15 @@
 """All settings, with their defaults, in one place.
 
 Precedence, strongest first: `--set key=value` and the command line's own options, the preset (`--preset FILE.toml`),
-the defaults below. Keys are dotted paths such as `keyframes.interval`. An unknown key is refused with the nearest
-known one named.
+presets that it includes (`include = "tuned.toml"`), the defaults below. Keys are dotted paths such as
+`keyframes.interval`. An unknown key is refused with the nearest known one named.
 """
 
 from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -118,10 +118,10 @@ class ScoringSettings(_Section):
     high_pass: Unit = Field(0.3, description="information: fine detail")
     structure: Unit = Field(0.3, description="information: nearness to the next edge")
     text: Unit = Field(1.0, description="information: what is written there")
-    saliency: Unit = Field(0.3, description="perspective: what differs from its surroundings")
-    motion: Unit = Field(0.2, description="perspective: what moves against the camera")
+    saliency: Unit = Field(0.25, description="perspective: what differs from its surroundings")
+    motion: Unit = Field(0.3, description="perspective: what moves against the camera")
     figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")
-    fovea: Unit = Field(0.5, description="perspective: what the farthest place loses against the fovea")
+    fovea: Unit = Field(0.6, description="perspective: what the farthest place loses against the fovea")
     capture: Unit = Field(0.5, description="what information and saliency lose where something moves on the frame")
     attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
     information: Unit = Field(0.3, description="weight of information where no question leads")
@@ -240,7 +240,8 @@ class Settings(_Section):
         """
         merged: dict[str, Any] = {}
         if preset is not None:
-            _merge(merged, _read_preset(preset), origin=str(preset))
+            for path, values in _presets(preset):
+                _merge(merged, values, origin=str(path))
         for override in overrides:
             key, sign, value = override.partition("=")
             if not sign:
@@ -284,6 +285,20 @@ def setting_keys() -> dict[str, tuple[Any, str]]:
         for section in Settings.model_fields
         for name, info in type(getattr(defaults, section)).model_fields.items()
     }
+
+
+def _presets(path: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A preset, after those that it includes: `include = "tuned.toml"`, from its own folder, or a bare name."""
+    values = _read_preset(path)
+    included = values.pop("include", [])
+    names = [included] if isinstance(included, str) else included
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidSetting(f"{path}: include={included!r}", remedy='write include = "NAME.toml", or a list of such')
+    if path in within:
+        raise InvalidSetting(f"{path} includes itself", remedy="take one of the includes out")
+    for name in names:
+        yield from _presets(path.parent / name, (*within, path))
+    yield path, values
 
 
 def _read_preset(path: Path) -> dict[str, Any]:

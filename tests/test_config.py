@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arr_stream.config import Settings, setting_keys
-from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
+from arr_stream.errors import InvalidSetting, PresetNotFound, SettingsError, UnknownSetting
 
 PRESETS = sorted((Path(__file__).parent.parent / "pipelines").glob("*.toml"))
 
@@ -68,3 +68,25 @@ def test_a_preset_of_the_project_may_be_named_without_folder_and_ending() -> Non
 def test_live_pictures_are_chosen_from_unless_a_budget_says_otherwise() -> None:
     assert Settings().for_live().selection.budget == "25%"
     assert Settings().with_values({"selection.budget": "40"}).for_live().selection.budget == "40"
+
+
+def test_a_preset_may_include_others(tmp_path: Path) -> None:
+    (tmp_path / "tuned.toml").write_text("[scoring]\nmotion = 0.9\nsaliency = 0.1\n")
+    (tmp_path / "own.toml").write_text('include = ["tuned.toml", "surveillance"]\n[scoring]\nmotion = 0.8\n')
+    settings = Settings.load(tmp_path / "own.toml")
+    assert (settings.scoring.motion, settings.scoring.saliency) == (0.8, 0.1)
+    assert settings.selection.novelty == "skip"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('include = "own.toml"', "includes itself"),
+        ("include = 3", "include=3"),
+        ('include = "absent.toml"', "absent.toml: no such preset"),
+    ],
+)
+def test_includes_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        Settings.load(tmp_path / "own.toml")
