@@ -3,9 +3,8 @@
 - *compress / particularise*: few coarse looks at much, or many fine looks at little. Settled last, where scores
   become levels of detail (`attending`).
 - *exploit / explore*: stay where one looked before, or go where something better has turned up. Staying has a small
-  bonus, without which near-ties flicker from frame to frame: on a plain shot a bonus for places not looked at lately
-  kept 52% of the cells from one frame to the next, none kept 89%, this one 92%. What the model has already
-  seen is left to `selection.novelty`.
+  bonus, without which near-ties flicker from frame to frame, most so with a bonus for places not looked at lately.
+  What the model has already seen is left to `selection.novelty`.
 - *focus / diversify*: what the question and the eye agree on, or whatever carries information.
 """
 
@@ -36,13 +35,13 @@ class Balance:
 def balance_tensions(sample: Sample, answered: float, weights: ScoringSettings) -> Balance:
     """Scores from the three ways of knowing.
 
-    score = c * focus + (1 - c) * diversify, with the weights' defaults
+    score = c * focus + (1 - c) * diversify, where w are the weights
 
-    - focus = participation * (0.5 + 0.5 * perspective): the question leads, and of what answers it equally well, what
-      moves as a thing comes first;
-    - diversify = 0.3 information + 0.8 perspective + 0.05 fixation;
-    - c = 0.97 * sqrt(answered): commitment grows with how well the question is answered anywhere on this frame, so
-      that a query without a match falls back to looking around.
+    - focus = participation * (1 - w.settling * (1 - perspective)): the question leads, and of what answers it equally
+      well, what moves as a thing comes first;
+    - diversify = w.information * information + w.perspective * perspective + w.stay * fixation;
+    - c = w.commitment * answered ** w.commitment_power: commitment grows with how well the question is answered
+      anywhere on this frame, so that a query without a match falls back to looking around.
 
     The source of these terms let commitment fall as participation rises, which gives the most relevant place the
     least weight on focus; the sign here is the other one.

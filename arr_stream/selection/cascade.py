@@ -1,7 +1,7 @@
 """From everything to a few: score regions first, then only the cells of the best ones.
 
-Measured on 4096 places (`arr-stream eval cascade`): an eighth is scored and hardly anything is lost that a query asks
-for. See docs/atlas.md for the figures, and for why this saves places but no time while scoring is as cheap as it is.
+An eighth of the places is scored, and hardly anything is lost that a query asks for (`arr-stream eval cascade`; figures
+in docs/results.md). docs/atlas.md tells why this saves places but no time while scoring is as cheap as it is.
 """
 
 from __future__ import annotations

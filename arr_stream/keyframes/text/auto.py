@@ -1,7 +1,7 @@
 """Text in two looks: a cheap one at a low resolution, and a close one where the first saw something.
 
 Both looks are RapidOCR's detector. Edges alone could not be the cheap one, and neither could a smaller picture; the
-figures are in docs/text.md. Because a place must hold up at two scales, fewer things are taken for text than by one
+figures are in docs/results.md. Because a place must hold up at two scales, fewer things are taken for text than by one
 look, and because the second look is close, smaller words are found.
 """
 
