@@ -146,8 +146,8 @@ SECTIONS: tuple[Section, ...] = (
         "then with the halves exchanged. The fit starts from the weights that were once set by hand (`untuned`).",
         (
             Command(
-                "tune DATA/davis --preset untuned --json --picture PICTURE",
-                "tune sample_videos --preset untuned --rounds 1 --minutes 0.2 --json --picture PICTURE",
+                "tune DATA/davis --preset untuned --json",
+                "tune sample_videos --preset untuned --rounds 1 --minutes 0.2 --json",
                 "the first half is held out",
             ),
             Command(
