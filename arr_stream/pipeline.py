@@ -301,16 +301,20 @@ class Pipeline:
         if state is not None and frame.size_wh == state.grid.size_wh:
             return state, False
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
-        self._state = _State(
+        # A stream whose pictures become too small for the budget goes on with whole frames.
+        tokens = (budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells)
+        self._state = self._new_state(grid, tokens)
+        return self._state, state is not None
+
+    def _new_state(self, grid: Grid, tokens: int) -> _State:
+        return _State(
             grid=grid,
-            # A stream whose pictures become too small for the budget goes on with whole frames.
-            tokens=(budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells),
+            tokens=tokens,
             cache=TemporalCache(grid),
             seen=SeenCells(grid),
             figure=FigureMemory(grid),
             asking=self._asking(grid),
         )
-        return self._state, state is not None
 
     def _follow(self, state: _State, pictures: Pictures) -> tuple[Flow | None, bool]:
         """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""

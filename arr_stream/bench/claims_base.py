@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from arr_stream.bench.machine import cores, machine
 from arr_stream.bench.tables import ResultTable, Value
 from arr_stream.config import Settings
 from arr_stream.evaluate.toy_scenes import moving_scene
@@ -62,11 +60,6 @@ class Claim:
         return {name: getattr(self, name) for name in names}
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True)
 class ClaimsPlan:
     """How claims are measured.
@@ -113,22 +106,6 @@ def median_ms(work: Callable[[], object], rounds: int) -> float:
         work()
         spent.append((time.perf_counter() - started) * 1e3)
     return float(np.median(spent))
-
-
-def machine() -> str:
-    """What times depend on, in a line."""
-    import torch
-
-    return f"{_processor()}, {cores()} cores, Python {platform.python_version()}, torch {torch.__version__}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
 
 
 def claims_table(claims: Sequence[Claim], size_wh: tuple[int, int]) -> ResultTable:

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 
 from arr_stream.bench.claims_base import Claim, ClaimsPlan
-from arr_stream.bench.relevance import CROPS, RelevanceReport, _CropEncoder, _with_weights, bench_relevance
+from arr_stream.bench.relevance import CROPS, CropEncoder, RelevanceReport, bench_relevance, with_weights
 from arr_stream.bench.tables import ResultTable, Value
 from arr_stream.config import Settings
 from arr_stream.consumers.base import total_ms
@@ -106,7 +106,7 @@ def measure_perception(model: str, size_wh: tuple[int, int], plan: ClaimsPlan) -
         MeasurementFailed: A part of a keyframe failed.
     """
     wanted = plan.settings.with_values({**_LOOKING, "clip.model": model})
-    with _with_weights(wanted, plan.progress) as settings, torch_threads(plan.threads):
+    with with_weights(wanted, plan.progress) as settings, torch_threads(plan.threads):
         candidates = _Candidates(settings, plan.clip(size_wh), plan.threads)
         candidates.take_turns(0)
         # The first round only warmed everything up.
@@ -136,7 +136,7 @@ class _Candidates:
     def __init__(self, settings: Settings, frames: Sequence[Frame], threads: int) -> None:
         generator = make_generator(settings, threads)
         assert generator.embedder is not None
-        self._crops = _CropEncoder(settings)
+        self._crops = CropEncoder(settings)
         self._embedder = generator.embedder
         self._encoder = make_text_encoder(settings)
         self._pca = find_pca(settings, self._encoder)

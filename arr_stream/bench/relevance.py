@@ -111,11 +111,11 @@ def bench_relevance(
     Raises:
         InvalidSetting: No such architecture.
     """
-    with _with_weights(settings, progress) as ready:
+    with with_weights(settings, progress) as ready:
         progress("loading")
         embedder = ClipEmbedder(ready.clip, ready.models)
         encoder = ClipTextEncoder(ready.clip, ready.models)
-        crops = _CropEncoder(ready)
+        crops = CropEncoder(ready)
         frames = _frames(size_wh, 2 + repeats)
         grid = Grid.for_size(size_wh)
         pipeline = _pipeline(ready, embedder, encoder)
@@ -181,7 +181,7 @@ def _pipeline(settings: Settings, embedder: ClipEmbedder, encoder: ClipTextEncod
     return Pipeline(settings, keyframes, [parse_text("a lighthouse")], encoder=encoder, clock=time.perf_counter)
 
 
-class _CropEncoder:
+class CropEncoder:
     """The plain way: every cell with its surroundings, cut out and encoded by itself."""
 
     def __init__(self, settings: Settings) -> None:
@@ -216,7 +216,7 @@ class _CropEncoder:
 
 
 @contextmanager
-def _with_weights(settings: Settings, progress: Callable[[str], None]) -> Iterator[Settings]:
+def with_weights(settings: Settings, progress: Callable[[str], None]) -> Iterator[Settings]:
     """The settings themselves, or with random weights written for them to a temporary folder."""
     name, _, weights = settings.clip.model.partition(":")
     if weights != RANDOM:

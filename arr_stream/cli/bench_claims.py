@@ -43,7 +43,8 @@ def bench_claims(
     size_wh = parse_size(size or (QUICK_SIZE if quick else "1024x1024"))
 
     from arr_stream.bench.claims import PARTS, bench_claims
-    from arr_stream.bench.claims_base import ClaimsPlan, cores
+    from arr_stream.bench.claims_base import ClaimsPlan
+    from arr_stream.bench.machine import cores
 
     def progress(what: str) -> None:
         if err.is_terminal:

@@ -21,7 +21,7 @@ from arr_stream.device.memory import DeviceMemory, Trail
 from arr_stream.device.region import Region, followed, region_relevance, sought
 from arr_stream.device.warp import warp
 from arr_stream.motion.anchor import DEFAULT, UNANCHORED, ColourModel, RegionTracker
-from arr_stream.relevance.asking import LEAST_MEANING, _overlap
+from arr_stream.relevance.asking import LEAST_MEANING, overlap
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm, MotionTerm, PlaceTerm
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.senses import MOVING, Senses, compile_colours, text_relevance
@@ -314,7 +314,7 @@ class DeviceRegionScorer:
 
 def _box_mask(query: RegionQuery, size_wh: tuple[int, int], hw: tuple[int, int]) -> FloatArray:
     x, y, w, h = query.checked(size_wh).xywh
-    down, across = _overlap(hw[0], size_wh[1], y, y + h), _overlap(hw[1], size_wh[0], x, x + w)
+    down, across = overlap(hw[0], size_wh[1], y, y + h), overlap(hw[1], size_wh[0], x, x + w)
     return np.outer(down, across).astype(np.float32)
 
 

@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from arr_stream.motion.camera import (
-    _RIDGE,
-    _ROUNDS,
-    _TOLERANCE_PX,
     FULL_MOTION_PX,
+    RIDGE,
+    ROUNDS,
     STRUCTURE_CONTRAST,
     STRUCTURE_SIDE_PX,
-    _every,
+    TOLERANCE_PX,
+    every_nth,
 )
-from arr_stream.motion.camera import _design as _numpy_design
+from arr_stream.motion.camera import affine_design as host_design
 
 
 def camera_flow(offset_px: Tensor, weight: Tensor, *, step: int = 8) -> Tensor:
@@ -32,15 +32,15 @@ def camera_flow(offset_px: Tensor, weight: Tensor, *, step: int = 8) -> Tensor:
         `[h, w, 2]` flow of the camera alone.
     """
     height, width = hw = offset_px.shape[0], offset_px.shape[1]
-    places = _every(step, height), _every(step, width)
+    places = every_nth(step, height), every_nth(step, width)
     rows = _design(hw, step, offset_px.device)
     observed = offset_px[places].reshape(-1, 2)
     trust = weight[places].reshape(-1) + 1e-3
     middle = len(observed) // 2
     parameters = torch.cat([observed.sort(dim=0).values[middle : middle + 1], observed.new_zeros((2, 2))])
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         squared = (observed - rows @ parameters).square().sum(1)
-        scale = squared.sort().values[middle].clamp(min=_TOLERANCE_PX**2)
+        scale = squared.sort().values[middle].clamp(min=TOLERANCE_PX**2)
         weighted = (rows * (trust / (1 + squared / scale))[:, None]).T
         parameters = _solved(weighted @ rows, weighted @ observed)
     fitted: Tensor = _design(hw, 1, offset_px.device) @ parameters
@@ -77,9 +77,9 @@ def _solved(normal: Tensor, right: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _design(hw: tuple[int, int], step: int, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(_numpy_design(hw, step))).to(device)
+    return torch.from_numpy(np.ascontiguousarray(host_design(hw, step))).to(device)
 
 
 @lru_cache(maxsize=4)
 def _ridge(device: torch.device) -> Tensor:
-    return torch.from_numpy(_RIDGE).double().to(device)
+    return torch.from_numpy(RIDGE).double().to(device)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.relevance.figure import _LOOK_SCALE, FEATURES, MOTION_MEMORY, _places, features, learn
+from arr_stream.relevance.figure import FEATURES, LOOK_SCALE, MOTION_MEMORY, features, learn, places_of
 
 _EIGHTH_PER_CELL = 4
 _QUARTER_PER_CELL = 8
@@ -55,7 +55,7 @@ def cues(eighth: Tensor, detail: Tensor) -> Tensor:
     fine = F.avg_pool2d(detail[None] * 255, _QUARTER_PER_CELL).round_()
     hw = (look.shape[1], look.shape[2])
     usual, places = _constants(hw, eighth.device)
-    seen = (torch.cat([look, fine]).flatten(1).T * (1 / 255) - usual) * _LOOK_SCALE
+    seen = (torch.cat([look, fine]).flatten(1).T * (1 / 255) - usual) * LOOK_SCALE
     return torch.cat([seen, places], dim=1)
 
 
@@ -79,4 +79,4 @@ def see(figure: Figure, cue: Tensor, motion: Tensor) -> tuple[Figure, Tensor]:
 @lru_cache(maxsize=8)
 def _constants(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """`[4]` the usual look, and `[cells, 2]` rows and columns."""
-    return torch.tensor([0.5, 0.5, 0.5, 0.1], device=device), torch.from_numpy(_places(hw).copy()).to(device)
+    return torch.tensor([0.5, 0.5, 0.5, 0.1], device=device), torch.from_numpy(places_of(hw).copy()).to(device)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_stream.device.warp import inside, resize_offsets, sample, source_map
-from arr_stream.motion.flow import _CONTRAST_SHARE, _FLOOR, _NOISE, Flow
+from arr_stream.motion.flow import CONTRAST_SHARE, FLOOR, NOISE, Flow
 from arr_stream.motion.torch_flow import flow_px
 
 
@@ -124,7 +124,7 @@ def photometric_check(previous: Tensor, present: Tensor, offset_px: Tensor) -> t
     difference = _mean3((sample(earlier, map_px) - now).abs()[None])[0, 0]
     extremes = F.max_pool2d(torch.stack([present, -present])[None], 3, stride=1, padding=1)[0]
     contrast = extremes[0] + extremes[1]
-    residual = ((difference - _NOISE) / (contrast * _CONTRAST_SHARE + _FLOOR)).clamp(0, 1)
+    residual = ((difference - NOISE) / (contrast * CONTRAST_SHARE + FLOOR)).clamp(0, 1)
     return torch.where(inside(map_px), 1 - residual, 0.0), residual
 
 

@@ -55,7 +55,6 @@ from arr_stream.relevance.asking import Asked
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.query import Query
 from arr_stream.relevance.realizing import Realized, realize_relevance
-from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.texture.array import Texture
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import CELL_PX, Frame, Grid, PatchSet
@@ -140,24 +139,19 @@ class DevicePipeline(Pipeline):
         anchored = self._settings.relevance.anchoring
         return DeviceAsking(self._queries, self.phrases, before, anchored=anchored)
 
-    def _fit(self, frame: Frame) -> tuple[_State, bool]:
-        state = self._state
-        if state is not None and frame.size_wh == state.grid.size_wh:
-            return state, False
+    def _new_state(self, grid: Grid, tokens: int) -> _State:
         for step in self._captured:
             step.forget()
         self._before = None
-        grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
-        self._state = _State(
+        return _State(
             grid=grid,
-            tokens=(budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells),
+            tokens=tokens,
             # They answer to the same names, with tensors in place of arrays; the figure is part of the memory.
             cache=cast(Any, DeviceMemory(grid, self._device)),
             seen=cast(Any, _SeenOnDevice(grid, self._device)),
             figure=cast(Any, None),
             asking=self._asking(grid),
         )
-        return self._state, state is not None
 
     def _step(self, frame: Frame) -> PatchSet:
         with torch.no_grad():
@@ -271,7 +265,7 @@ class DevicePipeline(Pipeline):
 
     def _scene_of(self, memory: DeviceMemory, seen: Glance, flow: DeviceFlow | None, motion: Tensor) -> DeviceScene:
         parts, trust = memory.on_device, self._settings.relevance.trust
-        trails = memory.keyframe_trail, parts.text_trail, parts.embedding_trail
+        trails = memory.keyframe_way, parts.text_trail, parts.embedding_trail
         return DeviceScene(seen.quarter, motion, flow, *trails, trust)
 
     def _plan(self, state: _State) -> Plan:

@@ -6,7 +6,7 @@ and the history, is on the device and moves there (`advanced`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from torch import Tensor
 from arr_stream.device.figure import Figure
 from arr_stream.device.flow import DeviceFlow
 from arr_stream.device.warp import compose, warp
-from arr_stream.keyframes.base import PARTS, KeyframePart, PartName, TextFinding
+from arr_stream.keyframes.base import KeyframePart, PartName, TextFinding
 from arr_stream.temporal.cache import FIXATION_DECAY, GAZE_HALF_LIFE_SECONDS, HISTORY_CHANNELS
-from arr_stream.types import Clusters, Embedding, FloatArray, Grid
+from arr_stream.temporal.parts import KeyframeParts
+from arr_stream.types import Clusters, Embedding, FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +105,8 @@ class OnDevice:
     text_trail: Trail | None = None
 
 
-@dataclass(slots=True)
-class DeviceMemory:
+@dataclass(eq=False)
+class DeviceMemory(KeyframeParts[Trail]):
     """State of one stream at one frame size; see `temporal.cache.TemporalCache`, whose words mean the same here.
 
     Args:
@@ -113,17 +114,12 @@ class DeviceMemory:
         device: Where the tensors are.
     """
 
-    grid: Grid
     device: torch.device
     history: Tensor = field(init=False)
     figure: Figure = field(init=False)
     mean_confidence: float = 0.0
     """Mean trust in what is carried from the newest keyframe, as the last frame's report said."""
     _channels: tuple[FloatArray, Tensor] | None = None
-    _parts: dict[PartName, KeyframePart] = field(default_factory=dict)
-    _pending: dict[int, set[PartName]] = field(default_factory=dict)
-    _trails: dict[int, Trail] = field(default_factory=dict)
-    _followed: dict[int, Trail] = field(default_factory=dict)
     _labels: Tensor | None = None
     _text: Tensor | None = None
 
@@ -148,41 +144,31 @@ class DeviceMemory:
     def _uploaded(self, values: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.array(values)).to(self.device)
 
-    def reduced_hw(self, factor: int) -> tuple[int, int]:
-        width, height = self.grid.texture_wh
-        return height // factor, width // factor
+    def _still(self) -> Trail:
+        return Trail.still(self.reduced_hw(8), self.device)
 
     @property
     def moving(self) -> Moving:
         """What has to be moved to the next frame."""
-        return Moving(self.history, self.figure, (*self._trails.values(), *self._followed.values()))
+        return Moving(self.history, self.figure, (*self._ways.values(), *self._followed.values()))
 
     def move(self, moved: Moving) -> None:
         """Take what `advanced` made of `moving`, and what was seen of the figure since."""
         self.history, self.figure = moved.history, moved.figure
         trails = iter(moved.trails)
-        self._trails = {index: next(trails) for index in self._trails}
+        self._ways = {index: next(trails) for index in self._ways}
         self._followed = {index: next(trails) for index in self._followed}
 
     def forget(self) -> None:
-        """After a cut nothing that was carried holds any more."""
-        for held in (self._parts, self._pending, self._trails, self._followed):
-            held.clear()
+        super().forget()
         self._channels = self._labels = self._text = None
         self.history = torch.zeros_like(self.history)
         self.figure = Figure.nothing(self.reduced_hw(8), self.device)
         self.mean_confidence = 0.0
 
-    def requested(self, index: int, parts: Collection[PartName]) -> None:
-        """Generation of some parts was asked for on the present frame."""
-        self._pending[index] = set(parts)
-        self._trails[index] = Trail.still(self.reduced_hw(8), self.device)
-
     def adopt(self, part: KeyframePart) -> bool:
-        """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
-        if part.part not in self._pending.get(part.index, ()):
+        if not super().adopt(part):
             return False
-        self._parts[part.part] = part
         match part.value:
             case Clusters():
                 self._labels = self._uploaded(part.value.labels)
@@ -190,21 +176,7 @@ class DeviceMemory:
                 self._channels = None
             case TextFinding():
                 self._text = self._uploaded(part.value.mask)
-        self.dropped(part.index, (part.part,))
         return True
-
-    def dropped(self, index: int, parts: Collection[PartName]) -> None:
-        """There is nothing to wait for any more of some parts of frame `index`."""
-        waiting = self._pending.get(index, set())
-        waiting.difference_update(parts)
-        if not waiting:
-            self._pending.pop(index, None)
-        in_use = {part.index for part in self._parts.values()}
-        self._trails = {at: trail for at, trail in self._trails.items() if at in self._pending or at in in_use}
-
-    def pending(self, part: PartName) -> bool:
-        """A part has been asked for and has not arrived."""
-        return any(part in waiting for waiting in self._pending.values())
 
     @property
     def embedding(self) -> KeyframePart | None:
@@ -223,30 +195,9 @@ class DeviceMemory:
         return None if held is None else held.index
 
     @property
-    def origins(self) -> dict[str, tuple[int, str]]:
-        """For each part in use, the keyframe it came from and what made it."""
-        return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
-
-    @property
-    def keyframe_index(self) -> int | None:
-        """The newest frame of which a part is in use."""
-        return max((part.index for part in self._parts.values()), default=None)
-
-    @property
-    def keyframe_trail(self) -> Trail | None:
-        """The way back to that frame."""
-        index = self.keyframe_index
-        return None if index is None else self._trails[index]
-
-    @property
-    def anchors(self) -> frozenset[int]:
-        """Frames that generation was asked for and whose parts are, or may come, into use."""
-        return frozenset(self._trails)
-
-    @property
     def on_device(self) -> OnDevice:
         """What the texture is assembled from, beside the history."""
-        trails = {part: self._trails[held.index] for part, held in self._parts.items()}
+        trails = {part: self._ways[held.index] for part, held in self._parts.items()}
         channels = None if self._channels is None else self._channels[1]
         return OnDevice(
             labels=self._labels,
@@ -271,10 +222,6 @@ class DeviceMemory:
     def forget_attention(self) -> None:
         """Channel 37 starts anew; what adds up in channel 38 stays."""
         self.remember("attention", torch.zeros(self.reduced_hw(8), device=self.device))
-
-    def follow(self, index: int) -> None:
-        """Keep the way back to the present frame, for attention to it that comes later; one frame at a time."""
-        self._followed = {index: Trail.still(self.reduced_hw(8), self.device)}
 
     def attend_late(self, attention: FloatArray, index: int) -> bool:
         """Take attention to a frame that was followed, carried to the present; False when its scene is gone."""

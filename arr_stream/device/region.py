@@ -19,7 +19,7 @@ from torch import Tensor
 from arr_stream.device.camera import camera_flow
 from arr_stream.device.flow import DeviceFlow
 from arr_stream.device.warp import resize_offsets, sample, source_map
-from arr_stream.motion.anchor import _LEAST_MASS_PX, _NEGLIGIBLE, Anchoring, RegionTracker
+from arr_stream.motion.anchor import LEAST_MASS_PX, NEGLIGIBLE, Anchoring, RegionTracker
 
 _LEAST_AGREEMENT = 0.5
 
@@ -76,7 +76,7 @@ def followed(region: Region, rgb: Tensor, flow: DeviceFlow) -> Region:
     judged, _ = _judged(region, rgb, prior, _resized(flow.residual, prior.shape), place, box)
     if region.settings.motion:
         judged = _moved(region.settings, judged, flow, box)
-    there = place.mass >= _LEAST_MASS_PX
+    there = place.mass >= LEAST_MASS_PX
     posterior = torch.where(there, judged, 0.0)
     return replace(region, posterior=posterior, known=torch.where(there, region.posterior, region.known))
 
@@ -87,7 +87,7 @@ def sought(region: Region, rgb: Tensor) -> Region:
     prior = F.avg_pool2d(_reflected(known[None], 4), 9, stride=1)[0] * region.settings.memory
     place, box = _Place.of(known), _support(prior)
     posterior, agreement = _judged(region, rgb, prior, torch.zeros_like(prior), place, box)
-    found = (agreement >= _LEAST_AGREEMENT) & (place.mass >= _LEAST_MASS_PX)
+    found = (agreement >= _LEAST_AGREEMENT) & (place.mass >= LEAST_MASS_PX)
     return replace(region, posterior=torch.where(found, posterior, 0.0))
 
 
@@ -155,7 +155,7 @@ def _carried(region: Region, flow: DeviceFlow) -> Tensor:
 
 def _support(prior: Tensor) -> Tensor:
     """`[h, w]` float32, 1 in the rows and columns where the prior is more than negligible and two pixels around."""
-    held = (prior >= _NEGLIGIBLE).float()
+    held = (prior >= NEGLIGIBLE).float()
     rows, columns = (_filled(held.amax(axis)) for axis in (1, 0))
     return rows[:, None] * columns
 
@@ -179,7 +179,7 @@ def _judged(
     mass = posterior.sum()
     likely = (posterior * (evidence > 0)).sum() / mass.clamp(min=1e-6)
     agreement = (likely * (4 * mass / region.area_px.clamp(min=1e-6)).clamp(max=1)).clamp(max=1)
-    return posterior, torch.where(mass < _LEAST_MASS_PX, 0.0, agreement)
+    return posterior, torch.where(mass < LEAST_MASS_PX, 0.0, agreement)
 
 
 def _posterior_of(prior: Tensor, evidence: Tensor) -> Tensor:

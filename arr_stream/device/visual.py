@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arr_stream.device.distance import edge_distance
 from arr_stream.device.pictures import DevicePictures, halved
-from arr_stream.texture.visual import _DETAIL_GAIN, _SALIENCY_SCALE
+from arr_stream.texture.visual import DETAIL_GAIN, SALIENCY_SCALE
 
 _TO_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
 _WHITE = (0.950456, 1.0, 1.088754)
@@ -50,7 +50,7 @@ def visual_channels(pictures: DevicePictures) -> DeviceVisual:
     """
     edges = polar_edges(pictures.quarter_grey)
     grey = pictures.grey[None]
-    detail = halved((grey - _rounded_blur(grey, 7)).abs_()).mul_(_DETAIL_GAIN)
+    detail = halved((grey - _rounded_blur(grey, 7)).abs_()).mul_(DETAIL_GAIN)
     fine = torch.cat([edges, detail.clamp_(max=255)]).mul_(_BYTE)
     low_pass = _rounded_blur(pictures.eighth_grey[None], 5)[0].mul_(_BYTE)
     return DeviceVisual(fine, low_pass, saliency(lab_bytes(pictures.eighth)), edge_distance(edges.amax(dim=0)))
@@ -107,7 +107,7 @@ def saliency(lab: Tensor) -> Tensor:
     down, across = _box_matrix(height, height // 2 | 1, lab.device), _box_matrix(width, width // 2 | 1, lab.device)
     around = (down @ lab @ across.T).round_()
     difference: Tensor = torch.linalg.vector_norm(_rounded_blur(lab, 3) - around, dim=0)
-    return difference.mul_(_SALIENCY_SCALE).clamp_(max=1)
+    return difference.mul_(SALIENCY_SCALE).clamp_(max=1)
 
 
 def _rounded_blur(planes: Tensor, window: int) -> Tensor:

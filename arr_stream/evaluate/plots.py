@@ -69,10 +69,10 @@ def plot_flow(report: FlowReport, path: Path) -> None:
 
 
 def _colours(names: Sequence[str]) -> list[str]:
-    """One colour a row: shades of blue for arr-stream, which stands out, and others for what it is compared with."""
+    """One colour a row: shades of blue, then of green, for arr-stream, and others for what it is compared with."""
     ours = [name for name in names if name.startswith("arr-stream")]
     others = [name for name in names if name not in ours]
-    shades = (_OURS, "#6cb0ff", "#b6d8ff")
+    shades = (_OURS, "#6cb0ff", "#b6d8ff", "#0f7b6c", "#4fc3b0", "#b3e6dc")
     return [
         shades[ours.index(name) % len(shades)] if name in ours else _OTHERS[others.index(name) % len(_OTHERS)]
         for name in names

@@ -51,8 +51,8 @@ __all__ = ["UNANCHORED", "Anchoring", "ColourModel", "RegionTracker", "figure_in
 
 Mask = npt.NDArray[np.bool_]
 
-_LEAST_MASS_PX = 1.0
-_NEGLIGIBLE = 0.015  # a prior
+LEAST_MASS_PX = 1.0
+NEGLIGIBLE = 0.015  # a prior
 _LATTICE = 5  # odd, so that a lattice point can stand in the middle of its square
 
 
@@ -130,7 +130,7 @@ class ObjectFrame:
         column = cv2.reduce(mask, 0, cv2.REDUCE_SUM).ravel()
         row = cv2.reduce(mask, 1, cv2.REDUCE_SUM).ravel()
         mass = float(column.sum())
-        if not mass >= _LEAST_MASS_PX:
+        if not mass >= LEAST_MASS_PX:
             return None
         (x, spread_x), (y, spread_y) = _moments(column, mass), _moments(row, mass)
         return cls(x + box[2], y + box[0], spread_x, spread_y)
@@ -278,7 +278,7 @@ class RegionTracker:
         self._known = self._posterior
         self._area_px = float(self._posterior.sum())
         self._model = self._learned(rgb, self._posterior)
-        self.confidence = 1.0 if self._area_px >= _LEAST_MASS_PX else 0.0
+        self.confidence = 1.0 if self._area_px >= LEAST_MASS_PX else 0.0
         return self._relevance()
 
     def step(self, rgb: ByteArray, flow: Flow | None) -> FloatArray:
@@ -420,7 +420,7 @@ class RegionTracker:
 
     def _agreement(self, posterior: FloatArray, evidence: FloatArray) -> float:
         mass = float(posterior.sum())
-        if mass < _LEAST_MASS_PX:
+        if mass < LEAST_MASS_PX:
             return 0.0
         likely = float((posterior * (evidence > 0)).sum()) / mass
         return min(1.0, likely * min(1.0, 4 * mass / max(self._area_px, 1e-6)))
@@ -479,7 +479,7 @@ def _enlarged(plane: FloatArray, box: Box, shape: tuple[int, ...]) -> FloatArray
 
 def _support(prior: FloatArray) -> Box | None:
     """The rows and columns where the prior is more than negligible, two pixels around included."""
-    x, y, width, height = cv2.boundingRect(cv2.inRange(prior, _NEGLIGIBLE, 2.0))
+    x, y, width, height = cv2.boundingRect(cv2.inRange(prior, NEGLIGIBLE, 2.0))
     if not width:
         return None
     return max(0, y - 2), min(prior.shape[0], y + height + 2), max(0, x - 2), min(prior.shape[1], x + width + 2)

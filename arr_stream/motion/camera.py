@@ -9,27 +9,27 @@ import numpy as np
 
 from arr_stream.types import ByteArray, FloatArray
 
-_ROUNDS = 2
-_TOLERANCE_PX = 0.25
+ROUNDS = 2
+TOLERANCE_PX = 0.25
 FULL_MOTION_PX = 0.6
 """Speed against a camera that stands still, in pixels of an eighth of the texture, that counts as full motion."""
 STRUCTURE_CONTRAST = 16.0
 """Mean contrast of neighbours, in grey levels of 255, from which flow can be told from the picture alone."""
 STRUCTURE_SIDE_PX = 9
-_RIDGE = np.eye(3, dtype=np.float32) * np.float32(1e-4)
+RIDGE = np.eye(3, dtype=np.float32) * np.float32(1e-4)
 _NEIGHBOURS = np.ones((3, 3), np.uint8)
 
 
 @lru_cache(maxsize=16)
-def _design(hw: tuple[int, int], step: int) -> FloatArray:
+def affine_design(hw: tuple[int, int], step: int) -> FloatArray:
     """`[n, 3]`: 1, x, y of every `step`-th place, centred and scaled to about [-1, 1] for conditioning."""
     height, width = hw
     y, x = np.mgrid[:height, :width].astype(np.float32)
     columns = [np.ones_like(x), (x - (width - 1) / 2) / max(width, 2) * 2, (y - (height - 1) / 2) / max(height, 2) * 2]
-    return np.stack([column[_every(step, height), _every(step, width)].ravel() for column in columns], axis=1)
+    return np.stack([column[every_nth(step, height), every_nth(step, width)].ravel() for column in columns], axis=1)
 
 
-def _every(step: int, size: int) -> slice:
+def every_nth(step: int, size: int) -> slice:
     return slice(step // 2 if size > step else 0, None, step)
 
 
@@ -47,22 +47,22 @@ def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> 
         `[h, w, 2]` flow of the camera alone.
     """
     height, width = offset_px.shape[:2]
-    places = _every(step, height), _every(step, width)
-    design = _design((height, width), step)
+    places = every_nth(step, height), every_nth(step, width)
+    design = affine_design((height, width), step)
     observed = offset_px[places].reshape(-1, 2)
     trust = weight[places].reshape(-1) + np.float32(1e-3)
     # Start from the median, which no minority can move.
     middle = len(observed) // 2
     parameters = np.zeros((3, 2), np.float32)
     parameters[0] = np.partition(observed, middle, axis=0)[middle]
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         residual = observed - design @ parameters
         squared = np.einsum("nc,nc->n", residual, residual)
-        scale = max(float(np.partition(squared, middle)[middle]), _TOLERANCE_PX**2)
+        scale = max(float(np.partition(squared, middle)[middle]), TOLERANCE_PX**2)
         weights = trust / (1 + squared / np.float32(scale))
         weighted = (design * weights[:, None]).T
-        parameters = np.linalg.solve(weighted @ design + _RIDGE, weighted @ observed)
-    return (_design((height, width), 1) @ parameters).reshape(height, width, 2)
+        parameters = np.linalg.solve(weighted @ design + RIDGE, weighted @ observed)
+    return (affine_design((height, width), 1) @ parameters).reshape(height, width, 2)
 
 
 def visible_structure(grey: ByteArray) -> FloatArray:

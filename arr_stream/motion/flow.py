@@ -16,12 +16,12 @@ import numpy as np
 
 from arr_stream.types import ByteArray, FloatArray, Frame
 
-# How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `_NOISE`; what
-# exceeds it counts against the local contrast, of which a subpixel error explains a part, plus `_FLOOR`, which
+# How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `NOISE`; what
+# exceeds it counts against the local contrast, of which a subpixel error explains a part, plus `FLOOR`, which
 # decides in flat areas, where the contrast says nothing.
-_NOISE = 4.0
-_FLOOR = 8.0
-_CONTRAST_SHARE = 0.25
+NOISE = 4.0
+FLOOR = 8.0
+CONTRAST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,8 +198,8 @@ def photometric_check(previous: ByteArray, present: ByteArray, offset_px: FloatA
     warped = cv2.remap(earlier, map_px, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     difference = cv2.blur(cv2.absdiff(warped, now), (3, 3), borderType=cv2.BORDER_REPLICATE)
     contrast = cv2.morphologyEx(present, cv2.MORPH_GRADIENT, _neighbours(), borderType=cv2.BORDER_REPLICATE)
-    allowed = cv2.addWeighted(contrast, _CONTRAST_SHARE, contrast, 0.0, _FLOOR, dtype=cv2.CV_32F)
-    excess = cv2.addWeighted(difference, 1.0, difference, 0.0, -_NOISE, dtype=cv2.CV_32F)
+    allowed = cv2.addWeighted(contrast, CONTRAST_SHARE, contrast, 0.0, FLOOR, dtype=cv2.CV_32F)
+    excess = cv2.addWeighted(difference, 1.0, difference, 0.0, -NOISE, dtype=cv2.CV_32F)
     residual: FloatArray = cv2.divide(excess, allowed)
     np.clip(residual, 0.0, 1.0, out=residual)
     confidence: FloatArray = cv2.bitwise_and(1.0 - residual, 1.0 - residual, mask=inside(map_px))

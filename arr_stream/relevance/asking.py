@@ -66,7 +66,7 @@ class Scene:
     @cached_property
     def trusted(self) -> Mask:
         """`[h, w]`: where what the keyframe knew can be carried here."""
-        flow = self.cache.keyframe_flow
+        flow = self.cache.keyframe_way
         if flow is None:
             return np.zeros(self.shape, bool)
         confidence = cv2.resize(flow.confidence, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
@@ -132,7 +132,7 @@ class TextScorer:
         computed = text_relevance(self._query, Senses(scene.pictures.quarter, motion, scene.word_map))
         if not self._carryable:
             return Answer(computed, nothing)
-        base, flow = self._base(scene, computed), scene.cache.keyframe_flow
+        base, flow = self._base(scene, computed), scene.cache.keyframe_way
         if base is None or flow is None:
             return Answer(computed, nothing)
         carried = carry(base, flow, outside=0.0)
@@ -195,13 +195,13 @@ class RegionScorer:
     def _box_mask(self, scene: Scene, shape: tuple[int, ...]) -> FloatArray:
         width, height = scene.pictures.frame.size_wh
         x, y, w, h = self._query.checked((width, height)).xywh
-        across = _overlap(shape[1], width, x, x + w)
-        down = _overlap(shape[0], height, y, y + h)
+        across = overlap(shape[1], width, x, x + w)
+        down = overlap(shape[0], height, y, y + h)
         mask: FloatArray = np.outer(down, across).astype(np.float32)
         return mask
 
 
-def _overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
+def overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
     """`[samples]`: the share of each of `samples` equal parts of `size` pixels that lies in `[start, end]`."""
     edges = np.linspace(0, size, samples + 1)
     inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0, None)

@@ -40,7 +40,7 @@ RIDGE = 1e-2
 """Relative to the mean square of a feature."""
 
 _BIAS_REACH = 2.0
-_LOOK_SCALE = 3.0
+LOOK_SCALE = 3.0
 _PLACE_SCALE = 2.0
 
 
@@ -91,7 +91,7 @@ def cues(eighth_rgb: ByteArray, detail: ByteArray, hw: tuple[int, int]) -> Float
     """`[cells, CUES]` float32, each of the order of 1."""
     look = _cells(eighth_rgb, hw).reshape(-1, 3) * np.float32(1 / 255)
     fine = _cells(detail, hw).reshape(-1, 1) * np.float32(1 / 255)
-    return np.concatenate([(look - 0.5) * _LOOK_SCALE, (fine - 0.1) * _LOOK_SCALE, _places(hw)], axis=1)
+    return np.concatenate([(look - 0.5) * LOOK_SCALE, (fine - 0.1) * LOOK_SCALE, places_of(hw)], axis=1)
 
 
 def features(cue: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def _cells(values: ByteArray | FloatArray, hw: tuple[int, int]) -> FloatArray:
 
 
 @lru_cache(maxsize=8)
-def _places(hw: tuple[int, int]) -> FloatArray:
+def places_of(hw: tuple[int, int]) -> FloatArray:
     """`[cells, 2]` row and column, each over [-1, 1]."""
     y, x = ((np.arange(side, dtype=np.float32) + 0.5) / side - 0.5 for side in hw)
     places: FloatArray = np.stack(np.broadcast_arrays(y[:, None], x[None]), axis=2).reshape(-1, 2)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from arr_stream.keyframes.base import PARTS, KeyframePart, PartName, TextFinding
+from arr_stream.keyframes.base import KeyframePart, PartName, TextFinding
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow
-from arr_stream.types import Clusters, Embedding, FloatArray, Grid
+from arr_stream.temporal.parts import KeyframeParts
+from arr_stream.types import Clusters, Embedding, FloatArray
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
 """Channels 34 to 39, in order; kept as one `[h, w, 6]` array at an eighth of the texture's size."""
@@ -38,78 +38,44 @@ class InUse(Generic[Value]):
     flow: Flow
 
 
-@dataclass(slots=True)
-class TemporalCache:
-    """State of one stream at one frame size.
-
-    Each part of a keyframe is carried from the frame it was made from, so parts of different keyframes stand side by
-    side until the late ones arrive.
+@dataclass(eq=False)
+class TemporalCache(KeyframeParts[Flow]):
+    """State of one stream at one frame size: the keyframes' parts with the flow back to each, and the history.
 
     Args:
         grid: The cells; a changed size needs a new cache.
     """
 
-    grid: Grid
     history: FloatArray = field(init=False)
     embedding_channels: FloatArray | None = None
     """`[16, 2*gh, 2*gw]`, channels 18 to 33 on the frame of the embedding in use."""
-    _parts: dict[PartName, KeyframePart] = field(default_factory=dict)
-    _pending: dict[int, set[PartName]] = field(default_factory=dict)
-    _flows: dict[int, Flow] = field(default_factory=dict)
-    _followed: dict[int, Flow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         height, width = self.reduced_hw(8)
         self.history = np.zeros((height, width, len(HISTORY_CHANNELS)), np.float32)
 
-    def reduced_hw(self, factor: int) -> tuple[int, int]:
-        width, height = self.grid.texture_wh
-        return height // factor, width // factor
+    def _still(self) -> Flow:
+        return Flow.still(self.reduced_hw(8))
 
     def advance(self, flow: Flow) -> None:
         """Move everything to the present frame: `flow` goes from it to the frame before."""
-        for index, since in self._flows.items():
-            self._flows[index] = compose(since, flow)
+        for index, since in self._ways.items():
+            self._ways[index] = compose(since, flow)
         for index, since in self._followed.items():
             self._followed[index] = compose(since, flow)
         self.history = carry(self.history, flow, outside=0.0)
 
     def forget(self) -> None:
-        """After a cut nothing that was carried holds any more."""
-        self._parts.clear()
-        self._pending.clear()
-        self._flows.clear()
-        self._followed.clear()
+        super().forget()
         self.embedding_channels = None
         self.history[:] = 0
 
-    def requested(self, index: int, parts: Collection[PartName]) -> None:
-        """Generation of some parts was asked for on the present frame."""
-        self._pending[index] = set(parts)
-        self._flows[index] = Flow.still(self.reduced_hw(8))
-
     def adopt(self, part: KeyframePart) -> bool:
-        """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
-        if part.part not in self._pending.get(part.index, ()):
+        if not super().adopt(part):
             return False
-        self._parts[part.part] = part
         if part.part == "embedding":
             self.embedding_channels = None
-        self.dropped(part.index, (part.part,))
         return True
-
-    def dropped(self, index: int, parts: Collection[PartName]) -> None:
-        """There is nothing to wait for any more of some parts of frame `index`."""
-        waiting = self._pending.get(index, set())
-        waiting.difference_update(parts)
-        if not waiting:
-            self._pending.pop(index, None)
-        in_use = {part.index for part in self._parts.values()}
-        self._flows = {at: flow for at, flow in self._flows.items() if at in self._pending or at in in_use}
-
-    def pending(self, part: PartName) -> bool:
-        """A part has been asked for and has not arrived."""
-        return any(part in waiting for waiting in self._pending.values())
 
     @property
     def clusters(self) -> InUse[Clusters] | None:
@@ -127,33 +93,12 @@ class TemporalCache:
         held = self._parts.get(part)
         if held is None or not isinstance(held.value, kind):
             return None
-        return InUse(held.value, held.index, self._flows[held.index])
-
-    @property
-    def origins(self) -> dict[str, tuple[int, str]]:
-        """For each part in use, the keyframe it came from and what made it."""
-        return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
-
-    @property
-    def keyframe_index(self) -> int | None:
-        """The newest frame of which a part is in use."""
-        return max((part.index for part in self._parts.values()), default=None)
-
-    @property
-    def keyframe_flow(self) -> Flow | None:
-        """The way back to that frame."""
-        index = self.keyframe_index
-        return None if index is None else self._flows[index]
-
-    @property
-    def anchors(self) -> frozenset[int]:
-        """Frames that generation was asked for and whose parts are, or may come, into use."""
-        return frozenset(self._flows)
+        return InUse(held.value, held.index, self._ways[held.index])
 
     @property
     def confidence(self) -> FloatArray:
         """`[H/8, W/8]` trust in what is carried from the newest keyframe; 0 before the first one."""
-        flow = self.keyframe_flow
+        flow = self.keyframe_way
         return np.zeros(self.reduced_hw(8), np.float32) if flow is None else flow.confidence
 
     def remember(self, name: str, value: FloatArray) -> None:
@@ -176,10 +121,6 @@ class TemporalCache:
     def forget_attention(self) -> None:
         """Channel 37 starts anew; what adds up in channel 38 stays."""
         self.remember("attention", np.zeros(self.reduced_hw(8), np.float32))
-
-    def follow(self, index: int) -> None:
-        """Keep the way back to the present frame, for attention to it that comes later; one frame at a time."""
-        self._followed = {index: Flow.still(self.reduced_hw(8))}
 
     def attend_late(self, attention: FloatArray, index: int) -> bool:
         """Take attention to a frame that was followed, carried to the present; False when its scene is gone."""

@@ -20,10 +20,10 @@ EDGE_THRESHOLD = 40
 
 _NEIGHBOURS = np.ones((3, 3), np.uint8)
 
-_DETAIL_GAIN = 4.0
+DETAIL_GAIN = 4.0
 """Detail rarely exceeds a quarter of the range."""
 
-_SALIENCY_SCALE = 1 / 60
+SALIENCY_SCALE = 1 / 60
 """A colour difference of 60 (CIE Lab, 8-bit) from the surroundings is about as salient as things get."""
 
 
@@ -53,7 +53,7 @@ def visual_channels(pictures: Pictures) -> VisualChannels:
     fine = np.empty((3, height, width), np.uint8)
     strength = _polar_edges(pictures.quarter_grey, fine)
     detail = cv2.absdiff(pictures.grey, cv2.blur(pictures.grey, (7, 7)))
-    cv2.convertScaleAbs(cv2.resize(detail, (width, height), interpolation=cv2.INTER_AREA), fine[2], alpha=_DETAIL_GAIN)
+    cv2.convertScaleAbs(cv2.resize(detail, (width, height), interpolation=cv2.INTER_AREA), fine[2], alpha=DETAIL_GAIN)
     lab = cv2.cvtColor(pictures.eighth, cv2.COLOR_RGB2LAB)
     low_pass = cv2.blur(pictures.eighth_grey, (5, 5)) * np.float32(1 / 255)
     return VisualChannels(fine, low_pass, saliency(lab), edge_distance(strength))
@@ -84,7 +84,7 @@ def saliency(lab: ByteArray) -> FloatArray:
     # Not `cv2.magnitude`, whose last bit depends on where in memory its operands lie.
     difference = cv2.absdiff(near, around).astype(np.float32)
     distance = np.sqrt(np.einsum("hwc,hwc->hw", difference, difference))
-    salient: FloatArray = cv2.min(distance * np.float32(_SALIENCY_SCALE), 1.0)
+    salient: FloatArray = cv2.min(distance * np.float32(SALIENCY_SCALE), 1.0)
     return salient.reshape(height, width)
 
 

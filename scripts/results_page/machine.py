@@ -9,6 +9,8 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from arr_stream.bench.machine import cores, processor_name
+
 PACKAGES = (
     "torch",
     "numpy",
@@ -32,24 +34,14 @@ def describe_machine() -> dict[str, str]:
 
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     return {
-        "processor": _processor(),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "processor": processor_name(),
+        "cores": str(cores()),
         "memory": _memory(),
         "GPU": gpu,
         "system": platform.system() + " " + platform.release().partition("-")[0],
         "Python": platform.python_version(),
         **_versions(),
     }
-
-
-def _processor() -> str:
-    """The model's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
 
 
 def _memory() -> str:
