@@ -20,6 +20,8 @@ from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
 PRESETS = Path(__file__).parent.parent / "pipelines"
 """Presets that come with the project, where they lie beside the package; a bare name will do for them."""
 
+_DEEPEST_INCLUDE = 8
+
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -296,6 +298,8 @@ def _presets(path: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, 
         raise InvalidSetting(f"{path}: include={included!r}", remedy='write include = "NAME.toml", or a list of such')
     if path in within:
         raise InvalidSetting(f"{path} includes itself", remedy="take one of the includes out")
+    if len(within) > _DEEPEST_INCLUDE:
+        raise InvalidSetting(f"{path}: more than {_DEEPEST_INCLUDE} includes within each other", remedy="include less")
     for name in names:
         yield from _presets(path.parent / name, (*within, path))
     yield path, values

@@ -90,3 +90,11 @@ def test_includes_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(SettingsError, match=said):
         Settings.load(tmp_path / "own.toml")
+
+
+def test_includes_end_somewhere(tmp_path: Path) -> None:
+    for index in range(1200):
+        (tmp_path / f"{index}.toml").write_text(f'include = "{index - 1}.toml"\n' if index else "")
+    assert Settings.load(tmp_path / "8.toml") == Settings()
+    with pytest.raises(SettingsError, match="more than 8 includes"):
+        Settings.load(tmp_path / "1199.toml")

@@ -57,7 +57,7 @@ def tune(
     settings = Settings.load(preset, overrides or ()).with_values({"selection.budget": budget})
     on_cpu(settings, "tune")
 
-    from arr_stream.consumers.base import prepare_output
+    from arr_stream.consumers.base import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.footage import load_footage
     from arr_stream.tuning.parameters import NAMES
@@ -81,6 +81,10 @@ def tune(
         in_time=_within(minutes),
     )
     footage = load_footage(data)
+    # A fit takes minutes, and must not be lost for want of a folder.
+    for path in (output, picture):
+        if path is not None:
+            make_parent(path)
     try:
         with _progress() as advance:
             report = tune_weights(footage, settings, options, advance)
