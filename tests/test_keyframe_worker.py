@@ -107,13 +107,11 @@ def test_many_submits_one_in_flight_and_none_lost() -> None:
 
 def test_submit_never_waits_even_for_large_pictures_and_a_slow_start() -> None:
     large = fakes.request(0, (3840, 2160))
-    with worker("make_slowly", start_seconds=1.0) as made:
-        started = time.perf_counter()
+    with worker("make_slowly", start_seconds=2.0) as made:
         assert made.submit(large)
         assert not made.submit(large)
         assert made.collect() == []
-        assert time.perf_counter() - started < 0.2
-        assert not made.wait_ready(0.05)
+        assert not made.wait_ready(0.05), "none of these calls waited for the worker's start"
         (arrived,) = until(made.collect)
     assert isinstance(arrived, KeyframePart)
 

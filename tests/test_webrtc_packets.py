@@ -189,16 +189,15 @@ def test_no_bytes_disturb_the_reading_of_keys_and_sizes(data: bytes, codec: str)
         assert size_wh is None or min(size_wh) >= 0
 
 
+@pytest.mark.timeout(20)
 def test_a_size_that_never_ends_is_given_up_at_once() -> None:
     head = START_CODE + b"\x67\x42\x00\x1f"
-    started = time.process_time()
     # Read bit by bit into one number, these would take minutes.
     assert coded_size_wh("H264", head + bytes(300_000) + b"\xff" * 300_000) is None
     assert coded_size_wh("H264", head + b"\x80" + bytes(3_000_000)) is None
-    assert time.process_time() - started < 1
 
 
-def test_pictures_of_very_many_units_take_no_time() -> None:
-    started = time.process_time()
+@pytest.mark.timeout(20)
+def test_pictures_of_very_many_units_are_read_once() -> None:
+    # Copied once a unit, these would take minutes.
     assert nal_kinds(b"\x00\x00\x01\x01" * 700_000) == {1}
-    assert time.process_time() - started < 0.1
