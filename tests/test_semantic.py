@@ -7,7 +7,6 @@ the text can be found.
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Sequence
 
