@@ -53,7 +53,10 @@ def balance_tensions(sample: Sample, answered: float, weights: ScoringSettings) 
     """
     commitment = weights.commitment * min(1.0, max(0.0, answered)) ** weights.commitment_power
     known, seen = information(sample, weights), perspective(sample, weights)
-    focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
+    # Without an answer nothing is committed to it, and what it would say need not be found out.
+    focus = torch.zeros_like(seen)
+    if answered > 0:
+        focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
     by_scorer = torch.stack(
         [
             (1 - commitment) * weights.information * known,

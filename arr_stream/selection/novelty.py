@@ -14,6 +14,8 @@ CHANGE_THRESHOLD = 10.0
 
 _NEVER = 127
 
+Mask = npt.NDArray[np.bool_]
+
 
 def cell_difference(first: ByteArray, second: ByteArray) -> FloatArray:
     """`[gh, gw]` mean difference of two lightness pictures at an eighth of the texture's size, in grey levels."""
@@ -39,7 +41,7 @@ class SeenCells:
         """After a refresh the model's context is rebuilt: everything is new again."""
         self._level[:] = _NEVER
 
-    def lose(self, cells: npt.NDArray[np.bool_]) -> None:
+    def lose(self, cells: Mask) -> None:
         """The model does not have these cells (`[gh, gw]`) any more."""
         self._level[cells] = _NEVER
 
@@ -49,17 +51,17 @@ class SeenCells:
         mean[self._level == _NEVER] = np.inf
         return mean
 
-    def unchanged(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+    def unchanged(self, eighth_grey: ByteArray) -> Mask:
         """`[gh, gw]`: sent before, at whatever level of detail, and still the same."""
-        unchanged: npt.NDArray[np.bool_] = self.change(eighth_grey) < CHANGE_THRESHOLD
+        unchanged: Mask = self.change(eighth_grey) < CHANGE_THRESHOLD
         return unchanged
 
-    def known(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+    def known(self, eighth_grey: ByteArray) -> Mask:
         """`[gh, gw]`: sent in full detail before, and unchanged."""
-        known: npt.NDArray[np.bool_] = self.unchanged(eighth_grey) & (self._level == 0)
+        known: Mask = self.unchanged(eighth_grey) & (self._level == 0)
         return known
 
-    def send(self, chosen: Allocation, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+    def send(self, chosen: Allocation, eighth_grey: ByteArray) -> Mask:
         """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail."""
         rows, columns = self._shape
         stale = self.change(eighth_grey) >= CHANGE_THRESHOLD
@@ -70,15 +72,24 @@ class SeenCells:
         fresh[fine] = stale[r, c] | (self._level[r, c] > 0)
         sending[r[fresh[fine]], c[fresh[fine]]] = True
         self._level[r, c] = 0
-        for i in np.flatnonzero(~fine):
-            span = 1 << int(chosen.level[i])
-            block = np.s_[chosen.rows[i] : chosen.rows[i] + span, chosen.columns[i] : chosen.columns[i] + span]
-            # Cells of the block that are shown finer do not need the coarse view.
-            behind = self._level[block] > 0
-            fresh[i] = bool((behind & (stale[block] | (self._level[block] > chosen.level[i]))).any())
-            if fresh[i]:
-                sending[block] |= behind
-                self._level[block][behind] = chosen.level[i]
+        if len(r) < len(chosen):
+            for level in np.unique(chosen.level[~fine]):
+                self._send_blocks(int(level), chosen, stale, fresh, sending)
         pixels = cv2.resize(sending.view(np.uint8), (columns * 4, rows * 4), interpolation=cv2.INTER_NEAREST)
         np.copyto(self._sent, eighth_grey, where=pixels.view(bool))
         return fresh
+
+    def _send_blocks(self, level: int, chosen: Allocation, stale: Mask, fresh: Mask, sending: Mask) -> None:
+        """The same for the chosen blocks of one level of detail, which do not overlap: all of them at once."""
+        of_level = np.flatnonzero(chosen.level == level)
+        reach = np.arange(1 << level)
+        # Blocks at the border reach beyond the grid; what is read twice there instead changes nothing.
+        rows = np.minimum(chosen.rows[of_level, None] + reach, self._shape[0] - 1)[:, :, None]
+        columns = np.minimum(chosen.columns[of_level, None] + reach, self._shape[1] - 1)[:, None, :]
+        known = self._level[rows, columns]
+        # Cells of a block that are shown finer do not need the coarse view.
+        behind = known > 0
+        fresh[of_level] = (behind & (stale[rows, columns] | (known > level))).any(axis=(1, 2))
+        renewed = behind & fresh[of_level, None, None]
+        sending[rows, columns] |= renewed
+        self._level[rows, columns] = np.where(renewed, level, known)

@@ -31,8 +31,7 @@ def assemble(pictures: Pictures, visual: VisualChannels, motion: FloatArray, cac
         0: Plane(0, torch.from_numpy(pictures.full).permute(2, 0, 1), _BYTE),
         **_position_planes((width, height)),
         6: Plane(6, torch.from_numpy(visual.fine), _BYTE),
-        9: Plane(9, torch.from_numpy(np.stack([visual.low_pass, motion, visual.saliency]))),
-        12: _plane("edge_distance", visual.edge_distance),
+        9: Plane(9, torch.from_numpy(np.stack([visual.low_pass, motion, visual.saliency, visual.edge_distance]))),
         13: lambda: _plane("cluster", labels()),
         14: lambda: _plane("centroid_distance", centroid_distance(labels())),
         15: lambda: _plane("cluster_size", cluster_size(labels())),
@@ -76,7 +75,7 @@ def _once(make: Callable[[], IntArray]) -> Callable[[], IntArray]:
 def _text_plane(cache: TemporalCache) -> Plane | LazyPlane:
     in_use = cache.text
     if in_use is None or not in_use.value.mask.any():
-        return _plane("text", np.zeros(cache.reduced_hw(4), np.float32))
+        return _plane("text", np.zeros((1, 1), np.float32))
     return lambda: _plane("text", carry(in_use.value.mask, in_use.flow, outside=0.0))
 
 

@@ -46,19 +46,16 @@ def nearest_index(samples: int, size: int, level: int, device: torch.device) -> 
 
 def reduced(data: Tensor, texture_wh: tuple[int, int], level: int) -> Tensor:
     """`[C, rows, columns]` of any resolution to a mip level, `[C, H >> level, W >> level]` float32."""
-    values, exact = data.to(torch.float32), data.dtype == torch.uint8
-    for dim, size in ((1, texture_wh[1]), (2, texture_wh[0])):
-        # Sums of bytes are exact in whatever order; sums of other values would depend on where they lie in memory.
-        means = _block_means(values, size, level, dim) if exact else None
-        if means is None:
-            matrix = linear_matrix(values.shape[dim], size, level, values.device)
-            means = matrix @ values if dim == 1 else values @ matrix.T
-        values = means
-    return values
+    width, height = texture_wh
+    # Sums of bytes are exact in whatever order; sums of other values would depend on where they lie in memory.
+    rows = _block_means(data, height, level) if data.dtype == torch.uint8 else None
+    if rows is None:
+        rows = linear_matrix(data.shape[1], height, level, data.device) @ data.to(torch.float32)
+    return rows @ linear_matrix(data.shape[2], width, level, data.device).T
 
 
-def _block_means(values: Tensor, size: int, level: int, dim: int) -> Tensor | None:
-    """What `linear_matrix` does to one side (1 for rows, 2 for columns), several times as quick on large planes.
+def _block_means(data: Tensor, height: int, level: int) -> Tensor | None:
+    """What `linear_matrix` does to the rows of `[C, rows, columns]` bytes, several times as quick on large planes.
 
     Interpolated pixels lie between sample centres. Where a block is made of whole samples, its mean is therefore the
     mean of those, save that the outermost two are drawn towards their neighbours in the next blocks.
@@ -66,17 +63,18 @@ def _block_means(values: Tensor, size: int, level: int, dim: int) -> Tensor | No
     Returns:
         None where blocks are not made of whole samples.
     """
-    samples, blocks = values.shape[dim], size >> level
+    channels, samples, columns = data.shape
+    blocks = height >> level
     each = samples // blocks
     if samples % blocks or each < 2 or blocks < 2:
         return None
-    parts = values.reshape(*values.shape[:dim], blocks, each, *values.shape[dim + 1 :])
-    means = parts.sum(dim=dim + 1).mul_(1 / each)
-    first, last = parts.select(dim + 1, 0), parts.select(dim + 1, each - 1)
-    drawn = last.narrow(dim, 0, blocks - 1) - first.narrow(dim, 1, blocks - 1)
-    drawn *= _drawn_weight(samples, size, level)
-    means.narrow(dim, 1, blocks - 1).add_(drawn)
-    means.narrow(dim, 0, blocks - 1).sub_(drawn)
+    parts = data.reshape(channels, blocks, each, columns)
+    # Bytes are summed as they are: to turn every one of them into a float would take longer than the sums.
+    means = parts.sum(dim=2, dtype=torch.int32).mul(1 / each)
+    first, last = (parts[:, :, place].to(torch.float32) for place in (0, each - 1))
+    drawn = (last[:, :-1] - first[:, 1:]).mul_(_drawn_weight(samples, height, level))
+    means[:, 1:] += drawn
+    means[:, :-1] -= drawn
     return means
 
 
