@@ -27,7 +27,7 @@ from arr_stream.keyframes.schedule import (
     refresh_reason,
 )
 from arr_stream.motion import make_flow
-from arr_stream.motion.camera import camera_flow, independent_motion, visible_structure
+from arr_stream.motion.camera import camera_of, independent_motion, visible_structure
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.relevance.asking import Asked, Asking, Scene
 from arr_stream.relevance.figure import FigureMemory
@@ -337,8 +337,8 @@ class Pipeline:
         motion = np.zeros(state.cache.reduced_hw(8), np.float32)
         if flow is not None:
             state.cache.advance(flow)
-            camera_px = camera_flow(flow.offset_px, flow.confidence)
-            independent = independent_motion(flow.offset_px, camera_px, visible_structure(pictures.eighth_grey))
+            structure = visible_structure(pictures.eighth_grey)
+            independent = independent_motion(flow.offset_px, camera_of(flow), structure)
             motion = cv2.max(independent, flow.residual)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, now_seconds)

@@ -43,8 +43,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.motion.appearance import COLOUR_AND_TEXTURE, Box, ColourModel, PixelModel, Places, cue_rows
-from arr_stream.motion.camera import camera_flow, speed_px
-from arr_stream.motion.flow import Flow, base_grid, source_map
+from arr_stream.motion.camera import camera_of, speed_px
+from arr_stream.motion.flow import Flow, base_grid
 from arr_stream.types import ByteArray, FloatArray
 
 __all__ = ["UNANCHORED", "Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
@@ -168,7 +168,7 @@ def motion_evidence(flow: Flow, mask: FloatArray) -> FloatArray:
     still is not to be lost for that.
     """
     height, width = mask.shape
-    own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
+    own = flow.offset_px - camera_of(flow)
     speed = cv2.blur(speed_px(own), (3, 3)).reshape(flow.hw)
     small = cv2.resize(mask, flow.hw[::-1], interpolation=cv2.INTER_AREA).reshape(flow.hw)
     outside = np.sort(speed[small < 0.3])
@@ -448,7 +448,7 @@ def _reach(flow: Flow, support: Box | None, shape: tuple[int, ...]) -> Box | Non
     # Between two samples of the flow the map may reach a sample's step further.
     low = (x0 / scale_x - 1.5, y0 / scale_y - 1.5, 0.0, 0.0)
     high = (x1 / scale_x + 1.5, y1 / scale_y + 1.5, 0.0, 0.0)
-    x, y, width, height = cv2.boundingRect(cv2.inRange(source_map(flow.offset_px), low, high))
+    x, y, width, height = cv2.boundingRect(cv2.inRange(flow.map_px(flow.hw), low, high))
     if not width:
         return None
     top, bottom, left, right = (

@@ -7,6 +7,7 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
+from arr_stream.motion.flow import Flow
 from arr_stream.types import ByteArray, FloatArray
 
 ROUNDS = 2
@@ -63,6 +64,11 @@ def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> 
         weighted = (design * weights[:, None]).T
         parameters = np.linalg.solve(weighted @ design + RIDGE, weighted @ observed)
     return (affine_design((height, width), 1) @ parameters).reshape(height, width, 2)
+
+
+def camera_of(flow: Flow) -> FloatArray:
+    """`camera_flow` of a flow and its confidence, found once; not to be written to."""
+    return flow.once("camera", lambda: camera_flow(flow.offset_px, flow.confidence))
 
 
 def visible_structure(grey: ByteArray) -> FloatArray:

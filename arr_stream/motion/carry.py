@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.motion.flow import Flow, inside, resize_offsets, source_map
+from arr_stream.motion.flow import Flow, inside, source_map
 from arr_stream.types import FloatArray
 
 # What cv2.remap moves without changing a bit; it has no kernels for others.
@@ -35,7 +35,7 @@ def carry(
             float32, an empty plane, or another number of axes.
     """
     _check_plane(plane, nearest=nearest)
-    map_px = source_map(resize_offsets(flow.offset_px, (plane.shape[0], plane.shape[1])))
+    map_px = flow.map_px((plane.shape[0], plane.shape[1]))
     carried = _remap(plane, map_px, cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR)
     if outside is not None:
         left_out = inside(map_px) == 0
@@ -56,7 +56,7 @@ def compose(older: Flow, newer: Flow) -> Flow:
         the frame; spans add up; the residual is the newer flow's.
     """
     older = older.resized(newer.hw)
-    first_map = source_map(newer.offset_px)
+    first_map = newer.map_px(newer.hw)
     offset_px = cv2.add(_remap(older.offset_px, first_map, cv2.INTER_LINEAR), newer.offset_px)
     trust = cv2.multiply(_remap(older.confidence, first_map, cv2.INTER_LINEAR), newer.confidence)
     within = cv2.bitwise_and(inside(first_map), inside(source_map(offset_px)))

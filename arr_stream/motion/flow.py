@@ -7,7 +7,8 @@ known about the earlier frame can then be brought to the present by sampling, wi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -44,6 +45,7 @@ class Flow:
     confidence: FloatArray
     residual: FloatArray
     span_frames: int
+    _kept: dict[Hashable, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.offset_px.ndim != 3 or self.offset_px.shape[2] != 2 or self.offset_px.size == 0:
@@ -74,6 +76,17 @@ class Flow:
     def hw(self) -> tuple[int, int]:
         """Rows and columns of the raster."""
         return self.offset_px.shape[0], self.offset_px.shape[1]
+
+    def once(self, name: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
+        """What `make` gives, made at the first call only: several readers want the same of a frame's flow."""
+        made = self._kept.get(name)
+        if made is None:
+            made = self._kept[name] = make()
+        return made
+
+    def map_px(self, hw: tuple[int, int]) -> FloatArray:
+        """`source_map` of this flow on a raster of `(h, w)`; not to be written to."""
+        return self.once(("map", hw), lambda: source_map(resize_offsets(self.offset_px, hw)))
 
     def to_numpy(self) -> Flow:
         """Itself; the flow of a loop on a device comes to the host by the same name."""
