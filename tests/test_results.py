@@ -97,6 +97,17 @@ class TestMeasuring:
         found.save(place.records)
         assert load_records(place.records) == {"two": found}
 
+    def test_a_script_of_the_project_that_writes_a_file(self, place: Place) -> None:
+        script = place.root / "scripts" / "count"
+        script.parent.mkdir()
+        script.write_text('#!/bin/sh\necho "far too much"\necho "{\\"tables\\": [], \\"to\\": $1}" > "$3"\n')
+        script.chmod(0o755)
+        section = Section("three", "", "", (Command("7 --json FILE", script="scripts/count"),))
+        found, said = measured(section, place)
+        assert [run.result for run in found.runs] == [{"tables": [], "to": 7}]
+        assert [run.command for run in found.runs] == ["scripts/count 7 --json FILE.json"]
+        assert said == ["  scripts/count 7 --json FILE"]
+
     def test_paths_of_the_machine_are_not_kept(self, place: Place) -> None:
         found, _ = measured(Section("flow", "Flow", "", (Command("print DATA/flow PICTURE"),), ("flow",)), place)
         rows = found.runs[0].result["tables"][0]["rows"]

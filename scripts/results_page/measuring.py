@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -105,7 +106,7 @@ def measure(section: Section, place: Place, *, quick: bool, say: Callable[[str],
     for index, command in enumerate(section.commands):
         picture = f"{section.name}{f'-{index + 1}' if len(section.commands) > 1 else ''}.png"
         line = command.quick if quick and command.quick else command.line
-        say(f"  arr-stream {line}")
+        say(f"  {command.script or 'arr-stream'} {line}")
         try:
             runs.append(_run(command, line, place, picture, section.drop))
         except CommandFailed as exc:
@@ -122,30 +123,33 @@ class CommandFailed(Exception):
 
 def _run(command: Command, line: str, place: Place, picture: str, drop: tuple[str, ...]) -> Run:
     load, start = load_average(), time.monotonic()
-    done = subprocess.run(
-        [*place.program, *_arguments(line, place, picture)], cwd=place.root, capture_output=True, text=True, check=False
-    )
-    seconds = time.monotonic() - start
+    program = [str(place.root / command.script)] if command.script else place.program
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result.json"
+        arguments = _arguments(line, place, picture, file)
+        done = subprocess.run([*program, *arguments], cwd=place.root, capture_output=True, text=True, check=False)
+        seconds = time.monotonic() - start
+        printed = file.read_text() if file.exists() else done.stdout
     if done.returncode != 0:
         # A message may be long or a traceback; its last line says what happened.
         words = done.stderr.strip().splitlines() or ["no message"]
         raise CommandFailed(_without_paths(f"the command ended with code {done.returncode}: {words[-1]}", place))
     try:
-        result = json.loads(_without_paths(done.stdout, place))
+        result = json.loads(_without_paths(printed, place))
     except ValueError as exc:
         raise CommandFailed("the command printed no JSON") from exc
     if isinstance(result, dict):
         result = {name: value for name, value in result.items() if name not in drop}
-    return Run(command.label, typed(line), round(seconds, 1), round(load, 2), result)
+    return Run(command.label, typed(line, command.script), round(seconds, 1), round(load, 2), result)
 
 
-def typed(line: str) -> str:
+def typed(line: str, script: str = "") -> str:
     """A command as the page shows it."""
-    return "arr-stream " + line.replace("PICTURE", "PICTURE.png")
+    return f"{script or 'arr-stream'} " + line.replace("PICTURE", "PICTURE.png").replace("FILE", "FILE.json")
 
 
-def _arguments(line: str, place: Place, picture: str) -> list[str]:
-    values = {"DATA": str(place.data), "PICTURE": str(place.pictures / picture)}
+def _arguments(line: str, place: Place, picture: str, file: Path) -> list[str]:
+    values = {"DATA": str(place.data), "PICTURE": str(place.pictures / picture), "FILE": str(file)}
     words = []
     for word in line.split():
         folder, slash, rest = word.partition("/")

@@ -1,7 +1,7 @@
 """What is measured: the sections of the page in their order, each with its commands.
 
-In a command `DATA` is the folder of footage and `PICTURE` the picture that the command draws. Every command is one of
-`arr-stream` and prints JSON.
+In a command `DATA` is the folder of footage, `PICTURE` the picture that the command draws, and `FILE` the JSON that it
+writes; without the last it prints JSON. Commands are those of `arr-stream`, unless a script of this project is named.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ class Command:
     """One command.
 
     Args:
-        line: As typed after `arr-stream`.
+        line: As typed after the program's name.
         quick: A shorter one of the same kind, for trying; the same where empty.
         label: What tells it from the section's others.
+        script: Of the project's own, such as `scripts/fuzz`; `arr-stream` where empty.
     """
 
     line: str
     quick: str = ""
     label: str = ""
+    script: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +270,19 @@ SECTIONS: tuple[Section, ...] = (
                 "eval localisation --scenes 2 --size 672x384 --method value --json",
                 "scenes of 672x384 px",
             ),
+            *(
+                Command(
+                    f"eval localisation --scenes 40 --size 1024x1024 --method value --passes native "
+                    f"--set clip.places={places} --json",
+                    f"eval localisation --scenes 2 --size 1024x1024 --method value --passes native "
+                    f"--set clip.places={places} --json",
+                    f"scenes of 1024x1024 px, at most {places} places",
+                )
+                for places in (1024, 2048, 4096)
+            ),
         ),
         page="dense_clip.md",
-        minutes=1,
+        minutes=3,
     ),
     Section(
         "passes",
