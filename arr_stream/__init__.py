@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError
-
 if TYPE_CHECKING:
+    from arr_stream.config import Settings
+    from arr_stream.errors import ArrStreamError
     from arr_stream.pipeline import Pipeline
     from arr_stream.stream import Stream, open
     from arr_stream.types import Frame, Grid, PatchSet
@@ -25,10 +24,12 @@ __version__ = "0.1.0"
 __all__ = ["ArrStreamError", "Frame", "Grid", "PatchSet", "Pipeline", "Settings", "Stream", "__version__", "open"]
 
 _HOMES = {
+    "ArrStreamError": "arr_stream.errors",
     "Frame": "arr_stream.types",
     "Grid": "arr_stream.types",
     "PatchSet": "arr_stream.types",
     "Pipeline": "arr_stream.pipeline",
+    "Settings": "arr_stream.config",
     "Stream": "arr_stream.stream",
     "open": "arr_stream.stream",
 }

@@ -17,10 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
 
-PRESETS = Path(__file__).parent.parent / "pipelines"
-"""Presets that come with the project, where they lie beside the package; a bare name will do for them."""
+_INSTALLED_PRESETS = Path(__file__).with_name("presets")
+
+PRESETS = _INSTALLED_PRESETS if _INSTALLED_PRESETS.is_dir() else Path(__file__).parent.parent / "pipelines"
+"""Presets that come with the project: in the package once it is installed, beside it in a checkout; a bare name will
+do for them."""
 
 _DEEPEST_INCLUDE = 8
+_MOST_PRESETS = 100
+_LARGEST_PRESET_BYTES = 1 << 20
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -35,11 +40,27 @@ class GridSettings(_Section):
 
 class SourceSettings(_Section):
     max_pixels: int = Field(100_000_000, ge=1, description="refuse frames with more pixels than this")
+    remote_max_bytes: int = Field(
+        20_000_000_000, ge=1, description="refuse files of a store or web server that are larger than this"
+    )
     hardware: str = Field(
         "off",
         description="who decodes files: `off` (software), `auto`, or a kind of unit such as `cuda` or `vaapi`, "
         "with `:DEVICE` where there are several",
     )
+    sandbox: bool = Field(
+        False, description="decode in a process of its own that can reach nothing but the file; see docs/sandbox.md"
+    )
+
+
+class SandboxSettings(_Section):
+    """Limits of a sandboxed decoder (`source.sandbox`)."""
+
+    memory_mb: int = Field(4096, ge=256, description="most memory of a sandboxed decoder, in MiB")
+    stall_seconds: float = Field(30.0, gt=0, description="longest wait for a sandboxed decoder to get on")
+    open_cpu_seconds: int = Field(60, ge=1, description="processor time of a sandboxed decoder up to the first frame")
+    max_streams: int = Field(64, ge=1, description="a sandboxed decoder refuses containers with more streams")
+    strict: bool = Field(False, description="refuse to decode where the system lacks a layer of the sandbox")
 
 
 class LoopSettings(_Section):
@@ -64,7 +85,11 @@ class KeyframeSettings(_Section):
     min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "slic-torch", "grid", "merge", "features", "sam"] = (
-        Field("auto", description="`auto` and `slic`: fast-slic where installed, else scikit-image; torch on a GPU")
+        Field(
+            "auto",
+            description="`slic`: fast-slic where installed, else scikit-image, torch on a GPU; `auto`: the same, made "
+            "when it is first read",
+        )
     )
     cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions (`sam` finds its own number)")
     embeddings: Literal["appearance", "clip"] = Field("appearance", description="what channels 18-33 hold")
@@ -81,6 +106,9 @@ class ClipSettings(_Section):
     method: Literal["value", "self", "neighbour", "raw"] = Field("value", description="how places get their features")
     passes: Literal["native", "coarse", "windows"] = Field(
         "native", description="one forward at the frame's aspect, at the model's own size, or in overlapping windows"
+    )
+    places: int = Field(
+        2048, ge=16, le=65536, description="most places of a frame in one native forward; larger frames are scaled down"
     )
     batch: int = Field(8, ge=1, description="windows in one forward")
     pca: str = Field(
@@ -207,6 +235,13 @@ class LiveSettings(_Section):
     adapt: bool = Field(True, description="lower quality under load to hold the frame rate, and restore it after")
 
 
+class RecordSettings(_Section):
+    timings: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="write what took how long; `auto`: in real time only, and a file's records are always the same",
+    )
+
+
 class VideoSettings(_Section):
     crf: int = Field(23, ge=0, le=51, description="H.264 quality, lower is better and larger")
     preset: str = Field("veryfast", description="x264 speed preset")
@@ -218,6 +253,7 @@ class Settings(_Section):
 
     grid: GridSettings = GridSettings()
     source: SourceSettings = SourceSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     loop: LoopSettings = LoopSettings()
     motion: MotionSettings = MotionSettings()
     keyframes: KeyframeSettings = KeyframeSettings()
@@ -230,9 +266,10 @@ class Settings(_Section):
     vlm: VlmSettings = VlmSettings()
     live: LiveSettings = LiveSettings()
     video: VideoSettings = VideoSettings()
+    records: RecordSettings = RecordSettings()
 
     @classmethod
-    def load(cls, preset: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
+    def load(cls, preset: Path | str | None = None, overrides: Iterable[str] = ()) -> Settings:
         """Defaults, then a preset, then `key=value` overrides.
 
         Raises:
@@ -242,7 +279,9 @@ class Settings(_Section):
         """
         merged: dict[str, Any] = {}
         if preset is not None:
-            for path, values in _presets(preset):
+            for number, (path, values) in enumerate(_presets(Path(preset)), start=1):
+                if number > _MOST_PRESETS:
+                    raise InvalidSetting(f"{preset}: includes more than {_MOST_PRESETS} presets", remedy="include less")
                 _merge(merged, values, origin=str(path))
         for override in overrides:
             key, sign, value = override.partition("=")
@@ -291,7 +330,7 @@ def setting_keys() -> dict[str, tuple[Any, str]]:
 
 def _presets(path: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A preset, after those that it includes: `include = "tuned.toml"`, from its own folder, or a bare name."""
-    values = _read_preset(path)
+    values = _read_preset(path, included=bool(within))
     included = values.pop("include", [])
     names = [included] if isinstance(included, str) else included
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -305,16 +344,25 @@ def _presets(path: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, 
     yield path, values
 
 
-def _read_preset(path: Path) -> dict[str, Any]:
-    if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
-        path = named
+def _read_preset(path: Path, *, included: bool) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if not path.suffix and not path.exists() and (named := PRESETS / f"{path.name}.toml").exists():
+            path = named
+        # A person may give a pipe; one that a preset includes may never say anything, and a device never end.
+        if included and path.exists() and not path.is_file():
+            raise PresetNotFound(f"{path}: a folder, device or pipe", remedy="include a TOML file")
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST_PRESET_BYTES + 1)
+        if len(raw) > _LARGEST_PRESET_BYTES:
+            raise PresetNotFound(
+                f"{path}: more than {_LARGEST_PRESET_BYTES} bytes, no preset", remedy="see pipelines/ for examples"
+            )
+        return tomllib.loads(raw.decode("utf-8"))
     except FileNotFoundError as exc:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.4)
         hint = f"did you mean {path.parent / near[0]}?" if near else "presets are TOML files, see pipelines/"
         raise PresetNotFound(f"{path}: no such preset", remedy=hint) from exc
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:  # Numbers too long and brackets too deep are TOML too.
         raise PresetNotFound(f"{path}: not a readable TOML file: {exc}", remedy="see pipelines/ for examples") from exc
 
 
@@ -328,7 +376,7 @@ def _parse_value(text: str) -> Any:
     """A TOML value where it is one, the bare text otherwise (`none`, `10%`)."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

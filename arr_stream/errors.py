@@ -10,9 +10,11 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- NoFrames                    13   opens, but not one frame decodes
     |   +-- NoImages                    14   a folder or glob without pictures
     |   +-- SourceDamaged               15   decoding stopped part-way; what came before is kept
+    |   |   +-- SandboxViolated         19   a sandboxed decoder crashed, broke a limit, or tried what it may not
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
     |   +-- MotionVectorsUnavailable    17   `codec` flow on a decoder that exports none
     |   +-- NothingInRange              18   --start, --end or --stride leave no frame
+    |   +-- SourceChanged               19   not the source that the records were made of
     |   +-- LiveSourceError
     |       +-- CameraNotFound          90   no such camera, or none at all
     |       +-- CameraBusy              91   another program has it, or it may not be opened
@@ -51,6 +53,13 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     +-- ListenFailed                    72   the port is in use, or the address is not of this machine
     +-- EvaluationDataError             80
     +-- MeasurementFailed               81   what a benchmark measures did not happen
+    +-- NotReplayable                   85   records that do not hold what it takes to do this again
+    +-- RecordsDiffer                   86   running it again gave something else
+    +-- BatchError
+    |   +-- BatchIncomplete            100   some files of a batch failed; the others are done
+    |   +-- BatchDiffers               101   the folder holds a batch with other settings, or something else
+    |   +-- BatchBusy                  102   another process works in the folder
+    |   +-- WorkerLost                 103   a worker ended by itself, again and again
 
 The command line ends with 2 for wrong usage (the convention of its parser) and 130 after Ctrl-C.
 """
@@ -58,6 +67,12 @@ The command line ends with 2 for wrong usage (the convention of its parser) and 
 from __future__ import annotations
 
 from typing import ClassVar
+from unicodedata import category
+
+_LONGEST_LINE, _LONGEST_REMEDY = 500, 250
+_ESCAPED = {"Cc", "Cs", "Zl", "Zp"}
+_TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""They change the order in which what follows is shown."""
 
 
 class ArrStreamError(Exception):
@@ -66,14 +81,29 @@ class ArrStreamError(Exception):
     Args:
         message: What went wrong, naming the input.
         remedy: What to do about it; appended to the message after a semicolon.
+
+    Messages quote names and values of unknown origin. So that a terminal and a log can bear them, a line has at most
+    500 characters, what is too long being left out in the middle, and control characters are escaped.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
-        self.message = " ".join(message.split())
-        self.remedy = remedy
-        super().__init__(f"{self.message}; {remedy}" if remedy else self.message)
+        self.remedy = None if remedy is None else _line(remedy, _LONGEST_REMEDY)
+        self.message = _line(message, _LONGEST_LINE - (len(self.remedy) + 2 if self.remedy else 0))
+        super().__init__(f"{self.message}; {self.remedy}" if self.remedy else self.message)
+
+
+def _line(text: str, longest: int) -> str:
+    """The text as one line without control characters, its middle left out where it is too long."""
+    if len(text) > 4 * longest:
+        text = f"{text[: 2 * longest]} ... {text[-2 * longest :]}"
+    line = "".join(
+        letter.encode("unicode_escape").decode() if category(letter) in _ESCAPED or letter in _TURNING else letter
+        for letter in " ".join(text.split())
+    )
+    kept = (longest - 5) // 2
+    return line if len(line) <= longest else f"{line[:kept]} ... {line[-kept:]}"
 
 
 class SourceError(ArrStreamError):
@@ -114,6 +144,12 @@ class SourceDamaged(SourceError):
         self.frames_read = frames_read
 
 
+class SandboxViolated(SourceDamaged):
+    """A sandboxed decoder crashed, broke a limit, or tried what it may not; what came before is kept."""
+
+    exit_code = 19
+
+
 class SourceTooLarge(SourceError):
     exit_code = 16
 
@@ -124,6 +160,10 @@ class MotionVectorsUnavailable(SourceError):
 
 class NothingInRange(SourceError):
     exit_code = 18
+
+
+class SourceChanged(SourceError):
+    exit_code = 19
 
 
 class LiveSourceError(SourceError):
@@ -283,3 +323,41 @@ class EvaluationDataError(ArrStreamError):
 
 class MeasurementFailed(ArrStreamError):
     exit_code = 81
+
+
+class NotReplayable(ArrStreamError):
+    exit_code = 85
+
+
+class RecordsDiffer(ArrStreamError):
+    """Running it again gave something else.
+
+    Attributes:
+        frame_index: The first frame that is not the same; None where it is the header.
+    """
+
+    exit_code = 86
+
+    def __init__(self, message: str, *, frame_index: int | None, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.frame_index = frame_index
+
+
+class BatchError(ArrStreamError):
+    """A batch cannot begin, or not all of it is done."""
+
+
+class BatchIncomplete(BatchError):
+    exit_code = 100
+
+
+class BatchDiffers(BatchError):
+    exit_code = 101
+
+
+class BatchBusy(BatchError):
+    exit_code = 102
+
+
+class WorkerLost(BatchError):
+    exit_code = 103

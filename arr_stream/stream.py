@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,19 +19,24 @@ import numpy as np
 from arr_stream import weights
 from arr_stream.config import Settings
 from arr_stream.errors import SourceDamaged
-from arr_stream.keyframes.base import KeyframePart, PartName
+from arr_stream.keyframes.base import KeyframePart, PartName, TextEncoder
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
+from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import (
+    CountedKeyframes,
     InStepKeyframes,
     KeyframeFailure,
+    KeyframeGenerator,
     KeyframeProvider,
     KeyframeRequest,
+    KeyframeTally,
     make_generator,
     needed_weights,
 )
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.pacing import LiveReader, PacedReader
 from arr_stream.pipeline import Pipeline
+from arr_stream.provenance import Reading
 from arr_stream.relevance.gaze import GazeSource, load_gaze
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, load_example, parse_text
 from arr_stream.sources import open_source
@@ -53,6 +59,25 @@ class _NoKeyframes:
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Models:
+    """What a stream loads before its first frame; offline streams of the same settings may use it one after the other.
+
+    Nothing in it remembers a frame, so that a stream's results do not depend on those before it.
+    """
+
+    generator: KeyframeGenerator
+    encoder: TextEncoder | None
+    pca: Pca | None
+
+    @classmethod
+    def load(cls, settings: Settings, threads: int | None = None) -> Models:
+        """Load them, on at most `threads` threads; see `make_generator` for both and for what is raised."""
+        fetch_weights(settings)
+        encoder = make_text_encoder(settings)
+        return cls(make_generator(settings, threads), encoder, find_pca(settings, encoder))
+
+
 class Stream:
     """Frames of a source with the cells chosen on each.
 
@@ -67,12 +92,16 @@ class Stream:
         gaze: Tells of them otherwise, such as a pointer.
         realtime: Play at the source's own speed.
         start_seconds, end_seconds: The part of the source that is read, for those who write it down.
+        models: Loaded already, for these settings; offline only.
+        reading: Which frames the source gives, for those who write it down; None for all.
 
     Attributes:
         frame: The frame of the last patch set.
         dropped: Frames that real time passed over.
         last: No frame comes after this one; known only where `look_ahead` was set before iterating, which makes
             every frame wait for the next one to be read.
+        keyframe_tally: How the parts of keyframes fared; one that failed on all of them is an error after the last
+            frame.
     """
 
     def __init__(
@@ -86,7 +115,12 @@ class Stream:
         realtime: bool = False,
         start_seconds: float = 0.0,
         end_seconds: float | None = None,
+        models: Models | None = None,
+        reading: Reading | None = None,
     ) -> None:
+        self.reading = reading or Reading()
+        self.gaze_csv = gaze_csv
+        self._models = models
         self.source = source
         self.start_seconds = start_seconds
         self.end_seconds = end_seconds
@@ -97,6 +131,7 @@ class Stream:
         self.dropped = 0
         self.look_ahead = False
         self.last = False
+        self.keyframe_tally = KeyframeTally()
         self._reader: LiveReader | None = None
         self._provider: KeyframeProvider | None = None
         try:
@@ -116,9 +151,9 @@ class Stream:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """One line for each query that nobody understands in full."""
+        """One line for each query that nobody understands in full, and what the source has to say."""
         asked = self.pipeline.phrases
-        return tuple(
+        return tuple(getattr(self.source, "notices", ())) + tuple(
             notice
             for query in self.queries
             if not (isinstance(query, TextQuery) and query.phrase in asked) and (notice := query.notice()) is not None
@@ -135,6 +170,7 @@ class Stream:
             frames = _with_last(self._frames()) if self.look_ahead else ((frame, False) for frame in self._frames())
             for self.frame, self.last in frames:
                 yield self.pipeline.step(self.frame)
+            self.keyframe_tally.require_all()
         finally:
             self.close()
 
@@ -160,20 +196,22 @@ class Stream:
                 query.checked(self.source.info.size_wh)
 
     def _make_provider(self, settings: Settings) -> KeyframeProvider:
+        if self._models is not None:
+            return InStepKeyframes(self._models.generator)
         fetch_weights(settings)
         if self.realtime:
             return KeyframeWorkers(settings)
         return InStepKeyframes(make_generator(settings))
 
     def _make_pipeline(self, settings: Settings, provider: KeyframeProvider) -> Pipeline:
-        encoder = make_text_encoder(settings)
+        encoder = self._models.encoder if self._models is not None else make_text_encoder(settings)
         return pipeline_kind(settings)(
             settings,
-            provider,
+            CountedKeyframes(provider, self.keyframe_tally),
             self.queries,
             gaze=self._gaze,
             encoder=encoder,
-            pca=find_pca(settings, encoder),
+            pca=self._models.pca if self._models is not None else find_pca(settings, encoder),
             clock=time.perf_counter,
         )
 
@@ -257,6 +295,7 @@ def open(
     end_seconds: float | None = None,
     stride: int = 1,
     max_frames: int | None = None,
+    models: Models | None = None,
 ) -> Stream:
     """Open a video, a folder or glob of pictures, or an animation, and choose cells on every frame.
 
@@ -271,6 +310,7 @@ def open(
         gaze_csv: Gaze samples (`pts_seconds,x,y`).
         realtime: Play at the source's own speed, dropping what cannot be kept up with.
         video_stream, start_seconds, end_seconds, stride, max_frames: Which frames to read.
+        models: Loaded already, by `Models.load(settings)`; for many sources one after the other.
 
     Returns:
         A `Stream`; iterate over it. It closes itself at the end, or use it as a context manager.
@@ -290,7 +330,15 @@ def open(
         asked.append(RegionQuery(region, region_at_seconds))
     if example is not None:
         asked.append(example if isinstance(example, ExampleQuery) else load_example(example))
+    reading: Reading | None = None
     if isinstance(source, str | Path):
+        reading = Reading(
+            video_stream=video_stream,
+            start_seconds=start_seconds,
+            end_seconds=end_seconds,
+            stride=stride,
+            max_frames=max_frames,
+        )
         source = open_source(
             source,
             video_stream=video_stream,
@@ -301,6 +349,7 @@ def open(
             motion_vectors=settings.motion.flow == "codec",
             max_pixels=settings.source.max_pixels,
             hardware=settings.source.hardware,
+            sandbox=settings.sandbox if settings.source.sandbox else None,
         )
     return Stream(
         source,
@@ -310,4 +359,6 @@ def open(
         realtime=realtime,
         start_seconds=start_seconds or 0.0,
         end_seconds=end_seconds,
+        models=models,
+        reading=reading,
     )

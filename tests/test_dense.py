@@ -25,7 +25,6 @@ from arr_stream.keyframes.embeddings.dense import (
     resized_positions,
 )
 from arr_stream.keyframes.embeddings.passes import (
-    MAX_TOKENS,
     Normalisation,
     at_most,
     frame_features,
@@ -288,8 +287,8 @@ def test_places_stay_within_two_a_cell_and_the_limit(grid: Grid, stride: int, mo
 
 
 def test_the_default_limit_holds_a_full_texture() -> None:
-    assert places_hw(Grid((1024, 1024), 32, 32), 16, most=MAX_TOKENS) == (64, 64)
-    assert places_hw(Grid((2048, 1024), 32, 64), 16, most=MAX_TOKENS) == (45, 90)
+    assert places_hw(Grid((1024, 1024), 32, 32), 16, most=4096) == (64, 64)
+    assert places_hw(Grid((2048, 1024), 32, 64), 16, most=4096) == (45, 90)
 
 
 def test_features_finer_than_two_a_cell_are_averaged_and_unit_again() -> None:
@@ -301,11 +300,16 @@ def test_features_finer_than_two_a_cell_are_averaged_and_unit_again() -> None:
     assert at_most(fine, (12, 5)) is fine
 
 
-def features_of(kind: str, passes: str, size_wh: tuple[int, int], batch: int = 8) -> torch.Tensor:
+def features_of(kind: str, passes: str, size_wh: tuple[int, int], batch: int = 8, places: int = 4096) -> torch.Tensor:
     tower = make_tower(built(kind).visual, kind, "value")
     rgb = np.random.default_rng(0).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
     grid = Grid.for_size(size_wh)
-    return frame_features(tower, rgb, grid, method="value", passes=passes, batch=batch, normal=NORMAL)
+    return frame_features(tower, rgb, grid, method="value", passes=passes, places=places, batch=batch, normal=NORMAL)
+
+
+@pytest.mark.parametrize(("places", "expected_hw"), [(200, (12, 16)), (192, (12, 16)), (100, (8, 11)), (16, (3, 4))])
+def test_a_native_pass_has_at_most_so_many_places(places: int, expected_hw: tuple[int, int]) -> None:
+    assert features_of("vit16", "native", (256, 192), places=places).shape[1:] == expected_hw
 
 
 @pytest.mark.parametrize("passes", ["windows", "native"])
@@ -338,7 +342,7 @@ def test_windows_look_at_each_place_among_its_neighbours() -> None:
     tower = make_tower(visual, "vit16", "value")  # type: ignore[arg-type]
     rgb = np.random.default_rng(2).integers(0, 255, (128, 128, 3), np.uint8)
     whole = frame_features(
-        tower, rgb, Grid.for_size((128, 128)), method="value", passes="windows", batch=4, normal=NORMAL
+        tower, rgb, Grid.for_size((128, 128)), method="value", passes="windows", places=64, batch=4, normal=NORMAL
     )
     corner = tower.features(NORMAL.pixels(np.ascontiguousarray(rgb[:64, :64]), (64, 64)), "value")[0]
     torch.testing.assert_close(whole[:, :2, :2], corner[:, :2, :2], atol=1e-5, rtol=1e-5)

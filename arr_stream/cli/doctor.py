@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from arr_stream.cli.console import out
 from arr_stream.errors import ArrStreamError, KeyframeFailed
@@ -34,6 +35,9 @@ OPTIONAL = (
     "websockets",
     "aiortc",
     "prometheus-client",
+    "pyarrow",
+    "fsspec",
+    "ray",
 )
 OPTIONAL_BACKENDS = (
     "clusters slic-fast",
@@ -42,6 +46,7 @@ OPTIONAL_BACKENDS = (
     "text easyocr",
     "model qwen3-vl",
     "browser camera",
+    "sandbox",
 )
 OPENCV_FLAVOURS = (
     "opencv-python",
@@ -78,7 +83,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         for heading in ("", "what", "works", "detail"):
             table.add_column(heading, overflow="fold")
         for finding in findings:
-            table.add_row(finding.group, finding.name, "yes" if finding.works else "no", finding.detail)
+            table.add_row(finding.group, finding.name, "yes" if finding.works else "no", Text(finding.detail))
         out.print(table)
     needed = [f for f in findings if not f.works and f.group in ("package", "backend") and f.name not in OPTIONAL]
     if any("(optional)" not in finding.detail for finding in needed):
@@ -122,6 +127,7 @@ def _backends() -> list[Finding]:
         "video h264": _try_encoder,
         "model qwen3-vl": _try_qwen,
         "browser camera": _try_webrtc,
+        "sandbox": _try_sandbox,
     }
     return [_checked(name, check) for name, check in checks.items()]
 
@@ -182,6 +188,13 @@ def _try_webrtc() -> str:
 
     BrowserCameras(loopback=True)
     return f"aiortc {_version('aiortc')}"
+
+
+def _try_sandbox() -> str:
+    from arr_stream.sources.sandbox_process import probe
+
+    layers = probe()
+    return f"{layers}; this system gives no {', no '.join(layers.missing)}" if layers.missing else str(layers)
 
 
 def _try_encoder() -> str:

@@ -30,6 +30,10 @@ Start = Annotated[float | None, typer.Option(help="Start at this second.", rich_
 End = Annotated[float | None, typer.Option(help="End before this second.", rich_help_panel=READ)]
 Stride = Annotated[int, typer.Option(min=1, help="Take every Nth frame.", rich_help_panel=READ)]
 MaxFrames = Annotated[int | None, typer.Option(min=1, help="Stop after N frames.", rich_help_panel=READ)]
+Sandbox = Annotated[
+    bool,
+    typer.Option("--sandbox", help="Decode in a process that can reach nothing but the file.", rich_help_panel=READ),
+]
 
 Preset = Annotated[Path | None, typer.Option(help="Settings from a TOML file.", rich_help_panel=RUN)]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.", rich_help_panel=RUN)]

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from arr_stream.keyframes.base import (
     TextFinding,
 )
 from arr_stream.keyframes.clusters import make_clusterer
+from arr_stream.keyframes.clusters.on_read import ClustersOnRead
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.text import make_text_finder
 from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntArray
@@ -198,30 +200,52 @@ def make_part(index: int, part: PartName, job: Job) -> KeyframePart | KeyframeFa
         return KeyframeFailure(index, str(exc), traceback.format_exc(), (part,))
     except ArrStreamError as exc:
         return KeyframeFailure(index, f"{part}: {exc}", traceback.format_exc(), (part,))
-    except Exception as exc:
-        said = " ".join(f"{type(exc).__name__}: {exc}".split())
-        return KeyframeFailure(index, f"{part}: {said}", traceback.format_exc(), (part,))
+    except (Exception, SystemExit) as exc:
+        # A library that ends the program for a failure of its own would end it as a success.
+        return KeyframeFailure(index, f"{part}: {_said(exc)}", traceback.format_exc(), (part,))
     return KeyframePart(index, part, value, backend, time.perf_counter() - started)
+
+
+def _said(error: BaseException) -> str:
+    """An error in one line, with its kind."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def check_value(part: PartName, value: PartValue) -> None:
     """Refuse values that would spread through every carried channel.
 
     Raises:
-        KeyframeFailed: NaN, infinity, a value out of range, or another part's value; names the part.
+        KeyframeFailed: NaN, infinity, a value out of range, a wrong number of axes, or another part's value; names
+            the part.
     """
-    if part == "clusters" and isinstance(value, Clusters):
+    if part == "clusters" and isinstance(value, ClustersOnRead):
+        value.check_when_made(lambda made: check_value(part, made))
+    elif part == "clusters" and isinstance(value, Clusters):
+        _check_axes("clusters: labels", value.labels, "[h, w]")
+        _check_axes("clusters: areas", value.areas, "[n]")
+        _check_axes("clusters: centroids", value.centroids_xy, "[n, 2]")
+        if value.centroids_xy.shape != (value.count, 2):
+            found = list(value.centroids_xy.shape)
+            raise KeyframeFailed(f"clusters: centroids are {found} for {value.count} regions")
         _check_range("clusters: areas", value.areas, 0.0, 1.0)
         _check_range("clusters: centroids", value.centroids_xy, 0.0, 1.0)
         _check_range("clusters: labels", value.labels, 0, value.count - 1)
     elif part == "embedding" and isinstance(value, Embedding):
+        _check_axes("embedding", value.values, "[D, h, w]")
         _check_range("embedding", value.values, -1.0, 1.0)
         if not value.joint and len(value.values) != EMBEDDING_CHANNELS:
             raise KeyframeFailed(f"embedding: {len(value.values)} rows, channels 18 to 33 are 16")
     elif part == "text" and isinstance(value, TextFinding):
+        _check_axes("text: mask", value.mask, "[h, w]")
         _check_range("text", value.mask, 0.0, 1.0)
     else:
         raise KeyframeFailed(f"{part}: got {type(value).__name__}")
+
+
+def _check_axes(what: str, values: FloatArray | IntArray, expected: str) -> None:
+    if values.ndim != expected.count(",") + 1:
+        raise KeyframeFailed(f"{what}: {list(values.shape)}, expected {expected}")
 
 
 def _check_range(what: str, values: FloatArray | IntArray, low: float, high: float) -> None:
@@ -265,3 +289,63 @@ class InStepKeyframes:
 
     def close(self) -> None:
         self._arrived = []
+
+
+class KeyframeTally:
+    """How each part of generation fared over a run.
+
+    Attributes:
+        failures: By part, on how many keyframes it could not be made.
+    """
+
+    def __init__(self) -> None:
+        self.failures: Counter[PartName] = Counter()
+        self._made: set[PartName] = set()
+        self._last: dict[PartName, str] = {}
+
+    def add(self, outcome: KeyframePart | KeyframeFailure) -> None:
+        """Count what came of a request."""
+        if isinstance(outcome, KeyframePart):
+            self._made.add(outcome.part)
+            return
+        self.failures.update(outcome.parts)
+        self._last.update(dict.fromkeys(outcome.parts, outcome.message))
+
+    def require_all(self) -> None:
+        """Nobody should take results for complete that lack a part from beginning to end.
+
+        Raises:
+            KeyframeFailed: A part failed whenever it was asked for; names the first one, and its last failure.
+        """
+        for part in PARTS:
+            if self.failures[part] and part not in self._made:
+                times = "the only keyframe" if self.failures[part] == 1 else f"all {self.failures[part]} keyframes"
+                raise KeyframeFailed(
+                    f"{part} failed on {times}; the last time: {self._last[part]}",
+                    remedy="the results are written, without what it would have added",
+                )
+
+
+class CountedKeyframes:
+    """A provider whose outcomes are counted on their way.
+
+    Args:
+        provider: Makes the keyframes.
+        tally: Counts them.
+    """
+
+    def __init__(self, provider: KeyframeProvider, tally: KeyframeTally) -> None:
+        self._provider = provider
+        self._tally = tally
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        return self._provider.submit(request)
+
+    def collect(self) -> list[KeyframePart | KeyframeFailure]:
+        arrived = self._provider.collect()
+        for outcome in arrived:
+            self._tally.add(outcome)
+        return arrived
+
+    def close(self) -> None:
+        self._provider.close()

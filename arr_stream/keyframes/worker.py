@@ -384,6 +384,8 @@ class _Process:
             code = self._popen.wait(_JOIN_SECONDS)
         except subprocess.TimeoutExpired:
             return "the process closed its pipes"
+        if code == -signal.SIGKILL:
+            return "the process was ended by SIGKILL, as the system does when memory runs out"
         if code < 0:
             return f"the process was ended by {signal.Signals(-code).name}"
         return f"the process ended with exit code {code}"

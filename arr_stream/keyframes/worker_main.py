@@ -66,8 +66,14 @@ class Refused:
 
 
 def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
-    """The generator for the fields of `Settings`."""
-    return make_generator(Settings.model_validate(settings), threads, parts)
+    """The generator for the fields of `Settings`.
+
+    Nobody reads anything here, so what is made when it is read is made at once.
+    """
+    wanted = Settings.model_validate(settings)
+    if wanted.keyframes.clusters == "auto":
+        wanted = wanted.with_values({"keyframes.clusters": "slic"})
+    return make_generator(wanted, threads, parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

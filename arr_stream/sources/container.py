@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import av
 import av.error
@@ -22,6 +23,7 @@ _DEVICES = {"alsa", "dvdvideo", "fbdev", "jack", "kmsgrab", "lavfi", "libcdio", 
 _DEVICES |= {"video4linux2,v4l2", "x11grab", "xcbgrab"}
 _TEXT = {"adf", "bin", "idf", "tty", "xbin"}
 _REFUSED_FORMATS = _REFERRING | _DEVICES | _TEXT
+T = TypeVar("T")
 _COVER = Disposition.attached_pic | Disposition.timed_thumbnails
 
 
@@ -93,6 +95,19 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
     if context is None:
         raise NotAMediaFile(f"{name}: FFmpeg has no decoder for its video", remedy="convert it to H.264 first")
     return stream, len(streams)
+
+
+def next_of(made: Iterator[T]) -> T | None:
+    """The next packet or picture that PyAV makes; None at the end.
+
+    Raises:
+        FFmpegError, OSError: It cannot be read.
+    """
+    try:
+        return next(made, None)
+    except IndexError:
+        # At the end PyAV drains streams that appeared on the way too, and knows only those from the beginning.
+        return None
 
 
 def reason(error: Exception) -> str:

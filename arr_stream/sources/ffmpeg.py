@@ -18,7 +18,7 @@ from av.video.stream import VideoStream
 from arr_stream.errors import NoFrames, SourceDamaged, SourceTooLarge
 from arr_stream.sources.base import OnePass, SourceInfo, SourceStats
 from arr_stream.sources.clock import Clock
-from arr_stream.sources.container import Media, choose_stream, open_media, reason
+from arr_stream.sources.container import Media, choose_stream, next_of, open_media, reason
 from arr_stream.sources.hardware import SOFTWARE, choose_decoder
 from arr_stream.sources.span import Span
 from arr_stream.sources.upright import Orientation
@@ -198,7 +198,7 @@ class FfmpegSource(OnePass):
         cut_short: Packet[VideoStream] | None = None
         while True:
             try:
-                packet = next(demuxed, None)
+                packet = next_of(demuxed)
             except (av.error.FFmpegError, OSError) as exc:
                 yield None
                 self._damage = reason(exc)

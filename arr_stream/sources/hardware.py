@@ -151,7 +151,7 @@ def _failure_to_decode(path: Path, name: str, number: int | None, hardware: str)
                 problem = reason(exc)
             if packets == _TRIAL_PACKETS:
                 break
-    except (av.error.FFmpegError, OSError) as exc:
+    except (av.error.FFmpegError, OSError, IndexError) as exc:
         problem = reason(exc)
     finally:
         media.close()

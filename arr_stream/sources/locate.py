@@ -18,7 +18,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 def public_name(spec: str) -> str:
     """The same text without the password, and without the user, of any URL in it."""
-    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@", r"\1", spec)
+    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]{0,31}://)[^/?#\s]*@", r"\1", spec)
 
 
 def local_spec(spec: str | Path) -> str:
@@ -33,10 +33,18 @@ def local_spec(spec: str | Path) -> str:
         raise SourceNotFound("no source was given", remedy="give a video file, a folder of pictures or a glob")
     if "\0" in text:
         raise SourceNotFound(f"{text!r}: no such file", remedy="a file name cannot hold a zero byte")
-    if isinstance(spec, Path) or not _URL.match(text) or Path(text).exists():
-        return text
-    name = public_name(text)
-    parts = urlsplit(text)
+    name, is_url = public_name(text), not isinstance(spec, Path) and _URL.match(text) is not None
+    try:
+        if Path(text).exists() or not is_url:
+            return text
+    except OSError as exc:  # A name that is too long, or in a folder that may not be looked into.
+        if not is_url:
+            reason = (exc.strerror or str(exc)).lower()
+            raise SourceNotFound(f"{name}: {reason}", remedy="check the path and its permissions") from exc
+    try:
+        parts = urlsplit(text)
+    except ValueError as exc:
+        raise SourceNotFound(f"{name}: no address: {exc}", remedy="check what stands in brackets") from exc
     if parts.scheme.lower() != "file":
         raise NotAMediaFile(
             f"{name}: an address, not a file", remedy="watch it with `arr-stream stream ADDRESS`, or save it to a file"
@@ -48,7 +56,10 @@ def local_spec(spec: str | Path) -> str:
 
 def is_glob(spec: str) -> bool:
     """Whether to expand it: a file of exactly this name comes first."""
-    return glob.has_magic(spec) and not Path(spec).exists()
+    try:
+        return glob.has_magic(spec) and not Path(spec).exists()
+    except OSError:  # Too long for the name of a file.
+        return True
 
 
 def is_picture(path: Path) -> bool:

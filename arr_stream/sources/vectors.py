@@ -12,7 +12,7 @@ from av.sidedata.motionvectors import MotionVectors
 from av.video.frame import PictureType, VideoFrame
 
 from arr_stream.errors import MotionVectorsUnavailable
-from arr_stream.sources.container import choose_stream, open_media
+from arr_stream.sources.container import choose_stream, next_of, open_media
 
 EXPORT_OPTIONS = {"flags2": "+export_mvs"}
 """Options of a decoder that make it hand out its motion vectors."""
@@ -54,7 +54,7 @@ def require_export(path: Path, name: str, video_stream: int | None) -> None:
         pictures = media.container.decode(stream)
         while inter < _PROBE_INTER_FRAMES and seen < _PROBE_FRAMES and not ended:
             try:
-                picture = next(pictures, None)
+                picture = next_of(pictures)
             except (av.error.FFmpegError, OSError):
                 picture = None
             if picture is None:

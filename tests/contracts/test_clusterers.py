@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import pickle
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from arr_stream.config import Settings
-from arr_stream.errors import BackendUnavailable
+from arr_stream.errors import BackendUnavailable, KeyframeFailed
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.keyframes.clusters import CLUSTERERS, make_clusterer
+from arr_stream.keyframes.clusters.on_read import ClustererOnRead, ClustersOnRead
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.types import Clusters, Frame, Grid
@@ -191,3 +193,32 @@ def test_centroid_of_a_ring_lies_on_the_ring() -> None:
 def test_empty_label_map_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[0, 4\]"):
         clusters_from_labels(np.zeros((0, 4), int), "none")
+
+
+def test_regions_on_read_are_made_once_and_only_when_read() -> None:
+    looked: list[str] = []
+
+    class Counting:
+        def cluster(self, seen: KeyframeInput) -> Clusters:
+            looked.append("picture")
+            return made("slic-skimage", 4).cluster(seen)
+
+    later = ClustererOnRead(Counting(), "slic-skimage").cluster(picture(two_halves()))
+    assert isinstance(later, ClustersOnRead) and later.method == "slic-skimage" and looked == []
+    later.check_when_made(lambda found: looked.append(f"{found.count} checked"))
+    at_once = made("slic-skimage", 4).cluster(picture(two_halves()))
+    np.testing.assert_array_equal(later.labels, at_once.labels)
+    np.testing.assert_array_equal(later.areas, at_once.areas)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(later)).centroids_xy, at_once.centroids_xy)
+    assert looked == ["picture", f"{at_once.count} checked"]
+
+
+def test_regions_on_read_that_cannot_be_made_say_so_at_every_reading() -> None:
+    class Broken:
+        def cluster(self, seen: KeyframeInput) -> Clusters:
+            raise ZeroDivisionError("by\nzero")
+
+    later = ClustererOnRead(Broken(), "broken").cluster(picture(two_halves()))
+    for _ in range(2):
+        with pytest.raises(KeyframeFailed, match=r"^clusters: ZeroDivisionError: by zero$"):
+            _ = later.labels

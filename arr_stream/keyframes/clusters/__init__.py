@@ -17,6 +17,16 @@ def _slic(settings: Settings, embedder: Embedder | None) -> Clusterer:
     return make_slic(settings.keyframes.cluster_count)
 
 
+def _slic_on_read(settings: Settings, embedder: Embedder | None) -> Clusterer:
+    if settings.loop.device == "cuda":
+        return _slic_torch(settings, embedder)
+    from arr_stream.keyframes.clusters.on_read import ClustererOnRead
+    from arr_stream.keyframes.clusters.slic import make_slic
+
+    slic = make_slic(settings.keyframes.cluster_count)
+    return ClustererOnRead(slic, slic.method)
+
+
 def _slic_fast(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.slic import FastSlic
 
@@ -63,7 +73,7 @@ def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
 
 
 CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
-    "auto": _slic,
+    "auto": _slic_on_read,
     "slic": _slic,
     "slic-fast": _slic_fast,
     "slic-skimage": _slic_skimage,

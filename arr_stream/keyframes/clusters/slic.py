@@ -44,6 +44,8 @@ class SkimageSlic:
         BackendUnavailable: scikit-image is missing.
     """
 
+    method = "slic-skimage"
+
     def __init__(self, count: int) -> None:
         try:
             from skimage.segmentation import slic
@@ -66,7 +68,7 @@ class SkimageSlic:
             start_label=0,
             channel_axis=-1,
         )
-        return clusters_from_labels(connected(labels), "slic-skimage")
+        return clusters_from_labels(connected(labels), self.method)
 
 
 class FastSlic:
@@ -78,6 +80,8 @@ class FastSlic:
     Raises:
         BackendUnavailable: fast-slic is missing.
     """
+
+    method = "slic-fast"
 
     def __init__(self, count: int) -> None:
         try:
@@ -98,7 +102,7 @@ class FastSlic:
             num_components=_fitting(self.count, rgb), compactness=FAST_COMPACTNESS, min_size_factor=SMALLEST_SHARE
         )
         labels = model.iterate(rgb)
-        return clusters_from_labels(connected(labels), "slic-fast")
+        return clusters_from_labels(connected(labels), self.method)
 
 
 def make_slic(count: int) -> FastSlic | SkimageSlic:

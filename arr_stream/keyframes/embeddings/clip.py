@@ -19,7 +19,7 @@ from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings.dense import make_tower
 from arr_stream.keyframes.embeddings.openclip import load_clip
 from arr_stream.keyframes.embeddings.passes import Normalisation, frame_features
-from arr_stream.threads import torch_threads
+from arr_stream.threads import one_torch_thread, torch_threads
 from arr_stream.types import Embedding, FloatArray
 
 CACHED_TEXTS = 256
@@ -79,6 +79,7 @@ class ClipEmbedder:
                     picture.grid,
                     method=settings.method,
                     passes=settings.passes,
+                    places=settings.places,
                     batch=settings.batch,
                     normal=self._normal,
                 )
@@ -145,7 +146,8 @@ class ClipTextEncoder:
     def _encoded(self, text: str) -> FloatArray:
         """Mean of the unit vectors of all phrases, brought to unit length (Radford et al., 2021)."""
         tokens = self._tokenizer.batch([template.format(text) for template in self._templates]).to(self._device)
-        with torch.inference_mode(), _precision(self._device):
+        # More threads add up in another order, and the same words would not get the same vector everywhere.
+        with torch.inference_mode(), one_torch_thread(), _precision(self._device):
             each = F.normalize(encode_text(self._model, tokens).float(), dim=-1)
             vector: FloatArray = F.normalize(each.mean(dim=0), dim=-1).cpu().numpy()
         if not np.isfinite(vector).all():

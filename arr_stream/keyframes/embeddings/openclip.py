@@ -22,7 +22,8 @@ import difflib
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -122,8 +123,9 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
             remedy="pip install 'arr-stream[clip]'",
         ) from exc
     plan = _plan(settings.model, models)
+    state = weights.load_state_dict(plan.file)
     model = _built(open_clip, plan)
-    _fill(model, weights.load_state_dict(plan.file), plan)
+    _fill(model, state, plan)
     model.eval().requires_grad_(False)
     visual: Any = model.visual
     height, width = visual.image_size if isinstance(visual.image_size, Sequence) else (visual.image_size,) * 2
@@ -202,12 +204,15 @@ def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...
         templates = tuple(written.get("prompt_templates", templates))
         if not templates or any(template.count("{}") != 1 for template in templates):
             raise ValueError("every text of prompt_templates needs one {}")
+        if not isinstance(config.get("vision_cfg"), dict) or not isinstance(config.get("text_cfg"), dict):
+            raise ValueError("vision_cfg and text_cfg are objects")
+        _check_statistics(preprocess.get("mean") or _OPENAI_MEAN, preprocess.get("std") or _OPENAI_STD)
     except FileNotFoundError as exc:
         raise InvalidSetting(
             f"clip.model: {folder} holds no {CONFIG_NAME}",
             remedy="write NAME:FILE to use an architecture of open_clip's",
         ) from exc
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise InvalidSetting(
             f"clip.model: {path} is not a configuration of open_clip: {type(exc).__name__}: {exc}",
             remedy="it needs model_cfg and may have preprocess_cfg and prompt_templates",
@@ -217,6 +222,11 @@ def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...
         text["tokenizer_kwargs"] = {**text.get("tokenizer_kwargs", {}), "bpe_path": str(file.parent / "bpe.txt.gz")}
         config["text_cfg"] = text
     return _Plan(config, file, space, *_statistics([preprocess]), templates)
+
+
+def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
+    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
+        raise ValueError("mean and std are three numbers each, std above 0")
 
 
 def _weights_in(folder: Path) -> Path:
@@ -270,15 +280,46 @@ def _built(open_clip: Any, plan: _Plan) -> Any:
             )
         if vision.get("timm_model_name"):
             vision["timm_model_pretrained"] = False
+        _check_fits(vision, text, plan)
         kind = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
         return kind(**config)
-    except InvalidSetting:
+    except (InvalidSetting, WeightsInvalid):
         raise
     except Exception as exc:  # Built from numbers that nobody vouches for, it may fail in any way.
         raise InvalidSetting(
             f"{plan.file}: open_clip cannot build it: {type(exc).__name__}: {exc}",
             remedy="check model_cfg, or update open_clip_torch",
         ) from exc
+
+
+def _check_fits(vision: Mapping[str, Any], text: Mapping[str, Any], plan: _Plan) -> None:
+    """Refuse what the weights file could not fill before it is built: that would take any time and any memory."""
+    least = _least_bytes(text, 512) + _number(text, "vocab_size", 49_408) * _number(text, "width", 512)
+    if not vision.get("timm_model_name"):
+        patches = (_number(vision, "image_size", 224) / max(1.0, _number(vision, "patch_size", 16))) ** 2
+        least += _least_bytes(vision, 768) + patches * _number(vision, "width", 768)
+    size = plan.file.stat().st_size
+    if least > 2 * size:
+        raise WeightsInvalid(
+            f"{plan.space}: model_cfg calls for about {least:.1g} numbers, and {plan.file} has {size} bytes",
+            remedy="take configuration and weights from one and the same model",
+        )
+
+
+def _least_bytes(tower: Mapping[str, Any], width: float) -> float:
+    """About as many, at a byte a number, as a tower's layers hold; the names of a layer's tensors take a kilobyte."""
+    layers, width = _number(tower, "layers", 12), _number(tower, "width", width)
+    if isinstance(tower.get("layers"), list):  # A residual network, of layers that hold less.
+        return layers * width**2
+    return layers * (width**2 * (4 + 2 * _number(tower, "mlp_ratio", 4)) + 1000)
+
+
+def _number(section: Mapping[str, Any], key: str, default: float) -> float:
+    """The number that stands there, of several their sum; the default where there is none."""
+    value = section.get(key, default)
+    values = value if isinstance(value, list) else [value]
+    found = [float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    return sum(abs(one) for one in found) if found else default
 
 
 def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:

@@ -23,8 +23,6 @@ from arr_stream.keyframes.embeddings.dense import Tower
 from arr_stream.types import CELL_PX, ByteArray, Grid
 
 SAMPLES_A_CELL = 2
-MAX_TOKENS = 4096
-"""Most places in one forward, two a cell of a 1024x1024 texture; attention grows with the square."""
 
 
 class Normalisation:
@@ -60,7 +58,15 @@ def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[i
 
 
 def frame_features(
-    tower: Tower, rgb: ByteArray, grid: Grid, *, method: str, passes: str, batch: int, normal: Normalisation
+    tower: Tower,
+    rgb: ByteArray,
+    grid: Grid,
+    *,
+    method: str,
+    passes: str,
+    places: int,
+    batch: int,
+    normal: Normalisation,
 ) -> Tensor:
     """Every place of a frame in the joint space.
 
@@ -70,6 +76,7 @@ def frame_features(
         grid: The frame's grid.
         method: One of the tower's methods.
         passes: `coarse`, `native` or `windows`.
+        places: Most of them in one native forward; attention grows with the square.
         batch: Windows in one forward.
         normal: What the model takes off and divides by, and where it runs.
 
@@ -79,7 +86,7 @@ def frame_features(
     if passes == "windows":
         features = _in_windows(tower, rgb, grid, method, batch, normal)
     else:
-        size_hw = tower.own_hw if passes == "coarse" else places_hw(grid, tower.stride_px, most=MAX_TOKENS)
+        size_hw = tower.own_hw if passes == "coarse" else places_hw(grid, tower.stride_px, most=places)
         features = tower.features(normal.pixels(rgb, _pixels_wh(size_hw, tower.stride_px)), method)[0]
     return at_most(features, (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns))
 

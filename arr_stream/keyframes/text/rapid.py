@@ -17,6 +17,7 @@ Enlarging helps as well: photos reduced to 480x270 gave 5/21 words as they are a
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ class RapidOcrFinder:
 
 
 def _make_engine(threads: int | None) -> Any:
+    # onnxruntime reports each session to its maker, unless this is set before it is loaded.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import rapidocr
     except ImportError as exc:

@@ -130,11 +130,17 @@ class LiveSource(OnePass):
 
     def _frames(self, arrivals: Iterator[Arrived]) -> Iterator[Frame]:
         while not self._interrupt.stopped:
+            problem: ArrStreamError | None = None
             try:
                 with self._reading:
                     arrived = next(arrivals, None)
             except ArrStreamError as exc:
-                again = self._reconnected(exc)
+                problem = exc
+            if problem is not None:
+                # Not while the error is being handled: PyAV's iterators would hold it, and with it the connection that
+                # it tells of, for as long as they live.
+                again = self._reconnected(problem)
+                problem = None
                 if again is None:
                     break
                 arrivals, arrived = again
@@ -181,6 +187,8 @@ class LiveSource(OnePass):
                 continue
             self.stats.reconnects += 1
             self._tell("live")
+            # The error leads to this frame, and this frame to the error: what it holds would go late.
+            del problem
             return again
 
     def _end_if_hopeless(self, problem: ArrStreamError, lost_at_seconds: float) -> None:

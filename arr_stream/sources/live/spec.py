@@ -42,7 +42,7 @@ def is_live_spec(spec: str) -> bool:
 
     A plain file is none, although `open_live` takes it; nor is a bare number that is the name of a file.
     """
-    if Path(spec).is_file():
+    if _is_file(spec):
         return False
     prefix = spec.partition(":")[0].lower()
     if prefix in {"camera", "lavfi", "loop"} and ":" in spec:
@@ -51,6 +51,14 @@ def is_live_spec(spec: str) -> bool:
     if found is not None:
         return found.group(1).lower() in NETWORK_SCHEMES
     return spec.isdecimal() or _VIDEO_DEVICE.fullmatch(spec) is not None
+
+
+def _is_file(text: str) -> bool:
+    """Whether there is such a file; an address may be too long for the name of one."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False
 
 
 def hidden(spec: str) -> str:
@@ -72,7 +80,7 @@ def parse_spec(spec: str) -> LiveSpec:
         )
     prefix, colon, rest = text.partition(":")
     prefix = prefix.lower()
-    if colon and not Path(text).is_file():
+    if colon and not _is_file(text):
         if prefix == "camera":
             return LiveSpec("camera", _given(rest, "camera:0 or camera:NAME"), text)
         if prefix == "lavfi":

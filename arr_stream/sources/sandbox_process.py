@@ -1,0 +1,333 @@
+"""The parent's end of a sandboxed decoder: starts it, hands it files and memory, and judges how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from arr_stream.config import SandboxSettings
+from arr_stream.errors import BackendUnavailable, SandboxViolated
+from arr_stream.sources.sandbox_limits import Layers
+from arr_stream.sources.sandbox_wire import Garbled, Message, close_all, receive, send
+
+CHILD = "arr_stream.sources.sandbox_child"
+"""Module that is run as the decoding process."""
+
+_START_SECONDS = 60.0
+_JOIN_SECONDS = 5.0
+_MOST_FILES_AT_ONCE = 16
+_MOST_SLOTS = 8
+_LAST_WORDS_BYTES = 1 << 16
+_BYTES_A_PIXEL = 3 + 2 * 8
+"""Room that is granted for a frame: its colours, and motion vectors of 40 bytes for both directions of 4x4 blocks."""
+
+
+class DecodingProcess:
+    """A child process that decodes one source, used from one thread except for `close`.
+
+    Args:
+        job: What it is told; see `sandbox_child`.
+        files: What it may ask for, opened here for reading.
+        name: What the source is called in messages.
+        settings: Its limits.
+        max_pixels: Of a frame.
+        module: What is run.
+
+    Attributes:
+        layers: What holds it.
+        closed: It was ended from this side.
+        frames_read: Frames taken so far, for errors; kept by whoever takes them.
+
+    Raises:
+        BackendUnavailable: It cannot be started, or a layer is missing and `sandbox.strict` is set.
+    """
+
+    def __init__(
+        self,
+        job: Message,
+        files: Sequence[Path],
+        *,
+        name: str,
+        settings: SandboxSettings,
+        max_pixels: int,
+        module: str = CHILD,
+    ) -> None:
+        if not hasattr(socket, "send_fds"):
+            raise BackendUnavailable(
+                f"{name}: the sandbox needs Linux or macOS, this is {sys.platform}", remedy="leave --sandbox out"
+            )
+        self._files, self._name, self._settings = files, name, settings
+        self._most_bytes = _BYTES_A_PIXEL * max_pixels + 4096
+        self._slots: dict[int, mmap.mmap] = {}
+        self.closed = False
+        self.frames_read = 0
+        self._end, theirs = socket.socketpair()
+        self._words, words = os.pipe()
+        try:
+            os.set_blocking(words, False)
+            self._popen = _start(module, theirs.fileno(), words)
+        except OSError as exc:
+            self._end.close()
+            os.close(self._words)
+            raise BackendUnavailable(
+                f"{name}: the decoding process does not start: {exc.strerror}", remedy="check the system's limits"
+            ) from exc
+        finally:
+            theirs.close()
+            os.close(words)
+        try:
+            self.layers = self._begin(job)
+        except BaseException:
+            self.close()
+            raise
+
+    def opened(self) -> None:
+        """The source is open: lift the limit on processor time, which was for that."""
+        import resource
+
+        if hasattr(resource, "prlimit"):
+            hard = resource.prlimit(self._popen.pid, resource.RLIMIT_CPU)[1]
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(self._popen.pid, resource.RLIMIT_CPU, (hard, hard))
+
+    def next(self) -> Message | None:
+        """The next message about the source: `info`, `frame`, `end`, `error` or `failed`; None once closed.
+
+        What the process asks for meanwhile is given to it.
+
+        Raises:
+            SandboxViolated: It has ended, says nothing for too long, or does not keep to the protocol.
+        """
+        while True:
+            try:
+                message = receive(self._end, self._settings.stall_seconds)
+                if not self._served(message):
+                    return message
+            except (EOFError, OSError, Garbled) as exc:
+                if self.closed:
+                    return None
+                raise self._judged(exc) from exc
+
+    def bytes_of(self, slot: object) -> mmap.mmap:
+        """The memory of a slot that holds a frame.
+
+        Raises:
+            Garbled: There is no such slot.
+        """
+        if not isinstance(slot, int) or slot not in self._slots:
+            raise Garbled(f"slot {slot}")
+        return self._slots[slot]
+
+    def release(self, slot: int) -> None:
+        """The frame was copied out of a slot. A process that has ended meanwhile is noticed when it is next read."""
+        with contextlib.suppress(OSError):
+            self._send({"kind": "free", "slot": slot})
+
+    def violated(self, what: str, remedy: str) -> SandboxViolated:
+        """The error for what this process did."""
+        after = "on opening" if self.frames_read == 0 else f"after {self.frames_read} frames were read"
+        kept = "" if self.frames_read == 0 else "; what came before is kept"
+        return SandboxViolated(f"{self._name}: {what} {after}", frames_read=self.frames_read, remedy=f"{remedy}{kept}")
+
+    def close(self) -> None:
+        """End the process and free what it used, at once; safe to call again."""
+        if self.closed:
+            return
+        self.closed = True
+        self._popen.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_JOIN_SECONDS)
+        self._end.close()
+        os.close(self._words)
+        for memory in self._slots.values():
+            # A frame may just be being copied by another thread; then its memory goes with the copy.
+            with contextlib.suppress(BufferError):
+                memory.close()
+
+    def _begin(self, job: Message) -> Layers:
+        limits = {"memory_mb": self._settings.memory_mb, "open_cpu_seconds": self._settings.open_cpu_seconds}
+        try:
+            # The kernel ends the child with the thread that started it, and only the first one lasts.
+            with_parent = threading.current_thread() is threading.main_thread()
+            self._end.settimeout(_START_SECONDS)
+            send(self._end, {"kind": "job", **job, **limits, "end_with_parent": with_parent})
+            layers = _layers(receive(self._end, _START_SECONDS))
+        except (EOFError, OSError, Garbled) as exc:
+            raise BackendUnavailable(
+                f"{self._name}: the decoding process does not start: {self._last_word()}",
+                remedy="see `arr-stream doctor`, or raise sandbox.memory_mb",
+            ) from exc
+        if self._settings.strict and layers.missing:
+            raise BackendUnavailable(
+                f"sandbox.strict: this system gives no {', no '.join(layers.missing)}",
+                remedy="use a system that does, or leave sandbox.strict out",
+            )
+        return layers
+
+    def _served(self, message: Message) -> bool:
+        """Give what was asked for, if anything was."""
+        kind = message["kind"]
+        if kind == "want":
+            self._hand_over(message.get("numbers"))
+        elif kind == "room":
+            self._make_room(message.get("slot"), message.get("bytes"))
+        return kind in ("want", "room", "alive")
+
+    def _hand_over(self, numbers: object) -> None:
+        if not isinstance(numbers, list) or len(numbers) > _MOST_FILES_AT_ONCE:
+            raise Garbled("files")
+        descriptors: list[int] = []
+        answers: list[tuple[int, int]] = []
+        try:
+            for number in numbers:
+                path = self._files[whole(number, 0, len(self._files) - 1)]
+                try:
+                    descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                    answers.append((number, 0))
+                except OSError as exc:
+                    answers.append((number, exc.errno or 1))
+            self._send({"kind": "files", "files": answers}, descriptors)
+        finally:
+            close_all(descriptors)
+
+    def _make_room(self, slot: object, size: object) -> None:
+        number, size = whole(slot, 0, _MOST_SLOTS - 1), whole(size, 1, self._most_bytes)
+        before = self._slots.pop(number, None)
+        if before is not None:
+            before.close()
+        descriptor = _shared_memory(size)
+        try:
+            self._slots[number] = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            self._send({"kind": "room"}, [descriptor])
+        finally:
+            os.close(descriptor)
+
+    def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self._end.settimeout(self._settings.stall_seconds)
+        send(self._end, message, descriptors)
+
+    def _judged(self, error: Exception) -> SandboxViolated:
+        """What a broken exchange means."""
+        if isinstance(error, TimeoutError):
+            seconds = f"{self._settings.stall_seconds:g} s"
+            return self.violated(f"no frame came within {seconds},", "raise sandbox.stall_seconds if it is only slow")
+        if isinstance(error, EOFError | OSError):
+            return self._ended()
+        return self.violated("the decoder broke the protocol", "do not trust this file")
+
+    def _ended(self) -> SandboxViolated:
+        try:
+            code = self._popen.wait(_JOIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            return self.violated("the decoder fell silent", "do not trust this file")
+        if code >= 0:
+            return self.violated(f"the decoder ended by itself, with {self._last_word()},", "do not trust this file")
+        if -code == signal.SIGXCPU:
+            seconds = self._settings.open_cpu_seconds
+            return self.violated(f"more than {seconds} s of processor time", "raise sandbox.open_cpu_seconds")
+        if -code == signal.SIGSYS:
+            return self.violated("the decoder tried a forbidden system call", "do not trust this file")
+        if -code == signal.SIGKILL:
+            return self.violated("the decoder was killed, as when memory runs out,", "see the system's log")
+        name = signal.Signals(-code).name if -code in {*map(int, signal.Signals)} else f"signal {-code}"
+        return self.violated(f"the decoder crashed ({name})", "do not trust this file")
+
+    def _last_word(self) -> str:
+        """The last line that the process wrote, for its reader: nothing in it can control a terminal."""
+        os.set_blocking(self._words, False)
+        try:
+            lines = os.read(self._words, _LAST_WORDS_BYTES).decode("utf-8", "replace").split("\n")
+        except BlockingIOError:
+            lines = []
+        return next((clean(line) for line in reversed(lines) if line.strip()), "no word")
+
+
+def probe(settings: SandboxSettings | None = None) -> Layers:
+    """Which layers a decoding process has on this system.
+
+    Raises:
+        BackendUnavailable: It cannot be started.
+    """
+    job = {"probe": True, "pictures": True, "files": [], "span": {"stride": 1}}
+    process = DecodingProcess(job, [], name="sandbox", settings=settings or SandboxSettings(), max_pixels=1)
+    process.close()
+    return process.layers
+
+
+def whole(value: object, least: int, most: int) -> int:
+    """A whole number from an untrusted message.
+
+    Raises:
+        Garbled: It is none, or not within the limits.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise Garbled(f"a number that is not within {least} and {most}")
+    return value
+
+
+def clean(text: object, longest: int = 2000) -> str:
+    """Text from an untrusted message without anything that could control a terminal.
+
+    Raises:
+        Garbled: It is no text.
+    """
+    if not isinstance(text, str):
+        raise Garbled("no text")
+    return "".join(char if char.isprintable() else "?" for char in text[:longest])
+
+
+def _layers(message: Message) -> Layers:
+    values: Any = message.get("layers")
+    if message["kind"] != "ready" or not isinstance(values, dict):
+        raise Garbled("not ready")
+    landlock = whole(values.pop("landlock", None), 0, 1000)
+    flags = {field.name: values.get(field.name) is True for field in fields(Layers) if field.name != "landlock"}
+    return Layers(**flags, landlock=landlock)
+
+
+def _start(module: str, end: int, words: int) -> subprocess.Popen[bytes]:
+    # -P keeps the current folder from shadowing modules; PYTHONPATH says where this process finds them.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-B", "-m", module, str(end)],
+        stdin=subprocess.DEVNULL,
+        stdout=words,
+        stderr=words,
+        env=_environment(),
+        pass_fds=[end],
+        # Out of reach of the terminal's Ctrl-C, which is the parent's to answer.
+        start_new_session=True,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of the parent's but what Python needs to start: the rest may hold secrets."""
+    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    # Each arena of malloc reserves writable memory, which counts.
+    return {**kept, **dict.fromkeys(pools, "1"), "MALLOC_ARENA_MAX": "2", "PYTHONUTF8": "1", "PYTHONPATH": path}
+
+
+def _shared_memory(size: int) -> int:
+    """A descriptor of memory for both processes; the child cannot make it smaller under the parent's hands."""
+    if sys.platform != "linux":
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            return os.dup(file.fileno())
+    import fcntl
+
+    descriptor = os.memfd_create("arr-stream-frame", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return descriptor

@@ -1,0 +1,189 @@
+"""A sandboxed source keeps every promise of a source, and gives bit for bit what the same source gives without."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+import tests.contracts.test_sources as promises
+from arr_stream.config import SandboxSettings
+from arr_stream.errors import ArrStreamError, SourceDamaged
+from arr_stream.sources import SourceInfo, SourceStats, open_source
+from arr_stream.types import Frame
+from tests.contracts.test_sources import MAKERS
+from tests.contracts.test_sources import test_frames_are_the_pictures_in_order as test_frames_are_the_pictures_in_order
+from tests.contracts.test_sources import test_info_is_there_before_the_frames as test_info_is_there_before_the_frames
+from tests.contracts.test_sources import (
+    test_nothing_in_range_names_the_length as test_nothing_in_range_names_the_length,
+)
+from tests.contracts.test_sources import test_nothing_stays_open as test_nothing_stays_open
+from tests.contracts.test_sources import test_one_pass as test_one_pass
+from tests.contracts.test_sources import (
+    test_start_end_stride_and_limit_choose_among_the_same_frames as test_start_end_stride_and_limit,
+)
+from tests.contracts.test_sources import test_too_many_pixels_are_refused as test_too_many_pixels_are_refused
+from tests.contracts.test_sources import test_values_that_mean_nothing_are_refused as test_values_that_mean_nothing
+from tests.media import moving_frames, write_audio, write_gif, write_images, write_video
+
+__all__ = [
+    "test_frames_are_the_pictures_in_order",
+    "test_info_is_there_before_the_frames",
+    "test_nothing_in_range_names_the_length",
+    "test_nothing_stays_open",
+    "test_one_pass",
+    "test_start_end_stride_and_limit",
+    "test_too_many_pixels_are_refused",
+    "test_values_that_mean_nothing",
+]
+
+_PROMISED = ("mp4", "mov-turned", "gif", "folder")
+"""What the promises are tried on; `test_every_format_is_the_same` compares the others."""
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in _PROMISED])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
+    make, fps = MAKERS[request.param]
+    return str(make(tmp_path_factory.mktemp(request.param))), fps
+
+
+@pytest.fixture(autouse=True)
+def sandboxed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promises, "open_source", functools.partial(open_source, sandbox=SandboxSettings()))
+
+
+def outcome(
+    spec: Path | str, *, sandbox: bool, **options: object
+) -> tuple[list[Frame], SourceInfo | None, SourceStats | None, ArrStreamError | None]:
+    """Everything that a source gives."""
+    frames: list[Frame] = []
+    source = None
+    try:
+        opened = open_source(spec, sandbox=SandboxSettings() if sandbox else None, **options)  # type: ignore[arg-type]
+        with opened as source:
+            frames.extend(source.frames())
+    except ArrStreamError as exc:
+        return frames, source.info if source else None, source.stats if source else None, exc
+    return frames, source.info, source.stats, None
+
+
+def same(spec: Path | str, **options: object) -> tuple[int, ArrStreamError | None]:
+    """Compare what both give; how many frames that was, and the error that ended them."""
+    frames, info, stats, error = outcome(spec, sandbox=False, **options)
+    others, other_info, other_stats, other_error = outcome(spec, sandbox=True, **options)
+    assert (type(other_error), str(other_error)) == (type(error), str(error))
+    if isinstance(error, SourceDamaged):
+        assert isinstance(other_error, SourceDamaged)
+        assert other_error.frames_read == error.frames_read
+    assert other_stats == stats
+    # Sound is the one thing that is left out.
+    assert other_info == (None if info is None else replace(info, has_audio=False))
+    assert len(others) == len(frames)
+    for frame, other in zip(frames, others, strict=True):
+        assert (other.index, other.pts_seconds, other.intra) == (frame.index, frame.pts_seconds, frame.intra)
+        np.testing.assert_array_equal(other.rgb, frame.rgb)
+        assert other.rgb.flags.c_contiguous
+        assert (other.motion_vectors is None) == (frame.motion_vectors is None)
+        if frame.motion_vectors is not None:
+            np.testing.assert_array_equal(other.motion_vectors, frame.motion_vectors)
+    return len(frames), error
+
+
+FRAMES = moving_frames(14)
+
+
+def _turned(folder: Path) -> Path:
+    return write_video(folder / "a.mov", FRAMES, rotation=90, mirror=True, audio=True)
+
+
+def _uneven(folder: Path) -> Path:
+    return write_video(folder / "a.mkv", FRAMES, pts=[index / 30 + (index % 3) / 100 for index in range(14)])
+
+
+def _damaged(folder: Path) -> Path:
+    """Packets overwritten in the middle."""
+    path = write_video(folder / "a.mp4", moving_frames(40), options={"bf": "0", "g": "100", "slices": "1"})
+    with av.open(str(path)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    content = bytearray(path.read_bytes())
+    content[packets[20][0] : sum(packets[20])] = b"\xff" * packets[20][1]
+    path.write_bytes(content)
+    return path
+
+
+def _pictures(folder: Path) -> Path:
+    write_images(folder / "pictures", FRAMES)
+    (folder / "pictures" / "frame9.png").write_bytes((folder / "pictures" / "frame9.png").read_bytes()[:300])
+    return folder / "pictures"
+
+
+def _sizes(folder: Path) -> Path:
+    write_images(folder / "sizes", FRAMES[:1])
+    write_images(folder / "sizes", moving_frames(1, (320, 200)), stem="larger", suffix=".jpg")
+    write_images(folder / "sizes", moving_frames(1, (32, 20)), stem="small", suffix=".webp")
+    write_images(folder / "sizes", moving_frames(1, (64, 40)), stem="tiff", suffix=".tiff")
+    return folder / "sizes"
+
+
+def _garbage(folder: Path) -> Path:
+    (folder / "a.mp4").write_bytes(bytes(5000))
+    return folder / "a.mp4"
+
+
+SOURCES: dict[str, tuple[Callable[[Path], Path], int, str | None]] = {
+    "turned": (_turned, 14, None),
+    "damaged": (_damaged, 20, "SourceDamaged"),
+    "damaged-picture": (_pictures, 8, "SourceDamaged"),
+    "sizes": (_sizes, 4, None),
+    "garbage": (_garbage, 0, "NotAMediaFile"),
+    "uneven": (_uneven, 14, None),
+    "gif": (lambda folder: write_gif(folder / "a.gif", FRAMES), 14, None),
+    "sound": (lambda folder: write_audio(folder / "a.m4a"), 0, "NoVideoStream"),
+    "one-picture": (lambda folder: write_images(folder, FRAMES[:1]) / "frame1.png", 1, None),
+}
+_QUICK = ("turned", "damaged", "damaged-picture")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in _QUICK else [pytest.mark.slow]) for kind in SOURCES]
+)
+def test_everything_is_the_same(tmp_path: Path, kind: str) -> None:
+    make, count, expected = SOURCES[kind]
+    found, error = same(make(tmp_path))
+    assert abs(found - count) <= 2 if kind == "damaged" else found == count
+    assert (type(error).__name__ if error else None) == expected
+
+
+def test_motion_vectors_are_the_same(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mov", moving_frames(8, (128, 96)), rotation=90, options={"bf": "2"})
+    assert same(path, motion_vectors=True) == (8, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_format_is_the_same(tmp_path: Path, name: str) -> None:
+    assert same(MAKERS[name][0](tmp_path)) == (promises.COUNT, None)
+
+
+@pytest.mark.slow
+def test_the_same_part_and_the_same_refusals(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_frames(60), options={"g": "10"})
+    assert same(path, start_seconds=1.2, stride=2, max_frames=5) == (5, None)
+    assert type(same(path, start_seconds=9.0)[1]).__name__ == "NothingInRange"
+    assert type(same(path, video_stream=3)[1]).__name__ == "NoVideoStream"
+    assert type(same(path, max_pixels=100)[1]).__name__ == "SourceTooLarge"
+    every = write_video(tmp_path / "intra.mp4", moving_frames(12), codec="mjpeg", pix_fmt="yuvj420p")
+    assert type(same(every, motion_vectors=True)[1]).__name__ == "MotionVectorsUnavailable"
+
+
+@pytest.mark.slow
+def test_too_many_streams_are_refused(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", FRAMES[:2], more_videos=[FRAMES[:2]] * 3)
+    assert same(path) == (2, None)
+    with pytest.raises(ArrStreamError, match=r"4 streams, at most 3 are allowed; raise sandbox\.max_streams"):
+        open_source(path, sandbox=SandboxSettings(max_streams=3))

@@ -1,0 +1,128 @@
+"""`--sandbox` as users meet it: the same records, notices, exit codes, and nothing left after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arr_stream.consumers import read_records
+from tests.conftest import Run
+from tests.media import moving_frames, write_video
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "send_fds"), reason="the sandbox needs Linux or macOS")
+
+FAST = ("--set", "keyframes.text=none")
+
+
+def test_records_are_the_same_and_sound_is_told_of(run: Run, tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "a.mp4", moving_frames(6), audio=True)
+    code, _, err = run("process", clip, "--patches", tmp_path / "plain.jsonl", *FAST)
+    assert code == 0, err
+    code, _, err = run("process", clip, "--patches", tmp_path / "boxed.jsonl", "--sandbox", *FAST)
+    assert code == 0, err
+    assert "sound left out" in err
+    plain, boxed = (read_records(tmp_path / f"{name}.jsonl") for name in ("plain", "boxed"))
+    assert [frame.cells for frame in boxed[1]] == [frame.cells for frame in plain[1]]
+    assert len(boxed[1]) == 6
+
+
+@pytest.mark.slow
+def test_the_video_has_no_sound_from_outside(run: Run, tmp_path: Path) -> None:
+    import av
+
+    clip = write_video(tmp_path / "a.mp4", moving_frames(6), audio=True)
+    code, _, err = run("process", clip, "-o", tmp_path / "out.mp4", "--sandbox", *FAST)
+    assert code == 0, err
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert not container.streams.audio
+        assert sum(1 for _ in container.decode(video=0)) == 6
+
+
+def test_exit_codes_are_the_same(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(bytes(1000))
+    code, _, err = run("process", tmp_path / "a.mp4", "--sandbox", *FAST)
+    assert code == 11
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_doctor_says_what_holds(run: Run) -> None:
+    _, out, err = run("doctor", "--json")
+    found = next(finding for finding in json.loads(out) if finding["name"] == "sandbox")
+    assert found["works"], err
+    if sys.platform == "linux":
+        assert "memory limit" in found["detail"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_and_valid_records(tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "a.mp4", moving_frames(1500, (160, 120)))
+    records = tmp_path / "out.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "arr_stream",
+        "process",
+        clip,
+        "--sandbox",
+        "--realtime",
+        "--patches",
+        records,
+        *FAST,
+    ]
+    process = subprocess.Popen(
+        [str(each) for each in command],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while not (records.exists() and records.read_text().count("\n") > 5):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        decoders = [
+            child
+            for child in psutil.Process(process.pid).children()
+            if any("sandbox_child" in part for part in child.cmdline())
+        ]
+        assert len(decoders) == 1
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "arr-stream: interrupted"
+    end = read_records(records)[2]
+    assert end is not None and end.reason == "interrupted"
+    assert not decoders[0].is_running()
+
+
+@pytest.mark.slow
+def test_a_parent_that_is_killed_takes_its_decoder_along(tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "a.mp4", moving_frames(300))
+    code = (
+        "import sys, time; from arr_stream.config import SandboxSettings; from arr_stream.sources import open_source\n"
+        "source = open_source(sys.argv[1], sandbox=SandboxSettings())\n"
+        "print(source._process._popen.pid, flush=True); time.sleep(100)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(clip)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        decoder = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+        gone, _ = psutil.wait_procs([decoder], timeout=20)
+        assert gone
+    finally:
+        process.kill()
+        process.communicate()
