@@ -14,7 +14,7 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
     |   +-- MotionVectorsUnavailable    17   `codec` flow on a decoder that exports none
     |   +-- NothingInRange              18   --start, --end or --stride leave no frame
-    |   +-- SourceChanged               19   not the source that the records were made of
+    |   +-- SourceChanged               87   not the source that the records were made of
     |   +-- LiveSourceError
     |       +-- CameraNotFound          90   no such camera, or none at all
     |       +-- CameraBusy              91   another program has it, or it may not be opened
@@ -163,7 +163,7 @@ class NothingInRange(SourceError):
 
 
 class SourceChanged(SourceError):
-    exit_code = 19
+    exit_code = 87
 
 
 class LiveSourceError(SourceError):

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from arr_stream.cli import (
     ask,
+    batch,
     bench,
     cameras,
     channels,
@@ -21,6 +22,7 @@ from arr_stream.cli import (
     evaluate,
     models,
     process,
+    replay,
     serve,
     settings,
     stream,
@@ -52,6 +54,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(process.process)
+app.command()(batch.batch)
+app.command()(replay.replay)
 app.command()(ask.ask)
 app.command()(serve.serve)
 app.command()(webcam.webcam)

@@ -55,6 +55,7 @@ def process(
     end: options.End = None,
     stride: options.Stride = 1,
     max_frames: options.MaxFrames = None,
+    sandbox: options.Sandbox = False,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     clip_model: options.ClipModel = None,
@@ -72,7 +73,13 @@ def process(
     A name that begins with a dash goes after `--`.
     """
     settings = Settings.load(preset, overrides or ()).with_values(
-        _chosen(budget=budget, clip_model=clip_model, sam_checkpoint=sam_checkpoint, download=download)
+        chosen_settings(
+            budget=budget,
+            clip_model=clip_model,
+            sam_checkpoint=sam_checkpoint,
+            download=download,
+            sandbox=sandbox,
+        )
     )
     if region_at and region is None:
         raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
@@ -110,8 +117,8 @@ def process(
     finish(result)
 
 
-def _chosen(
-    *, budget: str | None, clip_model: str | None, sam_checkpoint: Path | None, download: bool
+def chosen_settings(
+    *, budget: str | None, clip_model: str | None, sam_checkpoint: Path | None, download: bool, sandbox: bool
 ) -> dict[str, object]:
     """The settings behind the options that were given."""
     values: dict[str, object] = {}
@@ -123,4 +130,6 @@ def _chosen(
         values |= {"keyframes.clusters": "sam", "sam.checkpoint": str(sam_checkpoint)}
     if download:
         values["models.download"] = True
+    if sandbox:
+        values["source.sandbox"] = True
     return values

@@ -1,0 +1,155 @@
+"""What a batch hands to its workers and what it hears back; the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One file of a batch.
+
+    Args:
+        index: Its place in the order of the inputs.
+        source: A local path, or an address that fsspec opens, such as `s3://bucket/clip.mp4`.
+        name: What its outputs are called: unique in the batch, and safe as the name of a folder.
+    """
+
+    index: int
+    source: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What is done with every file.
+
+    Args:
+        folder: The output folder, absolute.
+        settings: All settings, as `Settings.model_dump(mode="json")`.
+        queries: Texts to look for.
+        region: `x,y,w,h` in pixels of the first frame, followed from `region_at_seconds` on.
+        example: Path of an example picture.
+        formats: Of the records.
+        video: Write the annotated video, showing `view`.
+        report: Write the report.
+        audio: Keep the source's sound.
+        start_seconds, end_seconds, stride, max_frames: Which frames.
+        storage: Options for fsspec, such as `endpoint_url`; secrets stay in the environment.
+    """
+
+    folder: str
+    settings: Mapping[str, Any]
+    queries: tuple[str, ...] = ()
+    region: str | None = None
+    region_at_seconds: float = 0.0
+    example: str | None = None
+    formats: tuple[Literal["jsonl", "parquet"], ...] = ("jsonl",)
+    video: bool = False
+    view: str = "patches"
+    report: bool = False
+    audio: bool = True
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+    stride: int = 1
+    max_frames: int | None = None
+    storage: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A file that a worker is asked to do, for the `number`-th time (from 1)."""
+
+    job: Job
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """A worker has begun on a file."""
+
+    attempt: Attempt
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a worker is: frames done, and about how many there are (None: not known)."""
+
+    attempt: Attempt
+    frames: int
+    num_frames: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """A file is done and its outputs lie in their places.
+
+    Args:
+        attempt: Which.
+        frames: How many were processed.
+        seconds: How long it took, opening and closing included.
+        digest: SHA-256 of the records without their timings: the same for the same input, settings and versions.
+        outputs: Paths relative to the output folder.
+        notices: What the user should know, one line each.
+    """
+
+    attempt: Attempt
+    frames: int
+    seconds: float
+    digest: str
+    outputs: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """An attempt failed, and nothing of it is left in the output folder but its error.
+
+    Args:
+        attempt: Which.
+        frames: How many were processed before.
+        kind: Name of the error's class, such as `NotAMediaFile`, or `WorkerLost`.
+        message: One line, without secrets.
+        remedy: What to do about it, "" when nothing is known.
+        exit_code: As `arr-stream process` would have left with.
+        retryable: Whether another attempt could go better: true for lost workers and for errors of the system.
+    """
+
+    attempt: Attempt
+    frames: int
+    kind: str
+    message: str
+    remedy: str = ""
+    exit_code: int = 1
+    retryable: bool = False
+
+
+Event = JobStarted | JobProgress | JobFinished | JobFailed
+
+
+class Engine(Protocol):
+    """Workers that do files; each loads its models once.
+
+    Attributes:
+        slots: How many files are done at once.
+    """
+
+    slots: int
+
+    def submit(self, attempt: Attempt) -> None:
+        """Give a file to the next free worker; at most `slots` are under way at a time."""
+
+    def poll(self, timeout_seconds: float) -> list[Event]:
+        """What happened since, waiting up to so long for the first event.
+
+        A worker that died is replaced, and its file is told as `JobFailed` with kind `WorkerLost`.
+
+        Raises:
+            ArrStreamError: No worker can be had any more.
+        """
+
+    def close(self) -> None:
+        """End every worker within seconds, whatever it does; safe to call again."""

@@ -1,0 +1,229 @@
+"""The journal of a batch: one JSON line for each thing that happened, kept over all runs of the batch.
+
+    {"type": "batch", "version": 1, "options": {...}, "options_sha256": ..., "versions": {"arr-stream": ..., ...}}
+    {"type": "jobs", "jobs": [[source, name], ...]}          files that were not known before
+    {"type": "run", "engine": "local", "jobs": 2, "files": 20, "to_do": 12}
+    {"type": "attempt", "name": ..., "number": 1}
+    {"type": "finished", "name": ..., "frames": ..., "seconds": ..., "digest": ..., "attempt": 1}
+    {"type": "failed", "name": ..., "kind": ..., "message": ..., "attempt": 1, "again": true}
+    {"type": "ended", "reason": "finished"}
+
+What happens bears its `time` in seconds since 1970. A line is on the disk before what follows from it is begun. A last
+line that was cut off by a kill is taken away by whoever opens the journal next; which files are done stands in their
+`done.json`, so that nothing is lost with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from arr_stream.batch.layout import sync_folder
+from arr_stream.consumers.base import writing
+from arr_stream.errors import BatchBusy, BatchDiffers
+
+_PATIENCE_SECONDS = 5.0
+_NAMES_A_LINE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a journal tells.
+
+    Args:
+        options: What was asked, as `public_options`; None where nothing was written yet.
+        versions: Of what ran then.
+        names: By source.
+    """
+
+    options: Mapping[str, Any] | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_past(path: Path) -> Past:
+    """What stands in a journal; nothing where there is none.
+
+    Raises:
+        BatchDiffers: It is not a journal, or of a later version.
+    """
+    past = Past()
+    names: dict[str, str] = {}
+    for line in _whole_lines(path):
+        if line.get("type") == "batch":
+            if line.get("version") != 1:
+                raise BatchDiffers(
+                    f"{path}: version {line.get('version')} of a journal, 1 is known", remedy="update arr-stream"
+                )
+            past = Past(_mapping(line, "options", path), _mapping(line, "versions", path), names)
+        elif line.get("type") == "jobs":
+            names.update(_named(line, path))
+    if past.options is None and (names or (path.exists() and path.stat().st_size and any(_whole_lines(path)))):
+        raise BatchDiffers(f"{path}: not the journal of a batch", remedy="choose another folder")
+    return past
+
+
+def _mapping(line: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
+    found = line.get(key, {})
+    if not isinstance(found, dict):
+        raise BatchDiffers(f"{path}: {key} is a {type(found).__name__}, not an object", remedy="--fresh starts over")
+    return found
+
+
+def _named(line: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str]]:
+    """Sources and names; a name is that of a folder, taken away with `--fresh`, and so must not lead elsewhere."""
+    pairs = line.get("jobs")
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+            raise BatchDiffers(f"{path}: {str(pair)[:80]!r} is no source with its name", remedy="choose another folder")
+        source, name = pair
+        if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+            raise BatchDiffers(f"{path}: {name[:80]!r} is no name of a folder", remedy="choose another folder")
+        yield source, name
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Every whole line, in order; none where there is no journal."""
+    return list(_whole_lines(path))
+
+
+def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise BatchDiffers(f"{path}: {(exc.strerror or str(exc)).lower()}", remedy="choose another folder") from exc
+    for number, line in enumerate(raw.split(b"\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as exc:
+            raise BatchDiffers(f"{path}, line {number}: not JSON: {exc}", remedy="--fresh starts over") from exc
+        if not isinstance(record, dict):
+            raise BatchDiffers(f"{path}, line {number}: not a JSON object", remedy="--fresh starts over")
+        yield record
+
+
+class Journal:
+    """Appends to a journal.
+
+    Args:
+        path: Made when it is missing; a last line that was cut off is taken away.
+
+    Raises:
+        DiskFull, OutputUnwritable: It cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with writing(path):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._bytes = _end_of_last_line(self._descriptor)
+            os.ftruncate(self._descriptor, self._bytes)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+            sync_folder(path.parent)
+
+    def begin(self, options: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) -> None:
+        """What is asked; what came before counts no more."""
+        self.append("batch", version=1, options=options, options_sha256=digest, versions=versions)
+
+    def add_jobs(self, names: Sequence[tuple[str, str]]) -> None:
+        """Sources with the names that they got."""
+        for start in range(0, len(names), _NAMES_A_LINE):
+            self.append("jobs", jobs=[list(pair) for pair in names[start : start + _NAMES_A_LINE]])
+
+    def append(self, kind: str, /, **values: Any) -> None:
+        """Write a line and wait until it is on the disk.
+
+        Raises:
+            DiskFull, OutputUnwritable: It cannot be written; the lines before stay whole.
+        """
+        stamp = {} if kind in ("batch", "jobs") else {"time": round(time.time(), 3)}
+        # Escaped, since names of files may hold bytes that are no text.
+        line = (json.dumps({"type": kind, **stamp, **values}, ensure_ascii=True) + "\n").encode()
+        with writing(self.path):
+            rest = memoryview(line)
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+                os.fsync(self._descriptor)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self._bytes)
+                    os.lseek(self._descriptor, 0, os.SEEK_END)
+                raise
+        self._bytes += len(line)
+
+    def close(self) -> None:
+        """Let go of the file; safe to call again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _end_of_last_line(descriptor: int) -> int:
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 4096)
+        block = os.pread(descriptor, end - start, start)
+        if (found := block.rfind(b"\n")) >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+class FolderLock:
+    """Keeps a second batch out of a folder for as long as this one or any of its workers lives.
+
+    The lock belongs to the open file, which workers inherit: it ends with the last process that holds it.
+
+    Args:
+        path: Made when it is missing.
+
+    Raises:
+        BatchBusy: Another has it, and still has it after the seconds that a killed batch takes to be gone.
+        DiskFull, OutputUnwritable: The file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not self._try(path):
+            if time.monotonic() > deadline:
+                self.close()
+                raise BatchBusy(
+                    f"{path.parent}: another batch works in this folder", remedy="wait for it, or choose another folder"
+                )
+            time.sleep(0.1)
+
+    def _try(self, path: Path) -> bool:
+        with writing(path):
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as exc:
+                if exc.errno in (errno.EAGAIN, errno.EACCES):
+                    return False
+                raise
+        return True
+
+    def close(self) -> None:
+        """Let others in; safe to call again."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,275 @@
+"""Where a batch keeps what in its output folder, and how a finished file gets there whole or not at all.
+
+    manifest.jsonl                     the journal
+    videos/NAME/                       records.jsonl, annotated.mp4, report/, done.json
+    frames/video=NAME/frames.parquet   with `--format parquet`
+    cells/video=NAME/cells.parquet
+    errors/NAME.json                   why a file failed
+    summary.json                       how the last run went
+    .work/                             what is under way
+
+`videos/NAME/` appears by a rename, after everything else of that file, and holds `done.json`: a file is done if and
+only if that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from arr_stream.batch.job import Attempt, Job
+from arr_stream.consumers.base import writing
+
+RECORDS, VIDEO, REPORT, DONE = "records.jsonl", "annotated.mp4", "report", "done.json"
+PARQUET = ("frames", "cells")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths of a batch.
+
+    Args:
+        folder: The output folder, absolute.
+    """
+
+    folder: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "manifest.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / ".lock"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / ".work"
+
+    @property
+    def videos(self) -> Path:
+        return self.folder / "videos"
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.json"
+
+    def video(self, name: str) -> Path:
+        return self.videos / name
+
+    def done(self, name: str) -> Path:
+        return self.video(name) / DONE
+
+    def error(self, name: str) -> Path:
+        return self.folder / "errors" / f"{name}.json"
+
+    def parquet(self, kind: str, name: str) -> Path:
+        return self.folder / kind / f"video={_escaped(name)}" / f"{kind}.parquet"
+
+    def own(self) -> tuple[Path, ...]:
+        """Everything that a batch makes in its folder, but for the lock."""
+        folders = (self.work, self.videos, self.folder / "errors", *(self.folder / kind for kind in PARQUET))
+        return self.manifest, self.summary, *folders
+
+    def remove(self, name: str) -> None:
+        """Take away everything of one file, its sign of being done first."""
+        self.done(name).unlink(missing_ok=True)
+        for place in (self.video(name), *(self.parquet(kind, name).parent for kind in PARQUET)):
+            shutil.rmtree(place, ignore_errors=True)
+        self.error(name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What `done.json` says.
+
+    Args:
+        name: As in `Job`.
+        source: As in `Job`.
+        identity: Of the source as it was read; see `identity`.
+        options: Digest of what was asked of it; see `options.options_digest`.
+        digest: Of its records.
+        frames: How many were processed.
+        seconds: How long it took.
+        outputs: Relative to the output folder.
+        notices: What the user should know.
+        damaged: What was wrong with a source that broke off; None for a sound one.
+        attempt: Which attempt it was.
+        version: Of arr-stream.
+    """
+
+    name: str
+    source: str
+    identity: Mapping[str, Any]
+    options: str
+    digest: str
+    frames: int
+    seconds: float
+    outputs: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+    damaged: str | None = None
+    attempt: int = 1
+    version: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> Done | None:
+        """What the file says; None where there is none, or none that says it in full."""
+        try:
+            values = json.loads(path.read_bytes())
+            known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+            return cls(**known | {"outputs": tuple(known["outputs"]), "notices": tuple(known.get("notices", ()))})
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+    @property
+    def whole(self) -> bool:
+        """All fields are of the kind that was written."""
+        return isinstance(self.frames, int) and isinstance(self.digest, str) and isinstance(self.identity, Mapping)
+
+
+def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes when a source does: size and time of change of a file, names and those of a folder of pictures.
+
+    Raises:
+        OSError: A local source is not there or cannot be read.
+        ArrStreamError: A remote one is not there.
+    """
+    if "://" in source:
+        from arr_stream.batch import remote
+
+        return dict(remote.identity(source, dict(storage)))
+    path = Path(source)
+    status = path.stat()
+    if not path.is_dir():
+        return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    hashed = hashlib.sha256()
+    for entry in sorted(path.iterdir()):
+        if entry.is_file():
+            status = entry.stat()
+            hashed.update(f"{os.fsencode(entry.name)!r} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return {"files_sha256": hashed.hexdigest()}
+
+
+class Workspace:
+    """Where one attempt writes, and from where its outputs go to their places.
+
+    Args:
+        layout: Of the output folder.
+        attempt: Its number, and the number of this process, keep attempts apart.
+
+    Raises:
+        DiskFull, OutputUnwritable: The folder cannot be made.
+    """
+
+    def __init__(self, layout: Layout, attempt: Attempt) -> None:
+        self._layout = layout
+        self._job: Job = attempt.job
+        self.folder = layout.work / f"{attempt.job.name}-{attempt.number}-{os.getpid()}"
+        with writing(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.video.mkdir(parents=True)
+            self.parquet.mkdir()
+
+    @property
+    def video(self) -> Path:
+        return self.folder / "video"
+
+    @property
+    def parquet(self) -> Path:
+        return self.folder / "parquet"
+
+    def outputs(self) -> tuple[str, ...]:
+        """What was written, as paths that it will have, relative to the output folder."""
+        name = self._job.name
+        files = sorted(path.relative_to(self.video) for path in self.video.rglob("*") if path.is_file())
+        own = [(self._layout.video(name) / path) for path in files if path.name != DONE]
+        tables = [self._layout.parquet(kind, name) for kind in PARQUET if (self.parquet / f"{kind}.parquet").exists()]
+        return tuple(path.relative_to(self._layout.folder).as_posix() for path in (*own, *tables))
+
+    def commit(self, done: Done) -> None:
+        """Bring the outputs to their places; killed in the middle, the file is not done, and nothing else is harmed.
+
+        Raises:
+            DiskFull, OutputUnwritable: They could not be brought there.
+        """
+        name, place = self._job.name, self._layout.video(self._job.name)
+        with writing(place):
+            (self.video / DONE).write_text(json.dumps(asdict(done), ensure_ascii=True, indent=1) + "\n")
+            _sync_tree(self.folder)
+            # Not done from here on, should it have been done before: its parts are going to be of two attempts.
+            (place / DONE).unlink(missing_ok=True)
+            for kind in PARQUET:
+                self._place_table(kind, name)
+            if os.path.lexists(place):
+                os.replace(place, self.folder / "before")  # noqa: PTH105
+            place.parent.mkdir(exist_ok=True)
+            os.replace(self.video, place)  # noqa: PTH105
+            sync_folder(place.parent)
+        self.discard()
+
+    def _place_table(self, kind: str, name: str) -> None:
+        made, place = self.parquet / f"{kind}.parquet", self._layout.parquet(kind, name)
+        if not made.exists():
+            place.unlink(missing_ok=True)
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made.replace(place)
+        sync_folder(place.parent)
+        sync_folder(place.parent.parent)
+
+    def discard(self) -> None:
+        """Take away whatever is left of the attempt."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _escaped(name: str) -> str:
+    """The name as readers of tables take it from a folder; as `consumers.parquet.hive_folder`, which loads pyarrow."""
+    return "".join(letter if letter.isalnum() else quote(letter, safe="._-") for letter in name)
+
+
+def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Write a file that is either whole or as it was before.
+
+    Raises:
+        DiskFull, OutputUnwritable: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                json.dump(values, file, indent=1, ensure_ascii=True)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Let names in a folder survive a loss of power, where the system can be asked for that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

@@ -1,0 +1,221 @@
+"""What there is to do: the files that are meant, against what the output folder holds already."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from arr_stream import __version__
+from arr_stream.batch.job import Job, JobOptions
+from arr_stream.batch.journal import Past, read_past
+from arr_stream.batch.layout import Done, Layout, identity
+from arr_stream.batch.names import assign_names
+from arr_stream.batch.options import difference, options_digest, public_options
+from arr_stream.consumers.base import redact_url, writing
+from arr_stream.errors import ArrStreamError, BatchDiffers
+
+_PACKAGES = ("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr")
+
+State = Literal["new", "done", "gone", "changed", "differs"]
+"""Of a file: never done, done, done and its source is gone, done from what its source was before, done otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file and what is known of it.
+
+    Args:
+        job: The file.
+        state: Whether it is to be done.
+        done: What was done, None for nothing.
+    """
+
+    job: Job
+    state: State
+    done: Done | None = None
+
+    @property
+    def to_do(self) -> bool:
+        return self.state not in ("done", "gone")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A batch before it begins.
+
+    Args:
+        layout: Of the output folder.
+        options: What is asked.
+        public: The same, as it stands in the journal.
+        digest: Of that.
+        past: What the journal told.
+        files: Every file, in the order of the inputs.
+        notices: What the user should know, one line each.
+    """
+
+    layout: Layout
+    options: JobOptions
+    public: Mapping[str, Any]
+    digest: str
+    past: Past
+    files: tuple[FileState, ...]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def to_do(self) -> list[Job]:
+        return [file.job for file in self.files if file.to_do]
+
+    @property
+    def kept(self) -> list[FileState]:
+        """Files that need not be done again."""
+        return [file for file in self.files if not file.to_do]
+
+    @property
+    def same_options(self) -> bool:
+        """The journal's newest options are these."""
+        return self.past.options is not None and options_digest(self.past.options) == self.digest
+
+
+def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | None = None, force: bool = False) -> Plan:
+    """Compare what is meant with what is there; nothing is written.
+
+    Args:
+        sources: As `inputs.expand` gives them.
+        options: What is done with every file.
+        resume: True: there must be a batch to go on with. False: whatever is there counts for nothing. None: go on if
+            there is one.
+        force: Go on though the settings are others, and do again what was done with others.
+
+    Raises:
+        BatchDiffers: The folder holds a batch with other settings, something else, or nothing to go on with.
+    """
+    layout = Layout(Path(options.folder))
+    public = public_options(options)
+    digest = options_digest(public)
+    past = find_past(layout, public, resume=resume, force=force)
+    names = assign_names(sources, _known(sources, past))
+    jobs = [Job(index, source, names[source]) for index, source in enumerate(sources)]
+    if resume is False:
+        return Plan(layout, options, public, digest, past, tuple(FileState(job, "new") for job in jobs))
+    files = tuple(_state(job, layout, digest, options.storage) for job in jobs)
+    return Plan(layout, options, public, digest, past, files, tuple(_notices(files, past)))
+
+
+def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
+    """Names that sources had before; an address that was signed anew is the same source."""
+    known: dict[str, str] = {}
+    used: set[str] = set()
+    for source in sources:
+        name = past.names.get(redact_url(source))
+        if name is not None and name not in used:
+            known[source] = name
+            used.add(name)
+    # Names of sources that are not meant this time are not to be given to others.
+    return known | {source: name for source, name in past.names.items() if name not in used}
+
+
+def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None = None, force: bool = False) -> Past:
+    """What the journal tells, where it may be gone on with.
+
+    Args:
+        layout: Of the output folder.
+        public: What is asked, as `public_options`.
+        resume, force: See `make_plan`.
+
+    Raises:
+        BatchDiffers: It may not.
+    """
+    if resume is False:
+        return Past()
+    past = read_past(layout.manifest)
+    if resume and past.options is None:
+        raise BatchDiffers(f"{layout.folder}: holds no batch to go on with", remedy="leave --resume out to begin one")
+    if force:
+        return past
+    if past.options is None:
+        strange = next((path for path in layout.own() if path != layout.work and _holds(path)), None)
+        if strange is not None:
+            raise BatchDiffers(
+                f"{strange}: there already, and of no batch", remedy="choose another folder, or --force to write there"
+            )
+    elif options_digest(past.options) != options_digest(public) and any(layout.videos.glob("*/done.json")):
+        raise BatchDiffers(
+            f"{layout.folder}: holds a batch with other settings: {difference(past.options, public)}",
+            remedy="choose another folder, --force to do its files again, or --fresh to start over",
+        )
+    return past
+
+
+def _holds(path: Path) -> bool:
+    """Whether there is anything at all: a folder or a file that is not empty."""
+    return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
+
+
+def _state(job: Job, layout: Layout, digest: str, storage: Mapping[str, Any]) -> FileState:
+    done = Done.read(layout.done(job.name))
+    if done is None or not done.whole or done.source != redact_url(job.source):
+        return FileState(job, "new")
+    if done.options != digest:
+        return FileState(job, "differs", done)
+    try:
+        now = identity(job.source, storage)
+    except (OSError, ArrStreamError):
+        return FileState(job, "gone", done)
+    return FileState(job, "done" if now == dict(done.identity) else "changed", done)
+
+
+def _notices(files: Iterable[FileState], past: Past) -> Iterable[str]:
+    for file in files:
+        source = redact_url(file.job.source)
+        if file.state == "changed":
+            yield f"{source}: changed since it was done, and is done again"
+        elif file.state == "gone":
+            yield f"{source}: cannot be read any more; what was made of it is kept"
+    now = versions()
+    changed = [
+        f"{name} {past.versions[name]} is now {now.get(name)}"
+        for name in past.versions
+        if past.versions[name] != now.get(name)
+    ]
+    if changed:
+        yield f"versions changed since the batch began: {', '.join(changed)}; files that are done stay as they are"
+
+
+def start_over(layout: Layout, past_names: Iterable[str] = ()) -> None:
+    """Take away everything that a batch made in the folder, and nothing else; call it with the folder locked.
+
+    Raises:
+        OutputUnwritable: Something cannot be taken away.
+    """
+    names = {*past_names, *(path.parent.name for path in layout.videos.glob("*/done.json"))}
+    # Without it nothing of what is left counts, should this be broken off.
+    with writing(layout.folder):
+        layout.manifest.unlink(missing_ok=True)
+        for name in names:
+            layout.remove(name)
+        layout.summary.unlink(missing_ok=True)
+        clear_work(layout)
+        for folder in layout.own():
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def clear_work(layout: Layout) -> None:
+    """Take away what attempts left that were cut off; call it with the folder locked."""
+    shutil.rmtree(layout.work, ignore_errors=True)
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the results."""
+    found = {"arr-stream": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,311 @@
+"""Ray, as far as a batch needs it: a cluster of its own or one that is there, actors, and what they reply.
+
+A cluster of its own listens on loopback alone and wants a token that only this process and its workers know, so that
+nobody else on the machine can let it run code. It has no dashboard, sends no usage statistics, and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from arr_stream import __version__
+from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.local_worker import Refused
+from arr_stream.batch.ray_worker import Loaded, RayWorker, Sign
+from arr_stream.consumers.base import redact_url
+from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # What Ray itself says of actors that end goes to standard output, unless it is told to leave out such lines.
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TQDM_PATCH_PRINT": "0",
+}
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Set to 0, Ray calls its node 127.0.0.1 and then listens nowhere else; on Windows and macOS that is the default."""
+_OBJECT_STORE_BYTES = 80 << 20
+_LONGEST_FOLDER = 40
+_MOST_SHARING_GPU = 16
+_NAMING = ("class_name:", "actor_id:", "pid:", "name:", "namespace:", "ip:", "The actor died unexpectedly")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a machine of the cluster has.
+
+    Args:
+        cpus: Cores, as far as Ray may use them.
+        gpus: GPUs.
+    """
+
+    cpus: float
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one actor takes.
+
+    Args:
+        cpus: Cores, at least 1.
+        gpus: GPUs, or the share of one.
+    """
+
+    cpus: int
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1:
+            raise InvalidSetting(f"{self.cpus} cores for a worker", remedy="give it at least 1")
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise InvalidSetting(f"{self.gpus:g} GPUs for a worker", remedy="give a share of one, or whole GPUs")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An actor is no more.
+
+    Args:
+        reason: In one line.
+    """
+
+    reason: str
+
+
+Message = Loaded | Refused | JobFinished | JobFailed | JobProgress | Lost | None
+
+
+@dataclass(eq=False, slots=True)
+class Actor:
+    """One actor, and what it was asked and has not answered yet.
+
+    Args:
+        handle: Ray's own.
+        asked: By Ray's reference to the answer.
+    """
+
+    handle: Any
+    asked: dict[Any, Literal["load", "run", "progress"]] = field(default_factory=dict)
+
+
+class RayCluster:
+    """Actors that do files, on a cluster of its own or on one that is there.
+
+    Args:
+        options: What is done with every file.
+        sign: What shows an actor that the output folder is the same there.
+        address: Of a cluster, such as `10.0.0.1:6379`, or `auto`; None for one of its own on this machine.
+        cpus: Cores of a cluster of its own.
+
+    Raises:
+        BackendUnavailable: Ray is not installed.
+        ConnectionFailed: There is no such cluster, it runs another version, or none can be started.
+    """
+
+    def __init__(self, options: JobOptions, sign: Sign, *, address: str | None, cpus: int) -> None:
+        self._options = options
+        self._sign = sign
+        self._actors: list[Actor] = []
+        self._folder: Path | None = None
+        self._ray = _load_ray(own=address is None)
+        self._ours = not self._ray.is_initialized()
+        if self._ours:
+            try:
+                self._connect(address, cpus)
+            except BaseException:
+                self.close()
+                raise
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The machines that are up."""
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return tuple(Node(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in alive)
+
+    def spawn(self, need: Need) -> Actor:
+        """Start an actor, wherever there is room; it loads its models, and replies with `Loaded` or `Refused`."""
+        kind = self._ray.remote(RayWorker).options(
+            num_cpus=need.cpus,
+            num_gpus=need.gpus,
+            # Loading and files one after the other, and beside it the question how far they are.
+            max_concurrency=2,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        actor = Actor(kind.remote(self._options, need.cpus, self._sign, __version__))
+        self._actors.append(actor)
+        actor.asked[actor.handle.load.remote()] = "load"
+        return actor
+
+    def give(self, actor: Actor, attempt: Attempt) -> None:
+        """Let it do a file; it replies with `JobFinished` or `JobFailed`."""
+        actor.asked[actor.handle.run.remote(attempt)] = "run"
+
+    def ask(self, actor: Actor) -> None:
+        """Ask how far it is, unless it has yet to answer the last time; it replies with `JobProgress` or None."""
+        if "progress" not in actor.asked.values():
+            actor.asked[actor.handle.progress.remote()] = "progress"
+
+    def wait(self, timeout_seconds: float) -> list[tuple[Actor, Message]]:
+        """What was replied since, waiting up to so long for the first reply; of an actor that ended, one `Lost`."""
+        whose = {reference: actor for actor in self._actors for reference in actor.asked}
+        if not whose:
+            return []
+        ready, _ = self._ray.wait(list(whose), num_returns=1, timeout=timeout_seconds, fetch_local=False)
+        if ready:
+            ready, _ = self._ray.wait(list(whose), num_returns=len(whose), timeout=0, fetch_local=False)
+        replies: list[tuple[Actor, Message]] = []
+        for reference in ready:
+            actor = whose[reference]
+            if reference in actor.asked:
+                del actor.asked[reference]
+                replies.append((actor, self._reply(actor, reference)))
+        return replies
+
+    def discard(self, actor: Actor) -> None:
+        """End an actor at once, whatever it does."""
+        if actor in self._actors:
+            self._actors.remove(actor)
+        actor.asked.clear()
+        with contextlib.suppress(Exception):
+            self._ray.kill(actor.handle, no_restart=True)
+
+    def close(self) -> None:
+        """End every actor, and the cluster if it is ours; safe to call again."""
+        for actor in list(self._actors):
+            self.discard(actor)
+        if self._ours:
+            self._ours = False
+            with _own_signals():
+                self._ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _connect(self, address: str | None, cpus: int) -> None:
+        common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            with _own_signals():
+                if address is not None:
+                    self._ray.init(address=address, **common)
+                    return
+                self._folder = _session_folder()
+                self._ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    _temp_dir=str(self._folder),
+                    **common,
+                )
+        except Exception as exc:
+            what = f"the Ray cluster {address}" if address is not None else "a Ray cluster on this machine"
+            reason = redact_url(" ".join(str(exc).split()))[:300]
+            raise ConnectionFailed(
+                f"{what} cannot be had: {type(exc).__name__}: {reason}",
+                remedy="check the address and that Python and Ray are of the same version there"
+                if address is not None
+                else "try --engine local",
+            ) from exc
+        self._check_loopback()
+
+    def _check_loopback(self) -> None:
+        """Raises:
+        InvalidSetting: Ray listens to other machines, since it was loaded before it could be told not to.
+        """
+        where = self._ray.util.get_node_ip_address()
+        if where not in ("127.0.0.1", "::1"):
+            raise InvalidSetting(
+                f"Ray was loaded before the batch, and listens on {where}", remedy=f"set {_LOOPBACK}=0 before that"
+            )
+
+    def _reply(self, actor: Actor, reference: Any) -> Message:
+        try:
+            reply: Message = self._ray.get(reference)
+        except self._ray.exceptions.RayError as exc:
+            self.discard(actor)
+            return Lost(_reason(exc))
+        return reply
+
+
+def share(nodes: Sequence[Node], jobs: int, *, gpu: bool) -> Need:
+    """What each of `jobs` actors can have so that all of them find room at once.
+
+    Args:
+        nodes: The machines.
+        jobs: How many actors.
+        gpu: Actors use GPUs where there are any.
+    """
+    gpus = [node.gpus for node in nodes if node.gpus >= 1] if gpu else []
+    if not gpus:
+        return Need(_most_cpus([node.cpus for node in nodes], jobs))
+    sharing = next((n for n in range(1, _MOST_SHARING_GPU) if sum(map(int, gpus)) * n >= jobs), _MOST_SHARING_GPU)
+    fitting = [node for node in nodes if node.gpus >= 1]
+    cpus = min(max(1, int(node.cpus // (int(node.gpus) * sharing))) for node in fitting)
+    return Need(cpus, 1 / sharing)
+
+
+def _most_cpus(cpus: Sequence[float], jobs: int) -> int:
+    for each in range(int(max(cpus, default=1.0)), 1, -1):
+        if sum(int(have // each) for have in cpus) >= jobs:
+            return each
+    return 1
+
+
+def _load_ray(*, own: bool) -> Any:
+    """The module, told before it is loaded to keep quiet and to itself.
+
+    Raises:
+        BackendUnavailable: It is not installed.
+    """
+    wanted = dict(_QUIET)
+    if own:
+        wanted |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module("ray")
+    except ImportError as exc:
+        raise BackendUnavailable(f"--engine ray needs ray: {exc}", remedy="pip install 'arr-stream[ray]'") from exc
+
+
+def _session_folder() -> Path:
+    """A folder for Ray's sockets and logs, short enough for the name of a socket."""
+    place = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="arr-ray-", dir=place if len(place) <= _LONGEST_FOLDER else "/tmp"))
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep what SIGTERM does: Ray would end the process without a word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+def _reason(exc: Exception) -> str:
+    """What Ray says about the end of an actor, in one line, without the lines that only name it and without advice."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    if any("Traceback" in line for line in lines):
+        return redact_url(lines[-1])[:200]
+    told = " ".join(line for line in lines if not line.startswith(_NAMING)) or type(exc).__name__
+    told = told.partition("Worker exit detail: ")[2] or told
+    return redact_url(told.partition(" Some common causes")[0])[:200].rstrip(".")

@@ -1,0 +1,128 @@
+"""What runs in an actor of the Ray engine: does files, one at a time, and tells how far it is when asked.
+
+Everything goes back as a value and nothing as an exception, since Ray would wrap it and lose its kind.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arr_stream import __version__
+from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.local_worker import Refused
+from arr_stream.errors import ArrStreamError, BackendUnavailable, OutputUnwritable
+
+if TYPE_CHECKING:
+    from arr_stream.batch.runner import JobRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Models are loaded.
+
+    Args:
+        host: Name of the machine.
+        process_id: There.
+    """
+
+    host: str
+    process_id: int
+
+    def __str__(self) -> str:
+        return f"process {self.process_id} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A file that only those see who share the output folder.
+
+    Args:
+        path: Where it lies.
+        text: What it says.
+    """
+
+    path: Path
+    text: str
+
+    def check(self, folder: Path) -> None:
+        """Raises:
+        OutputUnwritable: It is not seen here, or nothing can be written into the folder.
+        """
+        try:
+            seen = self.path.read_text() == self.text
+        except OSError:
+            seen = False
+        if not seen:
+            raise OutputUnwritable(
+                f"{folder}: on {socket.gethostname()} this is not the folder that the batch was started with",
+                remedy="write into a folder that all nodes share under the same path",
+            )
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OutputUnwritable(
+                f"{folder}: cannot be written to on {socket.gethostname()}", remedy="check its permissions there"
+            )
+
+
+class RayWorker:
+    """Does files; the class that becomes an actor.
+
+    Args:
+        options: What is done with every file.
+        threads: For the pools of the libraries.
+        sign: What shows that the output folder is the same here.
+        version: Of arr-stream where the batch was started.
+    """
+
+    def __init__(self, options: JobOptions, threads: int, sign: Sign, version: str) -> None:
+        self._options = options
+        self._threads = threads
+        self._sign = sign
+        self._version = version
+        self._runner: JobRunner | None = None
+        self._progress: JobProgress | None = None
+
+    def load(self) -> Loaded | Refused:
+        """Load the models, or say why no file can be done here."""
+        try:
+            self._check()
+            # Before the libraries are loaded, which read them then.
+            for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+                os.environ[pool] = str(self._threads)
+            import cv2
+            import torch
+
+            from arr_stream.batch.runner import JobRunner
+
+            cv2.setNumThreads(self._threads)
+            torch.set_num_threads(self._threads)
+            self._runner = JobRunner(self._options, threads=self._threads)
+        except Exception as exc:
+            message, remedy = (exc.message, exc.remedy) if isinstance(exc, ArrStreamError) else (str(exc), None)
+            return Refused(type(exc).__name__, message, remedy, traceback.format_exc())
+        return Loaded(socket.gethostname(), os.getpid())
+
+    def run(self, attempt: Attempt) -> JobFinished | JobFailed:
+        """Do a file."""
+        assert self._runner is not None
+        self._progress = None
+        return self._runner.run(attempt, self._hear)
+
+    def progress(self) -> JobProgress | None:
+        """How far the file is, called while `run` goes on; None when there is nothing to tell yet."""
+        return self._progress
+
+    def _hear(self, progress: JobProgress) -> None:
+        self._progress = progress
+
+    def _check(self) -> None:
+        if self._version != __version__:
+            raise BackendUnavailable(
+                f"arr-stream {__version__} on {socket.gethostname()}, and {self._version} where the batch was started",
+                remedy="install the same version on all nodes",
+            )
+        self._sign.check(Path(self._options.folder))

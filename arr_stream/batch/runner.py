@@ -1,0 +1,303 @@
+"""Does files one after the other with models that are loaded once; the part of a worker that every engine shares."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import Any
+
+import arr_stream
+from arr_stream import __version__, runtime
+from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Done, Layout, Workspace, identity
+from arr_stream.batch.options import options_digest, public_options
+from arr_stream.config import Settings
+from arr_stream.consumers.base import Consumer, Outcome, output_error, redact_url
+from arr_stream.consumers.beside import Beside
+from arr_stream.consumers.digest import Digest
+from arr_stream.consumers.records import Header, Records, frame_record, header_record
+from arr_stream.errors import (
+    ArrStreamError,
+    ConnectionFailed,
+    ConsumerFailed,
+    FetchFailed,
+    NotAMediaFile,
+    OutputError,
+    SourceDamaged,
+    SourceNotFound,
+)
+from arr_stream.relevance.query import Query, load_example, parse_region, parse_text
+from arr_stream.sources.base import Source, SourceInfo, SourceStats
+from arr_stream.stream import Models, Stream
+from arr_stream.types import Frame, PatchSet
+
+_TELL_SECONDS = 0.5
+_MOST_NOTICES = 20
+_WORTH_ANOTHER_TRY = (ConnectionFailed, FetchFailed, MemoryError, OSError)
+
+OnProgress = Callable[[JobProgress], None]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Counts frames, and tells of them now and then.
+
+    Args:
+        attempt: Whose frames.
+        tell: Hears of it.
+        num_frames: About how many there are.
+        frames: How many are done.
+        notices: What was said about frames, each once.
+    """
+
+    attempt: Attempt
+    tell: OnProgress
+    num_frames: int | None = None
+    frames: int = 0
+    notices: dict[str, None] = field(default_factory=dict)
+    _told_seconds: float = 0.0
+
+    def add(self, patches: PatchSet) -> None:
+        self.frames += 1
+        for notice in patches.notices:
+            if len(self.notices) < _MOST_NOTICES:
+                self.notices.setdefault(redact_url(notice))
+        now = time.monotonic()
+        if now - self._told_seconds >= _TELL_SECONDS:
+            self._told_seconds = now
+            self.tell(JobProgress(self.attempt, self.frames, self.num_frames))
+
+
+class JobRunner:
+    """Opens a file, chooses cells on every frame, and brings the outputs to their places.
+
+    Args:
+        options: What is done with every file.
+        threads: Threads for the pools of the keyframe models; None for half of the cores.
+
+    Raises:
+        ArrStreamError: Models or queries that no file could be done with; see `arr_stream.errors`.
+    """
+
+    def __init__(self, options: JobOptions, *, threads: int | None = None) -> None:
+        self.options = options
+        self.layout = Layout(Path(options.folder))
+        self.settings = Settings.checked(dict(options.settings))
+        self.queries = make_queries(options)
+        self._digest = options_digest(public_options(options))
+        self._fetched: Path | None = None
+        self._models = Models.load(self.settings, threads)
+
+    def run(self, attempt: Attempt, on_progress: OnProgress) -> JobFinished | JobFailed:
+        """Do a file; whatever goes wrong is told, not raised, and leaves no output of it.
+
+        Args:
+            attempt: Which file, and the how-manieth time.
+            on_progress: Called every half second or so, by this thread.
+        """
+        progress = _Progress(attempt, on_progress)
+        started = time.monotonic()
+        workspace: Workspace | None = None
+        try:
+            workspace = Workspace(self.layout, attempt)
+            return self._run(attempt, workspace, progress, started)
+        except Exception as exc:
+            told = failed(attempt, progress.frames, exc, self.layout)
+            return replaced(told, message=self._about(attempt, told.message))
+        finally:
+            if workspace is not None:
+                workspace.discard()
+
+    def _run(self, attempt: Attempt, workspace: Workspace, progress: _Progress, started: float) -> JobFinished:
+        job = attempt.job
+        with self._local(job.source, workspace) as path:
+            before = self._identity(job.source)
+            with self._open(path) as stream:
+                if "://" in job.source:
+                    stream.source = _Renamed(stream.source, redact_url(job.source))
+                progress.num_frames = stream.source.info.num_frames
+                consumers, digesting = self._consumers(stream, workspace)
+                # The file's own notices come first.
+                progress.notices.update(dict.fromkeys(stream.notices))
+                result = runtime.run(stream, consumers, on_frame=progress.add)
+        if result.error is not None and not isinstance(result.error, SourceDamaged):
+            raise result.error
+        if result.reason not in ("finished", "damaged"):
+            raise KeyboardInterrupt
+        notices = list(progress.notices)
+        notices += [notice for consumer in consumers for notice in getattr(consumer, "notices", ())]
+        damaged = self._by_address(str(result.error), attempt) if result.error is not None else None
+        done = Done(
+            name=job.name,
+            source=redact_url(job.source),
+            identity=before,
+            options=self._digest,
+            digest=digesting.hexdigest(),
+            frames=result.frames,
+            seconds=round(time.monotonic() - started, 3),
+            outputs=workspace.outputs(),
+            notices=tuple(notices),
+            damaged=damaged,
+            attempt=attempt.number,
+            version=__version__,
+        )
+        workspace.commit(done)
+        told = (*done.notices, f"damaged: {damaged}") if damaged else done.notices
+        return JobFinished(attempt, done.frames, done.seconds, done.digest, done.outputs, told)
+
+    @contextlib.contextmanager
+    def _local(self, source: str, workspace: Workspace) -> Iterator[Path]:
+        """The source as a file of this machine."""
+        self._fetched = None
+        if "://" not in source:
+            yield Path(source)
+            return
+        from arr_stream.batch import remote
+
+        limit = self.settings.source.remote_max_bytes
+        with remote.fetched(source, self.options.storage, folder=workspace.folder, max_bytes=limit) as path:
+            self._fetched = path
+            yield path
+
+    def _about(self, attempt: Attempt, message: str) -> str:
+        """The message with the name of its source in front, where it does not name it."""
+        source = redact_url(attempt.job.source)
+        message = self._by_address(message, attempt)
+        return message if message.startswith(source) else f"{source}: {message}"
+
+    def _by_address(self, text: str, attempt: Attempt) -> str:
+        """The text with the address of what was fetched, where it names the file that it was fetched to."""
+        return text if self._fetched is None else text.replace(str(self._fetched), redact_url(attempt.job.source))
+
+    def _identity(self, source: str) -> Mapping[str, Any]:
+        try:
+            return identity(source, self.options.storage)
+        except FileNotFoundError as exc:
+            raise SourceNotFound(f"{source}: no such file", remedy="check the path") from exc
+        except OSError as exc:
+            raise NotAMediaFile(f"{source}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
+
+    def _open(self, path: Path) -> Stream:
+        options = self.options
+        return arr_stream.open(
+            path,
+            queries=self.queries,
+            settings=self.settings,
+            start_seconds=options.start_seconds,
+            end_seconds=options.end_seconds,
+            stride=options.stride,
+            max_frames=options.max_frames,
+            models=self._models,
+        )
+
+    def _consumers(self, stream: Stream, workspace: Workspace) -> tuple[list[Consumer], Digesting]:
+        options, folder = self.options, workspace.video
+        consumers: list[Consumer] = []
+        if options.video:
+            video = runtime.annotated_video(stream, folder / VIDEO, view=options.view, audio=options.audio)
+            consumers.append(Beside(video))
+        if options.report:
+            consumers.append(runtime.report(stream, folder / REPORT))
+        header, timings = runtime.header(stream), runtime.writes_timings(stream)
+        if "parquet" in options.formats:
+            from arr_stream.consumers.parquet import ParquetRecords
+
+            consumers.append(ParquetRecords(workspace.parquet, header, timings=timings))
+        if "jsonl" in options.formats:
+            consumers.append(Records(folder / RECORDS, header, timings=timings))
+        digesting = Digesting(header)
+        return [*consumers, digesting], digesting
+
+
+class Digesting:
+    """A consumer that only takes the digest of what the records say, in whatever form they are written.
+
+    Args:
+        header: Of the records.
+    """
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._digest = Digest()
+        self._digest.add(header_record(header))
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        self._digest.add(frame_record(patches, self._header))
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
+
+    def hexdigest(self) -> str:
+        """Of all frames so far; what `consumers.digest.records_digest` says of the file."""
+        return self._digest.hexdigest()
+
+
+class _Renamed:
+    """A source under another name: what was fetched is called by its address, not by the file that it lies in."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self._source = source
+        self.info: SourceInfo = replaced(source.info, name=name)
+
+    @property
+    def stats(self) -> SourceStats:
+        return self._source.stats
+
+    @stats.setter
+    def stats(self, stats: SourceStats) -> None:
+        self._source.stats = stats
+
+    def frames(self) -> Iterator[Frame]:
+        return self._source.frames()
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> _Renamed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def make_queries(options: JobOptions) -> tuple[Query, ...]:
+    """The queries of every file.
+
+    Raises:
+        QueryError: A text that is empty, a box or a picture that cannot be read.
+    """
+    queries: list[Query] = [parse_text(text) for text in options.queries]
+    if options.region is not None:
+        queries.append(parse_region(options.region, options.region_at_seconds))
+    if options.example is not None:
+        queries.append(load_example(options.example))
+    return tuple(queries)
+
+
+def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> JobFailed:
+    """What is told of an error; the system's refusals to write as errors of our own."""
+    system = isinstance(error, OSError)
+    if isinstance(error, OSError) and error.filename is not None and _is_within(error.filename, layout.folder):
+        error = output_error(error, Path(error.filename))
+    again = not isinstance(error, OutputError) and (system or isinstance(_root(error), _WORTH_ANOTHER_TRY))
+    if isinstance(error, ArrStreamError):
+        message, remedy, exit_code = error.message, error.remedy or "", error.exit_code
+    else:
+        message, remedy, exit_code = f"{type(error).__name__}: {' '.join(str(error).split())}", "", 1
+    return JobFailed(
+        attempt, frames, type(error).__name__, redact_url(message), redact_url(remedy), exit_code, retryable=again
+    )
+
+
+def _root(error: BaseException) -> BaseException:
+    """What a consumer's or a keyframe's error came from."""
+    while isinstance(error, ConsumerFailed) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _is_within(name: object, folder: Path) -> bool:
+    return isinstance(name, str) and Path(name).is_relative_to(folder)

@@ -1,0 +1,321 @@
+"""Batches of real processes that are killed, interrupted, or run out of room, and go on afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arr_stream.batch.job import JobFinished
+from arr_stream.batch.journal import read_journal
+from arr_stream.batch.runner import JobRunner
+from arr_stream.consumers import read_records
+from arr_stream.consumers.digest import records_digest
+from tests.batch_fakes import QUICK, attempt, contents, quick_options, write_clips
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(600)]
+
+_DEADLINE_SECONDS = 90.0
+
+
+class _Batch:
+    """A batch command as a process.
+
+    Args:
+        inputs: Folder with videos.
+        out: The output folder.
+        more: Further options.
+        before: Called in the process before the command.
+    """
+
+    def __init__(
+        self, inputs: Path, out: Path, *more: object, jobs: int = 2, before: Callable[[], None] | None = None
+    ) -> None:
+        self.out = out
+        settings = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-m", "arr_stream", "batch", inputs, "-o", out, "--jobs", jobs, "--query", "red"]
+        self._log = out.with_name(f"{out.name}-{time.monotonic_ns()}.log")
+        self._error = self._log.open("wb")
+        self.process = subprocess.Popen(
+            [str(word) for word in [*command, "--log-json", *settings, *more]],
+            stdout=subprocess.DEVNULL,
+            stderr=self._error,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+            preexec_fn=before,  # noqa: PLW1509
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def events(self, kind: str) -> int:
+        """How many events of a kind it has told."""
+        return self.said.count(f'"event": "{kind}"')
+
+    def workers(self) -> list[int]:
+        """Process ids of its workers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != self.process.pid:
+                try:
+                    command = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if b"arr_stream.batch.local_worker" in command and str(self.process.pid).encode() in command:
+                    found.append(int(entry.name))
+        return found
+
+    def wait(self) -> int:
+        return self.process.wait(_DEADLINE_SECONDS)
+
+    def wait_until(self, reached: Callable[[], bool]) -> bool:
+        """Wait for something; False when the process ended before."""
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not reached():
+            if not self.running:
+                return reached()
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.01)
+        return True
+
+    def end(self) -> None:
+        """Kill what is left of it, and see that its workers end with it."""
+        if self.running:
+            self.process.kill()
+        self.process.wait(_DEADLINE_SECONDS)
+        self._error.close()
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while left := self.workers():
+            assert time.monotonic() < deadline, f"workers {left} outlived the batch"
+            time.sleep(0.02)
+
+
+@contextmanager
+def _batch(inputs: Path, out: Path, *more: object, **options: Any) -> Iterator[_Batch]:
+    batch = _Batch(inputs, out, *more, **options)
+    try:
+        yield batch
+    finally:
+        batch.end()
+
+
+class _Finished:
+    """What is done in an output folder, and that it stays as it is and is never begun again."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._done: dict[str, tuple[dict[str, tuple[int, str]], int]] = {}
+
+    def check(self) -> int:
+        """How many files are done."""
+        lines = read_journal(self._out / "manifest.jsonl")
+        for name, (files, since) in self._done.items():
+            assert contents(self._out / "videos" / name) == files, f"{name} was touched"
+            begun = [line for line in lines[since:] if line["type"] == "attempt" and line["name"] == name]
+            assert not begun, f"{name} was begun again"
+        for path in (self._out / "videos").glob("*/done.json"):
+            name = path.parent.name
+            if name not in self._done:
+                self._done[name] = contents(path.parent), len(lines)
+        for number, line in enumerate(lines):
+            if line["type"] == "finished":
+                later = [one for one in lines[number:] if one["type"] == "attempt" and one["name"] == line["name"]]
+                assert not later, f"{line['name']} was begun again"
+        return len(self._done)
+
+
+def _digests(out: Path) -> dict[str, str]:
+    return {
+        path.parent.name: json.loads(path.read_text())["digest"]
+        for path in sorted((out / "videos").glob("*/done.json"))
+    }
+
+
+def _kill(batch: _Batch, dice: random.Random, file_seconds: float) -> bool:
+    """Kill the coordinator or a worker at a random moment; False when the batch ended before."""
+    if dice.random() < 0.25:
+        # Any moment of the start.
+        moment = time.monotonic() + dice.random() * 4
+        batch.wait_until(lambda: time.monotonic() > moment)
+    else:
+        begun = batch.events("started")
+        batch.wait_until(lambda: batch.events("started") > begun)
+        time.sleep(dice.random() * file_seconds)
+    workers = batch.workers()
+    victim = dice.choice(workers) if workers and dice.random() < 0.4 else batch.process.pid
+    if not batch.running:
+        return False
+    try:
+        os.kill(victim, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    if victim == batch.process.pid:
+        batch.wait()
+    return True
+
+
+def _killed_again_and_again(
+    inputs: Path, folder: Path, kills: int, seed: int, file_seconds: float, jobs: int
+) -> list[Path]:
+    """Output folders of batches that together were killed so often, and were then left alone until they ended."""
+    dice = random.Random(seed)
+    folders: list[Path] = []
+    while kills > 0:
+        out = folder / f"round{len(folders)}"
+        folders.append(out)
+        finished = _Finished(out)
+        ended = False
+        while not ended:
+            with _batch(inputs, out, "--retries", 99, jobs=jobs) as batch:
+                while kills > 0 and batch.running:
+                    kills -= _kill(batch, dice, file_seconds)
+                if kills <= 0:
+                    batch.wait()
+                ended = not batch.running and batch.process.returncode == 0
+                assert batch.process.poll() in (None, 0, -signal.SIGKILL), batch.said
+            finished.check()
+        # Once more, with nothing to do.
+        with _batch(inputs, out) as batch:
+            assert batch.wait() == 0 and batch.events("started") == 0
+        finished.check()
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("files", "kills", "frames", "jobs", "seed"),
+    [(4, 2, 30, 1, 1), pytest.param(20, 30, 90, 2, 7, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
+def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(
+    tmp_path: Path, files: int, kills: int, frames: int, jobs: int, seed: int
+) -> None:
+    inputs = tmp_path / "in"
+    names = [path.stem for path in write_clips(inputs, files, frames=frames)]
+    runner = JobRunner(quick_options(tmp_path / "undisturbed"))
+    began = time.monotonic()
+    for path in sorted(inputs.iterdir()):
+        assert isinstance(runner.run(attempt(path, path.stem), lambda progress: None), JobFinished)
+    file_seconds = (time.monotonic() - began) / files
+    expected = _digests(tmp_path / "undisturbed")
+    assert sorted(expected) == names and len(set(expected.values())) == files
+
+    for out in _killed_again_and_again(inputs, tmp_path, kills, seed, file_seconds, jobs):
+        assert _digests(out) == expected
+        for name, digest in expected.items():
+            records = out / "videos" / name / "records.jsonl"
+            end = read_records(records)[2]
+            assert end is not None and (end.frames, end.reason) == (frames, "finished")
+            assert records_digest(records) == digest
+        assert not (out / ".work").exists() and not (out / "errors").exists()
+        assert json.loads((out / "summary.json").read_text())["done"] == files
+
+
+def test_ctrl_c_ends_it_soon_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    write_clips(inputs, 3, frames=60, size_wh=(320, 240))
+
+    with _batch(inputs, out, jobs=1) as batch:
+        assert batch.wait_until(lambda: batch.events("finished") >= 1 and batch.events("started") >= 2)
+        batch.process.send_signal(signal.SIGINT)
+        assert batch.wait() == 130, batch.said
+        assert batch.said.splitlines()[-1] == "arr-stream: interrupted"
+    assert not (out / ".work").exists()
+    finished = _Finished(out)
+    done = finished.check()
+    assert 1 <= done < 3
+    assert json.loads((out / "summary.json").read_text())["reason"] == "interrupted"
+    with _batch(inputs, out, jobs=1) as batch:
+        assert batch.wait() == 0, batch.said
+        assert batch.events("finished") == 3 - done
+    assert finished.check() == 3
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_it_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    write_clips(inputs, 4, frames=40)
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
+
+    with _batch(inputs, out, before=small_files) as batch:
+        assert batch.wait() == 22, batch.said
+        assert batch.said.splitlines()[-1].endswith("then run the same command again")
+    assert not (out / "videos").exists() and not (out / "errors").exists()
+    attempts = [line for line in read_journal(out / "manifest.jsonl") if line["type"] == "attempt"]
+    assert len(attempts) <= 2
+    with _batch(inputs, out) as batch:
+        assert batch.wait() == 0, batch.said
+    assert len(_digests(out)) == 4
+
+
+@pytest.mark.slow
+def test_a_file_that_always_kills_its_worker_is_given_up_and_the_others_are_done(tmp_path: Path) -> None:
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    write_clips(inputs, 2, frames=8)
+    write_clips(tmp_path / "more", 1, frames=600, size_wh=(320, 240))[0].rename(inputs / "poison.mp4")
+
+    with _batch(inputs, out, "--retries", 1, jobs=1) as batch:
+        for number in (1, 2):
+            mark = f'"event": "started", "name": "poison", "attempt": {number}'
+            assert batch.wait_until(lambda mark=mark: mark in batch.said)
+            (worker,) = batch.workers()
+            os.kill(worker, signal.SIGKILL)
+        assert batch.wait() == 100, batch.said
+    told = json.loads((out / "errors" / "poison.json").read_text())
+    assert told["kind"] == "WorkerLost" and "SIGKILL" in told["message"] and len(told["attempts"]) == 2
+    assert sorted(_digests(out)) == ["clip00", "clip01"]
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path) -> None:
+    inputs = tmp_path / "in"
+    write_clips(inputs, 5, frames=20)
+    found = []
+    for jobs, order in ((1, 1), (2, 1), (3, -1)):
+        out = tmp_path / f"out{jobs}"
+        given = sorted(inputs.iterdir())[::order]
+        with _batch(given[0], out, *given[1:], jobs=jobs) as batch:
+            assert batch.wait() == 0, batch.said
+        found.append(_digests(out))
+    assert found[0] == found[1] == found[2] and len(found[0]) == 5
+
+
+@pytest.mark.slow
+def test_a_second_batch_in_the_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    write_clips(inputs, 2, frames=600)
+    with _batch(inputs, out, jobs=1) as first:
+        assert first.wait_until(lambda: first.events("started") > 0)
+        with _batch(inputs, out) as second:
+            assert second.wait() == 102 and "another batch" in second.said
+        assert first.wait() == 0, first.said
+    assert len(_digests(out)) == 2
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    write_clips(inputs, 1, frames=400, size_wh=(320, 240))
+    with _batch(inputs, out, "--stall", 5, "--retries", 9, jobs=1) as batch:
+        assert batch.wait_until(lambda: batch.events("progress") > 0)
+        (worker,) = batch.workers()
+        os.kill(worker, signal.SIGSTOP)
+        assert batch.wait() == 0, batch.said
+        assert "made no frame for 5 s" in batch.said
+    assert _digests(out).keys() == {"clip00"}

@@ -1,0 +1,192 @@
+"""What a worker does with a file, in this process; with real videos."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from pathlib import Path
+
+import av
+import pytest
+
+import arr_stream
+from arr_stream import runtime
+from arr_stream.batch.inputs import expand
+from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.layout import Done, Layout
+from arr_stream.batch.plan import make_plan
+from arr_stream.batch.runner import JobRunner
+from arr_stream.config import Settings
+from arr_stream.consumers import read_records
+from arr_stream.consumers.digest import records_digest
+from tests.batch_fakes import QUICK, attempt, quick_options, write_clips
+from tests.media import moving_frames, write_audio, write_video
+
+
+def _finished(options: JobOptions, *attempts: Attempt) -> dict[str, JobFinished]:
+    runner = JobRunner(options)
+    ended = {}
+    for one in attempts:
+        event = runner.run(one, lambda progress: None)
+        assert isinstance(event, JobFinished), event
+        ended[one.job.name] = event
+    return ended
+
+
+def test_a_file_gives_what_process_gives_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    (clip,) = write_clips(tmp_path / "in", 1)
+    out, told = tmp_path / "out", list[JobProgress]()
+    event = JobRunner(quick_options(out, video=True, report=True)).run(attempt(clip), told.append)
+    assert isinstance(event, JobFinished) and event.frames == 8
+    assert {Path(path).name for path in event.outputs} >= {"records.jsonl", "annotated.mp4", "contact_sheet.png"}
+    assert all((out / path).is_file() for path in event.outputs)
+    assert not list((out / ".work").iterdir())
+    assert told and told[0].num_frames == 8
+
+    alone = tmp_path / "alone.jsonl"
+    stream = arr_stream.open(clip, query="red", settings=Settings().with_values(QUICK))
+    runtime.run(stream, [runtime.records(stream, alone)])
+    assert event.digest == records_digest(alone) == records_digest(out / "videos/clip/records.jsonl")
+    done = Done.read(Layout(out).done("clip"))
+    assert done is not None and (done.digest, done.frames, done.damaged) == (event.digest, 8, None)
+    assert done.identity == {"bytes": clip.stat().st_size, "mtime_ns": clip.stat().st_mtime_ns}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param(
+            {"keyframes.text": "auto", "keyframes.clusters": "features", "keyframes.embeddings": "clip"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"keyframes.clusters": "slic", "keyframes.text": "rapidocr"}, marks=pytest.mark.slow),
+        pytest.param({"keyframes.clusters": "merge", "selection.novelty": "skip"}, marks=pytest.mark.slow),
+    ],
+    ids=["quick", "clip", "slic", "merge"],
+)
+def test_results_do_not_depend_on_what_was_done_before(tmp_path: Path, settings: dict[str, str]) -> None:
+    clips = write_clips(tmp_path / "in", 3, size_wh=(160, 96))
+    values = Settings().with_values(QUICK | settings).model_dump(mode="json")
+
+    def digests(folder: str, order: list[int]) -> dict[str, str]:
+        options = dataclasses.replace(quick_options(tmp_path / folder), settings=values)
+        given = [attempt(clips[index], f"clip{index}", index=index) for index in order]
+        return {name: event.digest for name, event in _finished(options, *given).items()}
+
+    forward, backward = digests("a", [0, 1, 2]), digests("b", [2, 1, 0])
+    assert forward == backward
+    assert digests("c", [1])["clip1"] == forward["clip1"]
+    assert len(set(forward.values())) == 3
+
+
+def test_a_source_that_breaks_off_is_done_and_its_damage_is_told(tmp_path: Path) -> None:
+    options = {"bf": "0", "g": "100", "slices": "1"}
+    broken = write_video(tmp_path / "broken.mp4", moving_frames(40), options=options)
+    with av.open(str(broken)) as container:
+        position, size = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size][20]
+    content = bytearray(broken.read_bytes())
+    content[position : position + size] = b"\xff" * size
+    broken.write_bytes(content)
+    event = _finished(quick_options(tmp_path / "out"), attempt(broken))["clip"]
+    assert 18 <= event.frames <= 20
+    assert any(notice.startswith("damaged: ") for notice in event.notices)
+    done = Done.read(Layout(tmp_path / "out").done("clip"))
+    assert done is not None and done.damaged and done.frames == event.frames
+    end = read_records(tmp_path / "out/videos/clip/records.jsonl")[2]
+    assert end is not None and end.reason == "damaged"
+
+
+def test_what_cannot_be_done_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    empty, out = tmp_path / "empty.mp4", tmp_path / "out"
+    empty.write_bytes(b"")
+    sound = write_audio(tmp_path / "sound.m4a")
+    runner = JobRunner(quick_options(out))
+    for source, kind, code in (
+        (empty, "NotAMediaFile", 11),
+        (sound, "NoVideoStream", 12),
+        ("/none.mp4", "SourceNotFound", 10),
+    ):
+        event = runner.run(attempt(source), lambda progress: None)
+        assert isinstance(event, JobFailed)
+        assert (event.kind, event.exit_code, event.retryable, event.frames) == (kind, code, False, 0)
+        assert event.message.startswith(str(source)) and event.remedy
+        assert not list((out / ".work").iterdir()) and not (out / "videos").exists()
+    # And it goes on with the next.
+    (clip,) = write_clips(tmp_path / "in", 1, frames=2)
+    assert isinstance(runner.run(attempt(clip), lambda progress: None), JobFinished)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "again"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "DiskFull", False),
+        (OSError(errno.EROFS, "Read-only file system"), "OutputUnwritable", False),
+        (OSError(errno.EIO, "Input/output error"), "OSError", True),
+        (MemoryError(), "MemoryError", True),
+        (ValueError("a mistake"), "ValueError", False),
+    ],
+)
+def test_errors_in_the_middle_are_told_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str, again: bool
+) -> None:
+    (clip,) = write_clips(tmp_path / "in", 1, frames=6)
+    out = tmp_path / "out"
+    runner = JobRunner(quick_options(out))
+    if isinstance(error, OSError) and kind != "OSError":
+        error.filename = str(out / "x")
+    step = arr_stream.pipeline.Pipeline.step
+
+    def failing(self: arr_stream.pipeline.Pipeline, frame: arr_stream.types.Frame) -> arr_stream.types.PatchSet:
+        if frame.index == 3:
+            raise error
+        return step(self, frame)
+
+    monkeypatch.setattr(arr_stream.pipeline.Pipeline, "step", failing)
+    event = runner.run(attempt(clip), lambda progress: None)
+    assert isinstance(event, JobFailed)
+    assert (event.kind, event.retryable, event.frames) == (kind, again, 3)
+    assert "\n" not in event.message
+    assert not list((out / ".work").iterdir()) and not (out / "videos").exists()
+
+
+def test_a_region_that_fits_one_file_and_not_another(tmp_path: Path) -> None:
+    small = write_video(tmp_path / "small.mp4", moving_frames(2, (64, 64)))
+    large = write_video(tmp_path / "large.mp4", moving_frames(2, (192, 128)))
+    runner = JobRunner(quick_options(tmp_path / "out", region="100,20,40,40"))
+    assert isinstance(runner.run(attempt(large, "large"), lambda progress: None), JobFinished)
+    event = runner.run(attempt(small, "small"), lambda progress: None)
+    assert isinstance(event, JobFailed) and event.kind == "RegionOutsideFrame"
+
+
+def test_what_is_fetched_goes_by_its_address(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    (clip,) = write_clips(tmp_path / "in", 1)
+    store = fsspec.filesystem("memory")
+    store.pipe({"/bucket/clip.mp4": clip.read_bytes(), "/bucket/bad.mp4": b"not media"})
+    out = tmp_path / "out"
+    runner = JobRunner(quick_options(out))
+    found = expand(["memory://bucket/"])
+    assert sorted(found) == ["memory://bucket/bad.mp4", "memory://bucket/clip.mp4"]
+    bad = runner.run(attempt(found[0], "bad"), lambda progress: None)
+    assert isinstance(bad, JobFailed) and bad.kind == "NotAMediaFile"
+    assert bad.message.startswith("memory://bucket/bad.mp4: ") and str(tmp_path) not in bad.message
+    event = runner.run(attempt(found[1]), lambda progress: None)
+    assert isinstance(event, JobFinished)
+    assert event.digest == _finished(quick_options(tmp_path / "local"), attempt(clip))["clip"].digest
+    assert str(out / ".work") not in (out / "videos/clip/records.jsonl").read_text()
+    assert not list((out / ".work").iterdir())
+    assert make_plan(found, quick_options(out), force=True).files[1].state == "done"
+    store.pipe({"/bucket/clip.mp4": clip.read_bytes() + b"more"})
+    assert make_plan(found, quick_options(out), force=True).files[1].state == "changed"
+
+
+def test_a_folder_of_pictures_is_one_source(tmp_path: Path) -> None:
+    from tests.media import write_images
+
+    folder = write_images(tmp_path / "pictures", moving_frames(4))
+    event = _finished(quick_options(tmp_path / "out", stride=2), attempt(folder))["clip"]
+    assert event.frames == 2
+    header = json.loads((tmp_path / "out/videos/clip/records.jsonl").read_text().splitlines()[0])
+    assert header["source"] == str(folder)
