@@ -301,7 +301,15 @@ class Settings(_Section):
         """A copy in which the budget `auto` is a quarter of the grid.
 
         Live pictures are small: 273 cells are all of 640x360, and nothing would be chosen.
+
+        Raises:
+            InvalidSetting: `source.sandbox` is on, which holds for files alone.
         """
+        if self.source.sandbox:
+            raise InvalidSetting(
+                "source.sandbox=True: live sources are decoded in this process",
+                remedy="leave it off, or save the stream to a file and use `process --sandbox`",
+            )
         return self.with_values({"selection.budget": "25%"}) if self.selection.budget == "auto" else self
 
     @classmethod
