@@ -361,3 +361,11 @@ class BatchBusy(BatchError):
 
 class WorkerLost(BatchError):
     exit_code = 103
+
+
+def error_by_name(name: str, message: str, remedy: str | None) -> ArrStreamError | None:
+    """An error of this tree as another process tells of it; None for other names, and for kinds that hold more."""
+    kind = globals().get(name)
+    if isinstance(kind, type) and issubclass(kind, ArrStreamError) and kind.__init__ is ArrStreamError.__init__:
+        return kind(message, remedy=remedy)
+    return None

@@ -6,21 +6,40 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from arr_stream.consumers.annotate import AnnotatedVideo
-from arr_stream.consumers.base import Consumer, EndReason, Outcome, public_settings
+from arr_stream.consumers.base import Consumer, EndReason, Outcome, Waits, public_settings, redact_url
 from arr_stream.consumers.live_watching import LiveWatcher
 from arr_stream.consumers.records import Header, Records
 from arr_stream.consumers.report import Report
 from arr_stream.consumers.watching import Ending, Watcher
-from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
+from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged, SourceNotFound
+from arr_stream.provenance import Provenance, Question, provenance_of
 from arr_stream.relevance.query import RegionQuery
+from arr_stream.replay.rebuild import as_recorded
 from arr_stream.selection.budget import budget_tokens
+from arr_stream.sources.base import Source
 from arr_stream.stream import Stream
 from arr_stream.threads import one_opencv_thread
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import ByteArray, Frame, PatchSet
+
+
+class Frames(Protocol):
+    """What can be run into consumers: a `Stream`, or one that was recorded; see there for what these are."""
+
+    source: Source
+    frame: Frame | None
+    dropped: int
+    realtime: bool
+    look_ahead: bool
+    last: bool
+
+    def __iter__(self) -> Iterator[PatchSet]: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +60,7 @@ class RunResult:
 
 
 def run(
-    stream: Stream,
+    stream: Frames,
     consumers: Sequence[Consumer],
     *,
     watcher: Watcher | LiveWatcher | None = None,
@@ -60,6 +79,10 @@ def run(
         on_frame: Called after the consumers, such as for progress.
         stop: Ends the run after the present frame when set.
     """
+    stop = stop or threading.Event()
+    for consumer in consumers:
+        if isinstance(consumer, Waits):
+            consumer.stop = stop
     frames = 0
     reason: EndReason = "finished"
     error: Exception | None = None
@@ -71,20 +94,25 @@ def run(
                 frames += 1
                 if on_frame is not None:
                     on_frame(patches)
-                if stop is not None and stop.is_set() and (watcher is None or not watcher.busy):
+                if stop.is_set() and (watcher is None or not watcher.busy):
                     reason = "interrupted"
                     break
-            if stop is not None and stop.is_set():
+            if stop.is_set():
                 # A live source that is closed to end the run just ends.
                 reason = "interrupted"
     except KeyboardInterrupt:
         reason = "interrupted"
+        stop.set()
     except SourceDamaged as exc:
         reason, error = "damaged", exc
     except Exception as exc:
         reason, error = "failed", exc
+    except BaseException:
+        # Such as a library that ends the program; what was written is not to call itself finished.
+        reason = "failed"
+        raise
     finally:
-        with _uninterrupted():
+        with _uninterrupted(stop):
             stream.close()
             if watcher is not None:
                 watcher.close()
@@ -93,7 +121,7 @@ def run(
 
 
 def _watched(
-    stream: Stream, watcher: Watcher | LiveWatcher | None, stop: threading.Event | None
+    stream: Frames, watcher: Watcher | LiveWatcher | None, stop: threading.Event | None
 ) -> Iterator[tuple[Frame, PatchSet]]:
     """Frames and their patch sets, with what a watcher made of them."""
     stream.look_ahead = watcher is not None
@@ -117,12 +145,18 @@ def _consume(consumer: Consumer, frame: Frame, patches: PatchSet) -> None:
 
 
 def _close(
-    consumers: Sequence[Consumer], stream: Stream, reason: EndReason, error: Exception | None
+    consumers: Sequence[Consumer], stream: Frames, reason: EndReason, error: Exception | None
 ) -> Exception | None:
     """Close every consumer, whatever happens; the first error that comes of it."""
-    outcome = Outcome(reason, stream.dropped, str(error) if error is not None else None, asdict(stream.source.stats))
+    counters = asdict(stream.source.stats)
+    if isinstance(stream, Stream) and stream.keyframe_tally.failures:
+        counters["keyframe_failures"] = dict(stream.keyframe_tally.failures)
+    outcome = Outcome(reason, stream.dropped, str(error) if error is not None else None, counters)
     first: Exception | None = None
     for consumer in consumers:
+        if first is not None and outcome.reason == "finished":
+            # Those that are closed later write it down: records come last.
+            outcome = replace(outcome, reason="failed", error=str(first))
         try:
             consumer.close(failed=reason == "failed", outcome=outcome)
         except ArrStreamError as exc:
@@ -135,13 +169,20 @@ def _close(
     return first
 
 
+class _VideoAsRecorded(AnnotatedVideo):
+    """Draws numbers rounded as in the records, so that the same video can be drawn again from those."""
+
+    def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
+        return super().draw(frame, as_recorded(patches))
+
+
 def annotated_video(
     stream: Stream, path: Path, *, view: str = "patches", audio: bool = True, force: bool = False
 ) -> AnnotatedVideo:
     """A consumer that writes a stream's annotated video."""
     region = next((query for query in stream.queries if isinstance(query, RegionQuery)), None)
     x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
-    return AnnotatedVideo(
+    return _VideoAsRecorded(
         path,
         size_wh=stream.source.info.size_wh,
         source=stream.source.info,
@@ -157,16 +198,45 @@ def annotated_video(
     )
 
 
-def records(stream: Stream, path: Path, *, force: bool = False) -> Records:
-    """A consumer that writes a stream's records."""
-    header = Header.for_grid(
+def records(stream: Stream, path: Path, *, force: bool = False, question: Question | None = None) -> Records:
+    """A consumer that writes a stream's records; `question` is what a model is asked of it.
+
+    Raises:
+        SourceNotFound: The source, or another file that has a say, has gone since it was opened.
+    """
+    return Records(path, header(stream, question), force, timings=writes_timings(stream))
+
+
+def header(stream: Stream, question: Question | None = None) -> Header:
+    """The header of a stream's records.
+
+    Raises:
+        SourceNotFound: As `records`.
+    """
+    return Header.for_grid(
         stream.grid,
         source=stream.source.info.name,
-        query=[query.label for query in stream.queries] or None,
+        query=[redact_url(query.label) for query in stream.queries] or None,
         budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
         config=public_settings(stream.settings),
+        provenance=_provenance(stream, question),
     )
-    return Records(path, header, force)
+
+
+def writes_timings(stream: Stream) -> bool:
+    """Whether its records say what took how long, as `records.timings` has it."""
+    setting = stream.settings.records.timings
+    return stream.realtime if setting == "auto" else setting == "on"
+
+
+def _provenance(stream: Stream, question: Question | None) -> Provenance:
+    try:
+        return provenance_of(stream, question)
+    except OSError as exc:
+        raise SourceNotFound(
+            f"{exc.filename or stream.source.info.name}: cannot be read any more: {(exc.strerror or str(exc)).lower()}",
+            remedy="leave it where it is until the run is over",
+        ) from exc
 
 
 def report(stream: Stream, folder: Path, *, force: bool = False) -> Report:
@@ -183,12 +253,12 @@ def asked(stream: Stream) -> str | None:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C has no effect: files are being closed, which takes seconds at most."""
+def _uninterrupted(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C only sets `stop`: files are being closed, which takes seconds at most, but for pipes that nobody reads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
         yield
     finally:

@@ -6,8 +6,13 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from tests.tiny_qwen import tiny_qwen as tiny_qwen
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 Run = Callable[..., tuple[int, str, str]]
 

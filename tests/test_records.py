@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_stream.consumers import Header, Outcome, Records, read_records, redact_url
+from arr_stream.consumers.digest import records_digest
 from arr_stream.consumers.records import frame_record
 from arr_stream.errors import DiskFull, EvaluationDataError, OutputExists, OutputUnwritable
 from arr_stream.types import SCORERS, Frame, Grid
@@ -52,7 +53,9 @@ def test_lines_have_exactly_the_designs_keys_first(tmp_path: Path) -> None:
         "type", "index", "pts_seconds", "keyframe", "refresh_reason", "keyframe_age", "confidence", "cells",
         "latency_ms",
     ]  # fmt: skip
+    digest = lines[-1].pop("digest")
     assert lines[-1] == {"type": "end", "frames": 6, "dropped": 0, "reason": "finished"}
+    assert digest == records_digest(tmp_path / "r.jsonl") and len(bytes.fromhex(digest)) == 32
     assert [line["type"] for line in lines] == ["header", *["frame"] * 6, "end"]
 
 

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-import arr_stream.errors
 from arr_stream.batch.job import Attempt, Event, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.consumers.base import redact_url
-from arr_stream.errors import ArrStreamError, WorkerLost
+from arr_stream.errors import WorkerLost
 from arr_stream.keyframes.wire import receive, send
 
 if TYPE_CHECKING:
-    from arr_stream.batch.local_worker import Refused
+    pass
 
 _MOST_LOST_STARTS = 3
 _JOIN_SECONDS = 5.0
@@ -117,7 +116,7 @@ class LocalEngine:
         if worker not in self._workers:
             return
         if isinstance(message, Refused):
-            raise _as_error(message)
+            raise message.as_error()
         if isinstance(message, Ready):
             self._lost_starts = 0
             worker.ready = True
@@ -296,11 +295,3 @@ def _environment(threads: int) -> dict[str, str]:
     pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return {**os.environ, **dict.fromkeys(pools, str(threads)), "PYTHONPATH": path}
-
-
-def _as_error(refused: Refused) -> ArrStreamError:
-    """The reason why a worker did not begin, of its own class where that is one of ours."""
-    kind = getattr(arr_stream.errors, refused.error, None)
-    if isinstance(kind, type) and issubclass(kind, ArrStreamError) and kind.__init__ is ArrStreamError.__init__:
-        return kind(refused.message, remedy=refused.remedy)
-    return WorkerLost(f"a worker could not begin: {refused.error}: {refused.message}")

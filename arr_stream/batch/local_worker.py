@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from arr_stream.batch.job import Attempt, Event, JobOptions, JobStarted
-from arr_stream.errors import ArrStreamError
+from arr_stream.errors import ArrStreamError, WorkerLost, error_by_name
 from arr_stream.keyframes.wire import receive, send
 
 _PR_SET_PDEATHSIG = 1
@@ -52,6 +52,11 @@ class Refused:
     message: str
     remedy: str | None
     details: str
+
+    def as_error(self) -> ArrStreamError:
+        """Of its own class where that is one of ours."""
+        lost = WorkerLost(f"a worker could not begin: {self.error}: {self.message}")
+        return error_by_name(self.error, self.message, self.remedy) or lost
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ _QUIET = {
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Set to 0, Ray calls its node 127.0.0.1 and then listens nowhere else; on Windows and macOS that is the default."""
 _OBJECT_STORE_BYTES = 80 << 20
-_LONGEST_FOLDER = 40
+_LONGEST_FOLDER = 20
 _MOST_SHARING_GPU = 16
 _NAMING = ("class_name:", "actor_id:", "pid:", "name:", "namespace:", "ip:", "The actor died unexpectedly")
 
@@ -202,13 +202,13 @@ class RayCluster:
                 if address is not None:
                     self._ray.init(address=address, **common)
                     return
-                self._folder = _session_folder()
+                self._folder = _private_folder()
                 self._ray.init(
                     address="local",
                     num_cpus=cpus,
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
-                    _temp_dir=str(self._folder),
+                    _temp_dir=str(self._folder / "r"),
                     **common,
                 )
         except Exception as exc:
@@ -282,8 +282,11 @@ def _load_ray(*, own: bool) -> Any:
         raise BackendUnavailable(f"--engine ray needs ray: {exc}", remedy="pip install 'arr-stream[ray]'") from exc
 
 
-def _session_folder() -> Path:
-    """A folder for Ray's sockets and logs, short enough for the name of a socket."""
+def _private_folder() -> Path:
+    """A folder that no other user may enter, short enough for the names of sockets in it.
+
+    Ray opens its own folder, with sockets and logs in it, to everybody, so it gets one within this.
+    """
     place = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="arr-ray-", dir=place if len(place) <= _LONGEST_FOLDER else "/tmp"))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import arr_stream.errors
 from arr_stream.batch.job import Attempt, Event, JobFailed, JobFinished, JobOptions, JobProgress, JobStarted
 from arr_stream.batch.layout import Layout
 from arr_stream.batch.local import usable_cores
@@ -23,7 +23,7 @@ from arr_stream.batch.ray_cluster import Actor, Lost, Message, Need, Node, RayCl
 from arr_stream.batch.ray_worker import Loaded, Sign
 from arr_stream.config import Settings
 from arr_stream.consumers.base import redact_url, writing
-from arr_stream.errors import ArrStreamError, WorkerLost
+from arr_stream.errors import WorkerLost
 
 _MOST_LOST_STARTS = 3
 _MOST_LOST = 20
@@ -54,6 +54,7 @@ class _Worker:
         attempt: What it is doing.
         frames: How far it is with that.
         asked_seconds: When it was last asked.
+        moved_seconds: When it was last seen to be further.
     """
 
     actor: Actor
@@ -61,6 +62,7 @@ class _Worker:
     attempt: Attempt | None = None
     frames: int = 0
     asked_seconds: float = 0.0
+    moved_seconds: float = 0.0
 
 
 class RayEngine:
@@ -69,9 +71,11 @@ class RayEngine:
     Args:
         options: What is done with every file; the folder is shared by all nodes under the same path.
         jobs: How many actors; None for one a GPU, or without GPUs, one for two cores.
+        files: How many there are to do: there are no more actors than that.
         address: Of a cluster, such as `10.0.0.1:6379`, or `auto`; None for one of its own on this machine.
         cpus_per_worker: Cores of an actor; None for an equal share.
         gpus_per_worker: GPUs of an actor, or the share of one; None for an equal share where the settings use any.
+        stall_seconds: An actor that makes no frame for so long is ended, and its file counts as lost; 0: never.
         cluster: Instead of a real one.
 
     Raises:
@@ -88,14 +92,17 @@ class RayEngine:
         options: JobOptions,
         *,
         jobs: int | None = None,
+        files: int | None = None,
         address: str | None = None,
         cpus_per_worker: int | None = None,
         gpus_per_worker: float | None = None,
+        stall_seconds: float = 0.0,
         cluster: Cluster | None = None,
     ) -> None:
         self._waiting: deque[Attempt] = deque()
         self._workers: list[_Worker] = []
         self._lost_starts = self._lost = 0
+        self._stall_seconds = stall_seconds
         self._began_seconds = time.monotonic()
         self._sign = _leave_sign(options)
         self._cluster = cluster
@@ -103,7 +110,7 @@ class RayEngine:
             cores = max(usable_cores(), (jobs or 1) * (cpus_per_worker or 1))
             self._cluster = cluster or RayCluster(options, self._sign, address=address, cpus=cores)
             nodes, gpu = self._cluster.nodes(), _uses_gpu(options)
-            self.slots = jobs or _default_jobs(nodes, gpu)
+            self.slots = min(jobs or _default_jobs(nodes, gpu), files or sys.maxsize)
             fair = share(nodes, self.slots, gpu=gpu)
             self._need = Need(
                 fair.cpus if cpus_per_worker is None else cpus_per_worker,
@@ -134,6 +141,7 @@ class RayEngine:
             worker = next((worker for worker in self._workers if worker.actor is actor), None)
             if worker is not None:
                 self._take(worker, message, events)
+        self._end_stalled(events)
         self._hand_out(events)
         self._check_begun()
         return events
@@ -161,7 +169,7 @@ class RayEngine:
         for worker in self._workers:
             if self._waiting and worker.loaded is not None and worker.attempt is None:
                 worker.attempt, worker.frames = self._waiting.popleft(), 0
-                worker.asked_seconds = time.monotonic()
+                worker.asked_seconds = worker.moved_seconds = time.monotonic()
                 self._cluster.give(worker.actor, worker.attempt)
                 events.append(JobStarted(worker.attempt, str(worker.loaded)))
 
@@ -174,10 +182,18 @@ class RayEngine:
                 worker.asked_seconds = now
                 self._cluster.ask(worker.actor)
 
+    def _end_stalled(self, events: list[Event]) -> None:
+        assert self._cluster is not None
+        now = time.monotonic()
+        for worker in list(self._workers) if self._stall_seconds else ():
+            if worker.attempt is not None and now - worker.moved_seconds > self._stall_seconds:
+                self._cluster.discard(worker.actor)
+                self._replace(worker, Lost(f"made no frame for {self._stall_seconds:g} s and was stopped"), events)
+
     def _take(self, worker: _Worker, message: Message, events: list[Event]) -> None:
         match message:
             case Refused():
-                raise _as_error(message)
+                raise message.as_error()
             case Loaded():
                 self._lost_starts = 0
                 worker.loaded = message
@@ -186,7 +202,7 @@ class RayEngine:
             case JobProgress():
                 # An answer may be about the file before.
                 if message.attempt == worker.attempt and message.frames > worker.frames:
-                    worker.frames = message.frames
+                    worker.frames, worker.moved_seconds = message.frames, time.monotonic()
                     events.append(message)
             case JobFinished() | JobFailed():
                 self._lost = 0
@@ -257,11 +273,3 @@ def _uses_gpu(options: JobOptions) -> bool:
 def _default_jobs(nodes: tuple[Node, ...], gpu: bool) -> int:
     gpus = sum(int(node.gpus) for node in nodes) if gpu else 0
     return gpus or max(1, sum(int(node.cpus) // 2 for node in nodes))
-
-
-def _as_error(refused: Refused) -> ArrStreamError:
-    """The reason why an actor did not begin, of its own class where that is one of ours."""
-    kind = getattr(arr_stream.errors, refused.error, None)
-    if isinstance(kind, type) and issubclass(kind, ArrStreamError) and kind.__init__ is ArrStreamError.__init__:
-        return kind(refused.message, remedy=refused.remedy)
-    return WorkerLost(f"a worker could not begin: {refused.error}: {refused.message}")

@@ -83,6 +83,7 @@ def ask(
     end: options.End = None,
     stride: options.Stride = 1,
     max_frames: options.MaxFrames = None,
+    sandbox: options.Sandbox = False,
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     clip_model: options.ClipModel = None,
@@ -112,6 +113,7 @@ def ask(
                 "vlm.keep_dialogue": keep_dialogue or None,
                 "selection.budget": budget,
                 "models.download": download or None,
+                "source.sandbox": sandbox or None,
                 "keyframes.embeddings": "clip" if clip_model is not None else None,
                 "clip.model": clip_model,
             }
@@ -123,9 +125,11 @@ def ask(
         _refuse_beside_a_server(device, dtype, quantize, mode, keep_dialogue, download)
 
     import arr_stream
+    from arr_stream.consumers.base import redact_url
     from arr_stream.consumers.live_watching import LiveWatcher
     from arr_stream.consumers.viewer import make_viewer
     from arr_stream.consumers.watching import Plan, Watcher
+    from arr_stream.provenance import Question
     from arr_stream.runtime import stop_on_signals
 
     when: Literal["end", "every", "change"] = "every" if every is not None else "change" if watch else "end"
@@ -149,7 +153,14 @@ def ask(
             )
         )
         consumers = make_consumers(
-            stream, output=output, report=report, patches=patches, view="patches", audio=True, force=force
+            stream,
+            output=output,
+            report=report,
+            patches=patches,
+            view="patches",
+            audio=True,
+            force=force,
+            question=Question(text=redact_url(question), when=when, every_seconds=every),
         )
         # Last, since it takes longest: whatever else is wrong has been said by now, and Ctrl-C still ends at once.
         viewer = make_viewer(settings)
@@ -226,7 +237,12 @@ def _span(
         return None, last
     from arr_stream.sources import open_source
 
-    opened = open_source(source, video_stream=video_stream, max_pixels=settings.source.max_pixels)
+    opened = open_source(
+        source,
+        video_stream=video_stream,
+        max_pixels=settings.source.max_pixels,
+        sandbox=settings.sandbox if settings.source.sandbox else None,
+    )
     with contextlib.closing(opened):
         duration = opened.info.duration_seconds
     if duration is None:

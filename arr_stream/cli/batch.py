@@ -102,7 +102,7 @@ def batch(
         float,
         typer.Option(
             min=0.0,
-            help="Seconds without a frame after which a local worker is replaced; 0: never.",
+            help="Seconds without a frame after which a worker is replaced; 0: never.",
             rich_help_panel=BATCH,
         ),
     ] = 0.0,
@@ -160,7 +160,7 @@ def batch(
         max_frames=max_frames,
         storage=_storage(storage),
     )
-    _check(asked, engine, ray_address, inputs or lists, stall)
+    _check(asked, engine, ray_address, inputs or lists)
     sources = expand(inputs or [], lists=lists or [], recursive=recursive, storage=asked.storage, leave_out=folder)
     if not sources:
         raise SourceNotFound("no input is left to do", remedy="the output folder is not searched for inputs")
@@ -275,7 +275,7 @@ def _storage(given: list[str] | None) -> dict[str, Any]:
     return values
 
 
-def _check(asked: JobOptions, engine: str, ray_address: str | None, inputs: Sequence[str] | None, stall: float) -> None:
+def _check(asked: JobOptions, engine: str, ray_address: str | None, inputs: Sequence[str] | None) -> None:
     """Say at once, before anything is made, what cannot be.
 
     Raises:
@@ -289,8 +289,6 @@ def _check(asked: JobOptions, engine: str, ray_address: str | None, inputs: Sequ
         raise InvalidSetting(f"--engine {engine!r} is not known", remedy=f"choose from {', '.join(_ENGINES)}")
     if ray_address is not None and engine != "ray":
         raise InvalidSetting("--ray-address without --engine ray", remedy="give --engine ray as well")
-    if stall and engine != "local":
-        raise InvalidSetting(f"--stall with --engine {engine}", remedy="leave it out, or work with local processes")
     if asked.region_at_seconds and asked.region is None:
         raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
     example = Path(asked.example) if asked.example is not None else None
@@ -331,7 +329,7 @@ def _engine_maker(engine: str, jobs: int | None, ray_address: str | None, stall_
     def ray(asked: JobOptions, files: int, inherited: Sequence[int]) -> Engine:
         from arr_stream.batch.ray_engine import RayEngine
 
-        return RayEngine(asked, jobs=min(files, jobs) if jobs else None, address=ray_address)
+        return RayEngine(asked, jobs=jobs, files=files, address=ray_address, stall_seconds=stall_seconds)
 
     return ray if engine == "ray" else local
 

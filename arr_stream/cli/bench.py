@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from arr_stream.cli import bench_claims, bench_compare, bench_device, bench_live, bench_query, bench_vlm
+from arr_stream.cli import bench_batch, bench_claims, bench_compare, bench_device, bench_live, bench_query, bench_vlm
 from arr_stream.cli.console import err, out
 from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
@@ -34,6 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     cls=_FileUnlessNamed,
 )
+app.command("batch")(bench_batch.bench_batch)
 app.command("claims")(bench_claims.bench_claims)
 app.command("compare")(bench_compare.bench_compare)
 app.command("device")(bench_device.bench_device)

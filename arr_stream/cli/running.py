@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from arr_stream.consumers import Consumer
     from arr_stream.consumers.live_watching import LiveWatcher
     from arr_stream.consumers.watching import Watcher
+    from arr_stream.provenance import Question
     from arr_stream.relevance.query import Query
     from arr_stream.runtime import RunResult
     from arr_stream.stream import Stream
@@ -51,6 +52,7 @@ def make_consumers(
     view: str,
     audio: bool,
     force: bool,
+    question: Question | None = None,
 ) -> list[Consumer]:
     """The consumers behind the options that were given."""
     from arr_stream import runtime
@@ -63,7 +65,7 @@ def make_consumers(
         consumers.append(runtime.report(stream, report, force=force))
     # Last: a frame's record says that everything else about the frame is written.
     if patches is not None:
-        consumers.append(runtime.records(stream, patches, force=force))
+        consumers.append(runtime.records(stream, patches, force=force, question=question))
     return consumers
 
 

@@ -14,7 +14,7 @@ from arr_stream.consumers import typeface
 from arr_stream.consumers.audio import SourceAudio
 from arr_stream.consumers.base import Outcome, make_parent, prepare_output
 from arr_stream.consumers.caption import Caption
-from arr_stream.consumers.mp4 import Mp4Writer
+from arr_stream.consumers.mp4 import LONGEST_SECONDS, Mp4Writer
 from arr_stream.consumers.overlay import centred, draw_box, draw_patches
 from arr_stream.consumers.strip import Strip
 from arr_stream.consumers.views import check_view, render
@@ -190,7 +190,10 @@ class AnnotatedVideo:
         self._reading_seconds = self._annotator.caption.fresh_seconds(patches)
         self._to_read = picture if self._reading_seconds else None
         writer = self._writer or self._open(frame.pts_seconds)
+        before = writer.last_seconds, writer.end_seconds, writer.left_out_seconds
         writer.write(picture, frame.pts_seconds - self._start)
+        if writer.left_out_seconds > before[2]:
+            self._note_pause(writer, *before)
         if self._audio is not None:
             with writer.encoding():
                 self._audio.advance(writer.last_seconds)
@@ -239,6 +242,19 @@ class AnnotatedVideo:
             origin = self._source.start_offset_seconds + self._start
             self._audio = SourceAudio(self._writer.container, self._source.path, origin_seconds=origin)
         return self._writer
+
+    def _note_pause(self, writer: Mp4Writer, last_seconds: float, end_seconds: float, left_out_seconds: float) -> None:
+        """The clock of the source jumped farther than a video can show; sound would not fit the pictures after it."""
+        hours = (writer.left_out_seconds - left_out_seconds + LONGEST_SECONDS) / 3600
+        self.notices.append(
+            f"a pause of {hours:.1f} hours after {last_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in the video:"
+            " MP4 holds no longer one"
+        )
+        audio, self._audio = self._audio, None
+        if audio is not None:
+            with writer.encoding():
+                audio.finish(last_seconds=last_seconds, end_seconds=end_seconds, whole=False)
+            self.notices += [*audio.notices, f"sound ends at {end_seconds:.1f} s, where the pause begins"]
 
     def _finish(self, writer: Mp4Writer, *, whole: bool) -> None:
         audio = self._audio

@@ -10,10 +10,11 @@ import contextlib
 import errno
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from arr_stream.config import Settings
 from arr_stream.errors import DiskFull, OutputExists, OutputUnwritable
@@ -21,12 +22,15 @@ from arr_stream.types import Frame, PatchSet
 
 EndReason = Literal["finished", "interrupted", "damaged", "failed"]
 
+UNREAD_SECONDS = 2.0
+"""A run that was told to end waits no longer for somebody who takes nothing."""
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Schemes are short; without a bound, a long text without one would take quadratic time.
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[^\s'\"<>]+", re.IGNORECASE)
 _USER = re.compile(r"^([a-z][a-z0-9+.-]*://)(?:[^/@]*@)+", re.IGNORECASE)
 _SECRET = re.compile(
-    r"([?&;](?:[\w.-]*(?:pass|token|secret|key|auth|sig|credential|pwd)[\w.-]*)=)[^&;#\s]*", re.IGNORECASE
+    r"([?&;](?:[\w.-]{0,64}(?:pass|token|secret|key|auth|sig|credential|pwd)[\w.-]{0,64})=)[^&;#\s]*", re.IGNORECASE
 )
 
 
@@ -69,6 +73,17 @@ class Consumer(Protocol):
         What was taken so far is kept, whether or not the run `failed`. An output that never got a frame leaves no file.
         """
         ...
+
+
+@runtime_checkable
+class Waits(Protocol):
+    """A consumer that may have to wait for somebody else, such as the reader of a pipe.
+
+    Attributes:
+        stop: Set when the run is to end; waiting is given up then. `consume` raises `KeyboardInterrupt` in that case.
+    """
+
+    stop: threading.Event | None
 
 
 def total_ms(latency_ms: Mapping[str, float]) -> float:

@@ -28,6 +28,8 @@ from arr_stream.types import ByteArray
 
 TICKS_PER_SECOND = 90_000
 _TICK = Fraction(1, TICKS_PER_SECOND)
+LONGEST_SECONDS = 6 * 3600
+"""A picture is shown no longer than this: FFmpeg refuses to write more than 2^31 ticks into MP4."""
 _CONTAINER_OPTIONS = {
     # delay_moov: the index in front is written with the first fragment, when the exact start of each stream is known.
     "movflags": "hybrid_fragmented+delay_moov",
@@ -55,6 +57,9 @@ class Mp4Writer:
         frame_seconds: Usual time from frame to frame, for the rate control and for the duration of a lone frame.
         pixel_aspect: Width of a pixel over its height.
 
+    Attributes:
+        left_out_seconds: By how much pauses were shortened that no MP4 can hold.
+
     Raises:
         EncodingFailed: The encoder refuses the size or the settings.
     """
@@ -73,6 +78,7 @@ class Mp4Writer:
         self.frames = 0
         self._durations: dict[int, int] = {}
         self._last_tick = -1
+        self._left_out_ticks = 0
         self._step = max(1, round(frame_seconds * TICKS_PER_SECOND))
         with self.encoding():
             self.container = av.open(
@@ -95,6 +101,10 @@ class Mp4Writer:
         context.color_trc = int(ColorTrc.BT709)
 
     @property
+    def left_out_seconds(self) -> float:
+        return self._left_out_ticks / TICKS_PER_SECOND
+
+    @property
     def end_seconds(self) -> float:
         """When the last frame ends."""
         return (self._last_tick + self._step) / TICKS_PER_SECOND
@@ -107,12 +117,16 @@ class Mp4Writer:
     def write(self, rgb: ByteArray, pts_seconds: float) -> None:
         """Encode one picture `[H, W, 3]` of the writer's size.
 
-        Times that do not increase are moved one tick (11 us) past the frame before.
+        Times that do not increase are moved one tick (11 us) past the frame before. After a pause that is longer than
+        six hours, all times are earlier by what it is longer.
 
         Raises:
             DiskFull, OutputUnwritable, EncodingFailed: See `arr_stream.errors`.
         """
-        tick = max(round(pts_seconds * TICKS_PER_SECOND), self._last_tick + 1)
+        tick = max(round(pts_seconds * TICKS_PER_SECOND) - self._left_out_ticks, self._last_tick + 1)
+        if self.frames and (too_long := tick - self._last_tick - LONGEST_SECONDS * TICKS_PER_SECOND) > 0:
+            self._left_out_ticks += too_long
+            tick -= too_long
         if self.frames:
             self._durations[self._last_tick] = tick - self._last_tick
             if tick - self._last_tick > 1:
@@ -150,7 +164,8 @@ class Mp4Writer:
         if playable(partial):
             publish(self.path, force=force)
             return True
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         return False
 
     def _mux(self, frame: VideoFrame | None) -> None:

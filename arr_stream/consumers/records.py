@@ -1,7 +1,7 @@
 """Patch records: one JSON line a frame, between a header and an end line.
 
     {"type": "header", "version": 1, "source": ..., "frame_size_wh": [W, H], "fine_cell_px": [cw, ch],
-     "grid_hw": [gh, gw], "query": ..., "budget_tokens": ..., "config": {...}}
+     "grid_hw": [gh, gw], "query": ..., "budget_tokens": ..., "config": {...}, "provenance": {...}}
     {"type": "frame", "index": 0, "pts_seconds": 0.0, "keyframe": true, "refresh_reason": "first", "keyframe_age": 0,
      "confidence": 1.0, "cells": [[x0, y0, x1, y1, score], ...], "latency_ms": {"flow": ...},
      "reasons": [[scorer, query, origin, novelty, level], ...], "keyframe_index": 0,
@@ -13,7 +13,7 @@
      "model": "Qwen3-VL-2B-Instruct", "cells": [[x0, y0, x1, y1, share, frame_index], ...], "visual_tokens": 1790,
      "prompt_tokens": 14, "answer_tokens": 4, "prefill_ms": 61.0, "decode_ms": 120.4, "memory_tokens": 1843,
      "cache_bytes": 9529458, "finish": "stop", "error": null}
-    {"type": "end", "frames": N, "dropped": 0, "reason": "finished"}
+    {"type": "end", "frames": N, "dropped": 0, "reason": "finished", "digest": "5f70bf18..."}
 
 `cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
 spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
@@ -30,6 +30,11 @@ newest frame that the model had seen. Its `cells` are what it rested on: rectang
 each got, and the frame that each was taken from; the fewest that carry 90% of the attention, at most 100, largest
 share first. `finish` is `stop`, `length`, `cancelled` or `failed`, the last with one line in `error`.
 
+What took how long differs from run to run. Where it is left out (`records.timings`), `latency_ms` is empty and the
+times of `model` and of answers are null; the same input, settings and versions then give the same file, byte for byte.
+`provenance` says what it takes to run it again, see `arr_stream.provenance`; `digest` is the hash of
+`arr_stream.consumers.digest` over all lines before the last.
+
 Every line is handed to the system before `consume` returns, so a killed run leaves valid lines.
 """
 
@@ -37,7 +42,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -45,9 +50,12 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from arr_stream.consumers.answers import answer_record, feeding_record
-from arr_stream.consumers.base import EndReason, Outcome, make_parent, prepare_output, redact_url, writing
-from arr_stream.errors import ArrStreamError, EvaluationDataError
+from arr_stream.consumers.base import EndReason, Outcome, prepare_output, redact_url
+from arr_stream.consumers.digest import TIMINGS, Digest
+from arr_stream.consumers.line_file import LineFile
+from arr_stream.errors import EvaluationDataError, OutputUnwritable
 from arr_stream.keyframes.base import PARTS
+from arr_stream.provenance import Provenance
 from arr_stream.types import SCORERS, Frame, Grid, PatchSet
 
 Pair = tuple[int, int]
@@ -75,6 +83,7 @@ class Header(_Record):
         query: What was asked for, None for nothing.
         budget_tokens: Largest number of cells a frame.
         config: All settings of the run.
+        provenance: What it takes to run it again, see `arr_stream.provenance`; None where nobody wrote it down.
     """
 
     type: Literal["header"] = "header"
@@ -86,13 +95,28 @@ class Header(_Record):
     query: JsonValue = None
     budget_tokens: int = Field(ge=0)
     config: dict[str, JsonValue] = Field(default_factory=dict)
+    provenance: Provenance | None = None
 
     @classmethod
     def for_grid(
-        cls, grid: Grid, *, source: str, query: JsonValue, budget_tokens: int, config: dict[str, JsonValue]
+        cls,
+        grid: Grid,
+        *,
+        source: str,
+        query: JsonValue,
+        budget_tokens: int,
+        config: dict[str, JsonValue],
+        provenance: Provenance | None = None,
     ) -> Header:
         """The header of a run whose first frame has this grid."""
-        return cls(source=source, query=query, budget_tokens=budget_tokens, config=config, **_geometry(grid))
+        return cls(
+            source=source,
+            query=query,
+            budget_tokens=budget_tokens,
+            config=config,
+            provenance=provenance,
+            **_geometry(grid),
+        )
 
 
 class FeedingRecord(_Record):
@@ -102,8 +126,8 @@ class FeedingRecord(_Record):
     held: int = Field(ge=0)
     memory_tokens: int = Field(ge=0)
     cache_bytes: int = Field(ge=0)
-    vision_ms: float
-    prefill_ms: float
+    vision_ms: float | None = None
+    prefill_ms: float | None = None
     rebuilt: str | None = None
     error: str | None = None
     frame_index: int = Field(0, ge=0)
@@ -120,7 +144,7 @@ class FrameRecord(_Record):
     keyframe_age: int = Field(ge=0)
     confidence: float = Field(ge=0.0, le=1.0)
     cells: list[Cell]
-    latency_ms: dict[str, float]
+    latency_ms: dict[str, float] = Field(default_factory=dict)
     reasons: list[Reason] = Field(default_factory=list)
     keyframe_index: int | None = None
     parts: dict[str, tuple[int, str] | None] = Field(default_factory=dict)
@@ -144,8 +168,8 @@ class AnswerRecord(_Record):
     visual_tokens: int = Field(ge=0)
     prompt_tokens: int = Field(ge=0)
     answer_tokens: int = Field(ge=0)
-    prefill_ms: float
-    decode_ms: float
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
     memory_tokens: int = Field(ge=0)
     cache_bytes: int = Field(ge=0)
     finish: Literal["stop", "length", "cancelled", "failed"]
@@ -160,6 +184,10 @@ class EndRecord(_Record):
     dropped: int = Field(ge=0)
     reason: EndReason | None = None
     error: str | None = None
+    digest: str | None = None
+
+
+Record = Header | FrameRecord | AnswerRecord | EndRecord
 
 
 class Records:
@@ -169,20 +197,23 @@ class Records:
         path: Where to; by custom it ends in `.jsonl`.
         header: The first line.
         force: Replace a file that exists, once the first frame is there to replace it with.
+        timings: Write what took how long.
 
     Raises:
         OutputExists: The file exists and `force` is not set.
         OutputUnwritable: It cannot be written.
     """
 
-    def __init__(self, path: Path | str, header: Header, force: bool = False) -> None:
+    def __init__(self, path: Path | str, header: Header, force: bool = False, *, timings: bool = True) -> None:
         self.path = prepare_output(path, force, direct=True)
         self.header = header
+        self.timings = timings
         self.frames = 0
         self._force = force
-        self._descriptor: int | None = None
+        self.stop: threading.Event | None = None
+        self._file: LineFile | None = None
         self._closed = False
-        self._whole_bytes = 0
+        self._digest = Digest()
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Write the frame's line, and one for each answer that came on it.
@@ -190,60 +221,57 @@ class Records:
         Raises:
             DiskFull: No room; the lines before stay whole.
             OutputUnwritable: The file cannot be written.
+            KeyboardInterrupt: The run was told to end, and the file is a pipe that nobody reads.
         """
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
-        if self._descriptor is None:
-            self._open()
+        if self._file is None:
+            self._file = LineFile(self.path, force=self._force, stop=self.stop)
+            self._write_line(self._file, header_record(self.header))
         line, *answers = frame_record(patches, self.header), *map(answer_record, patches.answers)
-        self._write_line(line)
+        if not self.timings:
+            line, *answers = map(without_times, (line, *answers))
+        self._write_line(self._file, line)
         self.frames += 1
         for answer in answers:
-            self._write_line(answer)
+            self._write_line(self._file, answer)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Write the end line and close. Without a frame there is no file."""
+        """Write the end line and close. Without a frame there is no file.
+
+        Raises:
+            DiskFull, OutputUnwritable: The end line has no room, nobody reads the pipe any more, or the file was
+                removed while it was written.
+        """
         if self._closed:
             return
         self._closed = True
-        if self._descriptor is None:
+        if self._file is None:
             return
+        outcome = outcome or Outcome.of(failed=failed)
         try:
-            self._write_line(end_record(self.frames, outcome or Outcome.of(failed=failed)))
+            if not self._file.torn:
+                end = end_record(self.frames, outcome)
+                self._write_line(self._file, end | {"digest": self._digest.hexdigest()})
+        except KeyboardInterrupt:
+            # Who interrupted the run knows that there is no end line.
+            if outcome.reason != "interrupted":
+                raise OutputUnwritable(
+                    f"{self.path}: interrupted before its last line was read", remedy="read it to its end"
+                ) from None
         finally:
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._file.close()
 
-    def _open(self) -> None:
-        make_parent(self.path)
-        # A regular file that appeared since the check is not overwritten; pipes and devices are there already.
-        fresh = os.O_TRUNC if self._force or (self.path.exists() and not self.path.is_file()) else os.O_EXCL
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | fresh
-        with writing(self.path):
-            self._descriptor = os.open(self.path, flags, 0o666)
-        header = self.header.model_dump(mode="json")
-        self._write_line(header | {"source": redact_url(self.header.source)})
+    def _write_line(self, file: LineFile, record: dict[str, Any]) -> None:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+        # Names of files may hold bytes that are no text; JSON has an escape for them.
+        file.write(text.encode("utf-8", "backslashreplace"))
+        self._digest.add(record)
 
-    def _write_line(self, record: dict[str, Any]) -> None:
-        assert self._descriptor is not None
-        line = memoryview((json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode())
-        rest = line
-        try:
-            with writing(self.path):
-                while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
-        except ArrStreamError:
-            self._cut_back(written_part=len(line) - len(rest))
-            raise
-        self._whole_bytes += len(line)
 
-    def _cut_back(self, written_part: int) -> None:
-        """Take away the part of a line that still went in before the disk was full."""
-        assert self._descriptor is not None
-        if written_part:
-            with writing(self.path):
-                os.ftruncate(self._descriptor, self._whole_bytes)
-                os.lseek(self._descriptor, 0, os.SEEK_END)
+def header_record(header: Header) -> dict[str, Any]:
+    """The first line as plain JSON values, without the secrets of an address."""
+    return header.model_dump(mode="json") | {"source": redact_url(header.source)}
 
 
 def frame_record(patches: PatchSet, header: Header | None = None) -> dict[str, Any]:
@@ -282,12 +310,36 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> dict[str, A
     return record
 
 
+def without_times(record: dict[str, Any]) -> dict[str, Any]:
+    """A frame or an answer in which the keys of times say nothing."""
+    kept = {key: ({} if key == "latency_ms" else None) if key in TIMINGS else record[key] for key in record}
+    if isinstance(model := kept.get("model"), dict):
+        kept["model"] = {key: None if key in TIMINGS else value for key, value in model.items()}
+    return kept
+
+
 def end_record(frames: int, outcome: Outcome) -> dict[str, Any]:
     """The last line as plain JSON values."""
     end: dict[str, Any] = {"type": "end", "frames": frames, "dropped": outcome.dropped, "reason": outcome.reason}
     if outcome.error is not None:
         end["error"] = redact_url(" ".join(outcome.error.split()))
     return end | {name: value for name, value in outcome.counters.items() if name not in end}
+
+
+def iterate_records(path: Path | str) -> Iterator[Record]:
+    """Line by line what is in a file of records: the header, frames, each with its answers after it, and the end line.
+
+    A last line without its line break is what a killed run leaves; it is passed over. Any other line must be right.
+
+    Raises:
+        EvaluationDataError: Missing, empty, or malformed; names the line.
+    """
+    return (record for _, record in _records(Path(path)))
+
+
+def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
+    """As `iterate_records`, but each line, once it is checked, as the plain JSON values that it holds."""
+    return (line for line, _ in _records(Path(path)))
 
 
 def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord | None]:
@@ -301,7 +353,7 @@ def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord
     Raises:
         EvaluationDataError: Missing, empty, or malformed; names the line.
     """
-    records = list(_records(Path(path)))
+    records = list(iterate_records(path))
     header, last = records[0], records[-1]
     assert isinstance(header, Header)
     frames = [record for record in records if isinstance(record, FrameRecord)]
@@ -314,12 +366,12 @@ def read_answers(path: Path | str) -> list[AnswerRecord]:
     Raises:
         EvaluationDataError: As `read_records`.
     """
-    return [record for record in _records(Path(path)) if isinstance(record, AnswerRecord)]
+    return [record for record in iterate_records(path) if isinstance(record, AnswerRecord)]
 
 
-def _records(path: Path) -> Iterator[_Record]:
+def _records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
     """Every line, checked: first the header, then frames and answers, nothing after the end line."""
-    last: _Record | None = None
+    last: Record | None = None
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         if isinstance(last, EndRecord):
@@ -329,13 +381,17 @@ def _records(path: Path) -> Iterator[_Record]:
             raise EvaluationDataError(
                 f"{where}: type {kind!r} is not known", remedy="types are header, frame, answer and end"
             )
-        last = _parsed(Header if last is None else _KINDS[str(kind)], line, where)
-        yield last
+        last = _parsed(Header, line, where) if last is None else _parsed(_KINDS[str(kind)], line, where)
+        yield line, last
     if last is None:
         raise EvaluationDataError(f"{path}: holds no records", remedy="write some with `process ... --patches FILE`")
 
 
-_KINDS: dict[str, type[_Record]] = {"frame": FrameRecord, "answer": AnswerRecord, "end": EndRecord}
+_KINDS: dict[str, type[FrameRecord] | type[AnswerRecord] | type[EndRecord]] = {
+    "frame": FrameRecord,
+    "answer": AnswerRecord,
+    "end": EndRecord,
+}
 """What may stand after the header."""
 
 
@@ -354,7 +410,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _json_object(raw: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(raw, parse_constant=_refuse_constant)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise EvaluationDataError(f"{where}: not JSON: {exc}", remedy="records are one JSON object a line") from exc
     if not isinstance(record, dict):
         raise EvaluationDataError(f"{where}: not a JSON object", remedy="records are one JSON object a line")

@@ -158,7 +158,8 @@ class Report:
 
 
 def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+    # Names of files may hold bytes that are no text; JSON has an escape for them.
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _redacted(values: Mapping[str, Any]) -> dict[str, Any]:

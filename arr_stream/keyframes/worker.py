@@ -25,9 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
-import arr_stream.errors
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.errors import ArrStreamError, KeyframeFailed, error_by_name
 from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest
 from arr_stream.keyframes.wire import receive, send
@@ -442,7 +441,5 @@ def _without_vectors(request: KeyframeRequest) -> KeyframeRequest:
 
 def _as_error(refused: Refused) -> ArrStreamError:
     """The factory's error, of its own class where that is one of ours."""
-    kind = getattr(arr_stream.errors, refused.error, None)
-    if isinstance(kind, type) and issubclass(kind, ArrStreamError) and kind.__init__ is ArrStreamError.__init__:
-        return kind(refused.message, remedy=refused.remedy)
-    return _Lost(f"keyframe worker: starting: {refused.error}: {refused.message}", refused.details)
+    lost = _Lost(f"keyframe worker: starting: {refused.error}: {refused.message}", refused.details)
+    return error_by_name(refused.error, refused.message, refused.remedy) or lost

@@ -1,0 +1,345 @@
+"""Files of stores and web servers: a real S3 server on loopback, a real web server, and fsspec's memory."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+
+from arr_stream.batch import remote
+from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobOptions
+from arr_stream.batch.runner import JobRunner
+from arr_stream.config import Settings
+from arr_stream.consumers import read_records
+from arr_stream.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    ConnectionFailed,
+    DiskFull,
+    InvalidSetting,
+    NotAMediaFile,
+    SourceNotFound,
+    SourceTooLarge,
+)
+from tests.media import moving_frames, write_video
+
+CLIP = bytes(range(256)) * 5000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an S3 server with a bucket `videos`; credentials lie in the environment."""
+    names = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_DEFAULT_REGION": "us-east-1"}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client("s3", endpoint_url=endpoint)
+    client.create_bucket(Bucket="videos")
+    for key in ("a/clip10.mp4", "a/clip9.mp4", "a/notes.txt", "a/b/deep.mkv", "top.mp4", "odd/50% a=b #1?.mp4"):
+        client.put_object(Bucket="videos", Key=key, Body=CLIP)
+    try:
+        yield endpoint
+    finally:
+        server.stop()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture
+def storage(store: str) -> dict[str, Any]:
+    return {"endpoint_url": store}
+
+
+class TestStore:
+    def test_a_file_a_folder_and_a_glob(self, storage: dict[str, Any]) -> None:
+        assert remote.expand("s3://videos/top.mp4", storage) == ["s3://videos/top.mp4"]
+        in_order = ["s3://videos/a/clip9.mp4", "s3://videos/a/clip10.mp4"]
+        assert remote.expand("s3://videos/a", storage) == in_order
+        assert remote.expand("s3://videos/a/", storage) == in_order
+        assert remote.expand("s3://videos/a/*.mp4", storage) == in_order
+        assert remote.expand("s3://videos/**/*.mkv", storage) == ["s3://videos/a/b/deep.mkv"]
+        assert remote.expand("s3://videos/a", storage, recursive=True) == ["s3://videos/a/b/deep.mkv", *in_order]
+
+    def test_an_odd_name(self, storage: dict[str, Any], tmp_path: Path) -> None:
+        (name,) = remote.expand("s3://videos/odd", storage)
+        assert name == "s3://videos/odd/50% a=b #1?.mp4"
+        assert remote.expand(name, storage) == [name]
+        with remote.fetched(name, storage, folder=tmp_path) as path:
+            assert path.read_bytes() == CLIP
+
+    def test_a_copy_for_as_long_as_it_is_used(self, storage: dict[str, Any], tmp_path: Path) -> None:
+        with remote.fetched("s3://videos/a/clip9.mp4", storage, folder=tmp_path) as path:
+            assert path.read_bytes() == CLIP
+            assert (path.parent, path.suffix) == (tmp_path, ".mp4")
+            assert path.stat().st_mode & 0o077 == 0, "nobody else may read it"
+        assert list(tmp_path.iterdir()) == []
+
+    def test_identity_follows_the_content(self, store: str, storage: dict[str, Any]) -> None:
+        address = "s3://videos/changing.mp4"
+        client = boto3.client("s3", endpoint_url=store)
+        seen = []
+        for body in (b"one", b"two", b"three"):
+            client.put_object(Bucket="videos", Key="changing.mp4", Body=body)
+            seen.append(remote.identity(address, storage))
+            assert remote.identity(address, storage) == seen[-1]
+        assert [identity["bytes"] for identity in seen] == [3, 3, 5]
+        assert len({identity["etag"] for identity in seen}) == 3
+        assert json.loads(json.dumps(seen)) == seen
+
+    @pytest.mark.parametrize(
+        ("address", "error", "says"),
+        [
+            ("s3://videos/missing.mp4", SourceNotFound, "no such file"),
+            ("s3://videos/none*.mp4", SourceNotFound, "matches no file"),
+            ("s3://videos/a/b/c", SourceNotFound, "no such file"),
+            ("s3://no-such-bucket/x.mp4", SourceNotFound, "no such file"),
+        ],
+    )
+    def test_what_is_not_there(self, storage: dict[str, Any], address: str, error: type, says: str) -> None:
+        with pytest.raises(error, match=says):
+            remote.expand(address, storage)
+
+    def test_a_folder_is_no_file(self, storage: dict[str, Any], tmp_path: Path) -> None:
+        for doing in (
+            lambda: remote.identity("s3://videos/a", storage),
+            lambda: remote.fetched("s3://videos/a", storage, folder=tmp_path).__enter__(),
+        ):
+            with pytest.raises(NotAMediaFile, match="a folder"):
+                doing()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_no_credentials(self, storage: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(AuthenticationFailed, match="environment"):
+            remote.identity("s3://videos/top.mp4", {**storage, "skip_instance_cache": "true"})
+
+    def test_a_store_that_is_not_there(self) -> None:
+        storage = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs.retries": {"max_attempts": 0}}
+        with pytest.raises(ConnectionFailed, match="network"):
+            remote.identity("s3://videos/top.mp4", storage)
+
+    def test_too_large(self, storage: dict[str, Any], tmp_path: Path) -> None:
+        with (
+            pytest.raises(SourceTooLarge, match=r"source\.remote_max_bytes"),
+            remote.fetched("s3://videos/top.mp4", storage, folder=tmp_path, max_bytes=len(CLIP) - 1),
+        ):
+            pass
+        assert list(tmp_path.iterdir()) == []
+        with remote.fetched("s3://videos/top.mp4", storage, folder=tmp_path, max_bytes=len(CLIP)):
+            pass
+
+
+def test_a_batch_does_a_file_of_a_store_as_one_of_its_own(store: str, storage: dict[str, Any], tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", moving_frames(4, (96, 64)))
+    boto3.client("s3", endpoint_url=store).upload_file(str(clip), "videos", "real/clip.mp4")
+    settings = Settings().with_values({"keyframes.text": "none", "selection.budget": "3"}).model_dump(mode="json")
+    told = {}
+    for source in ("s3://videos/real/clip.mp4", str(clip)):
+        output = tmp_path / f"out{len(told)}"
+        runner = JobRunner(JobOptions(folder=str(output), settings=settings, storage=storage))
+        told[source] = runner.run(Attempt(Job(0, source, "clip")), lambda _: None)
+        header, frames, _ = read_records(output / "videos" / "clip" / "records.jsonl")
+        assert (header.source, len(frames)) == (source, 4)
+        assert list((output / ".work").iterdir()) == []
+        written = b"".join(path.read_bytes() for path in output.rglob("*") if path.is_file())
+        assert b"hush" not in written and b"fetched-" not in written
+    by_store, by_path = told.values()
+    assert isinstance(by_store, JobFinished)
+    assert by_store.digest == by_path.digest
+    missing = runner.run(Attempt(Job(0, "s3://videos/real/none.mp4", "none")), lambda _: None)
+    assert isinstance(missing, JobFailed)
+    assert (missing.kind, missing.retryable) == ("SourceNotFound", False)
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/endless"):
+            # Says nothing of its size, and does not end by itself.
+            self.send_response(200)
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(bytes(1 << 16))
+            except OSError:
+                return
+        elif self.path.startswith("/short"):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(bytes(10))
+        elif self.path.startswith("/private"):
+            self.send_error(401)
+        else:
+            super().do_GET()
+
+    def do_HEAD(self) -> None:
+        if self.path.startswith(("/endless", "/short", "/private")):
+            self.send_response(401 if self.path.startswith("/private") else 200)
+            if self.path.startswith("/short"):
+                self.send_header("Content-Length", "1000")
+            self.end_headers()
+        else:
+            super().do_HEAD()
+
+
+class TestWeb:
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Iterator[str]:
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "clip.mp4").write_bytes(CLIP)
+        handler = functools.partial(_Quiet, directory=str(tmp_path / "site"))
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        (tmp_path / "work").mkdir()
+        return tmp_path / "work"
+
+    def test_a_file(self, site: str, folder: Path) -> None:
+        address = f"{site}/clip.mp4?version=[1]"
+        assert remote.expand(address, {}) == [address]
+        assert remote.identity(address, {})["bytes"] == len(CLIP)
+        with remote.fetched(address, {}, folder=folder) as path:
+            assert path.read_bytes() == CLIP
+            assert path.suffix == ".mp4"
+
+    def test_what_does_not_end_is_cut_off(self, site: str, folder: Path) -> None:
+        with (
+            pytest.raises(SourceTooLarge),
+            remote.fetched(f"{site}/endless", {}, folder=folder, max_bytes=3_000_000),
+        ):
+            pass
+        assert list(folder.iterdir()) == []
+
+    def test_what_breaks_off_is_no_file(self, site: str, folder: Path) -> None:
+        with pytest.raises(ConnectionFailed), remote.fetched(f"{site}/short", {}, folder=folder):
+            pass
+        assert list(folder.iterdir()) == []
+
+    def test_a_server_that_is_not_there(self) -> None:
+        with pytest.raises(ConnectionFailed):
+            remote.identity("http://127.0.0.1:9/x.mp4", {})
+
+    def test_errors_without_secrets(self, site: str) -> None:
+        with pytest.raises(SourceNotFound) as missing:
+            remote.identity(f"{site}/missing.mp4?token=hush-hush", {})
+        with pytest.raises(AuthenticationFailed) as refused:
+            remote.identity(f"{site}/private?token=hush-hush", {})
+        for error in (missing.value, refused.value):
+            assert "hush" not in str(error)
+            assert "\n" not in str(error)
+
+
+class TestMemory:
+    def test_a_file_that_changes_meanwhile(self, tmp_path: Path) -> None:
+        fs = fsspec.filesystem("memory")
+        fs.pipe("/changing/a.mp4", CLIP)
+        opened = type(fs).open
+
+        def changing(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+            file = opened(self, path, *arguments, **options)
+            if "r" in (arguments[0] if arguments else options.get("mode", "rb")):
+                fs.pipe("/changing/a.mp4", bytes(len(CLIP)))
+            return file
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(fs), "open", changing)
+            with pytest.raises(ConnectionFailed, match="changed"), _fetched("memory://changing/a.mp4", tmp_path):
+                pass
+
+    def test_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fsspec.filesystem("memory").pipe("/full/a.mp4", CLIP)
+
+        def full(*_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(remote.os, "write", full)
+        with pytest.raises(DiskFull), _fetched("memory://full/a.mp4", tmp_path):
+            pass
+        assert list(tmp_path.iterdir()) == []
+
+
+def _fetched(address: str, folder: Path) -> Any:
+    return remote.fetched(address, {"use_listings_cache": "false"}, folder=folder)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "zip://inner.mp4::s3://videos/a.zip",
+        "simplecache::s3://videos/top.mp4",
+        "reference://x.json",
+        "local:///etc/passwd",
+        "github://user:repo@main/x.mp4",
+        "rtsp://camera/1",
+        "sftp://host/x.mp4",
+    ],
+)
+def test_other_schemes_are_refused(address: str) -> None:
+    with pytest.raises(NotAMediaFile, match=r"not read.*s3://"):
+        remote.expand(address, {})
+
+
+def test_a_chain_is_no_chain(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.mp4"
+    secret.write_bytes(b"x")
+    with pytest.raises(SourceNotFound):
+        remote.expand(f"memory://a::file://{secret}", {})
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        {"secret": "hush-hush"},
+        {"key": "hush-hush"},
+        {"client_kwargs.aws_secret_access_key": "hush-hush"},
+        {"sas_token": "hush-hush"},
+        {"endpoint_url": "http://me:hush-hush@127.0.0.1:9"},
+    ],
+)
+def test_credentials_are_no_options(storage: dict[str, str]) -> None:
+    with pytest.raises(InvalidSetting, match="environment") as refused:
+        remote.identity("s3://videos/top.mp4", storage)
+    assert "hush" not in str(refused.value)
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    pytest.importorskip("fsspec")
+    try:
+        import gcsfs  # noqa: F401
+    except ImportError:
+        with pytest.raises(BackendUnavailable, match="pip install gcsfs"):
+            remote.identity("gs://bucket/x.mp4", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("s3://b/x", True), ("https://h/x", True), ("/a/b.mp4", False), ("C:\\x.mp4", False), ("a:b/c", False)],
+)
+def test_what_is_an_address(text: str, expected: bool) -> None:
+    assert remote.is_remote(text) is expected

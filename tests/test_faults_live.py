@@ -1,0 +1,343 @@
+"""Live streams when something goes wrong: the source, the clocks, a consumer, the keyframe workers."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import av.error
+import pytest
+
+pytest.importorskip("prometheus_client", reason="needs the extra `web`")
+
+from arr_stream import runtime
+from arr_stream.config import Settings
+from arr_stream.errors import CameraNotFound
+from arr_stream.keyframes.base import PARTS
+from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.live.channel import Channel, ChannelParts
+from arr_stream.live.clips import ClipRecorder, list_clips
+from arr_stream.live.events import EventHub, Subscription
+from arr_stream.live.stream import LiveStream
+from arr_stream.live.studio import Studio
+from arr_stream.sources.live import SourceState, camera, open_live
+from arr_stream.sources.live.decoding import Decoding
+from arr_stream.types import Frame, PatchSet
+from arr_stream.web.observing import AlertPlan, Observer
+from tests.live_fakes import LIGHT, picture, wait_until
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+from soaking.faults import WallClock, worker_pids
+from soaking.feed import Feed
+from soaking.keyframes import ORDERS_VARIABLE, SoakedWorkers
+from soaking.room import small_room
+
+HOUR, DAY = 3600.0, 86_400.0
+QUICK = LIGHT.with_values(
+    {"live.stall_seconds": 10.0, "live.retry_seconds": 0.05, "live.longest_retry_seconds": 0.1, "live.adapt": False}
+)
+
+
+def feed() -> Feed:
+    """A camera of 160x120 at its own 30 pictures a second, through the real decoder."""
+    return Feed(lambda: 0, paced=True)
+
+
+class Told:
+    """What a source says of itself."""
+
+    def __init__(self) -> None:
+        self.states: list[SourceState] = []
+
+    def names(self) -> list[str]:
+        """Each state once where it is told several times in a row."""
+        names = [state.state for state in self.states]
+        return [name for k, name in enumerate(names) if k == 0 or names[k - 1] != name]
+
+
+def take(frames: Iterator[Frame], count: int) -> list[Frame]:
+    return [next(frames) for _ in range(count)]
+
+
+def check_times(frames: list[Frame]) -> None:
+    """Times never go back, and never leap far from those of arrival."""
+    for before, after in pairwise(frames):
+        step = after.pts_seconds - before.pts_seconds
+        assert step >= 0
+        assert before.captured_seconds is not None and after.captured_seconds is not None
+        assert step <= after.captured_seconds - before.captured_seconds + 1.5
+
+
+def test_a_source_that_stalls_is_opened_anew() -> None:
+    made, told = feed(), Told()
+    with made.open(QUICK.with_values({"live.stall_seconds": 1.5}), told.states.append) as source:
+        frames = source.frames()
+        seen = take(frames, 10)
+        made.stalled = True
+        threading.Timer(2.0, lambda: setattr(made, "stalled", False)).start()
+        seen += take(frames, 20)
+        assert source.stats.stalls >= 1 and source.stats.reconnects >= 1
+    check_times(seen)
+    assert told.names()[:5] == ["connecting", "live", "stalled", "reconnecting", "live"]
+    assert any("nothing came for 1.5 s" in (state.message or "") for state in told.states)
+
+
+def test_what_is_left_behind_by_broken_connections_does_not_pile_up() -> None:
+    made = Feed(lambda: 0)
+    with made.open(QUICK, Told().states.append) as source:
+        frames = source.frames()
+        take(frames, 3)
+        for _ in range(6):
+            made.cut(errno.ECONNRESET)
+            take(frames, 3)
+        assert source.stats.reconnects == 6
+        gc.collect()
+        # Each held a decoder with its threads for as long as the source lived.
+        assert sum(type(each) is Decoding for each in gc.get_objects()) == 1
+
+
+@pytest.fixture
+def unplugged(monkeypatch: pytest.MonkeyPatch) -> Feed:
+    """/dev/video7, whose driver is the feed."""
+    made = feed()
+    monkeypatch.setattr(camera, "find_camera", lambda target: target)
+    monkeypatch.setattr(camera, "_FORMATS", {sys.platform: "a feed"})
+
+    def opened(device: str, *args: Any, timeout: float, **options: Any) -> Any:
+        assert device == "/dev/video7"
+        return made.connect(current_interrupt(), timeout)
+
+    monkeypatch.setattr(camera, "av", SimpleNamespace(open=opened, error=av.error))
+    return made
+
+
+def current_interrupt() -> Any:
+    from arr_stream.sources.live import interrupt
+
+    return interrupt._CURRENT.interrupt
+
+
+def test_a_camera_that_vanishes_is_found_again(unplugged: Feed) -> None:
+    told = Told()
+    with open_live("/dev/video7", QUICK, on_state=told.states.append) as source:
+        assert source.info.kind == "camera"
+        frames = source.frames()
+        seen = take(frames, 5)
+        unplugged.away = True
+        unplugged.cut(errno.ENODEV)
+        threading.Timer(0.6, lambda: setattr(unplugged, "away", False)).start()
+        seen += take(frames, 5)
+    check_times(seen)
+    messages = [state.message or "" for state in told.states if state.state == "reconnecting"]
+    assert "has stopped" in messages[0] and "no such camera" in messages[-1]
+    assert told.names() == ["connecting", "live", "reconnecting", "live"]
+
+
+def test_a_camera_that_stays_away_ends_the_frames_when_patience_is_over(unplugged: Feed) -> None:
+    settings = QUICK.with_values({"live.give_up_seconds": 0.5})
+    with open_live("/dev/video7", settings) as source:
+        frames = source.frames()
+        take(frames, 5)
+        unplugged.away = True
+        unplugged.cut(errno.ENODEV)
+        with pytest.raises(CameraNotFound):
+            next(frames)
+
+
+@pytest.mark.parametrize("leap_seconds", [-HOUR, DAY])
+def test_a_source_whose_clock_is_set_goes_on_at_its_pace(leap_seconds: float) -> None:
+    made = feed()
+    with made.open(QUICK, Told().states.append) as source:
+        frames = source.frames()
+        seen = take(frames, 10)
+        made.leap(leap_seconds)
+        seen += take(frames, 30)
+        assert source.stats.reconnects == 0
+    check_times(seen)
+
+
+class Live:
+    """A stream with alerts, clips and metrics, as the server has it."""
+
+    def __init__(self, folder: Path, settings: Settings, **parts: Any) -> None:
+        self.hub, self.alerts, self.notices = EventHub(), list[dict[str, Any]](), list[str]()
+        self._subscription = Subscription(self._hear, kinds={"alert", "notice"})
+        self.hub.subscribe(self._subscription)
+        self.clips = folder
+        self.observer = Observer(self.hub, AlertPlan(("keyframe = 1",), 0.3, 0.3, folder))
+        self.feed = feed()
+        self.errors: list[Exception] = []
+        made = ChannelParts(
+            self.hub,
+            make_consumers=self.observer.consumers,
+            on_error=lambda _, error: self.errors.append(error),
+            **parts,
+        )
+        self.studio = Studio(settings, parts=made)
+        self.channel: Channel = self.studio.add("camera", opener=self.feed.open)
+
+    @property
+    def newest(self) -> PatchSet:
+        newest = self.channel.publisher.newest
+        assert newest is not None
+        return newest
+
+    def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        wait_until(condition, seconds)
+
+    def wait_frames(self, count: int) -> None:
+        wanted = self.channel.status()["frames"] + count
+        self.wait(lambda: self.channel.status()["frames"] >= wanted)
+
+    def _hear(self) -> None:
+        for event in self._subscription.take():
+            if event["type"] == "alert":
+                self.alerts.append(event)
+            else:
+                self.notices.append(event["text"])
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    made = Live(tmp_path / "clips", QUICK.with_values({"keyframes.interval": 10}))
+    try:
+        yield made
+    finally:
+        made.studio.close()
+    assert not made.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leap_seconds", [-HOUR, DAY])
+def test_alerts_clips_and_metrics_survive_a_wall_clock_that_is_set(live: Live, leap_seconds: float) -> None:
+    with WallClock().installed() as clock:
+        live.wait(lambda: list_clips(live.clips))
+        clips, alerts = {clip.name for clip in list_clips(live.clips)}, len(live.alerts)
+        clock.leap(leap_seconds)
+        live.wait(lambda: {clip.name for clip in list_clips(live.clips)} - clips)
+        assert len(live.alerts) > alerts
+        step = live.alerts[-1]["made_unix"] - live.alerts[-2]["made_unix"]
+        assert abs(step - leap_seconds) < 120, "alerts tell the clock's own time"
+        status = live.channel.status()
+        assert status["state"] == "live" and 0 < status["fps"] < 60
+        text = live.observer.metrics(live.studio, 0)[0].decode()
+        (fps,) = (float(line.split()[-1]) for line in text.splitlines() if line.startswith("arr_stream_fps{"))
+        assert 0 < fps < 60
+
+
+def test_a_consumer_that_blocks_costs_frames_and_nothing_else() -> None:
+    made = feed()
+    blocked, waited = threading.Event(), list[int]()
+
+    class Blocking:
+        def consume(self, frame: Frame, patches: PatchSet) -> None:
+            if frame.index >= 10 and not blocked.is_set():
+                blocked.set()
+                time.sleep(1.0)
+                waited.append(stream.waiting)
+
+        def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
+
+    class Counting:
+        indices: list[int]
+
+        def __init__(self) -> None:
+            self.indices = []
+
+        def consume(self, frame: Frame, patches: PatchSet) -> None:
+            self.indices.append(frame.index)
+            if len(self.indices) > 25:
+                stream.source.close()
+
+        def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
+
+    counting = Counting()
+    stream = LiveStream(made.open(QUICK, Told().states.append), QUICK)
+    result = runtime.run(stream, [Blocking(), counting])
+    assert result.error is None and waited == [1], "the newest frame waits, and no other"
+    assert result.dropped >= 10
+    assert counting.indices == sorted(set(counting.indices))
+    gaps = [after - before for before, after in pairwise(counting.indices)]
+    assert sum(gap - 1 for gap in gaps) <= result.dropped, "what is missing was counted"
+
+
+def test_a_clip_without_room_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
+    notices: list[str] = []
+    with small_room(tmp_path / "clips") as room:
+        if room is None:
+            pytest.skip("needs to mount a small disk")
+        recorder = ClipRecorder(room.folder, stream_name="door", after_seconds=0.1, on_notice=notices.append)
+        room.fill()
+        recorder.add(0.0, picture(0))
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        for _ in range(3):
+            assert recorder.start(0.0, "motion", 0.0) is None
+        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+        assert len(notices) == 1 and "no space left" in notices[0].lower()
+        room.empty()
+        assert not list(room.folder.iterdir())
+        assert recorder.start(0.0, "motion", 0.0) is not None
+        recorder.finish()
+        assert len(list_clips(room.folder)) == 1
+
+
+@pytest.fixture
+def disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    orders = tmp_path / "orders"
+    orders.mkdir()
+    monkeypatch.setenv(ORDERS_VARIABLE, str(orders))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    settings = QUICK.with_values({"keyframes.interval": 5, "keyframes.timeout_seconds": 2.0})
+    made = Live(tmp_path / "clips", settings, pool=WorkerPool(SoakedWorkers))
+    try:
+        yield made
+    finally:
+        made.studio.close()
+    assert not made.errors and not worker_pids()
+
+
+def wait_keyframe(live: Live) -> None:
+    """Until every part of a keyframe that is younger than now is in use."""
+    now = live.newest.index
+    live.wait(lambda: all(live.newest.parts.get(part, (-1, ""))[0] > now for part in PARTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [("raise", "ArithmeticError"), ("memory", "MemoryError"), ("nan", "nan"), ("hang", "took longer than 2 s")],
+)
+def test_frames_go_on_while_a_keyframe_model_fails(disturbed: Live, tmp_path: Path, order: str, words: str) -> None:
+    live = disturbed
+    live.wait(lambda: live.channel.publisher.newest is not None)
+    wait_keyframe(live)
+    path = tmp_path / "orders" / order
+    path.touch()
+    live.wait(lambda: not path.exists())
+    live.wait_frames(10)
+    live.wait(lambda: any(words in notice for notice in live.notices))
+    wait_keyframe(live)
+
+
+@pytest.mark.slow
+def test_a_keyframe_worker_that_is_killed_is_replaced_while_frames_go_on(disturbed: Live) -> None:
+    live = disturbed
+    live.wait(lambda: live.channel.publisher.newest is not None)
+    wait_keyframe(live)
+    (killed,) = worker_pids()
+    os.kill(killed, signal.SIGKILL)
+    live.wait_frames(10)
+    wait_keyframe(live)
+    assert killed not in worker_pids()

@@ -1,0 +1,320 @@
+"""Outputs that cannot be written: full, read-only or vanishing disks, pipes that nobody reads, consumers that hang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import arr_stream
+from arr_stream.config import Settings
+from arr_stream.consumers import Beside, Outcome, read_records
+from arr_stream.consumers.line_file import LineFile
+from arr_stream.errors import ConsumerFailed, DiskFull, OutputUnwritable
+from arr_stream.runtime import records, run
+from arr_stream.types import Frame, PatchSet
+from tests.fault_helpers import QUICK, clip, decoded, ended, finished, lines, running, small_disk, until
+
+FRAMES = 400
+ENDS_SECONDS = 30.0
+"""How long a process may take to end after Ctrl-C on a machine with much else to do; an idle one needs a few."""
+
+SETTINGS = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "6"})
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clip(tmp_path_factory.mktemp("output") / "clip.mp4", FRAMES)
+
+
+def _arguments(source: Path, folder: Path, *what: str) -> list[object]:
+    paths: dict[str, object] = {
+        "-o": folder / "out.mp4",
+        "--patches": folder / "out.jsonl",
+        "--report": folder / "report",
+    }
+    written = [each for option in what or paths for each in (option, paths[option])]
+    return ["process", source, *written, *QUICK]
+
+
+def _check_what_is_left(folder: Path) -> None:
+    """What was written is valid, and nothing temporary is left."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert not [name for name in names if "partial" in name], names
+    if "out.jsonl" in names and lines(folder / "out.jsonl"):
+        text = (folder / "out.jsonl").read_bytes()
+        assert text.endswith(b"\n")
+        _, frames, end = read_records(folder / "out.jsonl")
+        assert [frame.index for frame in frames] == list(range(len(frames)))
+        assert end is None or (end.reason, end.frames) == ("failed", len(frames))
+    if "out.mp4" in names:
+        assert decoded(folder / "out.mp4")
+    for name in names:
+        if name.endswith(".png"):
+            assert (folder / name).read_bytes().endswith(b"IEND\xaeB`\x82")
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "what"),
+    [
+        (100, ()),
+        pytest.param(8, ("--patches",), marks=pytest.mark.slow),
+        pytest.param(60, ("--patches",), marks=pytest.mark.slow),
+        pytest.param(60, ("-o",), marks=pytest.mark.slow),
+        pytest.param(4, ("-o",), marks=pytest.mark.slow),
+        pytest.param(12, ("--report",), marks=pytest.mark.slow),
+        pytest.param(300, (), marks=pytest.mark.slow),
+        pytest.param(600, (), marks=pytest.mark.slow),
+    ],
+)
+def test_a_full_disk(source: Path, tmp_path: Path, kilobytes: int, what: tuple[str, ...]) -> None:
+    with small_disk(tmp_path / "disk", kilobytes) as disk:
+        result = finished(_arguments(source, disk.path, *what), within=disk.within)
+        assert result.code == DiskFull.exit_code, result
+        assert "no space left" in result.last_line
+        _check_what_is_left(disk.seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["-o", "--patches", "--report"])
+def test_a_file_larger_than_the_system_allows(source: Path, tmp_path: Path, what: str) -> None:
+    result = finished(_arguments(source, tmp_path, what), file_bytes=20_000)
+    assert result.code == DiskFull.exit_code, result
+    assert "file too large" in result.last_line
+    _check_what_is_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_read_only_disk_is_told_before_any_work(source: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1000) as disk:
+        disk.remount("ro")
+        for what in ("-o", "--patches", "--report"):
+            result = finished(_arguments(source, disk.path, what), within=disk.within)
+            assert result.code == OutputUnwritable.exit_code, result
+            assert result.err.count("\n") == 1 and "cannot be written to" in result.err
+        assert not list(disk.seen.iterdir())
+
+
+def test_a_folder_is_no_output(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.mp4").mkdir()
+    (tmp_path / "out.jsonl").mkdir()
+    stream = arr_stream.open(source, settings=SETTINGS)
+    with stream, pytest.raises(OutputUnwritable, match="is a folder"):
+        records(stream, tmp_path / "out.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["-o", "--patches"])
+def test_a_folder_that_is_removed_in_mid_run(source: Path, tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "out"
+    with running(_arguments(source, folder, what)) as process:
+        until(lambda: folder.exists() and any(path.stat().st_size > 8000 for path in folder.iterdir()), process)
+        shutil.rmtree(folder)
+        result = ended(process)
+    assert result.code == OutputUnwritable.exit_code, result
+    assert "out/out." in result.last_line
+    assert not folder.exists()
+
+
+def test_a_pipe_that_nobody_opens_ends_with_one_ctrl_c(source: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.jsonl")
+    with running(_arguments(source, tmp_path)) as process:
+        until(lambda: _holds_open(process.pid, source), process)
+        time.sleep(1.0)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        result = ended(process, ENDS_SECONDS)
+    assert result.code == 130, result
+    assert result.last_line == "arr-stream: interrupted"
+
+
+def _holds_open(pid: int, path: Path) -> bool:
+    return any(os.path.realpath(descriptor) == str(path) for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_pipe_whose_reader_stops_reading(source: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    os.mkfifo(tmp_path / "out.jsonl")
+    with running(_arguments(source, tmp_path)) as process, (tmp_path / "out.jsonl").open("rb") as reader:
+        read = reader.read(20_000)
+        grown = _settled_size(tmp_path / "out.partial.mp4")
+        assert process.poll() is None
+        resident = _resident_bytes(process.pid)
+        time.sleep(1.0)
+        # It waits: nothing more is written, and nothing more is held.
+        assert (tmp_path / "out.partial.mp4").stat().st_size == grown
+        assert _resident_bytes(process.pid) < resident + (8 << 20)
+        process.send_signal(sent)
+        result = ended(process, ENDS_SECONDS)
+        read += reader.read()
+    assert result.code == 130, result
+    (tmp_path / "read.jsonl").write_bytes(read)
+    frames = read_records(tmp_path / "read.jsonl")[1]
+    assert [frame.index for frame in frames] == list(range(len(frames)))
+    assert 0 <= len(decoded(tmp_path / "out.mp4")) - len(frames) <= 2
+
+
+def _settled_size(path: Path) -> int:
+    """Size of a file once it has not grown for two seconds."""
+    sizes = [-1]
+    until(path.exists)
+    while len(sizes) < 5 or len(set(sizes[-5:])) > 1:
+        sizes.append(path.stat().st_size)
+        time.sleep(0.5)
+    return sizes[-1]
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+def test_a_slow_reader_gets_every_frame(source: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.jsonl")
+    with running(_arguments(source, tmp_path, "--patches")) as process, (tmp_path / "out.jsonl").open("rb") as reader:
+        pieces = []
+        while piece := reader.read(32_768):
+            pieces.append(piece)
+            time.sleep(0.1)
+        assert ended(process).code == 0
+    (tmp_path / "read.jsonl").write_bytes(b"".join(pieces))
+    _, frames, end = read_records(tmp_path / "read.jsonl")
+    assert [frame.index for frame in frames] == list(range(FRAMES))
+    assert end is not None and end.reason == "finished"
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_one_line(source: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.jsonl")
+    with running(_arguments(source, tmp_path)) as process:
+        with (tmp_path / "out.jsonl").open("rb") as reader:
+            reader.read(5000)
+        result = ended(process)
+    assert result.code == OutputUnwritable.exit_code, result
+    assert "broken pipe" in result.last_line
+    assert decoded(tmp_path / "out.mp4")
+
+
+class Hanging:
+    """Takes some frames, then hangs until it is let go."""
+
+    def __init__(self, after: int) -> None:
+        self.let_go = threading.Event()
+        self.hangs = threading.Event()
+        self.taken: list[int] = []
+        self._after = after
+
+    def then(self, do: Callable[[], object]) -> None:
+        """Do something once it has hung for a while."""
+
+        def wait() -> None:
+            self.hangs.wait()
+            time.sleep(0.5)
+            do()
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        if len(self.taken) == self._after:
+            self.hangs.set()
+            self.let_go.wait()
+        self.taken.append(patches.index)
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [3, FRAMES - 1])
+def test_a_consumer_that_hangs_is_given_up_when_told_to_end(source: Path, tmp_path: Path, after: int) -> None:
+    hanging, stop = Hanging(after), threading.Event()
+    ahead: list[int] = []
+    hanging.then(stop.set)
+    try:
+        stream = arr_stream.open(source, settings=SETTINGS)
+        result = run(
+            stream,
+            [Beside(hanging), records(stream, tmp_path / "out.jsonl")],
+            on_frame=lambda patches: ahead.append(patches.index - len(hanging.taken)),
+            stop=stop,
+        )
+    finally:
+        hanging.let_go.set()
+    assert isinstance(result.error, ConsumerFailed) and "Hanging" in str(result.error)
+    assert max(ahead) <= 5
+    _, frames, end = read_records(tmp_path / "out.jsonl")
+    assert end is not None and end.frames == len(frames) == result.frames
+
+
+def test_a_consumer_that_hangs_for_a_while_loses_nothing(source: Path) -> None:
+    hanging = Hanging(3)
+    hanging.then(hanging.let_go.set)
+    result = run(arr_stream.open(source, settings=SETTINGS, max_frames=12), [Beside(hanging)], stop=threading.Event())
+    assert (result.reason, result.error) == ("finished", None)
+    assert hanging.taken == list(range(12))
+
+
+def test_records_tell_that_what_was_closed_before_them_failed(source: Path, tmp_path: Path) -> None:
+    class Full(Hanging):
+        def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+            raise DiskFull("out.mp4: no space left on device")
+
+    stream = arr_stream.open(source, settings=SETTINGS, max_frames=4)
+    result = run(stream, [Full(99), records(stream, tmp_path / "out.jsonl")])
+    assert isinstance(result.error, DiskFull)
+    end = read_records(tmp_path / "out.jsonl")[2]
+    assert end is not None and end.reason == "failed" and "no space left" in (end.error or "")
+
+
+def test_lines_are_whole_after_a_pipe_was_full(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    got: list[bytes] = []
+
+    def read_late() -> None:
+        time.sleep(0.2)
+        got.append((tmp_path / "pipe").read_bytes())
+
+    reader = threading.Thread(target=read_late)
+    reader.start()
+    file = LineFile(tmp_path / "pipe", force=False)
+    sent = [bytes([65 + index]) * 50_000 + b"\n" for index in range(8)]
+    for line in sent:
+        file.write(line)
+    file.close()
+    file.close()
+    reader.join()
+    assert got[0] == b"".join(sent)
+
+
+def test_a_line_that_a_pipe_took_in_part_is_the_last(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    descriptor = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    stop = threading.Event()
+    file = LineFile(tmp_path / "pipe", force=False, stop=stop)
+    file.write(b"whole\n")
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        file.write(b"x" * (1 << 20) + b"\n")
+    assert file.torn
+    with pytest.raises(OutputUnwritable, match="not whole"):
+        file.write(b"more\n")
+    file.close()
+    assert os.read(descriptor, 6) == b"whole\n"
+    os.close(descriptor)
+
+
+def test_a_file_that_is_removed_while_it_is_written_is_told(tmp_path: Path) -> None:
+    kept, lost = LineFile(tmp_path / "a", force=False), LineFile(tmp_path / "b", force=False)
+    for file in (kept, lost):
+        file.write(b"line\n")
+    (tmp_path / "a").rename(tmp_path / "elsewhere")
+    (tmp_path / "b").unlink()
+    kept.close()
+    with pytest.raises(OutputUnwritable, match="removed"):
+        lost.close()
