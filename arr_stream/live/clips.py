@@ -38,6 +38,7 @@ _MOST_KEPT_BYTES = 64_000_000
 _LONGEST_SIDE_PX = 1920
 _JPEG_QUALITY = 92
 _USUAL_STEP_SECONDS = 1 / 25
+_FIRST_BYTES = 65_536
 _LEFT_OVER_SECONDS = 3600.0
 """A partial clip that was not written to for so long was left by a run that was killed."""
 
@@ -251,7 +252,7 @@ class ClipRecorder:
             if path.exists():
                 continue
             with writing(path), contextlib.suppress(FileExistsError):
-                partial_path(path).touch(exist_ok=False)
+                _take(partial_path(path))
                 return path
         raise EncodingFailed(f"{self._folder / names[0]}: no free name is left", remedy="look at what sets off alerts")
 
@@ -317,6 +318,20 @@ def _clips(folder: Path, *, partial: bool = False) -> Iterator[tuple[Path, int, 
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
             yield path, status.st_size, status.st_mtime
+
+
+def _take(partial: Path) -> None:
+    """Make a file that is not there yet, with room for the beginning of a clip.
+
+    Asked for before the encoder is: one that cannot write its first bytes keeps the file open for good.
+    """
+    with partial.open("xb") as file:
+        try:
+            file.write(bytes(_FIRST_BYTES))
+            file.flush()
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def _left_over(folder: Path) -> Iterator[tuple[Path, int, float]]:

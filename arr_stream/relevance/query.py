@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EXAMPLE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Raster formats only: Pillow hands some others, such as EPS, to outside programs."""
 
+_LONGEST_TEXT = 2000
 _REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
 _QUOTED = re.compile(
     r'"([^"]{1,200})"'
@@ -191,10 +192,16 @@ def parse_text(text: str) -> TextQuery:
 
     Raises:
         EmptyQuery: Nothing but blanks.
+        InvalidSetting: Longer than anybody would write.
     """
     if not text.strip():
         raise EmptyQuery(
             "the query is empty", remedy="say what to look for, or leave --query out to follow what is new"
+        )
+    if len(text) > _LONGEST_TEXT:
+        raise InvalidSetting(
+            f"the query has {len(text)} characters, at most {_LONGEST_TEXT} are understood",
+            remedy="say it shorter, or give several queries",
         )
     quoted: dict[WordTerm, None] = {}
 

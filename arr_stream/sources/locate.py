@@ -6,6 +6,7 @@ import difflib
 import glob
 import re
 from pathlib import Path
+from unicodedata import category
 from urllib.parse import unquote, urlsplit
 
 from arr_stream.errors import NoImages, NotAMediaFile, SourceNotFound
@@ -17,7 +18,13 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def public_name(spec: str) -> str:
-    """The same text without the password, and without the user, of any URL in it."""
+    """The same text without the password, and without the user, of any URL in it.
+
+    Bytes that are no text, and control characters, are escaped: names go to records, pictures and terminals.
+    """
+    spec = "".join(
+        letter if category(letter) not in ("Cc", "Cs") else letter.encode("unicode_escape").decode() for letter in spec
+    )
     return re.sub(r"([A-Za-z][A-Za-z0-9+.-]{0,31}://)[^/?#\s]*@", r"\1", spec)
 
 

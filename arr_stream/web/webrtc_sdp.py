@@ -21,8 +21,8 @@ LEAST_KBPS = 1000
 MOST_KBPS = 8000
 
 _MEDIA = re.compile(r"m=(\S+) (\d+) \S+ .+")
-_RTPMAP = re.compile(r"a=rtpmap:(\d+) ([\w-]+)/\d+")
-_ABOUT_CODEC = re.compile(r"a=(fmtp|rtpmap):(\d+) ")
+_RTPMAP = re.compile(r"a=rtpmap:(\d{1,3}) ([\w-]+)/\d+")
+_ABOUT_CODEC = re.compile(r"a=(fmtp|rtpmap):(\d{1,3}) ")
 _DIRECTIONS = {"a=sendrecv", "a=sendonly", "a=recvonly", "a=inactive"}
 _SENDING = {"a=sendrecv", "a=sendonly"}
 

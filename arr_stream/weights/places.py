@@ -179,9 +179,11 @@ def read_note(path: Path) -> Note | None:
 
 def _parse(note_file: Path) -> Note | None:
     try:
-        return Note(**json.loads(note_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        note = Note(**json.loads(note_file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
+    texts = (note.name, note.file_name, note.origin, note.sha256, note.hash_source, note.date)
+    return note if type(note.size_bytes) is int and all(isinstance(text, str) for text in texts) else None
 
 
 def write_note(path: Path, note: Note) -> None:

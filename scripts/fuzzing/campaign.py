@@ -1,0 +1,189 @@
+"""The campaign over one target: makes inputs, keeps those that show something new, and makes findings small.
+
+With the same seed and number of inputs the same inputs are made, as long as the readers answer alike: what is kept
+follows from lines that ran for the first time and from outcomes that were not seen before, never from time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fuzzing.child import FINDINGS, Answer
+from fuzzing.mutate import apply
+from fuzzing.runner import Runner
+from fuzzing.target import Target
+
+_MOST_FINDINGS = 40
+"""Kinds of findings of one target; who finds so many has seen enough."""
+_SHRINKING_TRIALS = 150
+_SHRINKING_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An input that did what none should.
+
+    Args:
+        target: Whose.
+        spec: The same, as `child.find_target` takes it.
+        kind: `exception`, `message`, `memory`, `forbidden`, `crash` or `hang`.
+        outcome: What tells it from others of the kind.
+        detail: Traceback or message.
+        data: The input, made small.
+        size_bytes: How large it was when found.
+    """
+
+    target: str
+    spec: str
+    kind: str
+    outcome: str
+    detail: str
+    data: bytes
+    size_bytes: int
+
+    @property
+    def file_name(self) -> str:
+        digest = hashlib.sha256(f"{self.kind} {self.outcome}".encode()).hexdigest()[:8]
+        return f"{self.target}-{self.kind}-{digest}.bin"
+
+    def again(self, path: Path) -> str:
+        """The command that shows it once more."""
+        return f"scripts/fuzz --target {self.spec} --reproduce {path}"
+
+    def save(self, folder: Path) -> Path:
+        """Write the input, and beside it what it does and how to see it again."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / self.file_name
+        path.write_bytes(self.data)
+        again = self.again(path)
+        sizes = f"{len(self.data)} bytes, {self.size_bytes} when found"
+        text = f"{self.kind}: {self.outcome}\n{sizes}\n{again}\n\n{self.detail}\n"
+        path.with_suffix(".txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+        return path
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a target.
+
+    Attributes:
+        target: Its name.
+        spec: As `child.find_target` takes it.
+        inputs: How many were tried, seeds included, without those that made findings small.
+        outcomes: How often each came up.
+        seed_lines, lines: Lines of the product that ran, by the seeds alone and in all.
+        kept: Inputs that showed something new.
+        slowest_seconds, peak_mb: Of one input.
+        starts: Processes that it took.
+        seconds: For all.
+    """
+
+    target: str
+    spec: str
+    inputs: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seed_lines: int = 0
+    lines: int = 0
+    kept: int = 0
+    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    slowest_seconds: float = 0.0
+    peak_mb: float = 0.0
+    starts: int = 0
+    seconds: float = 0.0
+
+
+class Campaign:
+    """Tries inputs of one target.
+
+    Args:
+        spec: The target, as `child.find_target` takes it.
+        target: The same.
+        seed: Of the random numbers.
+    """
+
+    def __init__(self, spec: str, target: Target, seed: int) -> None:
+        self.report = Report(target.name, spec)
+        self._spec, self._target = spec, target
+        self._rng = random.Random(f"{seed} {target.name}")
+        self._lines: set[int] = set()
+        self._corpus: list[bytes] = []
+        self._new: list[bytes] = []
+
+    def run(
+        self, inputs: int, *, over: Callable[[], bool] = lambda: False, on_input: Callable[[], None] = lambda: None
+    ) -> Report:
+        """Try so many inputs, the seeds first.
+
+        Args:
+            inputs: How many; at least the seeds are tried.
+            over: Asked before each input beyond the seeds: whether to end early.
+            on_input: Called after each.
+        """
+        began = time.monotonic()
+        with Runner(self._spec, self._target) as runner:
+            self._corpus = runner.seeds()
+            for seed in self._corpus:
+                self._try(runner, seed, is_seed=True)
+                on_input()
+            self.report.seed_lines = len(self._lines)
+            while self.report.inputs < inputs and len(self.report.findings) < _MOST_FINDINGS:
+                if over():
+                    break
+                self._try(runner, self._made())
+                on_input()
+            self.report.starts = runner.starts
+        self.report.lines, self.report.kept = len(self._lines), len(self._new)
+        self.report.seconds = time.monotonic() - began
+        return self.report
+
+    def _made(self) -> bytes:
+        """A new input: half of them from seeds, half from what showed something new, the newest most often."""
+        if self._new and self._rng.random() < 0.5:
+            at = max(self._rng.randrange(len(self._new)), self._rng.randrange(len(self._new)))
+            parent = self._new[at]
+        else:
+            parent = self._rng.choice(self._corpus)
+        return apply(self._rng, parent, self._target.mutations, self._corpus if self._target.spliced else ())
+
+    def _try(self, runner: Runner, data: bytes, is_seed: bool = False) -> None:
+        answer = runner.attempt(data)
+        report = self.report
+        report.inputs += 1
+        report.slowest_seconds = max(report.slowest_seconds, answer.seconds)
+        report.peak_mb = max(report.peak_mb, answer.peak_mb)
+        outcome = f"{answer.kind}: {answer.outcome}"
+        fresh = set(answer.lines) - self._lines
+        if (fresh or outcome not in report.outcomes) and not is_seed and answer.kind not in ("hang", "crash"):
+            self._new.append(data)
+        self._lines |= fresh
+        report.outcomes[outcome] += 1
+        if answer.kind in FINDINGS and (key := (answer.kind, answer.outcome)) not in report.findings:
+            small = shrunk(runner, data, answer)
+            report.findings[key] = Finding(report.target, self._spec, *key, answer.detail, small, len(data))
+
+
+def shrunk(runner: Runner, data: bytes, answer: Answer) -> bytes:
+    """The input without the parts that the finding does not need."""
+    due = time.monotonic() + _SHRINKING_SECONDS
+    trials = 6 if answer.kind == "hang" else _SHRINKING_TRIALS
+    size = max(1, len(data) // 2)
+    while size:
+        at = 0
+        while at < len(data):
+            if trials == 0 or time.monotonic() > due:
+                return data
+            trials -= 1
+            shorter = data[:at] + data[at + size :]
+            found = runner.attempt(shorter) if shorter else None
+            if found is not None and (found.kind, found.outcome) == (answer.kind, answer.outcome):
+                data = shorter
+            else:
+                at += size
+        size //= 2
+    return data

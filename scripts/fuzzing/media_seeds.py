@@ -1,0 +1,283 @@
+"""Small valid media of many containers and codecs, and files that refer to others; all are made here, none is kept."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import av
+import numpy as np
+from PIL import Image
+
+SIZE_WH = (48, 32)
+FRAMES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """How one seed is coded.
+
+    Args:
+        container: FFmpeg's name of the muxer.
+        codec: And of the encoder.
+        pix_fmt: Pixels that it takes.
+        options, muxing: Of the encoder and of the muxer.
+        audio: Codec of a tone beside it; empty for none.
+        size_wh: Of its pictures.
+        rotation: Degrees that a player must turn it by.
+    """
+
+    container: str
+    codec: str
+    pix_fmt: str = "yuv420p"
+    options: Mapping[str, str] = field(default_factory=dict)
+    muxing: Mapping[str, str] = field(default_factory=dict)
+    audio: str = ""
+    size_wh: tuple[int, int] = SIZE_WH
+    rotation: int = 0
+
+
+_X264 = {"preset": "ultrafast", "bf": "2", "threads": "1"}
+# Pictures smaller than its largest block make this encoder write behind its own memory.
+_X265 = {"preset": "ultrafast", "x265-params": "log-level=none:pools=none:frame-threads=1"}
+_VPX = {"deadline": "realtime", "cpu-used": "8", "threads": "1"}
+
+MP4 = (
+    Film("mp4", "libx264", options=_X264, audio="aac"),
+    Film("mp4", "libx264", options=_X264, muxing={"movflags": "frag_keyframe+empty_moov"}),
+    Film("mp4", "libx265", options=_X265, size_wh=(64, 64), rotation=90),
+    Film("mov", "prores_ks", "yuv422p10le"),
+    Film("mov", "qtrle", "rgb24"),
+    Film("mov", "mjpeg", "yuvj420p"),
+    Film("3gp", "h263", size_wh=(176, 144)),
+    Film("mp4", "mpeg4", options={"bf": "1"}),
+    Film("mov", "png", "rgb24"),
+    Film("f4v", "libx264", options=_X264),
+)
+MATROSKA = (
+    Film("matroska", "libx264", options=_X264, audio="flac"),
+    Film("webm", "libvpx", options=_VPX),
+    Film("webm", "libvpx-vp9", options=_VPX, audio="libopus"),
+    Film("matroska", "libx265", options=_X265, size_wh=(64, 64)),
+    Film("matroska", "ffv1"),
+    Film("matroska", "mpeg2video", options={"bf": "1"}),
+    Film("matroska", "snow", options={"strict": "-2"}),
+)
+STREAMS = (
+    Film("mpegts", "libx264", options=_X264, audio="mp2"),
+    Film("mpegts", "mpeg2video"),
+    Film("mpegts", "libx265", options=_X265, size_wh=(64, 64)),
+    Film("mpeg", "mpeg1video"),
+    Film("vob", "mpeg2video", audio="ac3"),
+    Film("h264", "libx264", options=_X264),
+    Film("hevc", "libx265", options=_X265, size_wh=(64, 64)),
+    Film("ivf", "libvpx", options=_VPX),
+    Film("m4v", "mpeg4"),
+    Film("mjpeg", "mjpeg", "yuvj420p"),
+    Film("yuv4mpegpipe", "wrapped_avframe"),
+)
+OTHERS = (
+    Film("avi", "mpeg4", audio="mp2"),
+    Film("avi", "mjpeg", "yuvj420p"),
+    Film("avi", "huffyuv", "yuv422p"),
+    Film("avi", "msvideo1", "rgb555le"),
+    Film("avi", "cinepak", "rgb24"),
+    Film("avi", "utvideo"),
+    Film("flv", "flv"),
+    Film("flv", "flashsv", "bgr24"),
+    Film("gif", "gif", "rgb8"),
+    Film("apng", "apng", "rgb24"),
+    Film("nut", "ffvhuff"),
+    Film("ogg", "vp8", options=_VPX),
+    Film("asf", "wmv2"),
+    Film("asf", "msmpeg4v2"),
+    Film("rm", "rv10", size_wh=(176, 144)),
+    Film("mxf", "mpeg2video"),
+    Film("wtv", "mpeg2video"),
+    Film("swf", "flv"),
+    Film("webp", "libwebp_anim", "yuva420p"),
+)
+
+
+def film(plan: Film) -> bytes:
+    """A coded film of a moving square."""
+    out = io.BytesIO()
+    with av.open(out, "w", format=plan.container, options=dict(plan.muxing)) as container:
+        stream = container.add_stream(plan.codec, rate=25)
+        stream.width, stream.height = plan.size_wh
+        stream.pix_fmt = plan.pix_fmt
+        stream.options = {"threads": "1", **plan.options}
+        if plan.rotation:
+            stream.set_display_rotation(-plan.rotation)
+        tone = container.add_stream(plan.audio, rate=48_000, layout="mono") if plan.audio else None
+        for index in range(FRAMES):
+            picture = av.VideoFrame.from_ndarray(_picture(index, plan.size_wh), format="rgb24")
+            picture.pts, picture.time_base = index, Fraction(1, 25)
+            container.mux(stream.encode(picture.reformat(format=plan.pix_fmt)))
+        container.mux(stream.encode(None))
+        if tone is not None:
+            _mux_silence(container, tone)
+    return out.getvalue()
+
+
+def films(plans: tuple[Film, ...]) -> list[bytes]:
+    """Those that this FFmpeg can write; it is the reader that is tried."""
+    made = []
+    for plan in plans:
+        try:
+            made.append(film(plan))
+        except (av.error.FFmpegError, ValueError):
+            continue
+    return made
+
+
+def pictures() -> list[bytes]:
+    """Pictures of every format that is read, in unlike ways of colour and packing."""
+    picture = Image.fromarray(_picture(0, SIZE_WH))
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "turned"
+    wanted: list[tuple[Image.Image, str, dict[str, object]]] = [
+        (picture, "PNG", {}),
+        (picture.convert("P"), "PNG", {"transparency": 3}),
+        (Image.fromarray(_picture(0, SIZE_WH)[..., 0].astype(np.uint16) * 257), "PNG", {}),
+        (picture.convert("RGBA"), "PNG", {"exif": exif}),
+        (picture, "JPEG", {"exif": exif}),
+        (picture, "JPEG", {"progressive": True, "quality": 60}),
+        (picture.convert("CMYK"), "JPEG", {}),
+        (picture.convert("L"), "JPEG", {"icc_profile": b"icc" * 50}),
+        (picture, "WEBP", {"lossless": True}),
+        (picture.convert("RGBA"), "WEBP", {"quality": 40, "exif": exif}),
+        (picture, "BMP", {}),
+        (picture.convert("1"), "BMP", {}),
+        (picture.convert("P"), "BMP", {}),
+        (picture, "TIFF", {"compression": "tiff_lzw"}),
+        (picture, "TIFF", {"compression": "jpeg"}),
+        (picture.convert("F"), "TIFF", {}),
+        (picture.convert("1"), "TIFF", {"compression": "group4"}),
+        (picture, "TIFF", {"compression": "tiff_adobe_deflate", "tiffinfo": {270: "said"}}),
+        (picture, "PPM", {}),
+        (picture.convert("L"), "PPM", {}),
+        (picture, "GIF", {"save_all": True, "append_images": [picture.rotate(90)]}),
+    ]
+    made = []
+    for image, name, options in wanted:
+        out = io.BytesIO()
+        image.save(out, name, **options)  # type: ignore[arg-type]
+        made.append(out.getvalue())
+    return made
+
+
+REFERRING: tuple[tuple[str, bytes], ...] = (
+    (".m3u8", b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:1.0,\ncanary.ts\n#EXT-X-ENDLIST\n"),
+    (".m3u8", b"#EXTM3U\n#EXTINF:1.0,\nhttp://127.0.0.1:00000/canary.ts\n#EXT-X-ENDLIST\n"),
+    (".mp4", b'#EXTM3U\n#EXT-X-MAP:URI="canary.mp4"\n#EXTINF:1,\nfile:canary.ts\n#EXT-X-ENDLIST\n'),
+    (".m3u8", b'#EXTM3U\n#EXT-X-KEY:METHOD=AES-128,URI="canary.png"\n#EXTINF:1,\ncanary.ts\n#EXT-X-ENDLIST\n'),
+    (".m3u8", b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nconcat:canary.ts|canary.mp4\n"),
+    (".m3u8", b"#EXTM3U\n#EXTINF:1,\nsubfile,,start,0,end,9,,:canary.ts\n#EXT-X-ENDLIST\n"),
+    (".ffconcat", b"ffconcat version 1.0\nfile 'canary.mp4'\nduration 1\nfile canary.ts\n"),
+    (".avi", b"ffconcat version 1.0\nfile http://127.0.0.1:00000/canary.mp4\noption safe 0\n"),
+    (
+        ".sdp",
+        b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+        b"m=video 00000 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
+    ),
+    (
+        ".mpd",
+        b'<?xml version="1.0"?>\n<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static">\n<Period><AdaptationSet>'
+        b'<Representation id="0" mimeType="video/mp4"><BaseURL>http://127.0.0.1:00000/canary.mp4</BaseURL></Representation>'
+        b"</AdaptationSet></Period></MPD>\n",
+    ),
+    (
+        ".mp4",
+        b'<?xml version="1.0"?><MPD type="static" profiles="urn:mpeg:dash:profile:isoff-on-demand:2011"><Period>'
+        b"<AdaptationSet><Representation><BaseURL>canary.mp4</BaseURL></Representation></AdaptationSet></Period></MPD>",
+    ),
+    (
+        ".svg",
+        b'<svg xmlns="http://www.w3.org/2000/svg" xmlns:x="http://www.w3.org/1999/xlink" width="48" height="32">'
+        b'<image x:href="canary.png" width="9" height="9"/><image href="http://127.0.0.1:00000/canary.png"/></svg>',
+    ),
+    (".png", b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a SYSTEM "canary.srt">]><svg>&a;</svg>'),
+    (".srt", b"1\n00:00:00,000 --> 00:00:01,000\n<img src=canary.png>\n"),
+    (
+        ".ass",
+        b"[Script Info]\nScriptType: v4.00+\n[Events]\nDialogue: 0,0:00:00.00,0:00:01.00,D,,0,0,0,,{\\fncanary}x\n",
+    ),
+    (
+        ".idx",
+        b"# VobSub index file, v7 (do not modify this line!)\nid: en, index: 0\ntimestamp: 00:00:00:000, filepos: 0\n",
+    ),
+    (".avs", b'AviSource("canary.mp4")\n'),
+    (".txt", b"canary%d.png\ncanary.png\n"),
+    (".asx", b'<asx version="3.0"><entry><ref href="http://127.0.0.1:00000/canary.mp4"/></entry></asx>'),
+    (".ram", b"rtsp://127.0.0.1:00000/canary.rm\nhttp://127.0.0.1:00000/canary\n"),
+    (".pls", b"[playlist]\nFile1=canary.mp4\nNumberOfEntries=1\n"),
+    (
+        ".xspf",
+        b'<playlist version="1"><trackList><track><location>file:canary.mp4</location></track></trackList></playlist>',
+    ),
+    (".ffmeta", b";FFMETADATA1\ntitle=x\n[CHAPTER]\nTIMEBASE=1/1000\nSTART=0\nEND=9\n"),
+    (".eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(canary.png) (r) file showpage\n%%EOF\n"),
+    (".jpg", b"push graphic-context\nviewbox 0 0 64 48\nimage over 0,0 0,0 'http://127.0.0.1:00000/canary.png'\n"),
+)
+"""Files that name other files or addresses, with the ending that each lies under."""
+
+
+def movie_with_references() -> list[bytes]:
+    """QuickTime films whose samples are said to lie in another file: an alias by path, and an address."""
+    plain = film(Film("mov", "mjpeg", "yuvj420p"))
+    old = b"\x00\x00\x00\x0curl \x00\x00\x00\x01"
+    made = []
+    for kind, body in (
+        (b"url ", b"http://127.0.0.1:00000/canary.mp4\x00"),
+        (b"url ", b"canary.mp4\x00"),
+        (b"alis", _alias(b"canary.mp4")),
+    ):
+        # The entry grows: so do the boxes around it, and the film goes on behind as before.
+        entry = (12 + len(body)).to_bytes(4, "big") + kind + b"\x00\x00\x00\x00" + body
+        made.append(_grown(plain, old, entry))
+    return made
+
+
+def _alias(name: bytes) -> bytes:
+    """As QuickTime writes where the samples lie: a record of 150 bytes, then the path in tagged pieces."""
+    head = bytearray(150)
+    head[10] = 3
+    head[50 : 51 + len(name)] = bytes([len(name)]) + name
+    head[134:136] = (1).to_bytes(2, "big")
+    head[136:138] = (1).to_bytes(2, "big")
+    path = (2).to_bytes(2, "big") + len(name).to_bytes(2, "big") + name + b"\x00" * (len(name) % 2)
+    return bytes(head) + path + (0xFFFF).to_bytes(2, "big") + b"\x00\x00"
+
+
+def _grown(data: bytes, old: bytes, new: bytes) -> bytes:
+    at = data.find(old)
+    if at < 0:
+        raise ValueError("this film has no box of the expected form")
+    more, out = len(new) - len(old), bytearray(data)
+    for name in (b"moov", b"trak", b"mdia", b"minf", b"dinf", b"dref"):
+        place = data.rfind(name, 0, at) - 4
+        size = int.from_bytes(data[place : place + 4], "big")
+        out[place : place + 4] = (size + more).to_bytes(4, "big")
+    return bytes(out[:at]) + new + bytes(out[at + len(old) :])
+
+
+def _picture(index: int, size_wh: tuple[int, int]) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
+    width, height = size_wh
+    y, x = np.mgrid[:height, :width]
+    rgb = np.stack([x * 4 % 256, y * 6 % 256, (x + y) * 3 % 256], axis=-1).astype(np.uint8)
+    rgb[8:20, 4 + 3 * index : 16 + 3 * index] = (230, 30, 30)
+    return rgb
+
+
+def _mux_silence(container: av.container.OutputContainer, stream: av.AudioStream) -> None:
+    context = stream.codec_context
+    kind, size = context.format.name if context.format else "fltp", 1152
+    resampler = av.AudioResampler(format=kind, layout="mono", rate=48_000, frame_size=context.frame_size or size)
+    frame = av.AudioFrame.from_ndarray(np.zeros((1, 8 * size), np.float32), format="fltp", layout="mono")
+    frame.sample_rate, frame.pts, frame.time_base = 48_000, 0, Fraction(1, 48_000)
+    for piece in resampler.resample(frame):
+        container.mux(stream.encode(piece))
+    container.mux(stream.encode(None))

@@ -1,0 +1,279 @@
+"""The fuzzer finds what is planted, keeps what is new, and finds nothing in the readers at a first glance."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from fuzzing import media_seeds  # noqa: E402
+from fuzzing.campaign import Campaign  # noqa: E402
+from fuzzing.child import find_target  # noqa: E402
+from fuzzing.mutate import LARGEST_BYTES, PLAIN, TEXT, apply, boxes, json_line, json_value, png_sums  # noqa: E402
+from fuzzing.runner import Runner  # noqa: E402
+from fuzzing.targets import TARGETS  # noqa: E402
+from fuzzing.weight_targets import safetensors_header, zipped_entry  # noqa: E402
+
+from arr_stream.sources import open_source  # noqa: E402
+
+EVERY_MUTATION = (*PLAIN, *TEXT, boxes, json_line, json_value, png_sums, safetensors_header, zipped_entry)
+
+PLANTED = textwrap.dedent(
+    '''
+    """Readers with a fault each, chosen by the first byte."""
+
+    import ctypes, os, socket, subprocess, time
+    from pathlib import Path
+
+    from arr_stream.errors import EmptyQuery
+    from fuzzing.target import Target
+
+    def opened(scratch):
+        elsewhere = scratch.parent / f"{scratch.name}-elsewhere"
+
+        def run(data):
+            match data[:1]:
+                case b"v":
+                    (scratch / "own").write_bytes(data)
+                    (scratch / "own").unlink()
+                    return "value"
+                case b"r":
+                    raise EmptyQuery("nothing is asked")
+                case b"e":
+                    return {}["missing"]
+                case b"c":
+                    ctypes.string_at(0)
+                case b"x":
+                    os._exit(3)
+                case b"h":
+                    time.sleep(60)
+                case b"w":
+                    elsewhere.write_bytes(data)
+                case b"d":
+                    Path("../../left").mkdir()
+                case b"m":
+                    return str(len(bytes(range(256)) * (1 << 19)))
+                case b"M":
+                    return str(len(bytearray(1 << 40)))
+                case b"n":
+                    socket.create_connection(("127.0.0.1", int(data[1:].partition(b":")[2])))
+                case b"s":
+                    libc, place = ctypes.CDLL(None), str(scratch / "canary.mp4").encode()
+                    libc.close(libc.open(place, os.O_RDONLY))
+                case b"p":
+                    subprocess.run(["true"])
+                case b"l":
+                    error = EmptyQuery("long")
+                    error.args = ("x" * 600,)
+                    raise error
+                case b"k":
+                    error = EmptyQuery("odd")
+                    error.args = ("a\\x1b[31m b",)
+                    raise error
+            return "other"
+
+        return run
+
+    EVERYTHING = Target("planted", "faults", lambda: [b"v", b"r"], opened, hang_seconds=4.0, memory_mb=40)
+
+    def deep(scratch):
+        def run(data):
+            if len(data) > 3:
+                if data[0] > 200:
+                    if data[1] < 16:
+                        if data[2] % 4 == 3:
+                            raise ZeroDivisionError("found")
+            return "value"
+        return run
+
+    DEEP = Target("deep", "a fault behind three conditions", lambda: [b"AAAA"], deep, traced=("planted",))
+    '''
+)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("planted") / "planted.py"
+    path.write_text(PLANTED, encoding="utf-8")
+    return path
+
+
+def test_every_kind_of_fault_is_seen_and_nothing_is_done_elsewhere(planted: Path) -> None:
+    spec = f"{planted}:EVERYTHING"
+    wanted = {
+        b"v": "value", b"r": "refused", b"o": "value", b"e": "exception", b"w": "forbidden", b"d": "forbidden",
+        b"m": "memory", b"M": "memory", b"n:00000": "forbidden", b"s": "forbidden", b"p": "forbidden", b"l": "message",
+        b"k": "message", b"c": "crash", b"x": "crash", b"h": "hang", b"v again": "value",
+    }  # fmt: skip
+    with Runner(spec, find_target(spec)) as runner:
+        scratch = runner._scratch
+        answers = {data: runner.attempt(data) for data in wanted}
+        assert runner.starts == 4  # It was ended three times.
+        assert not scratch.with_name(f"{scratch.name}-elsewhere").exists()
+        assert not (scratch.parent / "left").exists()
+    assert {data: answer.kind for data, answer in answers.items()} == wanted
+    assert "KeyError" in answers[b"e"].detail
+    assert "SIGSEGV" in answers[b"c"].outcome
+    assert "exit code 3" in answers[b"x"].outcome
+    assert "canary.mp4" in answers[b"s"].detail
+    assert answers[b"m"].peak_mb > 100
+    assert not scratch.exists()
+
+
+def test_a_fault_behind_conditions_is_reached_by_what_ran_and_made_small(planted: Path) -> None:
+    spec = f"{planted}:DEEP"
+    campaign = Campaign(spec, find_target(spec), seed=1)
+    report = campaign.run(1500)
+    (finding,) = report.findings.values()
+    assert finding.kind == "exception" and "ZeroDivisionError" in finding.outcome
+    assert len(finding.data) == 4 and finding.data[0] > 200
+    assert report.lines > report.seed_lines and report.kept >= 2
+    again = Campaign(spec, find_target(spec), seed=1).run(100)
+    assert again.outcomes == Campaign(spec, find_target(spec), seed=1).run(100).outcomes
+
+
+def test_the_command_line_tells_findings_and_how_to_see_them_again(planted: Path, tmp_path: Path) -> None:
+    found, figures = tmp_path / "found", tmp_path / "figures.json"
+    spec = f"{planted}:DEEP"
+    fuzz = [sys.executable, "-m", "fuzzing", "--target", spec]
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    options = ["--inputs", "1000", "--findings", str(found), "--json", str(figures)]
+    ran = subprocess.run([*fuzz, *options], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    (row,) = json.loads(figures.read_text())["targets"]
+    assert row["inputs"] == 1000 and row["found"]["exception"] >= 1 and len(row["findings"]) == 1
+    (saved,) = found.glob("*.bin")
+    assert f"--target {spec} --reproduce {saved}" in saved.with_suffix(".txt").read_text()
+    again = subprocess.run(
+        [*fuzz, "--reproduce", str(saved)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1 and "ZeroDivisionError" in again.stdout
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=300), st.integers(0, 2**32))
+def test_mutations_take_any_bytes_and_depend_on_nothing_but_the_seed(data: bytes, seed: int) -> None:
+    once = apply(random.Random(seed), data, EVERY_MUTATION, [data, b"other"])
+    assert once == apply(random.Random(seed), data, EVERY_MUTATION, [data, b"other"])
+    assert 0 < len(once) <= LARGEST_BYTES
+
+
+def test_pictures_that_were_changed_have_right_sums() -> None:
+    png = media_seeds.pictures()[0]
+    changed = {png_sums(random.Random(seed), png) for seed in range(40)}
+    assert len(changed) > 10
+    for data in changed:
+        at = 8
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "big")
+            body = data[at + 4 : at + 8 + size]
+            assert int.from_bytes(data[at + 8 + size : at + 12 + size], "big") == zlib.crc32(body)
+            at += 12 + size
+
+
+def test_films_to_begin_with_can_be_watched(tmp_path: Path) -> None:
+    plans = (*media_seeds.MP4, *media_seeds.MATROSKA, *media_seeds.STREAMS, *media_seeds.OTHERS)
+    shown: set[tuple[str, str]] = set()
+    path = tmp_path / "film"
+    for plan in plans:
+        for data in media_seeds.films((plan,)):
+            path.write_bytes(data)
+            if plan.container != "webp":  # FFmpeg writes animated WebP, and does not read it.
+                with open_source(path) as source:
+                    count = sum(1 for _ in source.frames())
+                assert count == media_seeds.FRAMES, plan
+                shown.add((plan.container, plan.codec))
+    assert {"mp4", "mov", "matroska", "webm", "mpegts", "avi", "flv", "gif"} <= {container for container, _ in shown}
+
+
+def test_files_that_refer_to_others_open_none_of_them() -> None:
+    target = TARGETS["references"]
+    with Runner("references", target) as runner:
+        answers = [(seed, runner.attempt(seed)) for seed in runner.seeds()]
+    assert len(answers) >= 25
+    for seed, answer in answers:
+        assert answer.kind in ("value", "refused"), (seed, answer)
+        # Only films that hold a picture of their own are shown, whatever else they refer to.
+        assert answer.kind == "refused" or b"moov" in seed
+    assert sum(answer.kind == "refused" for _, answer in answers) >= 23
+
+
+ALL_IN_ONE = textwrap.dedent(
+    '''
+    """Several targets in one process, so that its start is paid once; the first byte says which."""
+
+    from fuzzing.mutate import apply
+    from fuzzing.target import Target
+    from fuzzing.targets import TARGETS
+
+    SLOW = ("clip", "qwen")
+    NAMES = [name for name in TARGETS if name not in SLOW]
+
+    def seeds():
+        return [bytes([at]) + seed for at, name in enumerate(NAMES) for seed in TARGETS[name].seeds()[:3]]
+
+    def opened(scratch):
+        runs = [TARGETS[name].open(scratch) for name in NAMES]
+
+        def run(data):
+            at = data[0] % len(runs)
+            return f"{NAMES[at]}: {runs[at](data[1:] or bytes(1))}"
+
+        return run
+
+    def change(rng, data):
+        at = data[0] % len(NAMES)
+        if rng.random() < 0.3:
+            at = rng.randrange(len(NAMES))
+            data = rng.choice(seeds_of(at))
+        target = TARGETS[NAMES[at]]
+        return bytes([at]) + apply(rng, data[1:] or bytes(1), target.mutations, ())
+
+    _made = {}
+
+    def seeds_of(at):
+        if at not in _made:
+            light = not NAMES[at].startswith(("safetensors", "torch", "pca", "sam"))
+            _made[at] = [bytes([at]) + seed for seed in TARGETS[NAMES[at]].seeds()] if light else [bytes([at, 0])]
+        return _made[at]
+
+    REFUSALS = tuple({name for target in TARGETS.values() for name in target.refusals})
+    ALL = Target("all", "all in one", seeds, opened, (change,), refusals=REFUSALS, memory_mb=512, spliced=False)
+    '''
+)
+
+
+def test_a_glance_at_all_readers_finds_nothing(tmp_path: Path) -> None:
+    for extra in ("fastapi", "aiortc", "prometheus_client", "safetensors"):
+        pytest.importorskip(extra)
+    path = tmp_path / "all_in_one.py"
+    path.write_text(ALL_IN_ONE, encoding="utf-8")
+    spec = f"{path}:ALL"
+    report = Campaign(spec, find_target(spec), seed=7).run(300)
+    assert not report.findings, [(found.kind, found.outcome, found.detail) for found in report.findings.values()]
+    assert report.inputs == 300 and report.starts == 1
+    read = {outcome.split(": ")[1] for outcome in report.outcomes if outcome.startswith("value: ")}
+    assert len(read) >= 20, read
+    assert sum(count for outcome, count in report.outcomes.items() if outcome.startswith("refused")) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_longer_look_at_each_reader_finds_nothing(name: str) -> None:
+    inputs = 60 if name in ("clip", "qwen", "requests") else 200
+    report = Campaign(name, TARGETS[name], seed=11).run(inputs)
+    assert not report.findings, [(found.kind, found.outcome, found.detail) for found in report.findings.values()]
+    assert report.inputs >= inputs

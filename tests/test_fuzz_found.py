@@ -1,0 +1,250 @@
+"""What fuzzing has found, each as a small input that is answered as it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_stream.batch.journal import read_past
+from arr_stream.batch.layout import Done
+from arr_stream.config import Settings
+from arr_stream.consumers.base import redact_url
+from arr_stream.consumers.records import read_records
+from arr_stream.errors import (
+    ArrStreamError,
+    BatchDiffers,
+    EvaluationDataError,
+    InvalidSetting,
+    PresetNotFound,
+    SourceNotFound,
+    UnknownSetting,
+    WeightsInvalid,
+)
+from arr_stream.relevance.query import parse_text
+from arr_stream.sources import open_source
+from arr_stream.sources.container import next_of
+from arr_stream.sources.live.spec import is_live_spec, parse_spec
+from arr_stream.sources.locate import public_name
+from tests.conftest import Run
+from tests.media import moving_frames, write_video
+
+DEEP = "[" * 100_000
+LONG_NUMBER = "1" * 5000
+
+
+def test_errors_are_lines_that_a_terminal_can_bear() -> None:
+    error = ArrStreamError("a\n\x1b[31mb\x00 \u202ec\udcff" + "x" * 10_000 + "end", remedy="y" * 900)
+    text = str(error)
+    assert len(text) <= 500 and text.isprintable()
+    assert text.startswith("a \\x1b[31mb\\x00 \\u202ec\\udcffxxx") and "xend; yyy" in text
+    assert " ... " in error.message and error.remedy is not None and " ... " in error.remedy
+    assert text == f"{error.message}; {error.remedy}"
+
+
+def test_ordinary_errors_are_left_as_they_are() -> None:
+    error = ArrStreamError("/videos/Füße 漢字.mp4: no such file", remedy="check the path")
+    assert str(error) == "/videos/Füße 漢字.mp4: no such file; check the path"
+    again = ArrStreamError(error.message, remedy=error.remedy)
+    assert (again.message, again.remedy) == (error.message, error.remedy)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_records_nested_too_deep(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(DEEP + "\n")
+    with pytest.raises(EvaluationDataError, match="line 1: not JSON"):
+        read_records(path)
+
+
+@pytest.mark.parametrize("text", [f"a = {DEEP}", f"[keyframes]\ninterval = {LONG_NUMBER}", "# " + "x" * (1 << 20)])
+def test_presets_beyond_what_can_be_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "preset.toml"
+    path.write_text(text)
+    with pytest.raises(PresetNotFound):
+        Settings.load(path)
+
+
+@pytest.mark.parametrize("value", [DEEP, LONG_NUMBER])
+def test_values_beyond_what_can_be_read(value: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        Settings.load(overrides=[f"keyframes.interval={value}"])
+    assert len(str(caught.value)) <= 500
+    with pytest.raises(UnknownSetting):
+        Settings.load(overrides=[f"{'a' * 10_000}\x1b={value}"])
+
+
+def test_presets_include_files_and_not_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "preset.toml"
+    os.mkfifo(tmp_path / "pipe.toml")
+    for included in ("/dev/zero", "pipe.toml", ".", "x" * 300, "a\\u0000b"):
+        path.write_text(f'include = "{included}"')
+        with pytest.raises(PresetNotFound):
+            Settings.load(path)
+    (tmp_path / "empty.toml").write_text("")
+    path.write_text(f"include = {json.dumps(['empty.toml'] * 101)}")
+    with pytest.raises(InvalidSetting, match="more than 100 presets"):
+        Settings.load(path)
+
+
+def test_names_that_no_file_can_have() -> None:
+    for name in ("a" * 5000 + ".mp4", "x/" * 3000, f"{'[' * 30_000}*"):
+        with pytest.raises(SourceNotFound) as caught:
+            open_source(name)
+        assert len(str(caught.value)) <= 500
+    address = f"rtsp://camera/{'a' * 5000}"
+    assert is_live_spec(address) and parse_spec(address).target == address
+    with pytest.raises(SourceNotFound, match="no address"):
+        open_source("file://[::-inf]/clip.mp4")
+
+
+def test_a_file_whose_name_is_no_text_is_processed_like_any_other(tmp_path: Path, run: Run) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff\x1b.mp4")
+    write_video(Path(path), moving_frames(3))
+    made = ("-o", tmp_path / "o.mp4", "--patches", tmp_path / "o.jsonl", "--report", tmp_path / "report")
+    code, _, err = run("process", path, *made, "--set", "keyframes.text=none")
+    assert code == 0, err
+    header, frames, _ = read_records(tmp_path / "o.jsonl")
+    assert header.source.endswith("/odd\\udcff\\x1b.mp4") and len(frames) == 3
+    json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    code, _, err = run("process", path.replace("odd", "add"), "-o", tmp_path / "no.mp4")
+    assert code == SourceNotFound.exit_code and err.count("\n") == 1 and "\x1b" not in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into every folder")
+def test_a_folder_that_may_not_be_looked_into(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    with pytest.raises(SourceNotFound, match="permission denied"):
+        open_source(closed / "clip.mp4")
+
+
+def test_streams_that_appear_on_the_way_end_a_film_like_any_other() -> None:
+    def demuxed() -> Iterator[int]:
+        yield 1
+        raise IndexError("list index out of range")  # As PyAV does when it drains a stream that it does not know.
+
+    packets = demuxed()
+    assert (next_of(packets), next_of(packets), next_of(packets)) == (1, None, None)
+
+
+def test_secrets_are_looked_for_in_texts_of_any_length() -> None:
+    """Each of these took minutes: expressions that began anew at every letter."""
+    assert public_name("a" * 200_000 + "://user:secret@host/x") == "a" * 200_000 + "://host/x"
+    assert "secret" not in redact_url("http://host/?" + "pass" * 20_000 + " http://host/?token=secret")
+
+
+def test_offers_with_numbers_that_no_payload_has() -> None:
+    pytest.importorskip("fastapi")
+    from arr_stream.web.webrtc_sdp import video_codecs, with_rates
+
+    sdp = f"v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\na=rtpmap:{LONG_NUMBER} VP8/90000\r\na=rtpmap:96 H264/90000\r\n"
+    assert video_codecs(sdp) == {96: "H264"}
+    assert f"a=fmtp:{LONG_NUMBER}" not in with_rates(sdp)
+
+
+def test_queries_longer_than_anybody_would_write() -> None:
+    assert parse_text("red " * 100).terms
+    with pytest.raises(InvalidSetting, match="at most 2000"):
+        parse_text("red " * 10_000)
+
+
+@pytest.mark.parametrize("change", [{"name": {}}, {"sha256": 5}, {"size_bytes": True}, {"size_bytes": "4"}])
+def test_notes_beside_weights_that_are_none(tmp_path: Path, change: dict[str, object]) -> None:
+    from arr_stream.weights.places import NOTE_FILE, noted, read_note
+
+    note = {
+        "name": "N:x", "file_name": "w.pt", "origin": "https://huggingface.co/a/b", "size_bytes": 4,
+        "sha256": "0" * 64, "hash_source": "hub", "date": "2025-01-01",
+    }  # fmt: skip
+    place = tmp_path / "x"
+    place.mkdir()
+    (place / NOTE_FILE).write_text(json.dumps(note))
+    assert read_note(place / "w.pt") is not None and len(noted(tmp_path)) == 1
+    for text in (json.dumps(note | change), DEEP):
+        (place / NOTE_FILE).write_text(text)
+        assert read_note(place / "w.pt") is None and noted(tmp_path) == []
+
+
+@pytest.mark.parametrize("change", [{"mean": [[1], 2, 3]}, {"mean": [1, 2]}, {"std": [0.5, 0.5, 0]}, {"std": "abc"}])
+def test_a_clip_folder_with_odd_statistics(tmp_path: Path, change: dict[str, object]) -> None:
+    pytest.importorskip("open_clip")
+    from arr_stream.config import ClipSettings, ModelSettings
+    from arr_stream.keyframes.embeddings.openclip import CONFIG_NAME, load_clip
+
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    for text in (json.dumps({"model_cfg": {}, "preprocess_cfg": change}), DEEP):
+        (tmp_path / CONFIG_NAME).write_text(text)
+        with pytest.raises(InvalidSetting, match="not a configuration of open_clip"):
+            load_clip(ClipSettings(model=str(tmp_path)), ModelSettings())
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ("vision_cfg", {"layers": 10**9}),
+        ("vision_cfg", {"width": 10**6}),
+        ("vision_cfg", {"image_size": 10**7}),
+        ("text_cfg", {"vocab_size": 10**10}),
+        ("text_cfg", {"mlp_ratio": 1e12}),
+        ("text_cfg", {"layers": 60_000, "width": 1}),
+    ],
+)
+def test_a_clip_folder_whose_model_no_file_could_fill(tmp_path: Path, section: str, change: dict[str, object]) -> None:
+    pytest.importorskip("open_clip")
+    from safetensors.numpy import save_file
+
+    from arr_stream.config import ClipSettings, ModelSettings
+    from arr_stream.keyframes.embeddings.openclip import CONFIG_NAME, load_clip
+
+    save_file({"some": np.zeros(75_000, np.float32)}, tmp_path / "model.safetensors")
+    model = {
+        "embed_dim": 24,
+        "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 16},
+        "text_cfg": {"context_length": 12, "vocab_size": 515, "width": 32, "heads": 2, "layers": 2},
+    }
+    model[section] = {**model[section], **change}  # type: ignore[dict-item]
+    (tmp_path / CONFIG_NAME).write_text(json.dumps({"model_cfg": model}))
+    with pytest.raises(WeightsInvalid, match="calls for about"):
+        load_clip(ClipSettings(model=str(tmp_path)), ModelSettings())
+
+
+@pytest.mark.parametrize("section", ["vision_cfg", "text_cfg"])
+def test_a_clip_folder_without_towers(tmp_path: Path, section: str) -> None:
+    pytest.importorskip("open_clip")
+    from arr_stream.config import ClipSettings, ModelSettings
+    from arr_stream.keyframes.embeddings.openclip import CONFIG_NAME, load_clip
+
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    (tmp_path / "bpe.txt.gz").write_bytes(b"x")
+    model: dict[str, object] = {"vision_cfg": {}, "text_cfg": {}, section: [[1, 2, 3]]}
+    (tmp_path / CONFIG_NAME).write_text(json.dumps({"model_cfg": model}))
+    with pytest.raises(InvalidSetting, match="vision_cfg and text_cfg are objects"):
+        load_clip(ClipSettings(model=str(tmp_path)), ModelSettings())
+
+
+@pytest.mark.parametrize("name", ["../../victim", "/victim", "..", "", "a/b", "a\\b", 5, None])
+def test_a_journal_names_no_folder_elsewhere(tmp_path: Path, name: object) -> None:
+    path = tmp_path / "journal.jsonl"
+    batch = {"type": "batch", "version": 1, "options": {}, "versions": {}}
+    path.write_text(f"{json.dumps(batch)}\n{json.dumps({'type': 'jobs', 'jobs': [['/a.mp4', name]]})}\n")
+    with pytest.raises(BatchDiffers):
+        read_past(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"type": "jobs"}', '{"type": "jobs", "jobs": [["a"]]}', DEEP, '{"type": "batch", "version": 1, "options": 5}'],
+)
+def test_a_journal_that_is_none(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(BatchDiffers):
+        read_past(path)
+    path.write_text(DEEP)
+    assert Done.read(path) is None
