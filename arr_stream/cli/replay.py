@@ -59,6 +59,10 @@ def replay(
     recording = Recording(records)
     named = source_of(recording, source)
     check_outputs(named, output=output, patches=patches, view=view, force=force)
+    if not again:
+        from arr_stream.replay.redraw import check_replay_view
+
+        check_replay_view(view)
     _check_not_records(records, output, patches)
     settings = recording.settings() if again else recording.settings_for_drawing()
     if sandbox:

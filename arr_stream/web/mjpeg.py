@@ -47,7 +47,7 @@ class Mjpeg(EndlessResponse):
 
     async def speak(self, send: Send, bell: Bell) -> None:
         watching = self._channel.room.watch([self._view], bell.ring)
-        subscription = self.serving.listen(bell.ring, kinds={"streams"})
+        subscription = self.serving.wake_for(bell.ring, "streams")
         try:
             await _send(send, _HEAD)
             while not self.serving.clients.ended and self.serving.has(self._channel) and watching.error is None:

@@ -77,7 +77,13 @@ class Serving:
         self, wake: Callable[[], None], *, streams: Collection[str] | None = None, kinds: Collection[str] | None = None
     ) -> Subscription:
         """Hear of events from now on; see `Subscription`. Whoever listens unsubscribes in the end."""
-        subscription = Subscription(wake, streams, kinds)
+        return self._subscribed(Subscription(wake, streams, kinds))
+
+    def wake_for(self, wake: Callable[[], None], kind: str) -> Subscription:
+        """As `listen`, for those who only want to be woken and never take an event."""
+        return self._subscribed(Subscription(wake, kinds={kind}, most_waiting=1))
+
+    def _subscribed(self, subscription: Subscription) -> Subscription:
         self.studio.hub.subscribe(subscription)
         return subscription
 

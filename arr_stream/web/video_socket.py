@@ -73,7 +73,7 @@ class VideoSocket(StayingSocket):
             await self.send_text(error_text(str(exc)))
             return Close(MALFORMED, exc.message)
         self._watching = watching
-        subscription = self.serving.listen(self.bell.ring, kinds={"streams"})
+        subscription = self.serving.wake_for(self.bell.ring, "streams")
         try:
             return await self._pictures(watching)
         finally:

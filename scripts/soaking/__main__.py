@@ -1,0 +1,81 @@
+"""The command line of `scripts/soak`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from soaking.plotting import plot_soak
+from soaking.running import SoakPlan, soak
+from soaking.verdicts import Outcome, Verdict, judge
+
+
+def main() -> int:
+    """Run a soak; 1 where a verdict is bad."""
+    given = _parse()
+    given.out.mkdir(parents=True, exist_ok=True)
+    plan = SoakPlan(
+        stream_seconds=given.stream_minutes * 60,
+        paced=given.speed == "1",
+        faults=given.faults,
+        seed=given.seed,
+        gap_seconds=given.gap,
+    )
+    with tempfile.TemporaryDirectory(prefix="arr-stream-soak-") as folder:
+        outcome = soak(plan, Path(folder), _say)
+    verdicts = judge(outcome)
+    write(outcome, verdicts, given.out)
+    for verdict in verdicts:
+        print(f"{'good' if verdict.good else 'BAD '}  {verdict.what}: {verdict.found}")
+    return 0 if all(verdict.good for verdict in verdicts) else 1
+
+
+def write(outcome: Outcome, verdicts: list[Verdict], folder: Path) -> None:
+    """`soak.json` and `soak.png`."""
+    figures = {
+        name: asdict(outcome.slope(field, of_stream=of_stream))
+        for name, field, of_stream in (
+            ("own_mb_per_run_minute", "own_mb", False),
+            ("all_mb_per_run_minute", "all_mb", False),
+            ("own_mb_per_stream_minute", "own_mb", True),
+            ("all_mb_per_stream_minute", "all_mb", True),
+        )
+    }
+    steady = outcome.steady()
+    spans = {
+        field: [min(getattr(each, field) for each in steady), max(getattr(each, field) for each in steady)]
+        for field in ("handles", "threads", "children", "waiting", "blocks")
+        if steady
+    }
+    written = {
+        "verdicts": [asdict(each) for each in verdicts],
+        "slopes": figures,
+        "least_and_most_between_faults": spans,
+        **asdict(outcome),
+    }
+    (folder / "soak.json").write_text(json.dumps(written, indent=1) + "\n")
+    plot_soak(outcome, folder / "soak.png")
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S', time.localtime())} {line}", file=sys.stderr, flush=True)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
+    parser.add_argument("--stream-minutes", type=float, default=60.0, help="length of the stream (60)")
+    parser.add_argument("--speed", choices=("max", "1"), default="max", help="as fast as it goes, or at its own speed")
+    parser.add_argument("--out", type=Path, default=Path("soak_output"), help="folder for soak.json and soak.png")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of faults")
+    parser.add_argument("--gap", type=float, default=30.0, help="mean seconds of the stream between two faults")
+    parser.add_argument("--faults", action=argparse.BooleanOptionalAction, default=True, help="without: none")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

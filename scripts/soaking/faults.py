@@ -1,0 +1,360 @@
+"""What each fault does, and how it is known that it was survived."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from arr_stream.keyframes.base import PARTS
+from arr_stream.live.clips import list_clips
+from arr_stream.types import Grid
+from soaking.clients import come_and_vanish
+from soaking.feed import NAME, SIZES_WH
+from soaking.footage import FPS
+from soaking.schedule import KINDS
+from soaking.stage import OTHER, Stage
+
+PATIENCE_SECONDS = 90.0
+_POLL_SECONDS = 0.02
+_BLOCK_SECONDS = 3.0
+_HOUR, _DAY = 3600.0, 86_400.0
+_WORKER = b"arr_stream.keyframes.worker_main"
+_WORDS = (("red",), ("green", "blue"), ("circle", "red", "left"))
+
+
+class NotSurvived(Exception):
+    """What should have come about did not."""
+
+
+class Trial:
+    """One fault while it lasts.
+
+    Attributes:
+        over_seconds: When the fault itself was over, on the clock of `time.monotonic`.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.over_seconds = time.monotonic()
+
+    def over(self) -> None:
+        """From now on all is as usual again, and recovery is timed."""
+        self.over_seconds = time.monotonic()
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait.
+
+        Raises:
+            NotSurvived: It did not come about.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise NotSurvived(f"waited {PATIENCE_SECONDS:g} s in vain for {what}")
+            time.sleep(_POLL_SECONDS)
+
+    def frames(self, count: int = FPS) -> None:
+        """Wait for so many more frames of the main stream."""
+        progress = self.stage.progress[NAME]
+        wanted = progress.frames + count
+        self.until(lambda: progress.frames >= wanted, f"{count} frames")
+
+    def counted(self, name: str) -> int:
+        """A counter of the main source."""
+        return self.stage.main.stats.get(name, 0)
+
+    def more(self, name: str) -> Callable[[], bool]:
+        """Whether that counter has grown since now."""
+        before = self.counted(name)
+        return lambda: self.counted(name) > before
+
+    def keyframes(self) -> None:
+        """Wait until every part of a keyframe that is younger than now has arrived."""
+        progress = self.stage.progress[NAME]
+        now = progress.newest.index if progress.newest is not None else 0
+
+        def arrived() -> bool:
+            newest = progress.newest
+            return newest is not None and all(newest.parts.get(part, (-1, ""))[0] > now for part in PARTS)
+
+        self.until(arrived, "a whole keyframe")
+
+
+class WallClock:
+    """`time.time` as if somebody set the clock."""
+
+    def __init__(self) -> None:
+        self._real = time.time
+        self._offset_seconds = 0.0
+
+    def leap(self, seconds: float) -> None:
+        """Set it forward or back."""
+        self._offset_seconds += seconds
+
+    @contextmanager
+    def installed(self) -> Iterator[WallClock]:
+        """For the whole process, until the end of the block."""
+        real = self._real
+        time.time = lambda: real() + self._offset_seconds
+        try:
+            yield self
+        finally:
+            time.time = real
+
+
+def survive(kind: str, stage: Stage, clock: WallClock) -> float:
+    """Let a fault happen, and wait until all goes on as before; the seconds from the end of the fault to then.
+
+    Raises:
+        NotSurvived: It does not.
+    """
+    trial = Trial(stage)
+    _FAULTS[kind](trial, clock)
+    return time.monotonic() - trial.over_seconds
+
+
+def available(stage: Stage) -> list[str]:
+    """The kinds that can be brought about here."""
+    return [kind for kind in KINDS if kind != "disk-full" or stage.room is not None]
+
+
+def _stall(trial: Trial, _: WallClock) -> None:
+    noticed = trial.more("stalls")
+    trial.stage.feed.stalled = True
+    try:
+        trial.until(noticed, "the stall to be noticed")
+    finally:
+        trial.stage.feed.stalled = False
+    trial.over()
+    trial.frames()
+
+
+def _break(trial: Trial, _: WallClock) -> None:
+    opened = trial.more("reconnects")
+    trial.stage.feed.cut(errno.ECONNRESET)
+    trial.over()
+    trial.until(opened, "the source to be opened anew")
+    trial.frames()
+
+
+def _vanish(trial: Trial, _: WallClock) -> None:
+    feed = trial.stage.feed
+    opened = trial.more("reconnects")
+    feed.away = True
+    try:
+        feed.cut(errno.ENODEV)
+        trial.until(lambda: trial.stage.main.status()["state"] == "reconnecting", "attempts to open it")
+        time.sleep(1.0)
+    finally:
+        feed.away = False
+    trial.over()
+    trial.until(opened, "the camera to be opened anew")
+    trial.frames()
+
+
+def _corrupt(trial: Trial, _: WallClock) -> None:
+    concealed = trial.more("concealed_frames")
+    trial.stage.feed.corrupt = 0.1
+    try:
+        trial.until(concealed, "damage to be noticed")
+        trial.frames()
+    finally:
+        trial.stage.feed.corrupt = 0.0
+    trial.over()
+    trial.frames(2 * FPS)
+
+
+def _resize(trial: Trial, _: WallClock) -> None:
+    progress, feed = trial.stage.progress[NAME], trial.stage.feed
+    size_wh = SIZES_WH[feed.resize()]
+    grid = Grid.for_size(size_wh, max_pixels=trial.stage.main.settings.grid.max_pixels)
+    trial.until(lambda: progress.newest is not None and progress.newest.grid == grid, f"frames of {size_wh}")
+    trial.keyframes()
+
+
+def _leap(seconds: float) -> Callable[[Trial, WallClock], None]:
+    def leap(trial: Trial, _: WallClock) -> None:
+        progress = trial.stage.progress[NAME]
+        before = progress.newest.pts_seconds if progress.newest is not None else 0.0
+        trial.stage.feed.leap(seconds)
+        trial.frames(2 * FPS)
+        assert progress.newest is not None
+        step = progress.newest.pts_seconds - before
+        if not 0 <= step < 60:
+            raise NotSurvived(f"the stream's time went on by {step:g} s")
+
+    return leap
+
+
+def _clock(seconds: float) -> Callable[[Trial, WallClock], None]:
+    def set_clock(trial: Trial, clock: WallClock) -> None:
+        stage = trial.stage
+        alerts, clips = stage.alerts, _clips(stage)
+        clock.leap(seconds)
+        trial.frames()
+        trial.until(lambda: stage.alerts > alerts, "an alert")
+        trial.until(lambda: _clips(stage) - clips, "a clip")
+
+    return set_clock
+
+
+def _ordered(order: str) -> Callable[[Trial, WallClock], None]:
+    def disturb(trial: Trial, _: WallClock) -> None:
+        stage = trial.stage
+        told = stage.notice_count
+        path = stage.orders / order
+        path.touch()
+        trial.until(lambda: not path.exists(), "a keyframe to take the order")
+        trial.over()
+        trial.until(lambda: stage.notice_count > told, "a notice")
+        trial.keyframes()
+
+    return disturb
+
+
+def _kill_worker(trial: Trial, _: WallClock) -> None:
+    killed = worker_pids()
+    for pid in killed:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    trial.over()
+    trial.until(lambda: set(worker_pids()) - set(killed), "another worker")
+    trial.keyframes()
+
+
+def _block(trial: Trial, _: WallClock) -> None:
+    stage = trial.stage
+    dropped = stage.main.status()["dropped"]
+    stage.feed.hurrying = True
+    try:
+        stage.progress[NAME].block_seconds = _BLOCK_SECONDS
+        trial.until(lambda: stage.main.status()["dropped"] > dropped, "frames to be dropped")
+        trial.until(lambda: not stage.progress[NAME].blocked, "the consumer")
+    finally:
+        stage.feed.hurrying = False
+    trial.over()
+    trial.frames(2 * FPS)
+
+
+def _fill_disk(trial: Trial, _: WallClock) -> None:
+    stage = trial.stage
+    assert stage.room is not None
+    told = stage.clip_failures
+    stage.room.fill()
+    try:
+        trial.until(lambda: stage.clip_failures > told, "a notice about clips")
+        trial.frames()
+    finally:
+        stage.room.empty()
+    trial.over()
+    clips = _clips(stage)
+    trial.until(lambda: _clips(stage) - clips, "a clip")
+
+
+def _ask(trial: Trial, _: WallClock) -> None:
+    stage = trial.stage
+    words = next(each for each in _WORDS if each != stage.main.texts)
+    stage.main.ask_for(words)
+    progress = stage.progress[NAME]
+    trial.until(lambda: progress.newest is not None and len(progress.newest.query_scores) == len(words), "its scores")
+    trial.keyframes()
+
+
+def _choose_models(trial: Trial, _: WallClock) -> None:
+    stage = trial.stage
+    wanted = "slic" if stage.main.settings.keyframes.clusters == "grid" else "grid"
+    stage.main.configure({"keyframes.clusters": wanted})
+    progress = stage.progress[NAME]
+
+    def made() -> bool:
+        return progress.newest is not None and wanted in progress.newest.parts.get("clusters", (0, ""))[1]
+
+    trial.until(made, f"clusters by {wanted}")
+
+
+def _pass_by(trial: Trial, _: WallClock) -> None:
+    channel = trial.stage.studio.add("lavfi:testsrc2=size=160x96:rate=15", name="passing", query=["blue"])
+    try:
+        trial.until(lambda: channel.publisher.newest is not None and channel.publisher.newest.index > 20, "its frames")
+    finally:
+        trial.stage.studio.remove(channel.id)
+    trial.over()
+    trial.until(lambda: not channel.alive, "its end")
+    trial.frames()
+
+
+def _come_and_go(trial: Trial, _: WallClock) -> None:
+    clients = trial.stage.serving.clients
+    come_and_vanish(trial.stage.port, trial.stage.main.id)
+    trial.over()
+    trial.until(lambda: len(clients) <= 1, "the server to notice that they are gone")
+    trial.frames()
+
+
+def _kill_server(trial: Trial, _: WallClock) -> None:
+    stage = trial.stage
+    stage.sender.kill()
+    try:
+        trial.until(lambda: stage.other.status()["state"] == "reconnecting", "attempts to open it")
+        time.sleep(1.0)
+    finally:
+        stage.sender.start()
+    trial.over()
+    progress = stage.progress[OTHER]
+    wanted = progress.frames + FPS
+    trial.until(lambda: progress.frames >= wanted, "frames of the other stream")
+
+
+_FAULTS: dict[str, Callable[[Trial, WallClock], None]] = {
+    "stall": _stall,
+    "break": _break,
+    "vanish": _vanish,
+    "corrupt": _corrupt,
+    "resize": _resize,
+    "pts-back": _leap(-_HOUR),
+    "pts-forward": _leap(_DAY),
+    "clock-back": _clock(-_HOUR),
+    "clock-forward": _clock(_DAY),
+    "keyframe-raise": _ordered("raise"),
+    "keyframe-memory": _ordered("memory"),
+    "keyframe-nan": _ordered("nan"),
+    "keyframe-hang": _ordered("hang"),
+    "keyframe-kill": _kill_worker,
+    "consumer-block": _block,
+    "disk-full": _fill_disk,
+    "query": _ask,
+    "models": _choose_models,
+    "streams": _pass_by,
+    "clients": _come_and_go,
+    "server-kill": _kill_server,
+}
+
+
+def worker_pids() -> list[int]:
+    """Keyframe workers of this process."""
+    return [pid for pid in children() if _WORKER in _command(pid)]
+
+
+def children(pid: int | None = None) -> list[int]:
+    """Processes that this one, or another, has started and that are not gone."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+        with suppress(OSError):
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _clips(stage: Stage) -> set[str]:
+    return {clip.name for clip in list_clips(stage.clip_folder)}

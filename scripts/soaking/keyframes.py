@@ -1,0 +1,90 @@
+"""Keyframe workers that fail when they are told to; otherwise they are the usual ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arr_stream.config import Settings
+from arr_stream.keyframes.base import PartName, PartValue, TextFinding
+from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, worker_groups
+from arr_stream.keyframes.worker_main import standard_generator
+from arr_stream.types import Clusters, Embedding
+
+ORDERS_VARIABLE = "ARR_STREAM_SOAK_ORDERS"
+ORDERS = ("raise", "memory", "nan", "hang")
+"""What the next keyframe does, when a file of this name lies in the folder that the variable names."""
+
+_MORE_THAN_THERE_IS = 1 << 46
+
+
+class SoakedWorkers(KeyframeWorkers):
+    """`KeyframeWorkers` with generators that take orders."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.workers = tuple(
+            KeyframeWorker(
+                settings,
+                parts=parts,
+                factory="soaking.keyframes:make_disturbed",
+                timeout_seconds=settings.keyframes.timeout_seconds,
+            )
+            for parts in worker_groups(settings)
+        )
+
+
+def make_disturbed(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+    """Called in the worker process."""
+    return _Disturbed(standard_generator(settings, threads, parts), Path(os.environ[ORDERS_VARIABLE]))
+
+
+class _Disturbed:
+    def __init__(self, usual: KeyframeGenerator, folder: Path) -> None:
+        self._usual, self._folder = usual, folder
+
+    def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
+        jobs = dict(self._usual.jobs(request))
+        order = self._order()
+        if order is not None:
+            first = next(iter(jobs))
+            usual = jobs[first]
+            jobs[first] = lambda: _disturbed(order, usual)
+        return jobs
+
+    def _order(self) -> str | None:
+        for order in ORDERS:
+            try:
+                (self._folder / order).unlink()
+            except FileNotFoundError:
+                continue
+            return order
+        return None
+
+
+def _disturbed(order: str, usual: Job) -> tuple[PartValue, str]:
+    match order:
+        case "raise":
+            raise ArithmeticError("the soak told it to")
+        case "memory":
+            np.ones(_MORE_THAN_THERE_IS, np.uint8)
+        case "hang":
+            time.sleep(3600)
+    value, backend = usual()
+    return _spoilt(value), backend
+
+
+def _spoilt(value: PartValue) -> PartValue:
+    match value:
+        case Clusters():
+            return replace(value, areas=np.full_like(value.areas, np.nan))
+        case Embedding():
+            return replace(value, values=np.full_like(value.values, np.nan))
+        case TextFinding():
+            return replace(value, mask=np.full_like(value.mask, np.nan))

@@ -1,0 +1,194 @@
+"""One soak from beginning to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from arr_stream.live.clips import list_clips
+from soaking.faults import NotSurvived, WallClock, available, survive
+from soaking.feed import NAME
+from soaking.sampling import Held, Sampler
+from soaking.schedule import Planned, plan_faults
+from soaking.stage import Stage, StagePlan, staged
+from soaking.verdicts import Outcome, Survived
+
+_REHEARSED = ("streams", "clients", "models", "keyframe-kill", "break", "query")
+_POLL_SECONDS = 0.05
+_TELL_SECONDS = 30.0
+_MOST_CLIPS = 12
+_SETTLE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SoakPlan:
+    """What is to be done.
+
+    Args:
+        stream_seconds: Length of the main stream.
+        paced: At its own speed, not at the pipeline's.
+        faults: With faults.
+        seed: Decides their order.
+        gap_seconds: Mean time between two, in seconds of the stream.
+        sample_seconds: Between two samples.
+        kinds: Only these faults; None for all that can be brought about.
+    """
+
+    stream_seconds: float
+    paced: bool = False
+    faults: bool = True
+    seed: int = 1
+    gap_seconds: float = 30.0
+    sample_seconds: float = 1.0
+    kinds: tuple[str, ...] | None = None
+
+
+class Soak:
+    """Faults as they come.
+
+    Attributes:
+        fault: The one that is going on.
+        survived: Those that have been.
+    """
+
+    def __init__(self, plan: SoakPlan, stage: Stage, clock: WallClock, say: Callable[[str], None]) -> None:
+        self.fault: str | None = None
+        self.survived: list[Survived] = []
+        self._plan, self._stage, self._clock, self._say = plan, stage, clock, say
+        self._told_seconds = time.monotonic()
+
+    def run(self, sampler: Sampler) -> None:
+        """Until the stream has been as long as it should."""
+        for planned in self._planned():
+            self._wait(planned.at_seconds, sampler)
+            self._let(planned, sampler)
+        self._wait(self._plan.stream_seconds, sampler)
+
+    def look(self) -> tuple[float, str | None, int, int]:
+        """For the sampler."""
+        channels = self._stage.studio.channels
+        dropped = sum(channel.status()["dropped"] for channel in (self._stage.main, self._stage.other))
+        return self._stage.stream_seconds, self.fault, sum(channel.waiting for channel in channels), dropped
+
+    def _planned(self) -> tuple[Planned, ...]:
+        plan = self._plan
+        there = available(self._stage) if plan.faults else []
+        kinds = [kind for kind in there if plan.kinds is None or kind in plan.kinds]
+        return plan_faults(
+            kinds,
+            stream_seconds=plan.stream_seconds,
+            first_seconds=min(plan.gap_seconds, plan.stream_seconds / 4),
+            gap_seconds=plan.gap_seconds,
+            seed=plan.seed,
+        )
+
+    def _wait(self, stream_seconds: float, sampler: Sampler) -> None:
+        frames, moved = -1, time.monotonic()
+        while self._stage.stream_seconds < stream_seconds:
+            now = time.monotonic()
+            if self._stage.progress[NAME].frames != frames:
+                frames, moved = self._stage.progress[NAME].frames, now
+            elif now - moved > 60:
+                raise RuntimeError(f"no frame for a minute: {self._stage.main.status()}")
+            if now - self._told_seconds > _TELL_SECONDS:
+                self._tell(sampler)
+            self._sweep()
+            time.sleep(_POLL_SECONDS)
+
+    def _let(self, planned: Planned, sampler: Sampler) -> None:
+        began = self._stage.stream_seconds, round(sampler.run_seconds, 2)
+        self.fault = planned.kind
+        seconds, problem = None, None
+        try:
+            seconds = round(survive(planned.kind, self._stage, self._clock), 3)
+        except NotSurvived as exc:
+            problem = str(exc)
+        self.fault = None
+        self.survived.append(Survived(planned.kind, round(began[0], 2), began[1], seconds, problem))
+        told = f"recovered after {seconds:.2f} s" if seconds is not None else f"NOT SURVIVED: {problem}"
+        self._say(f"{began[0]:7.0f} s of stream: {planned.kind}: {told}")
+
+    def _tell(self, sampler: Sampler) -> None:
+        self._told_seconds = time.monotonic()
+        if sampler.samples:
+            last = sampler.samples[-1]
+            self._say(
+                f"{last.stream_seconds:7.0f} s of stream: {last.own_mb:.0f} MB, {last.all_mb:.0f} with workers, "
+                f"{last.handles} handles, {last.threads} threads, {self._stage.alerts} alerts, "
+                f"{self._stage.posts} posts"
+            )
+
+    def _sweep(self) -> None:
+        """Keep the newest clips only, as a disk has an end."""
+        for clip in list_clips(self._stage.clip_folder)[_MOST_CLIPS:]:
+            (self._stage.clip_folder / clip.name).unlink(missing_ok=True)
+
+
+def soak(plan: SoakPlan, folder: Path, say: Callable[[str], None]) -> Outcome:
+    """A rehearsal, so that what libraries keep for good is there, and then the soak.
+
+    Args:
+        plan: What is to be done.
+        folder: For files that nobody needs afterwards; it is there.
+        say: Told how it goes.
+    """
+    clock = WallClock()
+    with clock.installed():
+        _rehearse(folder / "rehearsal", clock, say)
+        before = _settled(None)
+        place = folder / "soak"
+        place.mkdir()
+        with staged(StagePlan(place, plan.paced)) as stage:
+            run = Soak(plan, stage, clock, say)
+            sampler = Sampler(plan.sample_seconds, run.look)
+            try:
+                run.run(sampler)
+            finally:
+                sampler.close()
+            stream_seconds, run_seconds = stage.stream_seconds, sampler.run_seconds
+        after = _settled(before)
+    return Outcome(
+        seed=plan.seed,
+        stream_seconds=stream_seconds,
+        run_seconds=run_seconds,
+        frames=stage.progress[NAME].frames,
+        records=_count_records(place, stage.main.id),
+        faults=tuple(run.survived),
+        samples=tuple(sampler.samples),
+        before=before,
+        after=after,
+        failures=tuple(stage.failures),
+    )
+
+
+def _rehearse(folder: Path, clock: WallClock, say: Callable[[str], None]) -> None:
+    folder.mkdir()
+    with staged(StagePlan(folder)) as stage:
+        for kind in _REHEARSED:
+            survive(kind, stage, clock)
+    say("rehearsal over")
+
+
+def _settled(before: Held | None) -> Held:
+    """What is held once threads that are ending have ended."""
+    held, deadline = Held.now(), time.monotonic() + _SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        if before is not None and held == before:
+            break
+        time.sleep(0.5)
+        again = Held.now()
+        if before is None and again == held:
+            break
+        held = again
+    return held
+
+
+def _count_records(folder: Path, stream: str) -> int:
+    """Lines of frames in the records of a stream."""
+    count = 0
+    for path in folder.glob(f"records-{stream}-*.jsonl"):
+        with path.open() as lines:
+            count += sum('"type":"frame"' in line[:40].replace(" ", "") for line in lines)
+    return count

@@ -1,0 +1,133 @@
+"""What came of a soak: figures, and whether each is as it should be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from soaking.sampling import Held, Sample, Slope, fit_slope
+
+MOST_MB_A_MINUTE = 1.0
+WARM_UP_SHARE = 1 / 6
+"""Of the stream; what is loaded, cached and kept has taken its room by then."""
+
+_FEWEST_POINTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    """A fault that has been.
+
+    Args:
+        kind: One of `schedule.KINDS`.
+        stream_seconds, run_seconds: When it began.
+        recovery_seconds: From the end of the fault until all went on as before; None where that did not come about.
+        problem: Why not.
+    """
+
+    kind: str
+    stream_seconds: float
+    run_seconds: float
+    recovery_seconds: float | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One thing that should hold."""
+
+    what: str
+    good: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A whole soak.
+
+    Args:
+        seed: Of the faults.
+        stream_seconds, run_seconds: How long it was.
+        frames, records: Processed, and written down.
+        faults, samples: In their order.
+        before, after: What was held.
+        failures: Errors that ended a stream or were not expected.
+    """
+
+    seed: int
+    stream_seconds: float
+    run_seconds: float
+    frames: int
+    records: int
+    faults: tuple[Survived, ...]
+    samples: tuple[Sample, ...]
+    before: Held
+    after: Held
+    failures: tuple[str, ...]
+
+    def steady(self) -> list[Sample]:
+        """Samples after the warm-up during which no fault went on."""
+        first = self.stream_seconds * WARM_UP_SHARE
+        return [each for each in self.samples if each.fault is None and each.stream_seconds >= first]
+
+    def slope(self, field: str, *, of_stream: bool = False) -> Slope:
+        """How a field of the steady samples rises, a minute of the run or of the stream."""
+        steady = self.steady()
+        times = [each.stream_seconds if of_stream else each.run_seconds for each in steady]
+        minutes, values = [seconds / 60 for seconds in times], [getattr(each, field) for each in steady]
+        # Other keyframe models make another number of workers, and that another level.
+        return fit_slope(minutes, values, [each.children for each in steady])
+
+
+def judge(outcome: Outcome) -> list[Verdict]:
+    """Everything that should hold."""
+    return [
+        *(_flat(outcome, field, what) for field, what in _MEMORY.items()),
+        _none_left("threads", outcome.before.threads, outcome.after.threads),
+        _none_left("handles", outcome.before.handles, outcome.after.handles),
+        _none_left("child processes", outcome.before.children, outcome.after.children),
+        _tasks(outcome),
+        _survived(outcome.faults),
+        Verdict("no stream ended, no error surprised", not outcome.failures, "; ".join(outcome.failures[:5]) or "none"),
+        Verdict(
+            "a record for every frame", outcome.records == outcome.frames, f"{outcome.records} of {outcome.frames}"
+        ),
+    ]
+
+
+_MEMORY = {"own_mb": "memory of the process", "all_mb": "memory of the process and its workers"}
+
+
+def _flat(outcome: Outcome, field: str, what: str) -> Verdict:
+    slope, of_stream = outcome.slope(field), outcome.slope(field, of_stream=True)
+    found = (
+        f"{slope.per_minute:+.3f} ± {slope.error:.3f} MB a minute of the run, "
+        f"{of_stream.per_minute:+.3f} ± {of_stream.error:.3f} a minute of the stream, {slope.points} samples"
+    )
+    worst = max(slope.per_minute, of_stream.per_minute)
+    known = slope.points >= _FEWEST_POINTS and math.isfinite(slope.error)
+    if not known:
+        found = f"{slope.points} samples between faults tell nothing; {_FEWEST_POINTS} are needed"
+    return Verdict(
+        f"{what} grows by less than {MOST_MB_A_MINUTE:g} MB a minute", known and worst < MOST_MB_A_MINUTE, found
+    )
+
+
+def _none_left(what: str, before: Sequence[str], after: Sequence[str]) -> Verdict:
+    left = Counter(after) - Counter(before)
+    named = [f"{count}x {name}" for name, count in itertools.islice(left.items(), 5)]
+    return Verdict(f"no {what} left", not left, f"{len(before)} before, {len(after)} after {'; '.join(named)}".strip())
+
+
+def _tasks(outcome: Outcome) -> Verdict:
+    before, after = outcome.before.tasks, outcome.after.tasks
+    return Verdict("no thread of a library left", after <= before, f"{before} before, {after} after")
+
+
+def _survived(faults: Sequence[Survived]) -> Verdict:
+    lost = [f"{each.kind} at {each.stream_seconds:.0f} s: {each.problem}" for each in faults if each.problem]
+    found = f"{len(faults) - len(lost)} of {len(faults)}" + "".join(f"; {each}" for each in lost[:5])
+    return Verdict("every fault survived", not lost, found)
