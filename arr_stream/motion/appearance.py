@@ -7,7 +7,9 @@ from functools import lru_cache
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from arr_stream.threads import one_torch_thread
 from arr_stream.types import ByteArray, FloatArray
 
 Box = tuple[int, int, int, int]
@@ -101,12 +103,15 @@ class PixelModel:
         features[:, :-2] = self._rectified(cues)[: len(cues)]
         features[:, -1] = (towards - against) / np.maximum(weight, np.float32(1e-12))
         weighted = np.ascontiguousarray((features[:, :-1] * weight[:, None]).T)
-        # OpenCV's algebra is slower than numpy's, but does not stall for tens of milliseconds where cores are shared.
-        product = cv2.gemm(weighted, features, 1, None, 0).astype(np.float64)
-        normal, target = product[:, :-1], product[:, -1:]
-        normal = normal + np.eye(len(normal)) * (self._ridge * np.trace(normal) / len(normal) + 1e-9)
-        # Cholesky cannot fail: the ridge makes the matrix positive definite.
-        self._beta = cv2.solve(normal, target, flags=cv2.DECOMP_CHOLESKY)[1].ravel().astype(np.float32)
+        # Torch on one thread: the algebra of OpenCV and numpy hands sides of 100 and more to threads of its own, whose
+        # number, which nobody here sets, has a say in the last digits. So has where operands lie: torch aligns copies.
+        with one_torch_thread():
+            product = torch.mm(torch.from_numpy(weighted).clone(), torch.from_numpy(features).clone()).double()
+            normal, target = product[:, :-1], product[:, -1:]
+            ridge = self._ridge * float(normal.trace()) / len(normal) + 1e-9
+            # Cholesky cannot fail: the ridge makes the matrix positive definite.
+            factor, _ = torch.linalg.cholesky_ex(normal + ridge * torch.eye(len(normal), dtype=torch.float64))
+            self._beta = torch.cholesky_solve(target, factor).flatten().float().numpy()
 
     def score(self, cues: FloatArray) -> FloatArray:
         """`[n]`, about -1 (ground) to 1 (object)."""
