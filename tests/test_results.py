@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -409,7 +411,12 @@ class TestBlocks:
             filled(self.TEXT.replace("NAME", "nonsense"), {}, "results.md")
 
 
-LINES = sorted({line for each in SECTIONS for one in each.commands for line in (one.line, one.quick) if line})
+LINES = sorted(
+    {line for each in SECTIONS for one in each.commands if not one.script for line in (one.line, one.quick) if line}
+)
+SCRIPTS = sorted(
+    {(one.script, line) for each in SECTIONS for one in each.commands if one.script for line in (one.line, one.quick)}
+)
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -419,6 +426,22 @@ def test_every_command_parses(line: str) -> None:
     while isinstance(command, TyperGroup):
         command, words = command.commands[words[0]], words[1:]
     assert command.make_context(line, words).params["as_json"] is True
+
+
+@pytest.mark.parametrize(("script", "line"), SCRIPTS)
+def test_every_script_is_there_and_knows_its_options(script: str, line: str) -> None:
+    """Without running it: its program's help names every option of the line."""
+    module = re.search(r"-m (\w+)", (ROOT / script).read_text())
+    assert module is not None and os.access(ROOT / script, os.X_OK)
+    paths = os.pathsep.join((str(ROOT / "scripts"), str(ROOT)))
+    help_text = subprocess.run(
+        [sys.executable, "-m", module[1], "--help"],
+        env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert all(word in help_text for word in line.split() if word.startswith("--"))
 
 
 def test_sections_are_named_once() -> None:

@@ -434,6 +434,40 @@ SECTIONS: tuple[Section, ...] = (
         "live_figures.md",
         2.5,
     ),
+    Section(
+        "engines",
+        "A batch by each engine",
+        "The same generated files by local processes and by Ray on the same machine, in turns. Startup of Ray is a "
+        "constant; the longer the batch, the less it counts.",
+        (Command("bench batch --json", "bench batch --files 4 --frames 20 --repeats 1 --json"),),
+        page="batch_ray.md",
+        minutes=4,
+    ),
+    Section(
+        "fuzz",
+        "Mutated input",
+        "Every reader of what others wrote, on mutated input. *Values*: read as something; *refused*: one clear line. "
+        "A finding is anything else: a crash, a hang over 10 s, too much memory, or a file, address or process that "
+        "was none of the reader's business.",
+        (Command("--inputs 20000 --json FILE", "--inputs 300 --json FILE", script="scripts/fuzz"),),
+        page="fuzzing.md",
+        minutes=5,
+    ),
+    Section(
+        "soak",
+        "An hour of stream with faults",
+        "The real server and its workers on generated streams, as fast as it goes, with faults on a schedule. Slopes "
+        "are least squares after a sixth of the stream.",
+        (
+            Command(
+                "--json FILE --plot PICTURE",
+                "--stream-minutes 3 --json FILE --plot PICTURE",
+                script="scripts/soak",
+            ),
+        ),
+        page="soak.md",
+        minutes=14,
+    ),
 )
 
 BY_NAME = {section.name: section for section in SECTIONS}

@@ -362,6 +362,28 @@ def _live(runs: Sequence[Run]) -> list[ResultTable]:
     return [ResultTable("Live streams", headings, tuple(rows), browser and f"Browser: {browser}.")]
 
 
+def _fuzz(runs: Sequence[Run]) -> list[ResultTable]:
+    (run,) = runs
+    found = run.result
+    rows: list[tuple[Value, ...]] = [
+        (
+            target["target"],
+            target["inputs"],
+            target["values"],
+            target["refused"],
+            target["gained"],
+            sum(target["found"].values()),
+            target["slowest_seconds"],
+            target["peak_mb"],
+        )
+        for target in found["targets"]
+    ]
+    all_findings = sum(int(row[5] or 0) for row in rows)
+    title = f"{found['inputs']} inputs in {found['seconds']:.0f} s, seed {found['seed']}: {all_findings} findings"
+    columns = ("what reads", "inputs", "values", "refused", "lines gained", "findings", "slowest, s", "most memory, MB")
+    return [ResultTable(title, columns, tuple(rows), digits=1)]
+
+
 MAKERS: dict[str, Callable[[Sequence[Run]], list[ResultTable]]] = {
     "query": _query,
     "stages": _stages,
@@ -379,6 +401,7 @@ MAKERS: dict[str, Callable[[Sequence[Run]], list[ResultTable]]] = {
     "vlm": _vlm,
     "modes": _modes,
     "memory": _memory,
+    "fuzz": _fuzz,
     "live": _live,
 }
 """By section; what is not here prints tables itself."""

@@ -158,6 +158,27 @@ def _flow_error(record: Record) -> float | None:
     return max(ours[pair] / others[pair] for pair in ours)
 
 
+def _engines(record: Record) -> float | None:
+    """Total time of a batch on Ray over that of local processes."""
+    found = table_named(record, "A batch of")
+    if found is None or "total / local" not in found.columns:
+        return None
+    ratios = {row[0]: row[found.columns.index("total / local")] for row in found.rows}
+    return float(ratios["ray"]) if ratios.get("ray") is not None else None
+
+
+def _fuzzed(record: Record) -> float | None:
+    """Mutated inputs, where none of them was a finding."""
+    result = record.runs[0].result
+    findings = sum(sum(target["found"].values()) for target in result["targets"])
+    return None if findings else float(result["inputs"])
+
+
+def _soaked(record: Record) -> float | None:
+    """Growth of memory after the warm-up, in MB a minute of the run, which is shorter than the stream."""
+    return float(record.runs[0].result["slopes"]["all_mb_per_run_minute"]["per_minute"])
+
+
 def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
     """Milliseconds of `bench device`: the most of the rows that begin so."""
 
@@ -235,5 +256,16 @@ TARGETS: tuple[Target, ...] = (
         1.0,
         _flow_error,
         at_least=False,
+    ),
+    Target("Batch: Ray on two cores against local processes", "engines", 1.3, _engines, at_least=False, unit="times"),
+    Target("Mutated inputs over all parsers, without a finding", "fuzz", 20_000, _fuzzed),
+    Target(
+        "An hour of stream with faults: memory grows by",
+        "soak",
+        1.0,
+        _soaked,
+        at_least=False,
+        unit="MB a minute",
+        beyond=True,
     ),
 )
