@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import arr_stream
-from arr_stream.cli import doctor
+from arr_stream.cli import console, doctor
 from tests.conftest import Run
 from tests.media import moving_frames, write_video
 
@@ -236,7 +236,7 @@ def test_what_lacks_an_extra_names_it(extra: str, package: str, arguments: Seque
 def test_doctor_names_extras_in_full(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brackets in a table are not markup."""
     said = "needs aiortc; pip install 'arr-stream[web]' (optional)"
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(console.out, "width", 300)
     monkeypatch.setattr(doctor, "_backends", lambda: [doctor.Finding("backend", "browser camera", False, said)])
     assert said in run("doctor")[1]
 

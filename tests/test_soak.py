@@ -169,7 +169,19 @@ def test_growth_before_the_end_of_the_warm_up_and_during_faults_does_not_count()
 
 def test_too_few_samples_prove_nothing() -> None:
     made = outcome()
-    assert len(bad(replace(made, samples=made.samples[-5:]))) == 2
+    assert len(bad(replace(made, samples=made.samples[-5:]))) == 5
+
+
+@pytest.mark.parametrize(("field", "word"), [("handles", "handles"), ("threads", "threads"), ("waiting", "wait")])
+def test_what_piles_up_is_told_from_streams_that_come_and_go(field: str, word: str) -> None:
+    made = outcome()
+    leaking = tuple(replace(each, **{field: getattr(each, field) + k // 60}) for k, each in enumerate(made.samples))
+    (told,) = bad(replace(made, samples=leaking))
+    assert word in told and "pile up" in told
+    busier = tuple(
+        replace(each, **{field: getattr(each, field) + (k // 100) % 2 * 4}) for k, each in enumerate(made.samples)
+    )
+    assert bad(replace(made, samples=busier)) == []
 
 
 @pytest.mark.parametrize(

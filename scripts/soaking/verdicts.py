@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ WARM_UP_SHARE = 1 / 6
 """Of the stream; what is loaded, cached and kept has taken its room by then."""
 
 _FEWEST_POINTS = 20
+_MOST_RISEN = 5
+"""From third to third, of what most samples show: a further stream has about as many handles and threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ def judge(outcome: Outcome) -> list[Verdict]:
     """Everything that should hold."""
     return [
         *(_flat(outcome, field, what) for field, what in _MEMORY.items()),
+        *(_level(outcome, field, what) for field, what in _LEVELS.items()),
         _none_left("threads", outcome.before.threads, outcome.after.threads),
         _none_left("handles", outcome.before.handles, outcome.after.handles),
         _none_left("child processes", outcome.before.children, outcome.after.children),
@@ -98,6 +102,7 @@ def judge(outcome: Outcome) -> list[Verdict]:
     ]
 
 
+_LEVELS = {"handles": "open handles", "threads": "threads", "waiting": "frames that wait"}
 _MEMORY = {"own_mb": "memory of the process", "all_mb": "memory of the process and its workers"}
 
 
@@ -114,6 +119,21 @@ def _flat(outcome: Outcome, field: str, what: str) -> Verdict:
     return Verdict(
         f"{what} grows by less than {MOST_MB_A_MINUTE:g} MB a minute", known and worst < MOST_MB_A_MINUTE, found
     )
+
+
+def _level(outcome: Outcome, field: str, what: str) -> Verdict:
+    """Held against the first third: streams that come and go move the average, and a leak the least."""
+    values = [getattr(each, field) for each in outcome.steady()]
+    third = len(values) // 3
+    if len(values) < _FEWEST_POINTS:
+        return Verdict(f"{what} do not pile up", False, f"{len(values)} samples between faults tell nothing")
+    first, last = values[:third], values[-third:]
+    found = (
+        f"first third: {min(first)} to {max(first)}, mostly {statistics.median(first):g}; "
+        f"last third: {min(last)} to {max(last)}, mostly {statistics.median(last):g}"
+    )
+    risen = min(last) - min(first), statistics.median(last) - statistics.median(first)
+    return Verdict(f"{what} do not pile up", risen[0] <= 1 and risen[1] <= _MOST_RISEN, found)
 
 
 def _none_left(what: str, before: Sequence[str], after: Sequence[str]) -> Verdict:
