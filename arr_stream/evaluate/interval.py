@@ -310,9 +310,9 @@ def _remarks(interval: int, report: IntervalReport) -> list[str]:
 
 def plot_interval(report: IntervalReport, path: Path) -> None:
     """Quality by interval on the left, quality over cost with its knee on the right."""
-    from arr_stream.evaluate.plots import _OTHERS, _OURS, _panels, _save
+    from arr_stream.evaluate.plots import OTHER_COLOURS, OUR_COLOUR, make_panels, save_figure
 
-    figure, (left, right) = _panels(2)
+    figure, (left, right) = make_panels(2)
     intervals = [row.interval for row in report.rows]
     measures: dict[str, list[float] | list[float | None]] = {
         "asked by a box, a tenth of the cells": [row.region for row in report.rows],
@@ -321,7 +321,7 @@ def plot_interval(report: IntervalReport, path: Path) -> None:
         "asked in words": [row.words for row in report.rows],
         "text found": [row.text for row in report.rows],
     }
-    for (name, values), colour in zip(measures.items(), (_OURS, *_OTHERS), strict=True):
+    for (name, values), colour in zip(measures.items(), (OUR_COLOUR, *OTHER_COLOURS), strict=True):
         known = [value for value in values if value is not None]
         if len(known) == len(intervals):
             left.plot(intervals, known, label=name, color=colour, linewidth=2, marker="o", markersize=4)
@@ -331,28 +331,30 @@ def plot_interval(report: IntervalReport, path: Path) -> None:
     left.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
     _plot_cost(right, report)
     if report.knee is not None:
-        left.axvline(report.knee, color=_OTHERS[1], linewidth=1, linestyle="--")
-    _save(figure, path)
+        left.axvline(report.knee, color=OTHER_COLOURS[1], linewidth=1, linestyle="--")
+    save_figure(figure, path)
 
 
 def _plot_cost(panel: Any, report: IntervalReport) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
-    from arr_stream.evaluate.plots import _OTHERS, _OURS
+    from arr_stream.evaluate.plots import OTHER_COLOURS, OUR_COLOUR
 
     cost, quality = [row.amortised_ms for row in report.rows], [row.quality for row in report.rows]
-    panel.plot(cost, quality, color=_OURS, linewidth=2, marker="o", markersize=4)
+    panel.plot(cost, quality, color=OUR_COLOUR, linewidth=2, marker="o", markersize=4)
     if report.knee is not None:
         # Straight where both axes are, as the knee is measured; not on an axis of powers.
         along = np.linspace(min(cost), max(cost), 200)
         best = max(quality)
         cheapest = quality[int(np.argmin(cost))]
         chord = cheapest + (best - cheapest) * (along - min(cost)) / (max(cost) - min(cost))
-        panel.plot(along, chord, color=_OTHERS[0], linewidth=1, linestyle="--", label="chord")
+        panel.plot(along, chord, color=OTHER_COLOURS[0], linewidth=1, linestyle="--", label="chord")
         panel.legend(frameon=False, loc="lower right", fontsize=9)
     for row in report.rows:
         if row.interval == report.knee:
-            panel.plot(row.amortised_ms, row.quality, "o", markersize=13, markerfacecolor="none", color=_OTHERS[1])
+            panel.plot(
+                row.amortised_ms, row.quality, "o", markersize=13, markerfacecolor="none", color=OTHER_COLOURS[1]
+            )
         name = f"{row.interval} (knee)" if row.interval == report.knee else str(row.interval)
         place = (row.amortised_ms, row.quality)
         panel.annotate(name, place, xytext=(-5, 7), textcoords="offset points", ha="right", fontsize=9)

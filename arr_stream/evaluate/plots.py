@@ -10,14 +10,14 @@ from arr_stream.evaluate.carry import CarryReport
 from arr_stream.evaluate.coverage import METHODS, CoverageReport
 from arr_stream.evaluate.flow import FlowReport
 
-_OURS = "#1f6feb"
-_OTHERS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
+OUR_COLOUR = "#1f6feb"
+OTHER_COLOURS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
 
 
 def plot_carry(report: CarryReport, path: Path) -> None:
     """IoU against the age of the mask, one panel an interval."""
     intervals = sorted({row.interval for row in report.rows})
-    figure, panels = _panels(len(intervals))
+    figure, panels = make_panels(len(intervals))
     for panel, interval in zip(panels, intervals, strict=True):
         shown = [row for row in report.rows if row.interval == interval]
         for row, colour in zip(shown, _colours([row.tracker for row in shown]), strict=True):
@@ -27,14 +27,14 @@ def plot_carry(report: CarryReport, path: Path) -> None:
             xlabel="age of the mask (frames)", ylabel="mean IoU", ylim=(0, 1), title=f"a mask every {interval} frames"
         )
         panel.legend(frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_coverage(report: CoverageReport, path: Path) -> None:
     """Coverage by sequence and method, one panel a budget."""
     budgets = sorted({row.budget for row in report.rows})
     sequences = sorted({row.sequence for row in report.rows})
-    figure, panels = _panels(len(budgets))
+    figure, panels = make_panels(len(budgets))
     for panel, budget in zip(panels, budgets, strict=True):
         for offset, (method, colour) in enumerate(zip(METHODS, _colours(METHODS), strict=True)):
             values = {
@@ -46,14 +46,14 @@ def plot_coverage(report: CoverageReport, path: Path) -> None:
         panel.set(ylabel="share of the object seen", ylim=(0, 1), title=f"{budget} tokens a frame")
         panel.set_xticks(range(len(sequences)), sequences, rotation=35, ha="right")
         panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=9)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_flow(report: FlowReport, path: Path) -> None:
     """Endpoint error by pair and estimator, logarithmic."""
     pairs = sorted({row.pair for row in report.rows})
     estimators = list(dict.fromkeys(row.estimator for row in report.rows))
-    figure, (panel,) = _panels(1)
+    figure, (panel,) = make_panels(1)
     width = 0.8 / len(estimators)
     for offset, (estimator, colour) in enumerate(zip(estimators, _colours(estimators), strict=True)):
         values = {row.pair: row.endpoint_error_px for row in report.rows if row.estimator == estimator}
@@ -65,21 +65,23 @@ def plot_flow(report: FlowReport, path: Path) -> None:
     panel.yaxis.set_major_formatter("{x:g}")
     panel.set_xticks(range(len(pairs)), pairs, rotation=35 if len(pairs) > 4 else 0)
     panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _colours(names: Sequence[str]) -> list[str]:
     """One colour a row: shades of blue, then of green, for arr-stream, and others for what it is compared with."""
     ours = [name for name in names if name.startswith("arr-stream")]
     others = [name for name in names if name not in ours]
-    shades = (_OURS, "#6cb0ff", "#b6d8ff", "#0f7b6c", "#4fc3b0", "#b3e6dc")
+    shades = (OUR_COLOUR, "#6cb0ff", "#b6d8ff", "#0f7b6c", "#4fc3b0", "#b3e6dc")
     return [
-        shades[ours.index(name) % len(shades)] if name in ours else _OTHERS[others.index(name) % len(_OTHERS)]
+        shades[ours.index(name) % len(shades)]
+        if name in ours
+        else OTHER_COLOURS[others.index(name) % len(OTHER_COLOURS)]
         for name in names
     ]
 
 
-def _panels(count: int) -> tuple[Any, list[Any]]:
+def make_panels(count: int) -> tuple[Any, list[Any]]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -93,7 +95,7 @@ def _panels(count: int) -> tuple[Any, list[Any]]:
     return figure, list(axes[0])
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
     path.parent.mkdir(parents=True, exist_ok=True)
