@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from arr_stream.batch.hive import hive_folder
 from arr_stream.batch.job import Attempt, Job
 from arr_stream.consumers.base import writing
 
@@ -72,7 +72,7 @@ class Layout:
         return self.folder / "errors" / f"{name}.json"
 
     def parquet(self, kind: str, name: str) -> Path:
-        return self.folder / kind / f"video={_escaped(name)}" / f"{kind}.parquet"
+        return self.folder / kind / hive_folder(name) / f"{kind}.parquet"
 
     def own(self) -> tuple[Path, ...]:
         """Everything that a batch makes in its folder, but for the lock."""
@@ -228,11 +228,6 @@ class Workspace:
     def discard(self) -> None:
         """Take away whatever is left of the attempt."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    """The name as readers of tables take it from a folder; as `consumers.parquet.hive_folder`, which loads pyarrow."""
-    return "".join(letter if letter.isalnum() else quote(letter, safe="._-") for letter in name)
 
 
 def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:

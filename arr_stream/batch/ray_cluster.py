@@ -7,11 +7,13 @@ nobody else on the machine can let it run code. It has no dashboard, sends no us
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -37,6 +39,7 @@ _QUIET = {
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Set to 0, Ray calls its node 127.0.0.1 and then listens nowhere else; on Windows and macOS that is the default."""
 _OBJECT_STORE_BYTES = 80 << 20
+_END_SECONDS = 10.0
 _LONGEST_FOLDER = 20
 _MOST_SHARING_GPU = 16
 _NAMING = ("class_name:", "actor_id:", "pid:", "name:", "namespace:", "ip:", "The actor died unexpectedly")
@@ -85,6 +88,7 @@ class Lost:
     reason: str
 
 
+Answer = JobFinished | JobFailed
 Message = Loaded | Refused | JobFinished | JobFailed | JobProgress | Lost | None
 
 
@@ -110,9 +114,12 @@ class RayCluster:
         address: Of a cluster, such as `10.0.0.1:6379`, or `auto`; None for one of its own on this machine.
         cpus: Cores of a cluster of its own.
 
+    Where the program has initialised Ray already, that is used as it is, and left open.
+
     Raises:
         BackendUnavailable: Ray is not installed.
         ConnectionFailed: There is no such cluster, it runs another version, or none can be started.
+        InvalidSetting: Ray is initialised already, with another cluster than `address`.
     """
 
     def __init__(self, options: JobOptions, sign: Sign, *, address: str | None, cpus: int) -> None:
@@ -120,14 +127,18 @@ class RayCluster:
         self._sign = sign
         self._actors: list[Actor] = []
         self._folder: Path | None = None
-        self._ray = _load_ray(own=address is None)
-        self._ours = not self._ray.is_initialized()
-        if self._ours:
-            try:
+        self._ours = False
+        self._environment = _told_ray(own=address is None)
+        try:
+            self._ray = _load_ray()
+            self._ours = not self._ray.is_initialized()
+            if self._ours:
                 self._connect(address, cpus)
-            except BaseException:
-                self.close()
-                raise
+            elif address is not None:
+                _check_same(address, self._ray.get_runtime_context().gcs_address)
+        except BaseException:
+            self.close()
+            raise
 
     def nodes(self) -> tuple[Node, ...]:
         """The machines that are up."""
@@ -160,7 +171,10 @@ class RayCluster:
             actor.asked[actor.handle.progress.remote()] = "progress"
 
     def wait(self, timeout_seconds: float) -> list[tuple[Actor, Message]]:
-        """What was replied since, waiting up to so long for the first reply; of an actor that ended, one `Lost`."""
+        """What was replied since, waiting up to so long for the first reply; of an actor that ended, one `Lost`.
+
+        What an actor said of its file before it ended comes before that.
+        """
         whose = {reference: actor for actor in self._actors for reference in actor.asked}
         if not whose:
             return []
@@ -171,22 +185,30 @@ class RayCluster:
         for reference in ready:
             actor = whose[reference]
             if reference in actor.asked:
-                del actor.asked[reference]
-                replies.append((actor, self._reply(actor, reference)))
+                replies += [(actor, message) for message in self._reply(actor, reference)]
         return replies
 
-    def discard(self, actor: Actor) -> None:
-        """End an actor at once, whatever it does."""
-        if actor in self._actors:
-            self._actors.remove(actor)
-        actor.asked.clear()
+    def discard(self, actor: Actor) -> Answer | None:
+        """End an actor at once, whatever it does, and wait until it is known to have ended, 10 s at most.
+
+        Returns:
+            What it had to say of its file just before; None where it was lost with it.
+        """
+        asked = self._kill(actor)
+        told: Answer | None = None
         with contextlib.suppress(Exception):
-            self._ray.kill(actor.handle, no_restart=True)
+            ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=_END_SECONDS, fetch_local=False)
+            for reference in ready:
+                if asked[reference] == "run":
+                    told = self._ray.get(reference, timeout=_END_SECONDS)
+        return told
 
     def close(self) -> None:
         """End every actor, and the cluster if it is ours; safe to call again."""
-        for actor in list(self._actors):
-            self.discard(actor)
+        asked = [reference for actor in list(self._actors) for reference in self._kill(actor)]
+        with contextlib.suppress(Exception):
+            if asked:
+                self._ray.wait(asked, num_returns=len(asked), timeout=_END_SECONDS, fetch_local=False)
         if self._ours:
             self._ours = False
             with _own_signals():
@@ -194,6 +216,20 @@ class RayCluster:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        for name, value in self._environment.items():
+            # What somebody else has set meanwhile is theirs.
+            if os.environ.get(name) == value:
+                del os.environ[name]
+        self._environment = {}
+
+    def _kill(self, actor: Actor) -> dict[Any, Literal["load", "run", "progress"]]:
+        """End an actor; what it has not answered yet."""
+        if actor in self._actors:
+            self._actors.remove(actor)
+        asked, actor.asked = actor.asked, {}
+        with contextlib.suppress(Exception):
+            self._ray.kill(actor.handle, no_restart=True)
+        return asked
 
     def _connect(self, address: str | None, cpus: int) -> None:
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -232,13 +268,14 @@ class RayCluster:
                 f"Ray was loaded before the batch, and listens on {where}", remedy=f"set {_LOOPBACK}=0 before that"
             )
 
-    def _reply(self, actor: Actor, reference: Any) -> Message:
+    def _reply(self, actor: Actor, reference: Any) -> list[Message]:
+        del actor.asked[reference]
         try:
-            reply: Message = self._ray.get(reference)
+            return [self._ray.get(reference)]
         except self._ray.exceptions.RayError as exc:
-            self.discard(actor)
-            return Lost(_reason(exc))
-        return reply
+            # The question how far it is may fail before the answer about the file is looked at.
+            told = self.discard(actor)
+            return [Lost(_reason(exc))] if told is None else [told, Lost(_reason(exc))]
 
 
 def share(nodes: Sequence[Node], jobs: int, *, gpu: bool) -> Need:
@@ -265,21 +302,50 @@ def _most_cpus(cpus: Sequence[float], jobs: int) -> int:
     return 1
 
 
-def _load_ray(*, own: bool) -> Any:
-    """The module, told before it is loaded to keep quiet and to itself.
-
-    Raises:
-        BackendUnavailable: It is not installed.
-    """
+def _told_ray(*, own: bool) -> dict[str, str]:
+    """Tell Ray, before it is loaded, to keep quiet and to itself; the variables that were set for that."""
     wanted = dict(_QUIET)
     if own:
-        wanted |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    for name, value in wanted.items():
-        os.environ.setdefault(name, value)
+        wanted |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
+    told = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(told)
+    return told
+
+
+@functools.cache
+def _token() -> str:
+    """One a process, since Ray remembers the first one that it was given."""
+    return secrets.token_hex(32)
+
+
+def _load_ray() -> Any:
+    """Raises:
+    BackendUnavailable: It is not installed.
+    """
     try:
         return importlib.import_module("ray")
     except ImportError as exc:
         raise BackendUnavailable(f"--engine ray needs ray: {exc}", remedy="pip install 'arr-stream[ray]'") from exc
+
+
+def _check_same(asked: str, connected: str) -> None:
+    """Raises:
+    InvalidSetting: Ray is connected with another cluster than the one that was asked for.
+    """
+    if asked != "auto" and _resolved(asked) != _resolved(connected):
+        raise InvalidSetting(
+            f"Ray is connected with {connected} already, and {redact_url(asked)} was asked for",
+            remedy="name that one, or `ray.shutdown()` before",
+        )
+
+
+def _resolved(address: str) -> str:
+    """The address with its host as a number, as far as it has one."""
+    host, colon, port = address.rpartition(":")
+    try:
+        return f"{socket.gethostbyname(host)}{colon}{port}"
+    except (OSError, UnicodeError):
+        return address
 
 
 def _private_folder() -> Path:

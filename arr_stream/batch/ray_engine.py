@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +21,7 @@ from arr_stream.batch.job import Attempt, Event, JobFailed, JobFinished, JobOpti
 from arr_stream.batch.layout import Layout
 from arr_stream.batch.local import usable_cores
 from arr_stream.batch.local_worker import Refused
-from arr_stream.batch.ray_cluster import Actor, Lost, Message, Need, Node, RayCluster, share
+from arr_stream.batch.ray_cluster import Actor, Answer, Lost, Message, Need, Node, RayCluster, share
 from arr_stream.batch.ray_worker import Loaded, Sign
 from arr_stream.config import Settings
 from arr_stream.consumers.base import redact_url, writing
@@ -40,7 +42,7 @@ class Cluster(Protocol):
     def give(self, actor: Actor, attempt: Attempt) -> None: ...
     def ask(self, actor: Actor) -> None: ...
     def wait(self, timeout_seconds: float) -> list[tuple[Actor, Message]]: ...
-    def discard(self, actor: Actor) -> None: ...
+    def discard(self, actor: Actor) -> Answer | None: ...
     def close(self) -> None: ...
 
 
@@ -102,6 +104,7 @@ class RayEngine:
         self._waiting: deque[Attempt] = deque()
         self._workers: list[_Worker] = []
         self._lost_starts = self._lost = 0
+        self._error: Exception | None = None
         self._stall_seconds = stall_seconds
         self._began_seconds = time.monotonic()
         self._sign = _leave_sign(options)
@@ -132,19 +135,36 @@ class RayEngine:
         Raises:
             ArrStreamError: Actors refuse to begin, end again and again, or find no room.
         """
-        assert self._cluster is not None
         events: list[Event] = []
+        if self._error is None:
+            with self._keeping():
+                self._look(timeout_seconds, events)
+        # An error waits for the next call, so that what happened before it is heard.
+        if self._error is not None and not events:
+            raise self._error
+        return events
+
+    def _look(self, timeout_seconds: float, events: list[Event]) -> None:
+        assert self._cluster is not None
         self._hand_out(events)
         self._ask()
-        replies = self._cluster.wait(0.0 if events else timeout_seconds)
-        for actor, message in replies:
+        for actor, message in self._cluster.wait(0.0 if events else timeout_seconds):
             worker = next((worker for worker in self._workers if worker.actor is actor), None)
             if worker is not None:
-                self._take(worker, message, events)
-        self._end_stalled(events)
-        self._hand_out(events)
-        self._check_begun()
-        return events
+                with self._keeping():
+                    self._take(worker, message, events)
+        if self._error is None:
+            self._end_stalled(events)
+            self._hand_out(events)
+            self._check_begun()
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Keep the first error for later."""
+        try:
+            yield
+        except Exception as exc:
+            self._error = self._error or exc
 
     def close(self) -> None:
         """End every actor, and Ray if it was started for this; safe to call again."""
@@ -152,8 +172,10 @@ class RayEngine:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+        # The sign first: without it nothing is committed any more.
         with contextlib.suppress(OSError):
             self._sign.path.unlink(missing_ok=True)
+        shutil.rmtree(self._sign.marks, ignore_errors=True)
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -187,7 +209,9 @@ class RayEngine:
         now = time.monotonic()
         for worker in list(self._workers) if self._stall_seconds else ():
             if worker.attempt is not None and now - worker.moved_seconds > self._stall_seconds:
-                self._cluster.discard(worker.actor)
+                self._sign.revoke(worker.attempt)
+                if (told := self._cluster.discard(worker.actor)) is not None:
+                    self._take(worker, told, events)
                 self._replace(worker, Lost(f"made no frame for {self._stall_seconds:g} s and was stopped"), events)
 
     def _take(self, worker: _Worker, message: Message, events: list[Event]) -> None:
@@ -204,7 +228,7 @@ class RayEngine:
                 if message.attempt == worker.attempt and message.frames > worker.frames:
                     worker.frames, worker.moved_seconds = message.frames, time.monotonic()
                     events.append(message)
-            case JobFinished() | JobFailed():
+            case JobFinished() | JobFailed() if message.attempt == worker.attempt:
                 self._lost = 0
                 worker.attempt = None
                 events.append(message)
@@ -212,6 +236,9 @@ class RayEngine:
     def _replace(self, worker: _Worker, lost: Lost, events: list[Event]) -> None:
         """Tell what the end of an actor cost, and start another."""
         self._workers.remove(worker)
+        if worker.attempt is not None:
+            # Its node may only be out of reach, and go on.
+            self._sign.revoke(worker.attempt)
         self._lost += 1
         self._lost_starts += worker.loaded is None
         if self._lost_starts >= _MOST_LOST_STARTS or self._lost >= _MOST_LOST:

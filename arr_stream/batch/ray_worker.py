@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from arr_stream import __version__
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.batch.local_worker import Refused
-from arr_stream.errors import ArrStreamError, BackendUnavailable, OutputUnwritable
+from arr_stream.consumers.base import redact_url, writing
+from arr_stream.errors import ArrStreamError, BackendUnavailable, OutputUnwritable, WorkerLost
 
 if TYPE_CHECKING:
     from arr_stream.batch.runner import JobRunner
@@ -48,6 +49,26 @@ class Sign:
 
     path: Path
     text: str
+
+    @property
+    def marks(self) -> Path:
+        """The folder of what was revoked."""
+        return self.path.with_name(f"revoked-{self.path.name}")
+
+    def revoked(self, attempt: Attempt) -> Path:
+        """A file that is there once an attempt was given up, with the actor that it was given to."""
+        return self.marks / f"{attempt.job.name}-{attempt.number}"
+
+    def revoke(self, attempt: Attempt) -> None:
+        """Let an attempt commit nothing any more, wherever it goes on.
+
+        Raises:
+            DiskFull, OutputUnwritable: That cannot be written.
+        """
+        mark = self.revoked(attempt)
+        with writing(mark):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
 
     def check(self, folder: Path) -> None:
         """Raises:
@@ -100,7 +121,7 @@ class RayWorker:
 
             cv2.setNumThreads(self._threads)
             torch.set_num_threads(self._threads)
-            self._runner = JobRunner(self._options, threads=self._threads)
+            self._runner = JobRunner(self._options, threads=self._threads, before_commit=self._may_commit)
         except Exception as exc:
             message, remedy = (exc.message, exc.remedy) if isinstance(exc, ArrStreamError) else (str(exc), None)
             return Refused(type(exc).__name__, message, remedy, traceback.format_exc())
@@ -119,6 +140,19 @@ class RayWorker:
     def _hear(self, progress: JobProgress) -> None:
         self._progress = progress
 
+    def _may_commit(self, attempt: Attempt) -> None:
+        """Raises:
+        OutputUnwritable: The batch has ended, or the folder is not there any more.
+        WorkerLost: The attempt was given up, and another may be under way.
+        """
+        self._sign.check(Path(self._options.folder))
+        # Listing a folder is what lets a network disk look again.
+        if self._sign.revoked(attempt).name in _names(self._sign.marks):
+            raise WorkerLost(
+                f"{redact_url(attempt.job.source)}: attempt {attempt.number} was given up meanwhile",
+                remedy="another attempt follows, where any is left",
+            )
+
     def _check(self) -> None:
         if self._version != __version__:
             raise BackendUnavailable(
@@ -126,3 +160,10 @@ class RayWorker:
                 remedy="install the same version on all nodes",
             )
         self._sign.check(Path(self._options.folder))
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {entry.name for entry in folder.iterdir()}
+    except FileNotFoundError:
+        return set()

@@ -78,13 +78,17 @@ class JobRunner:
     Args:
         options: What is done with every file.
         threads: Threads for the pools of the keyframe models; None for half of the cores.
+        before_commit: Called when all is written and before any of it goes to its place; raises where it must not.
 
     Raises:
         ArrStreamError: Models or queries that no file could be done with; see `arr_stream.errors`.
     """
 
-    def __init__(self, options: JobOptions, *, threads: int | None = None) -> None:
+    def __init__(
+        self, options: JobOptions, *, threads: int | None = None, before_commit: Callable[[Attempt], None] | None = None
+    ) -> None:
         self.options = options
+        self._before_commit = before_commit
         self.layout = Layout(Path(options.folder))
         self.settings = Settings.checked(dict(options.settings))
         self.queries = make_queries(options)
@@ -145,6 +149,8 @@ class JobRunner:
             attempt=attempt.number,
             version=__version__,
         )
+        if self._before_commit is not None:
+            self._before_commit(attempt)
         workspace.commit(done)
         told = (*done.notices, f"damaged: {damaged}") if damaged else done.notices
         return JobFinished(attempt, done.frames, done.seconds, done.digest, done.outputs, told)

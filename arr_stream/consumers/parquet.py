@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import quote
 
+from arr_stream.batch.hive import hive_folder
 from arr_stream.consumers.answers import answer_record
 from arr_stream.consumers.base import Outcome, make_parent, prepare_output, writing
 from arr_stream.consumers.digest import Digest
@@ -295,14 +295,6 @@ class _Table:
             raise
 
 
-def hive_folder(name: str) -> str:
-    """The folder in which a table of the video `name` lies, for readers that take columns from the names of folders.
-
-    What such readers or file systems would stumble over is escaped as in addresses, and they undo that.
-    """
-    return f"video={''.join(letter if letter.isalnum() else quote(letter, safe='._-') for letter in name)}"
-
-
 def read_parquet_records(
     folder: Path | str, video: str | None = None
 ) -> tuple[Header, list[FrameRecord], EndRecord | None]:
@@ -372,6 +364,7 @@ def _frame_row(record: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) 
         "num_cells": len(record["cells"]),
         "latency_ms": list(record["latency_ms"].items()),
         "parts": [(name, {"keyframe": part[0], "method": part[1]} if part else None) for name, part in parts],
+        "notices": [_text(notice) for notice in record.get("notices") or ()],
         "quality": record.get("quality", 0),
         "answers": [_json(answer).decode() for answer in answers],
         "more": _json(more).decode() if more else None,
@@ -406,4 +399,11 @@ def _frame_record(row: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) ->
 
 
 def _json(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    # Names of files may hold bytes that are no text; JSON has an escape for them.
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _text(text: str) -> str:
+    """The same, with bytes that are no text as their escapes: a column of text holds nothing else."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -104,7 +104,7 @@ def _coverage(record: Record) -> str:
 
 def _times(name: str) -> Callable[[Record], str]:
     value = ratio(name)
-    return lambda record: f"{value(record):.3g} times"
+    return lambda record: f"{float(f'{value(record):.3g}'):,g} times"
 
 
 def _passes(record: Record) -> str:
@@ -133,9 +133,9 @@ HEADLINES: tuple[Headline, ...] = (
         _times("full generation / amortised"),
     ),
     Headline(
-        "Encoding 273 crops, against relevance read from the texture",
+        "Encoding 273 crops on every frame, against relevance with its share of the keyframe",
         "query",
-        _times("273 crops / relevance from the texture"),
+        _times("273 crops / amortised with the keyframe"),
     ),
     Headline("Qwen3-VL on a whole frame, against the chosen cells", "vlm", _passes),
     Headline("Age of a live frame on the page, median", "live", _age),
