@@ -244,6 +244,9 @@ def report(stream: Stream, folder: Path, *, force: bool = False) -> Report:
     source = {
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(stream.source.info).items()
     }
+    if "://" in stream.source.info.name:
+        # What was fetched lies in a file that is gone when the report is read.
+        source.pop("path", None)
     return Report(folder, force, source=source, asked=asked(stream), settings=stream.settings)
 
 

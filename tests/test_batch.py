@@ -8,21 +8,26 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arr_stream.batch.batch import opened, run_batch
 from arr_stream.batch.coordinator import BatchResult, Coordinator
 from arr_stream.batch.inputs import expand
 from arr_stream.batch.job import Attempt, Event, Job, JobFailed, JobFinished, JobOptions
-from arr_stream.batch.journal import FolderLock, Journal, read_journal, read_past
+from arr_stream.batch.journal import FolderLock, Journal, read_journal, read_past, source_key
 from arr_stream.batch.layout import Done, Layout, Workspace, identity
+from arr_stream.batch.local import LocalEngine
+from arr_stream.batch.local_worker import Refused
 from arr_stream.batch.names import all_unique, assign_names, safe_name
 from arr_stream.batch.options import difference, options_digest, public_options
-from arr_stream.batch.plan import make_plan
-from arr_stream.errors import ArrStreamError, BatchBusy, BatchDiffers, SourceNotFound, WorkerLost
-from tests.batch_fakes import FakeEngine, Heard, attempt, finished, lost, quick_options, write_clips
+from arr_stream.batch.plan import make_plan, start_over
+from arr_stream.consumers.base import redact_url
+from arr_stream.errors import ArrStreamError, BackendUnavailable, BatchBusy, BatchDiffers, SourceNotFound, WorkerLost
+from tests.batch_fakes import FakeEngine, Heard, attempt, contents, finished, lost, quick_options, write_clips
 from tests.conftest import Run
 
 PATHS = st.lists(
@@ -111,6 +116,31 @@ def test_inputs_are_found_once_and_in_order(tmp_path: Path, monkeypatch: pytest.
         expand(["empty"])
 
 
+def test_the_output_folder_is_left_out_by_whatever_path(tmp_path: Path) -> None:
+    made = tmp_path / "in" / "out" / "videos" / "x" / "annotated.mp4"
+    made.parent.mkdir(parents=True)
+    made.write_bytes(b"")
+    (tmp_path / "in" / "a.mp4").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "made.mp4").symlink_to(made)
+    inputs, out = tmp_path / "in", tmp_path / "in" / "out"
+    for folder in (inputs, tmp_path / "link"):
+        for leave_out in (out, tmp_path / "link" / "out", inputs / "out" / ".." / "out"):
+            found = expand([str(folder)], recursive=True, leave_out=leave_out)
+            assert found == [str(folder / "a.mp4")]
+
+
+def test_a_line_that_means_nothing_fails_by_itself(tmp_path: Path) -> None:
+    good, pipe = tmp_path / "good.mp4", tmp_path / "pipe.mp4"
+    good.write_bytes(b"")
+    os.mkfifo(pipe)
+    (tmp_path / "empty").mkdir()
+    gone = tmp_path / "not here.mp4"
+    lines = [gone.as_uri(), str(pipe), str(tmp_path / "empty"), str(tmp_path / "*.avi"), "file://far/x.mp4", str(good)]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    assert expand(["@" + str(tmp_path / "list.txt")]) == [str(gone), *lines[1:]]
+
+
 def test_a_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
     journal = Journal(path)
@@ -128,6 +158,170 @@ def test_a_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
     again.append("attempt", name="odd", number=2)
     again.close()
     assert [line.get("number") for line in read_journal(path)] == [None, None, 2]
+
+
+def _begun_journal(out: Path, options: JobOptions, *sources: str) -> Journal:
+    journal = Journal(_made(out) / "manifest.jsonl")
+    journal.begin(public_options(options), options_digest(public_options(options)), {})
+    journal.add_jobs([(source_key(source), f"name{number}") for number, source in enumerate(sources)])
+    return journal
+
+
+def test_a_broken_line_can_be_left_out_and_what_is_done_is_kept(tmp_path: Path) -> None:
+    source, out = tmp_path / "clip.mp4", tmp_path / "out"
+    source.write_bytes(b"one")
+    options = quick_options(out)
+    _begun_journal(out, options, str(source)).close()
+    workspace = Workspace(Layout(out), attempt(source, "name0"))
+    workspace.commit(_done(workspace, source, options, "name0"))
+    before = contents(out / "videos")
+    with (out / "manifest.jsonl").open("ab") as file:
+        file.write(b'\0\0\0\n[1]\n{"type": "ended", "reason": "finished"}\n')
+    broken = (out / "manifest.jsonl").read_bytes()
+    with pytest.raises(BatchDiffers, match="line 3: not JSON") as caught:
+        make_plan([str(source)], options)
+    assert "--force" in str(caught.value) and "--fresh" not in str(caught.value)
+    plan = make_plan([str(source)], options, force=True)
+    assert [file.state for file in plan.files] == ["done"]
+    assert any("left out (2)" in notice for notice in plan.notices)
+    assert (out / "manifest.jsonl").read_bytes() == broken
+    result, _ = _run_opened([str(source)], options, FakeEngine(), force=True)
+    assert result.reason == "finished" and contents(out / "videos") == before
+    # From then on nobody has to insist.
+    assert [file.state for file in make_plan([str(source)], options).files] == ["done"]
+    told = [line for line in read_journal(out / "manifest.jsonl") if line["type"] == "finished"]
+    assert [(line["name"], line["found"]) for line in told] == [("name0", True)]
+
+
+def test_what_was_missed_is_told_once_for_each_set_of_options(tmp_path: Path) -> None:
+    source, out = tmp_path / "clip.mp4", tmp_path / "out"
+    source.write_bytes(b"one")
+
+    def found() -> int:
+        return sum(line.get("found", False) for line in read_journal(out / "manifest.jsonl"))
+
+    for number, query in enumerate(("red", "blue", "red"), start=1):
+        options = dataclasses.replace(quick_options(out), queries=(query,))
+        workspace = Workspace(Layout(out), attempt(source))
+        workspace.commit(_done(workspace, source, options))
+        for _ in range(2):
+            _run_opened([str(source)], options, FakeEngine(), force=True)
+            assert found() == number
+
+
+def test_sources_that_differ_in_secrets_alone_keep_their_names(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = quick_options(out)
+    one, other, third = (f"https://host/clip.mp4?token={token}" for token in ("one", "other", "third"))
+    assert redact_url(one) == redact_url(other)
+    _begun_journal(out, options, one, other).close()
+    text = (out / "manifest.jsonl").read_text()
+    assert "token=one" not in text and "token=other" not in text
+
+    def names(*sources: str) -> dict[str, str]:
+        return {file.job.source: file.job.name for file in make_plan(sources, options).files}
+
+    assert names(one, other) == names(other, one) == {one: "name0", other: "name1"}
+    # One that is signed anew is the same, where only one can be meant.
+    assert names(third, other) == names(other, third) == {third: "name0", other: "name1"}
+    assert names(third)[third] not in ("name0", "name1")
+    (out / "manifest.jsonl").unlink()
+    _begun_journal(out, options, one).close()
+    assert names(other) == {other: "name0"}
+    assert names(other, one)[one] == names(one, other)[one] == "name0"
+
+
+def _run_opened(
+    sources: list[str], options: JobOptions, engine: FakeEngine, *, stop: threading.Event | None = None, **values: bool
+) -> tuple[BatchResult, FakeEngine]:
+    with opened(sources, options, **values) as (plan, lock):
+        result, _ = run_batch(
+            plan,
+            lock,
+            lambda *_: engine,
+            engine_name="fake",
+            retries=0,
+            fail_fast=False,
+            stop=stop or threading.Event(),
+            watch=Heard(),
+            fresh=values.get("resume") is False,
+        )
+    return result, engine
+
+
+class _Beginning(FakeEngine):
+    """An engine whose worker begins at the third look, or refuses to."""
+
+    def __init__(self, error: ArrStreamError | None = None) -> None:
+        super().__init__()
+        self._looks = 0
+        self._error = error
+        self.seen: list[bool] = []
+        self.done: Path | None = None
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        return (1,) if self._looks > 2 else ()
+
+    def poll(self, timeout_seconds: float) -> list[Event]:
+        self._looks += 1
+        assert self.done is not None
+        self.seen.append(self.done.exists())
+        if self._error is not None and self._looks == 2:
+            raise self._error
+        return super().poll(timeout_seconds)
+
+
+def test_starting_over_takes_nothing_away_before_a_worker_has_begun(tmp_path: Path) -> None:
+    source, out = tmp_path / "clip.mp4", tmp_path / "out"
+    source.write_bytes(b"one")
+    options = quick_options(out)
+    _begun_journal(out, options).close()
+    workspace = Workspace(Layout(out), attempt(source, "old"))
+    workspace.commit(_done(workspace, source, options, "old"))
+    before = contents(out)
+
+    engine = _Beginning(WorkerLost("no models"))
+    engine.done = Layout(out).done("old")
+    with pytest.raises(WorkerLost):
+        _run_opened([str(source)], options, engine, resume=False)
+    stop = threading.Event()
+    stop.set()
+    result, _ = _run_opened([str(source)], options, engine, stop=stop, resume=False)
+    assert result.reason == "interrupted" and len(result.left) == 1
+    assert {name: content for name, content in contents(out).items() if name != ".lock"} == before
+
+    engine = _Beginning()
+    engine.done = Layout(out).done("old")
+    result, _ = _run_opened([str(source)], options, engine, resume=False)
+    assert engine.seen[:4] == [True, True, True, False] and len(result.finished) == 1
+    assert not Layout(out).video("old").exists()
+    assert [line["type"] for line in read_journal(out / "manifest.jsonl")][:3] == ["batch", "jobs", "run"]
+
+
+def test_starting_over_that_is_broken_off_leaves_a_batch_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = quick_options(tmp_path / "out")
+    sources = [str(tmp_path / f"{number}.mp4") for number in range(3)]
+    _begun_journal(tmp_path / "out", options, *sources).close()
+    for number, source in enumerate(sources):
+        Path(source).write_bytes(b"one")
+        workspace = Workspace(Layout(tmp_path / "out"), attempt(source, f"name{number}"))
+        workspace.commit(_done(workspace, Path(source), options, f"name{number}"))
+    remove, removed = Layout.remove, list[str]()
+
+    def killed(self: Layout, name: str) -> None:
+        if removed:
+            raise _Killed
+        removed.append(name)
+        remove(self, name)
+
+    monkeypatch.setattr(Layout, "remove", killed)
+    with pytest.raises(_Killed):
+        start_over(Layout(tmp_path / "out"))
+    states = [file.state for file in make_plan(sources, options, resume=True).files]
+    assert sorted(states) == ["done", "done", "new"]
 
 
 def test_a_file_that_is_no_journal_is_not_written_to(tmp_path: Path) -> None:
@@ -334,6 +528,145 @@ def test_what_may_go_better_is_tried_again_and_what_may_not_is_not(
     assert not list((tmp_path / "errors").iterdir())
 
 
+def test_what_a_lost_worker_has_finished_is_not_done_again(tmp_path: Path) -> None:
+    source, out = tmp_path / "clip.mp4", tmp_path / "out"
+    source.write_bytes(b"one")
+    options = quick_options(out)
+    after: dict[str, tuple[int, str]] = {}
+
+    def answer(asked: Attempt) -> list[Event]:
+        """Killed right after the last rename of its commit."""
+        workspace = Workspace(Layout(out), asked)
+        workspace.commit(_done(workspace, source, options))
+        after.update(contents(out / "videos"))
+        return lost(asked)
+
+    engine = FakeEngine(answer)
+    _begun_journal(out, options).close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("arr_stream.batch.coordinator._FIRST_PAUSE_SECONDS", 0.01)
+        result, _ = _run_opened([str(source)], options, engine)
+    assert len(engine.attempts) == 1 and not result.failed and not (out / "errors").exists()
+    (event,) = result.finished
+    assert (event.frames, event.digest, event.outputs) == (8, "0" * 64, ("videos/clip/records.jsonl",))
+    assert contents(out / "videos") == after
+    assert [line["type"] for line in read_journal(out / "manifest.jsonl")][-3:] == ["attempt", "finished", "ended"]
+
+
+def test_what_lies_there_of_other_work_does_not_stand_for_what_was_lost(tmp_path: Path) -> None:
+    source, out = tmp_path / "clip.mp4", tmp_path / "out"
+    source.write_bytes(b"one")
+    options = quick_options(out)
+    others = dataclasses.replace(options, queries=("blue",))
+    for before, changed in ((others, False), (options, True)):
+        workspace = Workspace(Layout(out), attempt(source))
+        workspace.commit(_done(workspace, source, before))
+        if changed:
+            source.write_bytes(b"another")
+        result, _ = _run_opened([str(source)], options, FakeEngine(lost), force=True)
+        assert len(result.failed) == 1 and not result.finished
+
+
+def test_what_is_done_is_not_replaced_by_the_same(tmp_path: Path) -> None:
+    source, layout = tmp_path / "clip.mp4", Layout(tmp_path / "out")
+    source.write_bytes(b"one")
+    options = quick_options(layout.folder)
+    late, first = Workspace(layout, attempt(source)), Workspace(layout, attempt(source, number=2))
+    done = dataclasses.replace(_done(first, source, options), attempt=2)
+    assert first.commit(done) == done
+    before = contents(layout.folder)
+    late.video.mkdir(parents=True, exist_ok=True)
+    standing = late.commit(_done(late, source, options))
+    assert standing.attempt == 2 and not late.folder.exists()
+    assert {name: what for name, what in contents(layout.folder).items() if ".work" not in name} == before
+
+
+class _FakeWorker:
+    """A worker of the local engine without a process: what it says is put into its queue by the test."""
+
+    made: ClassVar[list[_FakeWorker]] = []
+    last_word: ClassVar[Event | None] = None
+
+    def __init__(self, options: JobOptions, threads: int, inherited: tuple[int, ...], heard: Any) -> None:
+        self.heard, self.ready, self.alive = heard, True, True
+        self.attempt: Attempt | None = None
+        self.stopped: str | None = None
+        self.frames, self.heard_seconds, self.process_id = 0, 0.0, 1
+        self.silent_seconds = 0.0
+        self.made.append(self)
+
+    @property
+    def free(self) -> bool:
+        return self.attempt is None and self.stopped is None
+
+    def give(self, asked: Attempt) -> None:
+        self.attempt = asked
+
+    def kill(self) -> None:
+        if self.alive:
+            self.alive = False
+            if self.last_word is not None:
+                self.heard.put((self, self.last_word))
+            self.heard.put((self, None))
+
+    def end(self) -> str:
+        return "was stopped"
+
+
+@pytest.fixture
+def fake_workers(monkeypatch: pytest.MonkeyPatch) -> type[_FakeWorker]:
+    monkeypatch.setattr("arr_stream.batch.local._Worker", _FakeWorker)
+    monkeypatch.setattr(_FakeWorker, "made", [])
+    return _FakeWorker
+
+
+def test_what_a_stalled_worker_had_said_before_it_was_killed_counts(
+    tmp_path: Path, fake_workers: type[_FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = LocalEngine(quick_options(tmp_path), jobs=1, stall_seconds=5)
+    first, second = attempt("/a.mp4"), attempt("/b.mp4", index=1)
+    word = JobFinished(first, 8, 0.1, "0" * 64, ())
+    monkeypatch.setattr(fake_workers, "last_word", word)
+    engine.submit(first)
+    fake_workers.made[0].silent_seconds = 9.0
+    assert engine.poll(0.01) == []
+    engine.submit(second)
+    assert engine.poll(0.01) == [word]
+    # The next file goes to the one that took its place.
+    assert [worker.attempt for worker in fake_workers.made] == [None, second]
+    monkeypatch.setattr(fake_workers, "last_word", None)
+    fake_workers.made[1].silent_seconds = 9.0
+    engine.poll(0.01)
+    (event,) = engine.poll(0.01)
+    assert isinstance(event, JobFailed) and event.kind == "WorkerLost" and "made no frame for 5 s" in event.message
+    engine.close()
+
+
+def test_an_engine_that_breaks_tells_first_what_happened_before(
+    tmp_path: Path, fake_workers: type[_FakeWorker]
+) -> None:
+    engine = LocalEngine(quick_options(tmp_path), jobs=2)
+    first, second = fake_workers.made
+    event = JobFinished(attempt("/a.mp4"), 8, 0.1, "0" * 64, ())
+    first.heard.put((first, event))
+    second.heard.put((second, Refused("BackendUnavailable", "no models", None, "")))
+    assert engine.poll(0.01) == [event]
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match="no models"):
+            engine.poll(0.01)
+    engine.close()
+
+
+def test_a_process_that_cannot_be_ended_ends_the_batch(tmp_path: Path, fake_workers: type[_FakeWorker]) -> None:
+    engine = LocalEngine(quick_options(tmp_path), jobs=1)
+    engine.submit(attempt("/a.mp4"))
+    (worker,) = fake_workers.made
+    worker.heard.put((worker, None))
+    with pytest.raises(WorkerLost, match="cannot be ended"):
+        engine.poll(0.01)
+    engine.close()
+
+
 def test_the_first_failure_ends_it_where_that_is_asked(tmp_path: Path) -> None:
     def answer(asked: Attempt) -> list[Event]:
         return [JobFailed(asked, 0, "NoFrames", "none")] if asked.job.index == 2 else finished(asked)
@@ -412,6 +745,7 @@ def test_the_command_says_what_it_would_do_and_does_nothing(run: Run, tmp_path: 
         (["CLIP", "--format", "csv"], 51, "jsonl, parquet"),
         (["CLIP", "--engine", "slurm"], 51, "local, ray"),
         (["CLIP", "--ray-address", "x"], 51, "--engine ray"),
+        (["CLIP", "--ray-gpus", "0.5"], 51, "--engine ray"),
         (["CLIP", "--query", " "], 30, "query"),
         (["CLIP", "--region-at", "3"], 51, "--region"),
         (["CLIP", "--storage", "x"], 51, "key=value"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobOptions, JobProgress, JobStarted
 from arr_stream.batch.local_worker import Refused
-from arr_stream.batch.ray_cluster import Actor, Lost, Message, Need, Node, share
+from arr_stream.batch.ray_cluster import Actor, Answer, Lost, Message, Need, Node, RayCluster, share
 from arr_stream.batch.ray_engine import RayEngine
 from arr_stream.batch.ray_worker import Loaded, RayWorker, Sign
 from arr_stream.config import Settings
@@ -53,6 +54,7 @@ class FakeCluster:
         self.asked: list[Actor] = []
         self.discarded: list[Actor] = []
         self.replies: deque[tuple[Actor, Message]] = deque()
+        self.last_words: dict[Actor, Answer] = {}
         self.closed = 0
 
     def nodes(self) -> tuple[Node, ...]:
@@ -75,8 +77,9 @@ class FakeCluster:
         replies, self.replies = list(self.replies), deque()
         return replies
 
-    def discard(self, actor: Actor) -> None:
+    def discard(self, actor: Actor) -> Answer | None:
         self.discarded.append(actor)
+        return self.last_words.pop(actor, None)
 
     def close(self) -> None:
         self.closed += 1
@@ -229,6 +232,53 @@ class TestEvents:
         assert cluster.discarded == [cluster.actors[0]]
         assert len(cluster.actors) == 2
 
+    @pytest.mark.parametrize("done", [True, False])
+    def test_one_that_finished_as_it_was_stopped_is_believed(
+        self, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+    ) -> None:
+        now = [1000.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        engine = RayEngine(options(tmp_path), jobs=1, stall_seconds=60, cluster=cluster)
+        cluster.load(0)
+        engine.submit(attempt(0))
+        engine.poll(0)
+        refused = JobFailed(attempt(0), 10, "WorkerLost", "given up meanwhile", "", 103, retryable=False)
+        cluster.last_words[cluster.actors[0]] = finished(attempt(0)) if done else refused
+        now[0] += 100
+        (event,) = engine.poll(0)
+        if done:
+            assert event == finished(attempt(0))
+        else:
+            assert isinstance(event, JobFailed) and event.retryable
+        assert len(cluster.actors) == 2
+
+    def test_what_was_told_before_an_error_is_heard(self, engine: RayEngine, cluster: FakeCluster) -> None:
+        cluster.load(0)
+        engine.submit(attempt(0))
+        engine.poll(0)
+        cluster.say(1, Refused("WeightsInvalid", "clip.pt: damaged", "fetch it again", "Traceback ..."))
+        cluster.say(0, finished(attempt(0)))
+        engine.submit(attempt(1))
+        assert engine.poll(0) == [finished(attempt(0))], "and nothing more is begun"
+        for _ in range(2):
+            with pytest.raises(WeightsInvalid):
+                engine.poll(0)
+
+    def test_who_is_lost_is_marked_for_as_long_as_the_batch_goes_on(
+        self, engine: RayEngine, cluster: FakeCluster, tmp_path: Path
+    ) -> None:
+        (sign,) = (tmp_path / ".work").iterdir()
+        marks = Sign(sign, sign.read_text())
+        cluster.load(0)
+        engine.submit(attempt(0))
+        engine.poll(0)
+        assert not marks.revoked(attempt(0)).exists()
+        cluster.say(0, Lost("gone"))
+        engine.poll(0)
+        assert marks.revoked(attempt(0)).exists() and not marks.revoked(attempt(0, 2)).exists()
+        engine.close()
+        assert list((tmp_path / ".work").iterdir()) == []
+
     def test_no_room_is_told(self, engine: RayEngine, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         now = time.monotonic()
         assert engine.poll(0) == []
@@ -309,6 +359,104 @@ class TestWorker:
         refused = RayWorker(options(tmp_path), 1, sign, "0.0.1").load()
         assert isinstance(refused, Refused)
         assert "0.0.1" in refused.message
+
+    def test_who_was_given_up_commits_nothing(self, tmp_path: Path) -> None:
+        clip = write_video(tmp_path / "clip.mp4", moving_frames(6, (160, 96)))
+        folder = tmp_path / "out"
+        sign = Sign(folder / ".work" / "ray-1", "abc")
+        sign.path.parent.mkdir(parents=True)
+        sign.path.write_text("abc")
+        worker = RayWorker(options(folder), 1, sign, _version())
+        assert isinstance(worker.load(), Loaded)
+        first, second = (Attempt(Job(0, str(clip), "clip"), number) for number in (1, 2))
+        sign.revoke(first)
+        told = worker.run(first)
+        assert isinstance(told, JobFailed) and told.kind == "WorkerLost" and told.frames == 6
+        assert not (folder / "videos").exists()
+        assert isinstance(worker.run(second), JobFinished)
+        before = (folder / "videos/clip/done.json").read_bytes()
+        sign.path.unlink()
+        told = worker.run(Attempt(second.job, 3))
+        assert isinstance(told, JobFailed) and told.kind == "OutputUnwritable", "the batch is over"
+        assert (folder / "videos/clip/done.json").read_bytes() == before
+
+
+class FakeRay(types.ModuleType):
+    """Ray, with answers that the test gives; a reference is their key."""
+
+    class exceptions:
+        class RayError(Exception): ...
+
+    def __init__(self, initialized: str) -> None:
+        super().__init__("ray")
+        self.gcs_address = initialized
+        self.answers: dict[str, Any] = {}
+        self.killed: list[Any] = []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def get_runtime_context(self) -> FakeRay:
+        return self
+
+    def wait(self, references: list[str], *, num_returns: int, **_: Any) -> tuple[list[str], list[str]]:
+        ready = [reference for reference in references if reference in self.answers]
+        return ready[:num_returns], []
+
+    def get(self, reference: str, timeout: float | None = None) -> Any:
+        answer = self.answers[reference]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def kill(self, handle: Any, *, no_restart: bool) -> None:
+        self.killed.append(handle)
+
+
+class TestCluster:
+    @pytest.fixture
+    def ray(self, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+        ray = FakeRay("127.0.0.1:6379")
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        return ray
+
+    def _cluster(self, folder: Path, address: str | None) -> RayCluster:
+        return RayCluster(options(folder), Sign(folder / "sign", "abc"), address=address, cpus=1)
+
+    @pytest.mark.parametrize("progress_first", [True, False])
+    def test_an_answer_outlives_its_actor(self, ray: FakeRay, tmp_path: Path, progress_first: bool) -> None:
+        cluster = self._cluster(tmp_path, None)
+        actor = Actor("handle")
+        actor.asked = {"p": "progress", "r": "run"} if progress_first else {"r": "run", "p": "progress"}
+        cluster._actors.append(actor)
+        ray.answers = {"p": ray.exceptions.RayError("The actor died"), "r": finished(attempt(0))}
+        told = cluster.wait(0)
+        assert [message for _, message in told] == [finished(attempt(0)), Lost("The actor died")]
+        assert ray.killed == ["handle"] and cluster.wait(0) == []
+
+    def test_both_lost_is_lost_once(self, ray: FakeRay, tmp_path: Path) -> None:
+        cluster = self._cluster(tmp_path, None)
+        cluster._actors.append(Actor("handle", {"p": "progress", "r": "run"}))
+        ray.answers = dict.fromkeys("pr", ray.exceptions.RayError("its node went away"))
+        assert [message for _, message in cluster.wait(0)] == [Lost("its node went away")]
+
+    def test_a_cluster_that_is_connected_is_the_one_or_refused(self, ray: FakeRay, tmp_path: Path) -> None:
+        for address in (None, "auto", "127.0.0.1:6379", "localhost:6379"):
+            self._cluster(tmp_path, address).close()
+        for address in ("127.0.0.1:6380", "10.0.0.1:6379"):
+            with pytest.raises(InvalidSetting, match=r"127\.0\.0\.1:6379.*" + address):
+                self._cluster(tmp_path, address)
+
+    def test_the_environment_is_as_it_was(self, ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
+        before = dict(os.environ)
+        monkeypatch.setattr(RayCluster, "_connect", lambda self, address, cpus: None)
+        monkeypatch.setattr(FakeRay, "is_initialized", lambda self: False)
+        monkeypatch.setattr(FakeRay, "shutdown", lambda self: None, raising=False)
+        cluster = self._cluster(tmp_path, None)
+        assert len(os.environ["RAY_AUTH_TOKEN"]) == 64 and os.environ["RAY_DEDUP_LOGS"] == "0"
+        cluster.close()
+        assert dict(os.environ) == before
 
 
 def _version() -> str:

@@ -91,9 +91,8 @@ def test_a_source_that_breaks_off_is_done_and_its_damage_is_told(tmp_path: Path)
     broken.write_bytes(content)
     event = _finished(quick_options(tmp_path / "out"), attempt(broken))["clip"]
     assert 18 <= event.frames <= 20
-    assert any(notice.startswith("damaged: ") for notice in event.notices)
     done = Done.read(Layout(tmp_path / "out").done("clip"))
-    assert done is not None and done.damaged and done.frames == event.frames
+    assert done is not None and done.damaged and (done.damaged, done.frames) == (event.damaged, event.frames)
     end = read_records(tmp_path / "out/videos/clip/records.jsonl")[2]
     assert end is not None and end.reason == "damaged"
 
@@ -180,6 +179,22 @@ def test_what_is_fetched_goes_by_its_address(tmp_path: Path) -> None:
     assert make_plan(found, quick_options(out), force=True).files[1].state == "done"
     store.pipe({"/bucket/clip.mp4": clip.read_bytes() + b"more"})
     assert make_plan(found, quick_options(out), force=True).files[1].state == "changed"
+
+
+def test_a_report_of_what_is_fetched_names_no_copy(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    (clip,) = write_clips(tmp_path / "in", 1)
+    fsspec.filesystem("memory").pipe({"/reported/clip.mp4": clip.read_bytes()})
+    runner = JobRunner(quick_options(tmp_path / "out", report=True))
+    for name, source in (("far", "memory://reported/clip.mp4"), ("near", clip)):
+        assert isinstance(runner.run(attempt(source, name), lambda progress: None), JobFinished)
+    told = {
+        name: json.loads((tmp_path / "out" / "videos" / name / "report" / "summary.json").read_text())["source"]
+        for name in ("far", "near")
+    }
+    assert told["far"]["name"] == "memory://reported/clip.mp4" and "path" not in told["far"]
+    assert told["near"]["path"] == str(clip)
+    assert ".work" not in json.dumps(told)
 
 
 def test_a_folder_of_pictures_is_one_source(tmp_path: Path) -> None:

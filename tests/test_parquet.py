@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arr_stream.batch.hive import hive_folder
 from arr_stream.consumers import Header, Outcome, Records, read_answers, read_records
 from arr_stream.consumers import parquet as module
 from arr_stream.consumers.parquet import (
@@ -30,7 +31,6 @@ from arr_stream.consumers.parquet import (
     FRAMES,
     HEADER_KEY,
     ParquetRecords,
-    hive_folder,
     read_parquet_answers,
     read_parquet_records,
 )
@@ -139,6 +139,24 @@ def test_columns_are_what_they_are_called(tmp_path: Path) -> None:
     frames = pd.read_parquet(tmp_path / FRAMES)
     assert frames["num_cells"].tolist() == [len(p) for p in patches]
     assert frames["keyframe"].tolist() == [True, False, False, False, False, True]
+
+
+def test_names_that_are_no_text_are_written_as_escapes(tmp_path: Path) -> None:
+    name = b"caf\xe9.mp4".decode("utf-8", "surrogateescape")
+    patches = choose(FRAMES_OF_SIZE[0], notices=(f"{name}: odd",), feeding=Feeding(error=name))
+    for records in (
+        ParquetRecords(tmp_path, header(source=name)),
+        Records(tmp_path / "r.jsonl", header(source=name)),
+    ):
+        records.consume(FRAMES_OF_SIZE[0], patches)
+        records.close()
+    found, (frame,), end = read_parquet_records(tmp_path)
+    assert found.source == name
+    assert frame.notices == ["caf\\udce9.mp4: odd"]
+    assert frame.model is not None and frame.model.error == "caf\\udce9.mp4"
+    lines = (tmp_path / "r.jsonl").read_text().splitlines()
+    assert end is not None and end.digest == json.loads(lines[-1])["digest"]
+    assert found.source == json.loads(lines[0])["source"]
 
 
 def test_both_files_bear_header_and_end(tmp_path: Path) -> None:

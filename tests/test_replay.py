@@ -265,6 +265,18 @@ class TestDrawingAgain:
         )
         assert code == 85 and "camera" in err and err.count("\n") == 1
 
+    @pytest.mark.parametrize("options", [["-o", "a.mp4"], ["--check"]])
+    def test_records_of_an_address_need_the_file(
+        self, run: Run, made: Path, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        address = "s3://me:hush@bucket/clip.mp4"
+        records = rewritten(made / "out.jsonl", tmp_path / "r.jsonl", lambda lines: lines[0].update(source=address))
+        code, _, err = run("replay", records, *options)
+        assert code == 10 and "bucket/clip.mp4" in err and "SOURCE" in err and err.count("\n") == 1
+        assert "hush" not in err
+        assert run("replay", records, clip, *options)[0] == 0
+
     @pytest.mark.parametrize(
         ("options", "code"),
         [

@@ -10,11 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from arr_stream.batch.job import Attempt, Engine, Event, Job, JobFailed, JobFinished, JobProgress, JobStarted
+from arr_stream.batch.job import (
+    Attempt,
+    Engine,
+    Event,
+    Job,
+    JobFailed,
+    JobFinished,
+    JobOptions,
+    JobProgress,
+    JobStarted,
+)
 from arr_stream.batch.journal import Journal
-from arr_stream.batch.layout import Layout, write_json
+from arr_stream.batch.layout import Done, Layout, identity, write_json
+from arr_stream.batch.options import options_digest, public_options
 from arr_stream.consumers.base import redact_url, writing
-from arr_stream.errors import ArrStreamError, DiskFull, OutputUnwritable
+from arr_stream.errors import ArrStreamError, DiskFull, OutputUnwritable, WorkerLost
 
 _POLL_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.5
@@ -71,13 +82,23 @@ class Coordinator:
         journal: Told of everything before it matters.
         retries: Further attempts at a file, where one may go better.
         fail_fast: Give up everything with the first file that is given up.
+        options: What the workers do with every file: by this, what one has done and could not tell any more is known.
+            None: such a file is done again.
         watch: Hears how it goes.
     """
 
     def __init__(
-        self, layout: Layout, journal: Journal, *, retries: int = 2, fail_fast: bool = False, watch: BatchWatcher
+        self,
+        layout: Layout,
+        journal: Journal,
+        *,
+        retries: int = 2,
+        fail_fast: bool = False,
+        options: JobOptions | None = None,
+        watch: BatchWatcher,
     ) -> None:
         self._layout = layout
+        self._options = options
         self._journal = journal
         self._retries = retries
         self._fail_fast = fail_fast
@@ -156,7 +177,25 @@ class Coordinator:
             self._layout.error(name).unlink(missing_ok=True)
         self._watch.finished(event)
 
+    def _done_by_the_lost(self, event: JobFailed) -> JobFinished | None:
+        """What a worker brought to its place before it died without a word of it."""
+        if event.kind != WorkerLost.__name__ or self._options is None:
+            return None
+        job = event.attempt.job
+        done = Done.read(self._layout.done(job.name))
+        if done is None or not done.attempt <= event.attempt.number:
+            return None
+        try:
+            now = identity(job.source, self._options.storage)
+        except (OSError, ValueError, ArrStreamError):
+            return None
+        digest = options_digest(public_options(self._options))
+        return done.told(event.attempt) if done.fits(job.source, digest, now) else None
+
     def _fail(self, event: JobFailed) -> None:
+        if (finished := self._done_by_the_lost(event)) is not None:
+            self._finish(finished)
+            return
         hopeless = _HOPELESS.get(event.kind)
         again = event.retryable and event.attempt.number <= self._retries and hopeless is None
         failures = self._failures.setdefault(event.attempt.job.index, [])
@@ -165,7 +204,7 @@ class Coordinator:
             # First, since the journal may not be able to take another line either.
             self._result.reason = "failed"
             self._result.error = hopeless(event.message, remedy=f"{event.remedy}, then run the same command again")
-        with self._unless(hopeless is not None):
+        with _perhaps_unwritten(hopeless is not None):
             self._journal.append(
                 "failed",
                 name=event.attempt.job.name,
@@ -186,11 +225,12 @@ class Coordinator:
         if self._fail_fast:
             self._result.reason = "stopped"
 
-    @contextlib.contextmanager
-    def _unless(self, broken: bool) -> Iterator[None]:
-        """Let what cannot be written pass where that is known already."""
-        with contextlib.suppress(*((DiskFull, OutputUnwritable) if broken else ())):
-            yield
+
+@contextlib.contextmanager
+def _perhaps_unwritten(known: bool) -> Iterator[None]:
+    """Let what cannot be written pass where it is `known` that nothing can."""
+    with contextlib.suppress(*((DiskFull, OutputUnwritable) if known else ())):
+        yield
 
 
 def error_report(failures: Sequence[JobFailed]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arr_stream.errors import SourceNotFound
+from arr_stream.errors import SourceError, SourceNotFound
 from arr_stream.sources.locate import is_glob, is_picture, local_spec, natural_key, public_name, require_file
 
 _VIDEO_ENDINGS = (
@@ -32,11 +32,11 @@ def expand(
 
     Args:
         inputs: Files, folders, globs, `@FILE` for a list, and addresses that fsspec opens.
-        lists: Files with one input a line; `-` is standard input. Of these a file that is missing is no error here,
+        lists: Files with one input a line; `-` is standard input. Of these a line that means nothing is no error here,
             so that it is told with the others that fail.
         recursive: Search folders within folders too.
         storage: Options for fsspec.
-        leave_out: Nothing in this folder is meant, such as the outputs of an earlier run.
+        leave_out: Nothing in this folder is meant, by whatever path, such as the outputs of an earlier run.
 
     Returns:
         Absolute paths and addresses.
@@ -53,8 +53,11 @@ def expand(
             found += _meant(text, recursive, storage)
     for name in lists:
         found += _listed(name, recursive, storage)
-    kept = dict.fromkeys(found)
-    return [source for source in kept if leave_out is None or not _within(source, leave_out)]
+    kept = list(dict.fromkeys(found))
+    if leave_out is None:
+        return kept
+    place = Path(os.path.realpath(leave_out))
+    return [source for source in kept if not _within(source, place)]
 
 
 def _listed(name: str, recursive: bool, storage: Mapping[str, Any] | None) -> Iterator[str]:
@@ -65,10 +68,18 @@ def _listed(name: str, recursive: bool, storage: Mapping[str, Any] | None) -> It
             continue
         try:
             yield from _meant(line, recursive, storage)
-        except SourceNotFound:
-            if is_glob(line):
-                raise
-            yield line if "://" in line else str(Path(line).absolute())
+        except SourceError:
+            yield _as_it_stands(line)
+
+
+def _as_it_stands(line: str) -> str:
+    """A line that means nothing, as the source whose worker says so."""
+    if _is_address(line):
+        return line
+    try:
+        return _absolute(Path(local_spec(line)))
+    except SourceError:
+        return line if "://" in line else _absolute(Path(line))
 
 
 def _lines(name: str) -> list[str]:
@@ -146,4 +157,14 @@ def _absolute(path: Path) -> str:
 
 
 def _within(source: str, folder: Path) -> bool:
-    return "://" not in source and Path(source).is_relative_to(folder)
+    """Whether a source, or what it is a link to, lies in a folder.
+
+    Args:
+        source: A path or an address.
+        folder: Without links.
+    """
+    if "://" in source or "\0" in source:
+        return False
+    parent, name = os.path.split(source)
+    places = Path(os.path.realpath(parent), name), Path(os.path.realpath(source))
+    return any(place.is_relative_to(folder) for place in places)

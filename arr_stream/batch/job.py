@@ -94,6 +94,7 @@ class JobFinished:
         digest: SHA-256 of the records without their timings: the same for the same input, settings and versions.
         outputs: Paths relative to the output folder.
         notices: What the user should know, one line each.
+        damaged: What was wrong with a source that broke off; None for a sound one.
     """
 
     attempt: Attempt
@@ -102,6 +103,7 @@ class JobFinished:
     digest: str
     outputs: tuple[str, ...]
     notices: tuple[str, ...] = ()
+    damaged: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,19 @@ class Engine(Protocol):
 
     slots: int
 
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Of the workers that have begun: their models are loaded."""
+        ...
+
     def submit(self, attempt: Attempt) -> None:
         """Give a file to the next free worker; at most `slots` are under way at a time."""
 
     def poll(self, timeout_seconds: float) -> list[Event]:
         """What happened since, waiting up to so long for the first event.
 
-        A worker that died is replaced, and its file is told as `JobFailed` with kind `WorkerLost`.
+        A worker that died is replaced, and its file is told as `JobFailed` with kind `WorkerLost`, once nothing of that
+        worker can reach the output folder any more.
 
         Raises:
             ArrStreamError: No worker can be had any more.

@@ -18,20 +18,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
-from arr_stream.batch.layout import sync_folder
-from arr_stream.consumers.base import writing
+from arr_stream.batch.layout import make_folder, sync_folder, write_whole
+from arr_stream.consumers.base import redact_url, writing
 from arr_stream.errors import BatchBusy, BatchDiffers
 
 _PATIENCE_SECONDS = 5.0
 _NAMES_A_LINE = 1000
+_MARK = re.compile(r" #[0-9a-f]{4}$")
+_AWAY = "choose another folder, or move it away and run again with --force: what is done is kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +46,48 @@ class Past:
     Args:
         options: What was asked, as `public_options`; None where nothing was written yet.
         versions: Of what ran then.
-        names: By source.
+        names: By source, as `source_key` writes it.
+        broken: Lines that could not be read.
     """
 
     options: Mapping[str, Any] | None = None
     versions: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    broken: int = 0
+
+    def alike(self) -> dict[str, set[str]]:
+        """Names of the sources that differ in their secrets at most, by what is public of them."""
+        found: dict[str, set[str]] = {}
+        for key, name in self.names.items():
+            found.setdefault(_MARK.sub("", key), set()).add(name)
+        return found
 
 
-def read_past(path: Path) -> Past:
+def source_key(source: str) -> str:
+    """How a source stands in the journal: without secrets, and told apart from others that differ in those alone.
+
+    The mark is short, so that it does not tell whether a guess at a password is right.
+    """
+    public = redact_url(source)
+    if public == source:
+        return source
+    return f"{public} #{hashlib.sha256(source.encode('utf-8', 'surrogateescape')).hexdigest()[:4]}"
+
+
+def read_past(path: Path, *, skip_broken: bool = False) -> Past:
     """What stands in a journal; nothing where there is none.
+
+    Args:
+        path: Of the journal.
+        skip_broken: Count lines that are no JSON object, instead of refusing the journal.
 
     Raises:
         BatchDiffers: It is not a journal, or of a later version.
     """
     past = Past()
     names: dict[str, str] = {}
-    for line in _whole_lines(path):
+    broken: list[int] = []
+    for line in _whole_lines(path, broken if skip_broken else None):
         if line.get("type") == "batch":
             if line.get("version") != 1:
                 raise BatchDiffers(
@@ -66,15 +96,15 @@ def read_past(path: Path) -> Past:
             past = Past(_mapping(line, "options", path), _mapping(line, "versions", path), names)
         elif line.get("type") == "jobs":
             names.update(_named(line, path))
-    if past.options is None and (names or (path.exists() and path.stat().st_size and any(_whole_lines(path)))):
-        raise BatchDiffers(f"{path}: not the journal of a batch", remedy="choose another folder")
-    return past
+    if past.options is None and (names or broken or any(_whole_lines(path))):
+        raise BatchDiffers(f"{path}: not the journal of a batch", remedy=_AWAY)
+    return replaced(past, broken=len(broken))
 
 
 def _mapping(line: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
     found = line.get(key, {})
     if not isinstance(found, dict):
-        raise BatchDiffers(f"{path}: {key} is a {type(found).__name__}, not an object", remedy="--fresh starts over")
+        raise BatchDiffers(f"{path}: {key} is a {type(found).__name__}, not an object", remedy=_AWAY)
     return found
 
 
@@ -83,19 +113,35 @@ def _named(line: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str]]:
     pairs = line.get("jobs")
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
-            raise BatchDiffers(f"{path}: {str(pair)[:80]!r} is no source with its name", remedy="choose another folder")
+            raise BatchDiffers(f"{path}: {str(pair)[:80]!r} is no source with its name", remedy=_AWAY)
         source, name = pair
         if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
-            raise BatchDiffers(f"{path}: {name[:80]!r} is no name of a folder", remedy="choose another folder")
+            raise BatchDiffers(f"{path}: {name[:80]!r} is no name of a folder", remedy=_AWAY)
         yield source, name
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Every whole line, in order; none where there is no journal."""
+    """Every whole line, in order; none where there is no journal.
+
+    Raises:
+        BatchDiffers: A line is no JSON object.
+    """
     return list(_whole_lines(path))
 
 
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+def leave_out_broken(path: Path) -> None:
+    """Write a journal anew without the lines that are no JSON objects; call it with the folder locked.
+
+    Raises:
+        BatchDiffers: It cannot be read.
+        DiskFull, OutputUnwritable: It cannot be written; it stands as it was.
+    """
+    lines = list(_whole_lines(path, []))
+    write_whole(path, "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines))
+
+
+def _whole_lines(path: Path, broken: list[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Lines that are whole; numbers of those that are no JSON objects go to `broken`, where None raises."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -106,10 +152,15 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as exc:
-            raise BatchDiffers(f"{path}, line {number}: not JSON: {exc}", remedy="--fresh starts over") from exc
-        if not isinstance(record, dict):
-            raise BatchDiffers(f"{path}, line {number}: not a JSON object", remedy="--fresh starts over")
-        yield record
+            record, why = None, f"not JSON: {exc}"
+        else:
+            why = "not a JSON object"
+        if isinstance(record, dict):
+            yield record
+        elif broken is None:
+            raise BatchDiffers(f"{path}, line {number}: {why}", remedy="--force leaves it out, and keeps what is done")
+        else:
+            broken.append(number)
 
 
 class Journal:
@@ -136,7 +187,7 @@ class Journal:
         self.append("batch", version=1, options=options, options_sha256=digest, versions=versions)
 
     def add_jobs(self, names: Sequence[tuple[str, str]]) -> None:
-        """Sources with the names that they got."""
+        """Sources, as `source_key` writes them, with the names that they got."""
         for start in range(0, len(names), _NAMES_A_LINE):
             self.append("jobs", jobs=[list(pair) for pair in names[start : start + _NAMES_A_LINE]])
 
@@ -195,7 +246,7 @@ class FolderLock:
 
     def __init__(self, path: Path) -> None:
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not self._try(path):

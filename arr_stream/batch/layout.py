@@ -6,6 +6,7 @@
     cells/video=NAME/cells.parquet
     errors/NAME.json                   why a file failed
     summary.json                       how the last run went
+    .lock                              held by whoever works there
     .work/                             what is under way
 
 `videos/NAME/` appears by a rename, after everything else of that file, and holds `done.json`: a file is done if and
@@ -25,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.batch.hive import hive_folder
-from arr_stream.batch.job import Attempt, Job
-from arr_stream.consumers.base import writing
+from arr_stream.batch.job import Attempt, Job, JobFinished
+from arr_stream.consumers.base import redact_url, writing
 
 RECORDS, VIDEO, REPORT, DONE = "records.jsonl", "annotated.mp4", "report", "done.json"
 PARQUET = ("frames", "cells")
@@ -132,7 +133,24 @@ class Done:
     @property
     def whole(self) -> bool:
         """All fields are of the kind that was written."""
-        return isinstance(self.frames, int) and isinstance(self.digest, str) and isinstance(self.identity, Mapping)
+        numbers = isinstance(self.frames, int) and isinstance(self.seconds, int | float)
+        return numbers and isinstance(self.digest, str) and isinstance(self.identity, Mapping)
+
+    def fits(self, source: str, options: str, identity: Mapping[str, Any]) -> bool:
+        """Whether doing the file again would give the same.
+
+        Args:
+            source: As in `Job`.
+            options, identity: As the fields.
+        """
+        same = self.source == redact_url(source) and self.options == options
+        return self.whole and same and dict(self.identity) == dict(identity)
+
+    def told(self, attempt: Attempt) -> JobFinished:
+        """What a worker tells of it."""
+        return JobFinished(
+            attempt, self.frames, self.seconds, self.digest, self.outputs, self.notices, damaged=self.damaged
+        )
 
 
 def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,36 +212,46 @@ class Workspace:
         tables = [self._layout.parquet(kind, name) for kind in PARQUET if (self.parquet / f"{kind}.parquet").exists()]
         return tuple(path.relative_to(self._layout.folder).as_posix() for path in (*own, *tables))
 
-    def commit(self, done: Done) -> None:
+    def commit(self, done: Done) -> Done:
         """Bring the outputs to their places; killed in the middle, the file is not done, and nothing else is harmed.
+
+        Returns:
+            What is there now: `done`, or what another attempt did of the same source with the same options, which stays
+            as it is.
 
         Raises:
             DiskFull, OutputUnwritable: They could not be brought there.
         """
         name, place = self._job.name, self._layout.video(self._job.name)
+        standing = Done.read(place / DONE)
+        if standing is not None and standing.fits(self._job.source, done.options, done.identity):
+            self.discard()
+            return standing
         with writing(place):
             (self.video / DONE).write_text(json.dumps(asdict(done), ensure_ascii=True, indent=1) + "\n")
             _sync_tree(self.folder)
             # Not done from here on, should it have been done before: its parts are going to be of two attempts.
             (place / DONE).unlink(missing_ok=True)
+            sync_folder(place)
             for kind in PARQUET:
                 self._place_table(kind, name)
             if os.path.lexists(place):
                 os.replace(place, self.folder / "before")  # noqa: PTH105
-            place.parent.mkdir(exist_ok=True)
+            make_folder(place.parent)
             os.replace(self.video, place)  # noqa: PTH105
             sync_folder(place.parent)
         self.discard()
+        return done
 
     def _place_table(self, kind: str, name: str) -> None:
         made, place = self.parquet / f"{kind}.parquet", self._layout.parquet(kind, name)
         if not made.exists():
             place.unlink(missing_ok=True)
+            sync_folder(place.parent)
             return
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         made.replace(place)
         sync_folder(place.parent)
-        sync_folder(place.parent.parent)
 
     def discard(self) -> None:
         """Take away whatever is left of the attempt."""
@@ -236,19 +264,41 @@ def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:
     Raises:
         DiskFull, OutputUnwritable: It cannot be written.
     """
+    write_whole(path, json.dumps(values, indent=1, ensure_ascii=True) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is either whole, and on the disk, or as it was before.
+
+    Raises:
+        DiskFull, OutputUnwritable: It cannot be written.
+    """
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             with partial.open("w", encoding="utf-8") as file:
-                json.dump(values, file, indent=1, ensure_ascii=True)
-                file.write("\n")
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
+            sync_folder(path.parent)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those that it lies in, so that they survive a loss of power.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,18 +14,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from arr_stream.batch.job import Attempt, Event, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.consumers.base import redact_url
-from arr_stream.errors import WorkerLost
+from arr_stream.errors import ArrStreamError, WorkerLost
 from arr_stream.keyframes.wire import receive, send
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_LOST_STARTS = 3
 _JOIN_SECONDS = 5.0
+_LONGEST_DYING_SECONDS = 30.0
 _STDERR_TAIL_BYTES = 2000
 
 
@@ -59,6 +57,7 @@ class LocalEngine:
         self._waiting: deque[Attempt] = deque()
         self._workers: list[_Worker] = []
         self._lost_starts = 0
+        self._error: ArrStreamError | None = None
         self._closed = False
         try:
             for _ in range(jobs):
@@ -76,15 +75,20 @@ class LocalEngine:
         """What happened since; see `Engine.poll`.
 
         Raises:
-            ArrStreamError: Workers refuse to begin, or die again and again before they do.
+            ArrStreamError: Workers refuse to begin, die again and again before they do, or cannot be ended.
         """
+        if self._error is not None:
+            raise self._error
         events: list[Event] = []
-        with contextlib.suppress(queue.Empty):
-            self._take(*self._heard.get(timeout=timeout_seconds), events)
-            while True:
-                self._take(*self._heard.get_nowait(), events)
-        if self._stall_seconds:
-            self._end_stalled(events)
+        try:
+            self._take_all(timeout_seconds, events)
+            if self._stall_seconds:
+                self._end_stalled()
+        except ArrStreamError as exc:
+            if not events:
+                raise
+            # What happened before is told first.
+            self._error = exc
         return events
 
     def close(self) -> None:
@@ -98,8 +102,8 @@ class LocalEngine:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Of the workers that there are now."""
-        return tuple(worker.process_id for worker in self._workers)
+        """Of the workers that have begun: their models are loaded."""
+        return tuple(worker.process_id for worker in self._workers if worker.ready)
 
     def _start(self) -> None:
         self._workers.append(_Worker(self._options, self._threads, self._inherited, self._heard))
@@ -108,6 +112,12 @@ class LocalEngine:
         for worker in self._workers:
             if self._waiting and worker.free:
                 worker.give(self._waiting.popleft())
+
+    def _take_all(self, timeout_seconds: float, events: list[Event]) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._take(*self._heard.get(timeout=timeout_seconds), events)
+            while True:
+                self._take(*self._heard.get_nowait(), events)
 
     def _take(self, worker: _Worker, message: Any, events: list[Event]) -> None:
         # Imported late: `python -m ...local_worker` warns when importing the package has imported it already.
@@ -132,18 +142,25 @@ class LocalEngine:
             events.append(message)
         self._hand_out()
 
-    def _end_stalled(self, events: list[Event]) -> None:
-        for worker in tuple(self._workers):
-            if worker.attempt is not None and worker.silent_seconds > self._stall_seconds:
+    def _end_stalled(self) -> None:
+        """Kill who makes no frames; the thread that hears it tells of its end, after whatever it had said before."""
+        for worker in self._workers:
+            if worker.attempt is None or worker.silent_seconds <= self._stall_seconds:
+                continue
+            if worker.stopped is None:
+                worker.stopped = f"made no frame for {self._stall_seconds:g} s and was stopped"
                 worker.kill()
-                self._replace(worker, events, f"made no frame for {self._stall_seconds:g} s and was stopped")
-        self._hand_out()
+            elif worker.silent_seconds > self._stall_seconds + _LONGEST_DYING_SECONDS:
+                raise _immortal(worker)
 
-    def _replace(self, worker: _Worker, events: list[Event], how: str | None = None) -> None:
+    def _replace(self, worker: _Worker, events: list[Event]) -> None:
         """Tell what the end of a worker cost, and start another."""
-        self._workers.remove(worker)
         ended = worker.end()
-        ending = how or ended
+        self._workers.remove(worker)
+        ending = worker.stopped or ended
+        if worker.alive:
+            # It may yet bring its file to its place, and another attempt must not meet it there.
+            raise _immortal(worker)
         if not worker.ready:
             self._lost_starts += 1
             if self._lost_starts >= _MOST_LOST_STARTS:
@@ -172,6 +189,7 @@ class _Worker:
         attempt: What it is doing.
         frames: How far it is with that.
         heard_seconds: When it last said something, on the clock of `time.monotonic`.
+        stopped: Why it was killed; None: it was not.
     """
 
     def __init__(
@@ -185,6 +203,7 @@ class _Worker:
         self.attempt: Attempt | None = None
         self.frames = 0
         self.heard_seconds = time.monotonic()
+        self.stopped: str | None = None
         self._heard = heard
         # A file and not a pipe: nobody need read it for the process to go on, and it is there after a crash.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
@@ -209,7 +228,12 @@ class _Worker:
     @property
     def free(self) -> bool:
         """It may be given a file, which waits in its pipe until models are loaded."""
-        return self.attempt is None
+        return self.attempt is None and self.stopped is None
+
+    @property
+    def alive(self) -> bool:
+        """The process has not ended, or not been waited for."""
+        return self._popen.poll() is None
 
     @property
     def silent_seconds(self) -> float:
@@ -271,6 +295,12 @@ class _Worker:
             lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
             return lines[-1][:200] if lines else ""
         return ""
+
+
+def _immortal(worker: _Worker) -> WorkerLost:
+    return WorkerLost(
+        f"process {worker.process_id} cannot be ended", remedy="see what it waits for; the same command goes on then"
+    )
 
 
 def usable_cores() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,8 +13,8 @@ from typing import Any, Literal
 
 from arr_stream import __version__
 from arr_stream.batch.job import Job, JobOptions
-from arr_stream.batch.journal import Past, read_past
-from arr_stream.batch.layout import Done, Layout, identity
+from arr_stream.batch.journal import Past, read_past, source_key
+from arr_stream.batch.layout import Done, Layout, identity, sync_folder
 from arr_stream.batch.names import assign_names
 from arr_stream.batch.options import difference, options_digest, public_options
 from arr_stream.consumers.base import redact_url, writing
@@ -89,7 +90,8 @@ def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | Non
         options: What is done with every file.
         resume: True: there must be a batch to go on with. False: whatever is there counts for nothing. None: go on if
             there is one.
-        force: Go on though the settings are others, and do again what was done with others.
+        force: Go on though the settings are others or lines of the journal are broken, and do again what was done with
+            others.
 
     Raises:
         BatchDiffers: The folder holds a batch with other settings, something else, or nothing to go on with.
@@ -111,10 +113,19 @@ def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
     known: dict[str, str] = {}
     used: set[str] = set()
     for source in sources:
-        name = past.names.get(redact_url(source))
+        name = past.names.get(source_key(source))
         if name is not None and name not in used:
             known[source] = name
             used.add(name)
+    anew = [source for source in sources if source not in known and redact_url(source) != source]
+    asked = Counter(redact_url(source) for source in anew)
+    alike = past.alike() if anew else {}
+    for source in anew:
+        names = alike.get(redact_url(source), set()) - used
+        # Where more than one could be meant, none is.
+        if asked[redact_url(source)] == len(names) == 1:
+            known[source] = names.pop()
+            used.add(known[source])
     # Names of sources that are not meant this time are not to be given to others.
     return known | {source: name for source, name in past.names.items() if name not in used}
 
@@ -132,7 +143,7 @@ def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None 
     """
     if resume is False:
         return Past()
-    past = read_past(layout.manifest)
+    past = read_past(layout.manifest, skip_broken=force)
     if resume and past.options is None:
         raise BatchDiffers(f"{layout.folder}: holds no batch to go on with", remedy="leave --resume out to begin one")
     if force:
@@ -166,7 +177,7 @@ def _state(job: Job, layout: Layout, digest: str, storage: Mapping[str, Any]) ->
         now = identity(job.source, storage)
     except (OSError, ArrStreamError):
         return FileState(job, "gone", done)
-    return FileState(job, "done" if now == dict(done.identity) else "changed", done)
+    return FileState(job, "done" if done.fits(job.source, digest, now) else "changed", done)
 
 
 def _notices(files: Iterable[FileState], past: Past) -> Iterable[str]:
@@ -176,6 +187,8 @@ def _notices(files: Iterable[FileState], past: Past) -> Iterable[str]:
             yield f"{source}: changed since it was done, and is done again"
         elif file.state == "gone":
             yield f"{source}: cannot be read any more; what was made of it is kept"
+    if past.broken:
+        yield f"broken lines of the journal are left out ({past.broken}); what is done is known without them"
     now = versions()
     changed = [
         f"{name} {past.versions[name]} is now {now.get(name)}"
@@ -189,17 +202,19 @@ def _notices(files: Iterable[FileState], past: Past) -> Iterable[str]:
 def start_over(layout: Layout, past_names: Iterable[str] = ()) -> None:
     """Take away everything that a batch made in the folder, and nothing else; call it with the folder locked.
 
+    What is under way in `.work/` stays: workers may have begun.
+
     Raises:
         OutputUnwritable: Something cannot be taken away.
     """
     names = {*past_names, *(path.parent.name for path in layout.videos.glob("*/done.json"))}
-    # Without it nothing of what is left counts, should this be broken off.
     with writing(layout.folder):
-        layout.manifest.unlink(missing_ok=True)
         for name in names:
             layout.remove(name)
+        sync_folder(layout.videos)
         layout.summary.unlink(missing_ok=True)
-        clear_work(layout)
+        # At last: broken off before, this leaves a batch with less done, which can be gone on with or started over.
+        layout.manifest.unlink(missing_ok=True)
         for folder in layout.own():
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -128,7 +129,9 @@ class RayCluster:
         self._actors: list[Actor] = []
         self._folder: Path | None = None
         self._ours = False
-        self._environment = _told_ray(own=address is None)
+        loaded = sys.modules.get("ray")
+        own = address is None and not (loaded is not None and loaded.is_initialized())
+        self._environment = _told_ray(own=own)
         try:
             self._ray = _load_ray()
             self._ours = not self._ray.is_initialized()

@@ -210,7 +210,9 @@ class RayEngine:
         for worker in list(self._workers) if self._stall_seconds else ():
             if worker.attempt is not None and now - worker.moved_seconds > self._stall_seconds:
                 self._sign.revoke(worker.attempt)
-                if (told := self._cluster.discard(worker.actor)) is not None:
+                told = self._cluster.discard(worker.actor)
+                # It may have been done just then; a failure may be that of what was revoked.
+                if isinstance(told, JobFinished):
                     self._take(worker, told, events)
                 self._replace(worker, Lost(f"made no frame for {self._stall_seconds:g} s and was stopped"), events)
 

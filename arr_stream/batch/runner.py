@@ -151,9 +151,7 @@ class JobRunner:
         )
         if self._before_commit is not None:
             self._before_commit(attempt)
-        workspace.commit(done)
-        told = (*done.notices, f"damaged: {damaged}") if damaged else done.notices
-        return JobFinished(attempt, done.frames, done.seconds, done.digest, done.outputs, told)
+        return workspace.commit(done).told(attempt)
 
     @contextlib.contextmanager
     def _local(self, source: str, workspace: Workspace) -> Iterator[Path]:
@@ -182,7 +180,7 @@ class JobRunner:
     def _identity(self, source: str) -> Mapping[str, Any]:
         try:
             return identity(source, self.options.storage)
-        except FileNotFoundError as exc:
+        except (FileNotFoundError, ValueError) as exc:  # A zero byte is in no name of a file.
             raise SourceNotFound(f"{source}: no such file", remedy="check the path") from exc
         except OSError as exc:
             raise NotAMediaFile(f"{source}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
@@ -299,7 +297,7 @@ def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> J
 
 
 def _root(error: BaseException) -> BaseException:
-    """What a consumer's or a keyframe's error came from."""
+    """What a consumer's error came from; any other error itself."""
     while isinstance(error, ConsumerFailed) and error.__cause__ is not None:
         error = error.__cause__
     return error

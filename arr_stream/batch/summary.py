@@ -10,9 +10,6 @@ from arr_stream.batch.job import JobFailed
 from arr_stream.batch.plan import Plan
 from arr_stream.consumers.base import redact_url
 
-DAMAGED = "damaged: "
-"""How the notice of a source that broke off begins."""
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -44,10 +41,7 @@ class Summary:
     def of(cls, plan: Plan, result: BatchResult) -> Summary:
         """Of a run that has ended."""
         damaged = {file.job.name: file.done.damaged for file in plan.kept if file.done and file.done.damaged}
-        for event in result.finished:
-            for notice in event.notices:
-                if notice.startswith(DAMAGED):
-                    damaged[event.attempt.job.name] = notice.removeprefix(DAMAGED)
+        damaged |= {event.attempt.job.name: event.damaged for event in result.finished if event.damaged}
         frames = sum(file.done.frames for file in plan.kept if file.done is not None)
         return cls(
             files=len(plan.files),

@@ -28,6 +28,8 @@ BATCH = "How to go about it"
 
 _FORMATS = ("jsonl", "parquet")
 _ENGINES = ("local", "ray")
+_OnRay = tuple[str | None, int | None, float | None]
+"""Address, cores and GPUs of a worker."""
 
 
 def batch(
@@ -95,6 +97,14 @@ def batch(
     ray_address: Annotated[
         str | None, typer.Option(help="A Ray cluster, instead of one for this run.", rich_help_panel=BATCH)
     ] = None,
+    ray_cpus: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cores of a worker on Ray; an equal share.", rich_help_panel=BATCH),
+    ] = None,
+    ray_gpus: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="GPUs of a worker on Ray, or its share of one.", rich_help_panel=BATCH),
+    ] = None,
     retries: Annotated[
         int, typer.Option(min=0, help="Further attempts, where one may go better.", rich_help_panel=BATCH)
     ] = 2,
@@ -160,7 +170,7 @@ def batch(
         max_frames=max_frames,
         storage=_storage(storage),
     )
-    _check(asked, engine, ray_address, inputs or lists)
+    _check(asked, engine, (ray_address, ray_cpus, ray_gpus), inputs or lists)
     sources = expand(inputs or [], lists=lists or [], recursive=recursive, storage=asked.storage, leave_out=folder)
     if not sources:
         raise SourceNotFound("no input is left to do", remedy="the output folder is not searched for inputs")
@@ -173,7 +183,7 @@ def batch(
     result, summary = _run(
         sources,
         asked,
-        _engine_maker(engine, jobs, ray_address, stall),
+        _engine_maker(engine, jobs, (ray_address, ray_cpus, ray_gpus), stall),
         engine=engine,
         retries=retries,
         resume=resume,
@@ -202,14 +212,13 @@ def _run(
 
     with (
         _stopping() as stop,
-        opened(sources, asked, resume=resume, force=force) as (plan, journal, lock),
+        opened(sources, asked, resume=resume, force=force) as (plan, lock),
         batch_reporting(plan, quiet=quiet, log_json=log_json) as reporter,
     ):
         for notice in plan.notices:
             reporter.notice(notice)
         result, summary = run_batch(
             plan,
-            journal,
             lock,
             make_engine,
             engine_name=engine,
@@ -217,6 +226,7 @@ def _run(
             fail_fast=fail_fast,
             stop=stop,
             watch=reporter,
+            fresh=resume is False,
         )
     if not quiet:
         print_summary(summary, plan.layout, log_json=log_json)
@@ -275,7 +285,7 @@ def _storage(given: list[str] | None) -> dict[str, Any]:
     return values
 
 
-def _check(asked: JobOptions, engine: str, ray_address: str | None, inputs: Sequence[str] | None) -> None:
+def _check(asked: JobOptions, engine: str, on_ray: _OnRay, inputs: Sequence[str] | None) -> None:
     """Say at once, before anything is made, what cannot be.
 
     Raises:
@@ -287,8 +297,9 @@ def _check(asked: JobOptions, engine: str, ray_address: str | None, inputs: Sequ
         raise SourceNotFound("no input was given", remedy="give files, folders, globs, or --list FILE")
     if engine not in _ENGINES:
         raise InvalidSetting(f"--engine {engine!r} is not known", remedy=f"choose from {', '.join(_ENGINES)}")
-    if ray_address is not None and engine != "ray":
-        raise InvalidSetting("--ray-address without --engine ray", remedy="give --engine ray as well")
+    for option, value in zip(("--ray-address", "--ray-cpus", "--ray-gpus"), on_ray, strict=True):
+        if value is not None and engine != "ray":
+            raise InvalidSetting(f"{option} without --engine ray", remedy="give --engine ray as well")
     if asked.region_at_seconds and asked.region is None:
         raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
     example = Path(asked.example) if asked.example is not None else None
@@ -318,7 +329,7 @@ def _fetch(settings: Settings) -> None:
         fetch_needed(settings)
 
 
-def _engine_maker(engine: str, jobs: int | None, ray_address: str | None, stall_seconds: float) -> MakeEngine:
+def _engine_maker(engine: str, jobs: int | None, on_ray: _OnRay, stall_seconds: float) -> MakeEngine:
     def local(asked: JobOptions, files: int, inherited: Sequence[int]) -> Engine:
         from arr_stream.batch.local import LocalEngine, usable_cores
 
@@ -329,7 +340,16 @@ def _engine_maker(engine: str, jobs: int | None, ray_address: str | None, stall_
     def ray(asked: JobOptions, files: int, inherited: Sequence[int]) -> Engine:
         from arr_stream.batch.ray_engine import RayEngine
 
-        return RayEngine(asked, jobs=jobs, files=files, address=ray_address, stall_seconds=stall_seconds)
+        address, cpus, gpus = on_ray
+        return RayEngine(
+            asked,
+            jobs=jobs,
+            files=files,
+            address=address,
+            cpus_per_worker=cpus,
+            gpus_per_worker=gpus,
+            stall_seconds=stall_seconds,
+        )
 
     return ray if engine == "ray" else local
 

@@ -80,6 +80,7 @@ class JsonLines(Quiet):
             frames=event.frames,
             seconds=event.seconds,
             notices=list(event.notices),
+            damaged=event.damaged,
         )
 
     def failed(self, event: JobFailed, *, again: bool) -> None:
@@ -108,6 +109,8 @@ class Lines(Quiet):
         self._say(f"{self._settled}/{self._total} {name}: {done}{self._left()}")
         for notice in event.notices:
             self._say(f"note: {name}: {notice}")
+        if event.damaged is not None:
+            self._say(f"note: {name}: damaged: {event.damaged}")
 
     def failed(self, event: JobFailed, *, again: bool) -> None:
         name = event.attempt.job.name

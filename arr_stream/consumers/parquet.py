@@ -312,8 +312,8 @@ def read_parquet_records(
         metadata = table.metadata.metadata or {}
         if HEADER_KEY not in metadata:
             raise ValueError("no header in its metadata")
-        header = Header.model_validate_json(metadata[HEADER_KEY])
-        end = EndRecord.model_validate_json(metadata[END_KEY]) if END_KEY in metadata else None
+        header = Header.model_validate(json.loads(metadata[HEADER_KEY]))
+        end = EndRecord.model_validate(json.loads(metadata[END_KEY])) if END_KEY in metadata else None
         rows = list(_rows(table))
     with _reading(cells), pq.ParquetFile(cells) as table:
         chosen = _rows(table)
@@ -331,7 +331,7 @@ def read_parquet_answers(folder: Path | str, video: str | None = None) -> list[A
     """
     frames, _ = _paths(Path(folder), video)
     with _reading(frames), pq.ParquetFile(frames) as table:
-        return [AnswerRecord.model_validate_json(text) for row in _rows(table) for text in row["answers"]]
+        return [AnswerRecord.model_validate(json.loads(text)) for row in _rows(table) for text in row["answers"]]
 
 
 def _paths(folder: Path, video: str | None) -> tuple[Path, Path]:
@@ -345,7 +345,7 @@ def _paths(folder: Path, video: str | None) -> tuple[Path, Path]:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, pa.ArrowException) as exc:
+    except (OSError, ValueError, KeyError, RecursionError, pa.ArrowException) as exc:
         # Pydantic's and Arrow's own errors are ValueErrors, of several lines.
         reason = (exc.strerror or str(exc)).lower() if isinstance(exc, OSError) else str(exc).partition("\n")[0]
         raise EvaluationDataError(f"{path}: {reason}", remedy="name a folder of records in Parquet") from exc
@@ -359,12 +359,13 @@ def _rows(table: pq.ParquetFile) -> Iterator[dict[str, Any]]:
 def _frame_row(record: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The value of every column of `frames.parquet`."""
     more = {key: value for key, value in record.items() if key not in _OWN}
-    parts = record["parts"].items()
+    parts, model = record["parts"].items(), record.get("model")
     return {name: record.get(name) for name in FRAME_COLUMNS.names} | {
         "num_cells": len(record["cells"]),
         "latency_ms": list(record["latency_ms"].items()),
         "parts": [(name, {"keyframe": part[0], "method": part[1]} if part else None) for name, part in parts],
         "notices": [_text(notice) for notice in record.get("notices") or ()],
+        "model": model and {name: _text(value) if isinstance(value, str) else value for name, value in model.items()},
         "quality": record.get("quality", 0),
         "answers": [_json(answer).decode() for answer in answers],
         "more": _json(more).decode() if more else None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from arr_stream.config import SandboxSettings, Settings, setting_keys
+from arr_stream.consumers.base import redact_url
 from arr_stream.consumers.records import AnswerRecord, EndRecord, FrameRecord, Header, iterate_records
 from arr_stream.errors import EvaluationDataError, NotReplayable, SourceChanged, SourceNotFound
 from arr_stream.provenance import FileIdentity, Provenance, file_identity, source_identity
@@ -102,6 +103,7 @@ def source_of(recording: Recording, given: str | None) -> str:
 
     Raises:
         NotReplayable: The records are of a live source.
+        SourceNotFound: They are of an address in a store, and no path is given.
     """
     identity = recording.provenance.source
     if identity is not None and identity.kind not in _RECORDED:
@@ -109,6 +111,8 @@ def source_of(recording: Recording, given: str | None) -> str:
             f"{recording.path}: records of a live source ({identity.kind}), of which nothing is left",
             remedy="record the stream to a file and run `arr-stream process` on that",
         )
+    if given is None and "://" in recording.header.source:
+        raise missing(recording, SourceNotFound(f"{redact_url(recording.header.source)}: an address, and not opened"))
     return given or recording.header.source
 
 
