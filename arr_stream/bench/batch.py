@@ -155,7 +155,7 @@ class BatchReport:
                 engine: [{phase: round(run.seconds(phase), 4) for phase in _PHASES} for run in runs]
                 for engine, runs in self.runs.items()
             },
-            "table": self.table.as_json(),
+            "tables": [self.table.as_json()],
         }
 
 
