@@ -37,6 +37,14 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM_PATCH_PRINT": "0",
 }
+_IDLE = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+"""What a cluster of our own need not do: nobody looks at its metrics, and cores are few where it is of use."""
+
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Set to 0, Ray calls its node 127.0.0.1 and then listens nowhere else; on Windows and macOS that is the default."""
 _OBJECT_STORE_BYTES = 80 << 20
@@ -309,7 +317,7 @@ def _told_ray(*, own: bool) -> dict[str, str]:
     """Tell Ray, before it is loaded, to keep quiet and to itself; the variables that were set for that."""
     wanted = dict(_QUIET)
     if own:
-        wanted |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
+        wanted |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token(), **_IDLE}
     told = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(told)
     return told

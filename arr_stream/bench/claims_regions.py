@@ -32,7 +32,7 @@ CLAIMED_CULL_DISTANCE = 0.8
 
 def regions_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
     """Shares counted on generated scenes, times on the plan's clip."""
-    clusterer = make_clusterer(plan.settings)
+    clusterer = make_clusterer(plan.settings, at_once=True)
     plan.progress(f"regions: the cascade on {plan.scenes} scenes")
     report = evaluate_cascade(generated_cases(plan.scenes, side_px=SIDE_PX), BUDGETS, clusterer, level=HALF_CELLS_LEVEL)
     plan.progress("regions: culling")
@@ -107,7 +107,7 @@ def _culling(distances: FloatArray) -> list[Claim]:
 
 def _clusters(plan: ClaimsPlan) -> list[Claim]:
     """Clusters alone on keyframes, carried between: what the claim's arithmetic is about."""
-    clusterer = make_clusterer(plan.settings)
+    clusterer = make_clusterer(plan.settings, at_once=True)
     grid = Grid.for_size(plan.size_wh)
     picture = plan.frames[0]
     made_ms = median_ms(lambda: clusterer.cluster(KeyframeInput(picture, grid)), plan.rounds)

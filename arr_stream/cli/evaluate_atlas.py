@@ -36,7 +36,7 @@ def atlas(
 
     makers = {
         f"{each.keyframes.clusters} {each.keyframes.cluster_count}": make_clusterer(
-            each, make_embedder(each) if each.keyframes.clusters == "features" else None
+            each, make_embedder(each) if each.keyframes.clusters == "features" else None, at_once=True
         )
         for each in settings
     }

@@ -44,7 +44,7 @@ def cascade(
     cases = chain(generated_cases(scenes, side_px=side), footage_cases(footage, frames, side_px=side))
     level = HALF_CELLS_LEVEL if half_cells else CELL_LEVEL
     embedder = make_embedder(settings) if settings.keyframes.clusters == "features" else None
-    clusterer = make_clusterer(settings, embedder)
+    clusterer = make_clusterer(settings, embedder, at_once=True)
     report = evaluate_cascade(cases, budget or [40, 101, 273], clusterer, level=level)
     if as_json:
         out.print_json(json.dumps(report.as_json()))

@@ -36,7 +36,7 @@ def clusters(
     from arr_stream.keyframes.embeddings import make_embedder
 
     makers = {
-        each: make_clusterer(values, make_embedder(values) if each == "features" else None)
+        each: make_clusterer(values, make_embedder(values) if each == "features" else None, at_once=True)
         for each, values in chosen.items()
     }
 

@@ -232,11 +232,20 @@ class _Makers:
         self._known: dict[str, _Maker] = {}
 
     def of(self, settings: Settings) -> tuple[str, _Maker]:
+        settings = _regions_at_once(settings)
         key = maker_values(settings)
         if key not in self._known:
             encoder = make_text_encoder(settings)
             self._known[key] = _Maker(make_generator(settings), encoder, find_pca(settings, encoder))
         return key, self._known[key]
+
+
+def _regions_at_once(settings: Settings) -> Settings:
+    """Regions that a variant reads are made with its keyframes: made when first read, one variant would pay for all."""
+    reads = settings.selection.strategy != "topk" or settings.selection.cascade == "on"
+    if reads and settings.keyframes.clusters == "auto":
+        return settings.with_values({"keyframes.clusters": "slic"})
+    return settings
 
 
 Made = dict[tuple[int, PartName], tuple[PartValue, str, float]]

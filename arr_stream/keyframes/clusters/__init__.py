@@ -85,16 +85,18 @@ CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
 }
 
 
-def make_clusterer(settings: Settings, embedder: Embedder | None = None) -> Clusterer:
+def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_once: bool = False) -> Clusterer:
     """The clusterer that `keyframes.clusters` names.
 
     Args:
         settings: Its name, the number of regions, and what else it needs.
         embedder: What `features` clusters by.
+        at_once: Never put the work off until the regions are read; for whoever measures it.
 
     Raises:
         InvalidSetting: `features` without an embedder.
         BackendUnavailable: A package or weights are missing.
         WeightsInvalid: Weights that are damaged or of another model.
     """
-    return CLUSTERERS[settings.keyframes.clusters](settings, embedder)
+    name = settings.keyframes.clusters
+    return CLUSTERERS["slic" if at_once and name == "auto" else name](settings, embedder)
