@@ -6,6 +6,7 @@ variant that makes it the same way; its time is booked to each of them.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -172,9 +173,8 @@ def run_in_turns(
                 running.append(_Running(variant, chosen, queries, makers, made, seen))
             for index, mask in enumerate(masks):
                 looked = _Looked(frames[index], mask)
-                # Whoever comes first finds the picture cold.
-                turn = index % len(running)
-                for each in running[turn:] + running[:turn]:
+                # Whoever comes first, or after one who looks at another picture, finds this one cold.
+                for each in random.Random(index).sample(running, len(running)):
                     each.step(index, looked)
             runs += [each.result(question.name, footage.name) for each in running]
     return runs
