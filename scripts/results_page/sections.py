@@ -437,8 +437,8 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "engines",
         "A batch by each engine",
-        "Twenty generated files of 600 frames by local processes and by Ray on the same machine, in turns. What Ray takes "
-        "to begin and to end is the same for every batch; the longer the batch, the less it counts.",
+        "Twenty generated files of 600 frames by local processes and by Ray on the same machine, in turns. What Ray "
+        "takes to begin and to end is the same for every batch; the longer the batch, the less it counts.",
         (
             Command(
                 "bench batch --frames 600 --repeats 2 --json", "bench batch --files 4 --frames 20 --repeats 1 --json"
