@@ -34,13 +34,14 @@ class Target:
 
     def row(self, record: Record | None) -> tuple[Value, ...]:
         """Cells of the page's table: promise, limit, figure, whether it is reached."""
-        limit = f"{self._bound} {self.limit:g} {self.unit}".strip()
+        limit = f"{self._bound} {self.limit:,g} {self.unit}".strip()
         linked = f"[{self.what}](#{self.section})"
         value = None if record is None or record.missing else self.value(record)
         if value is None:
             return (linked, limit, None, "not measured")
         reached = "reached" if self._reached(value) else "**missed**"
-        return (linked, limit, f"{value:.3g} {self.unit}".strip(), reached)
+        figure = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return (linked, limit, f"{figure} {self.unit}".strip(), reached)
 
     @property
     def _bound(self) -> str:
