@@ -65,7 +65,8 @@ def build(root: Path, out: Path, work: Path, *, isolated: bool = True) -> Built:
 def unpack(sdist: Path, to: Path) -> Path:
     """The one folder in a source distribution."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(to, filter="data")
+        # Python 3.11 has filters from 3.11.4 on; the archive is our own.
+        archive.extractall(to, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (folder,) = to.iterdir()
     return folder
 
