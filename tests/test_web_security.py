@@ -198,13 +198,15 @@ def test_what_is_no_http_is_turned_away(server: RunningServer) -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"b" * 200_000,
     ):
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
-            client.sendall(rubbish)
-            client.shutdown(socket.SHUT_WR)
             try:
+                client.sendall(rubbish)
+                client.shutdown(socket.SHUT_WR)
                 while client.recv(65_536):
                     pass
-            except ConnectionError:
-                pass
+            except TimeoutError:
+                raise
+            except OSError:
+                pass  # cut off before all of it was sent, or read
     assert server.http.get("/healthz").status_code == 200
 
 
