@@ -1,7 +1,7 @@
 """What users do gives what it gave: exit codes, digests of records and of pictures, kept in `golden.json`.
 
-A change that means to alter a choice makes the file anew (`ARR_STREAM_GOLDEN=write`) and says in its message why. Another
-processor or another version of a library may round otherwise, so the file says what it was made with.
+A change that means to alter a choice makes the file anew (`ARR_STREAM_GOLDEN=write`) and says in its message why.
+Another processor or another version of a library may round otherwise, so the file says what it was made with.
 """
 
 from __future__ import annotations
