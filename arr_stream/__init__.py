@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.errors import ArrStreamError
+    from arr_stream.patch_set import PatchSet
     from arr_stream.pipeline import Pipeline
     from arr_stream.stream import Stream, open
-    from arr_stream.types import Frame, Grid, PatchSet
+    from arr_stream.types import Frame, Grid
 
 __version__ = "0.1.0"
 
@@ -27,7 +28,7 @@ _HOMES = {
     "ArrStreamError": "arr_stream.errors",
     "Frame": "arr_stream.types",
     "Grid": "arr_stream.types",
-    "PatchSet": "arr_stream.types",
+    "PatchSet": "arr_stream.patch_set",
     "Pipeline": "arr_stream.pipeline",
     "Settings": "arr_stream.config",
     "Stream": "arr_stream.stream",

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arr_stream.errors import InvalidSetting, PresetNotFound, UnknownSetting
+from arr_stream.plain_text import redact_url
 
 _INSTALLED_PRESETS = Path(__file__).with_name("presets")
 
@@ -400,3 +401,11 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], *, origin: str, path
             raise UnknownSetting(f"{origin}: unknown setting {key!r}", remedy=f"did you mean {near[0]!r}?")
         # A budget may be written as a number.
         into[name] = str(value) if key == "selection.budget" else value
+
+
+def public_settings(settings: Settings) -> dict[str, Any]:
+    """All settings as plain JSON values, without the secrets that addresses among them may hold."""
+    return {
+        section: {key: redact_url(value) if isinstance(value, str) else value for key, value in values.items()}
+        for section, values in settings.model_dump(mode="json").items()
+    }

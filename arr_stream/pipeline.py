@@ -27,23 +27,24 @@ from arr_stream.keyframes.schedule import (
     refresh_reason,
 )
 from arr_stream.motion import make_flow
+from arr_stream.motion.assembly import assemble
 from arr_stream.motion.camera import camera_of, independent_motion, visible_structure
 from arr_stream.motion.flow import Flow, FlowInput
-from arr_stream.relevance.asking import Asked, Asking, Scene
+from arr_stream.motion.memory import TemporalCache
+from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.figure import FigureMemory
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.query import Query, TextQuery
-from arr_stream.relevance.realizing import Realized, realize_relevance
+from arr_stream.relevance.query_scorers import Asked, Asking, Scene
+from arr_stream.relevance.realization import Realized, realize_relevance
 from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
-from arr_stream.temporal.cache import TemporalCache
 from arr_stream.texture.array import Texture
-from arr_stream.texture.assemble import assemble
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import VisualChannels, visual_channels
 from arr_stream.threads import one_torch_thread
-from arr_stream.types import FloatArray, Frame, Grid, PatchSet
+from arr_stream.types import FloatArray, Frame, Grid
 
 Clock = Callable[[], float]
 

@@ -34,14 +34,15 @@ from arr_stream.keyframes.generate import (
     needed_weights,
 )
 from arr_stream.keyframes.worker import KeyframeWorkers
-from arr_stream.pacing import LiveReader, PacedReader
+from arr_stream.live_reader import LiveReader, PacedReader
+from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
-from arr_stream.provenance import Reading
 from arr_stream.relevance.gaze import GazeSource, load_gaze
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, load_example, parse_text
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source
-from arr_stream.types import Frame, Grid, PatchSet
+from arr_stream.sources.span import Reading
+from arr_stream.types import Frame, Grid
 
 _READY_SECONDS = 60.0
 """How long real time waits for the keyframe models before the first frame."""
@@ -245,7 +246,7 @@ def pipeline_kind(settings: Settings) -> Callable[..., Pipeline]:
     """
     if settings.loop.device == "cpu":
         return Pipeline
-    from arr_stream.device.loop import DevicePipeline
+    from arr_stream.gpu.loop import DevicePipeline
 
     return functools.partial(DevicePipeline, device=settings.loop.device, fused=settings.loop.fused)
 

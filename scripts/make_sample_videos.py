@@ -26,8 +26,8 @@ for folder in (ROOT / "scripts", ROOT):
 from sample_scenes.model import Scene, render, truth_of  # noqa: E402
 from sample_scenes.scenes import FPS, SCENES  # noqa: E402
 
-from arr_stream.evaluate.toy_scenes import moving_scene  # noqa: E402
-from arr_stream.evaluate.truth import SceneTruth, save_truth  # noqa: E402
+from arr_stream.evaluation.truth import SceneTruth, save_truth  # noqa: E402
+from benchmarks.toy_scenes import moving_scene  # noqa: E402
 
 AUDIO_RATE = 44_100
 CRF = 21

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_stream.types import Answer, Feeding, PatchSet
+from arr_stream.patch_set import Answer, Feeding, PatchSet
 
 FED = Feeding(40, 12, 1843, 9 << 20, 31.5, 48.25, "cut")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from arr_stream.bench.live_browser import CAMERA_ARGUMENTS, chromium
 from arr_stream.errors import BackendUnavailable
+from benchmarks.live.browser import CAMERA_ARGUMENTS, chromium
 from tests.browser import Page, Server, serving
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from arr_stream.motion.flow import Flow
-from arr_stream.types import SCORERS, ByteArray, Frame, Grid, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import SCORERS, ByteArray, Frame, Grid
 from tests.textures import random_texture
 
 

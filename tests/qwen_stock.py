@@ -18,15 +18,16 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from arr_stream.config import Settings
-from arr_stream.consumers.qwen3_vl.adapter import Adapter
-from arr_stream.consumers.qwen3_vl.cells import Cells
-from arr_stream.consumers.qwen3_vl.feeding import Block, Feeder, Mode, Normalisation
-from arr_stream.consumers.qwen3_vl.loading import Loaded
-from arr_stream.consumers.qwen3_vl.memory import Entry, Memory, Seen
-from arr_stream.consumers.qwen3_vl.pixels import texture_picture
-from arr_stream.consumers.qwen3_vl.prompt import Media, Prompt
-from arr_stream.consumers.qwen3_vl.viewer import QwenViewer
-from arr_stream.types import ByteArray, Frame, Grid, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode, Normalisation
+from arr_stream.vlm.qwen3_vl.loading import Loaded
+from arr_stream.vlm.qwen3_vl.memory import Entry, Memory, Seen
+from arr_stream.vlm.qwen3_vl.pixels import texture_picture
+from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from tests.choices import choose
 
 QUESTION = "Where is the red car?"

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import VideoSettings
-from arr_stream.consumers import AnnotatedVideo
-from arr_stream.consumers.base import partial_path
-from arr_stream.consumers.overlay import draw_patches
-from arr_stream.consumers.strip import Strip
+from arr_stream.draw.annotate import AnnotatedVideo
+from arr_stream.draw.overlay import draw_patches
+from arr_stream.draw.strip import Strip
 from arr_stream.errors import EncodingFailed, InvalidSetting, OutputExists, OutputUnwritable
+from arr_stream.files import partial_path
 from arr_stream.sources import open_source
 from arr_stream.types import Frame, Grid
 from tests.choices import PlainSource, boxes, choose, frames_of
@@ -165,24 +164,6 @@ def test_strip_is_there_where_it_can_be_read(size_wh: tuple[int, int], shown: bo
     changed = (picture != 120).any(axis=(1, 2))
     assert changed.any() == shown
     assert not changed[: size_wh[1] * 8 // 10].any(), "only the foot of the picture"
-
-
-def test_drawing_costs_little() -> None:
-    frame = Frame(0, 0.0, moving_frames(1, (1280, 720))[0])
-    patches, strip = choose(frame), Strip("query")
-
-    def seconds(work, times: int = 15) -> float:
-        work()
-        begin = time.process_time()
-        for _ in range(times):
-            work()
-        return (time.process_time() - begin) / times
-
-    def drawn() -> None:
-        strip.draw(draw_patches(frame.rgb, patches, 0.35), patches)
-
-    plain = seconds(lambda: np.right_shift(frame.rgb, 1))
-    assert seconds(drawn) < 20 * max(plain, 2e-4), "a checkerboard of cells is the dearest choice there is"
 
 
 @pytest.mark.parametrize("view", ["relevance", "clusters", "flow", "text", "channel:saliency"])
@@ -362,7 +343,7 @@ class TestTrouble:
             from pathlib import Path
             import numpy as np
             from arr_stream.config import VideoSettings
-            from arr_stream.consumers import AnnotatedVideo
+            from arr_stream.draw.annotate import AnnotatedVideo
             from arr_stream.errors import ArrStreamError
             from tests.choices import PlainSource, choose, frames_of
             from tests.media import moving_frames

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import VideoSettings
-from arr_stream.consumers import AnnotatedVideo, typeface
-from arr_stream.consumers.caption import MARKS_SECONDS, Caption, reading_seconds
-from arr_stream.consumers.overlay import ANSWERED, answer_marks
-from arr_stream.consumers.strip import Strip, band_px, font_px
-from arr_stream.types import Answer, ByteArray, Feeding, Frame, Grid, PatchSet
+from arr_stream.draw import typeface
+from arr_stream.draw.annotate import AnnotatedVideo
+from arr_stream.draw.caption import MARKS_SECONDS, Caption, reading_seconds
+from arr_stream.draw.overlay import ANSWERED, answer_marks
+from arr_stream.draw.strip import Strip, band_px, font_px
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.types import ByteArray, Frame, Grid
 from tests.answers import FED, answer_on
 from tests.choices import PlainSource, choose, frames_of
 from tests.media import moving_frames

@@ -15,7 +15,7 @@ from typing import Any
 import av
 import pytest
 
-from arr_stream.consumers.records import read_answers, read_records
+from arr_stream.records.json_lines import read_answers, read_records
 from tests.conftest import Run
 from tests.media import moving_frames, write_video
 

@@ -25,8 +25,8 @@ from arr_stream.batch.local_worker import Refused
 from arr_stream.batch.names import all_unique, assign_names, safe_name
 from arr_stream.batch.options import difference, options_digest, public_options
 from arr_stream.batch.plan import make_plan, start_over
-from arr_stream.consumers.base import redact_url
 from arr_stream.errors import ArrStreamError, BackendUnavailable, BatchBusy, BatchDiffers, SourceNotFound, WorkerLost
+from arr_stream.plain_text import redact_url
 from tests.batch_fakes import FakeEngine, Heard, attempt, contents, finished, lost, quick_options, write_clips
 from tests.conftest import Run
 
@@ -67,7 +67,7 @@ def test_names_that_were_given_stay_whatever_comes_later(sources: list[str], cut
 @settings(deadline=None, max_examples=50)
 @given(PATHS)
 def test_tables_lie_where_their_readers_look_for_them(source: str) -> None:
-    parquet = pytest.importorskip("arr_stream.consumers.parquet", exc_type=ImportError)
+    parquet = pytest.importorskip("arr_stream.records.parquet", exc_type=ImportError)
     name = safe_name(source)
     assert Layout(Path("/out")).parquet("cells", name).parent.name == parquet.hive_folder(name)
 

@@ -23,8 +23,8 @@ from arr_stream.batch.ray_cluster import Actor, Answer, Lost, Message, Need, Nod
 from arr_stream.batch.ray_engine import RayEngine
 from arr_stream.batch.ray_worker import Loaded, RayWorker, Sign
 from arr_stream.config import Settings
-from arr_stream.consumers.parquet import read_parquet_records
 from arr_stream.errors import InvalidSetting, OutputUnwritable, WeightsInvalid, WorkerLost
+from arr_stream.records.parquet import read_parquet_records
 from tests.media import moving_frames, write_video
 
 FAST = {"keyframes.text": "none", "selection.budget": "12"}

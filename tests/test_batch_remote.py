@@ -20,7 +20,6 @@ from arr_stream.batch import remote
 from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobOptions
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
-from arr_stream.consumers import read_records
 from arr_stream.errors import (
     AuthenticationFailed,
     BackendUnavailable,
@@ -31,6 +30,7 @@ from arr_stream.errors import (
     SourceNotFound,
     SourceTooLarge,
 )
+from arr_stream.records.json_lines import read_records
 from tests.media import moving_frames, write_video
 
 CLIP = bytes(range(256)) * 5000

@@ -11,15 +11,15 @@ import av
 import pytest
 
 import arr_stream
-from arr_stream import runtime
+from arr_stream import run as runtime
 from arr_stream.batch.inputs import expand
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.batch.layout import Done, Layout
 from arr_stream.batch.plan import make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
-from arr_stream.consumers import read_records
-from arr_stream.consumers.digest import records_digest
+from arr_stream.records.digest import records_digest
+from arr_stream.records.json_lines import read_records
 from tests.batch_fakes import QUICK, attempt, quick_options, write_clips
 from tests.media import moving_frames, write_audio, write_video
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.bench import batch as module
-from arr_stream.bench.batch import BatchPlan, BatchReport, BatchTimes, bench_batch
 from arr_stream.errors import MeasurementFailed
+from benchmarks import batch as module
+from benchmarks.batch import BatchPlan, BatchReport, BatchTimes, bench_batch
 from tests.conftest import Run
 
 

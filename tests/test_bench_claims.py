@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.bench.claims import PARTS, bench_claims
-from arr_stream.bench.claims_base import Claim, ClaimsPlan, Verdict, claims_table
-from arr_stream.bench.claims_projection import retrieval, variance_kept
-from arr_stream.bench.claims_regions import edge_distances, regions_claims
-from arr_stream.bench.claims_texture import Made, held_bytes, mip_difference, stepped, texture_claims
-from arr_stream.bench.claims_video import PerceptionCost, claims_of, measure_perception, relevance_claims
-from arr_stream.bench.relevance import RelevanceReport
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.evaluate.toy_scenes import make_scene
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
 from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.types import Embedding, Frame, Grid
+from benchmarks.claims.base import Claim, ClaimsPlan, Verdict, claims_table
+from benchmarks.claims.projection import retrieval, variance_kept
+from benchmarks.claims.regions import edge_distances, regions_claims
+from benchmarks.claims.run import PARTS, bench_claims
+from benchmarks.claims.texture import Made, held_bytes, mip_difference, stepped, texture_claims
+from benchmarks.claims.video import PerceptionCost, claims_of, measure_perception, relevance_claims
+from benchmarks.query import RelevanceReport
+from benchmarks.toy_scenes import make_scene
 from tests.conftest import Run
 
 PLAIN = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})

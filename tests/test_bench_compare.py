@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.bench.compare import OURS, CompareReport, CompareRow, compare
-from arr_stream.bench.compare_plot import plot_compare
-from arr_stream.bench.compare_tables import tables
-from arr_stream.bench.compare_truth import KnownClip, Score, pixels_by_cell, score_choices
-from arr_stream.bench.tables import ResultTable
 from arr_stream.config import Settings
-from arr_stream.evaluate.coverage import oracle, score_cells
-from arr_stream.evaluate.footage import davis_footage
-from arr_stream.evaluate.photo_footage import generated_footage
-from arr_stream.relevance.attending import Allocation
-from arr_stream.rivals import RULES
-from arr_stream.rivals.features import Pixels
+from arr_stream.evaluation.coverage import oracle, score_cells
+from arr_stream.evaluation.tables import ResultTable
+from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Frame, Grid, IntArray
+from benchmarks.comparison.compare import OURS, CompareReport, CompareRow, compare
+from benchmarks.comparison.plot import plot_compare
+from benchmarks.comparison.tables import tables
+from benchmarks.comparison.truth import KnownClip, Score, pixels_by_cell, score_choices
+from benchmarks.footage import davis_footage
+from benchmarks.photo_footage import generated_footage
+from benchmarks.rivals import RULES
+from benchmarks.rivals.features import Pixels
 from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.bench.device import bench_device, dense_table, frame_table, named_device
-from arr_stream.bench.device_host import HostRun, host_table, time_host, touched_bytes
-from arr_stream.bench.device_kernels import kernel_table, time_kernels
-from arr_stream.bench.device_scene import panning_frames, square_xywh, usual_queries
-from arr_stream.bench.device_timing import bytes_of, copy_bytes_per_ms
-from arr_stream.bench.statistics import Timing
-from arr_stream.bench.tables import ResultTable
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
+from arr_stream.evaluation.statistics import Timing
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.types import Grid
+from benchmarks.device.bench import bench_device, dense_table, frame_table, named_device
+from benchmarks.device.host import HostRun, host_table, time_host, touched_bytes
+from benchmarks.device.kernels import kernel_table, time_kernels
+from benchmarks.device.scene import panning_frames, square_xywh, usual_queries
+from benchmarks.device.timing import bytes_of, copy_bytes_per_ms
 from tests.conftest import Run
 
 CPU = torch.device("cpu")

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_stream.bench.live_counter import MODULUS, paint, read
-from arr_stream.bench.live_figures import Figure, percentiles
-from arr_stream.bench.live_process import Child, captures, family_rss_bytes, free_port
-from arr_stream.bench.live_scene import CounterSource, Scene
 from arr_stream.errors import MeasurementFailed
 from arr_stream.types import ByteArray, Frame
+from benchmarks.live.counter import MODULUS, paint, read
+from benchmarks.live.figures import Figure, percentiles
+from benchmarks.live.process import Child, captures, family_rss_bytes, free_port
+from benchmarks.live.scene import CounterSource, Scene
 from tests.conftest import Run
 
 SIZE_WH = (640, 360)
@@ -79,7 +79,7 @@ def test_the_source_tells_the_capture_of_every_frame_and_ends_when_closed() -> N
 
 def test_the_sender_streams_the_counter_until_it_is_killed() -> None:
     port = free_port()
-    child = Child(["-m", "arr_stream.bench.live_sender", "--port", str(port)], port)
+    child = Child(["-m", "benchmarks.live.sender", "--port", str(port)], port)
     try:
         child.wait_ready("/")
         assert family_rss_bytes(child.pid) > 10e6
@@ -105,8 +105,8 @@ def test_a_process_that_ends_at_once_is_told_with_its_last_words() -> None:
 def test_a_child_ends_when_the_one_that_started_it_is_gone() -> None:
     port = free_port()
     script = (
-        "import sys, time; from arr_stream.bench.live_process import Child\n"
-        f"c = Child(['-m', 'arr_stream.bench.live_sender', '--port', '{port}'], {port})\n"
+        "import sys, time; from benchmarks.live.process import Child\n"
+        f"c = Child(['-m', 'benchmarks.live.sender', '--port', '{port}'], {port})\n"
         "c.wait_ready('/'); print(c.pid, flush=True); import os; os._exit(0)"
     )
     parent = Child(["-c", script], port)
@@ -151,8 +151,8 @@ def test_an_unknown_part_is_refused(run: Run) -> None:
 
 @pytest.mark.slow
 def test_the_page_is_measured(run: Run) -> None:
-    from arr_stream.bench.live_browser import find_chromium
     from arr_stream.errors import BackendUnavailable
+    from benchmarks.live.browser import find_chromium
 
     pytest.importorskip("playwright", reason="the package playwright is missing")
     pytest.importorskip("aiortc", reason="the extra `web` is missing")

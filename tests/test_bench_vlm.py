@@ -17,19 +17,19 @@ from tests.tiny_qwen import tiny_qwen
 
 pytest.importorskip("transformers")
 
-from arr_stream.bench.vlm import bench_vlm
-from arr_stream.bench.vlm_memory import MemoryReport
-from arr_stream.bench.vlm_model import Shape, Timed, random_model, timed_model
-from arr_stream.bench.vlm_passes import QUESTION
-from arr_stream.bench.vlm_scene import chosen_cells, frames
-from arr_stream.bench.vlm_stock import StockModel
 from arr_stream.cli.bench_vlm import bench_vlm as command
-from arr_stream.consumers.qwen3_vl.adapter import Adapter
-from arr_stream.consumers.qwen3_vl.cells import Cells
-from arr_stream.consumers.qwen3_vl.feeding import Feeder, Normalisation
-from arr_stream.consumers.qwen3_vl.memory import Memory, Seen
-from arr_stream.consumers.qwen3_vl.prompt import Prompt
 from arr_stream.types import Grid
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
+from arr_stream.vlm.qwen3_vl.memory import Memory, Seen
+from arr_stream.vlm.qwen3_vl.prompt import Prompt
+from benchmarks.vlm.bench import bench_vlm
+from benchmarks.vlm.memory import MemoryReport
+from benchmarks.vlm.model import Shape, Timed, random_model, timed_model
+from benchmarks.vlm.passes import QUESTION
+from benchmarks.vlm.scene import chosen_cells, frames
+from benchmarks.vlm.stock import StockModel
 
 __all__ = ["tiny_qwen"]
 

@@ -16,7 +16,7 @@ import av
 import numpy as np
 import pytest
 
-from arr_stream.consumers import read_records
+from arr_stream.records.json_lines import read_records
 from tests.conftest import Run
 from tests.media import write_audio, write_images, write_video
 from tests.scenes import moving_square
@@ -288,8 +288,8 @@ def test_bench_device_refuses_what_it_cannot_measure(run: Run, options: tuple[st
 
 
 def test_names_given_twice_count_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_stream.bench import claims
-    from arr_stream.evaluate import ablation
+    from benchmarks import ablation
+    from benchmarks.claims import run as claims
 
     asked: list[object] = []
 

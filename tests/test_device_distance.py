@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.device import distance
-from arr_stream.device.distance import edge_distance, exact_distance, jump_flooding
+from arr_stream.gpu import distance
+from arr_stream.gpu.distance import edge_distance, exact_distance, jump_flooding
 from arr_stream.texture.visual import EDGE_THRESHOLD
 from arr_stream.texture.visual import edge_distance as edge_distance_on_cpu
 

@@ -14,17 +14,17 @@ import torch
 import tests.test_pipeline
 import tests.test_pipeline_meaning
 from arr_stream.config import Settings
-from arr_stream.device.figure import Figure, cues, see
-from arr_stream.device.flow import DeviceFlow
-from arr_stream.device.graphs import Captured, Constants, Flat, flatten, fused, unflatten
-from arr_stream.device.loop import DevicePipeline
-from arr_stream.device.memory import DeviceMemory, Trail, advanced
-from arr_stream.device.region import Region, followed, region_relevance, sought
-from arr_stream.device.selection import Choice, Seen, allocate
 from arr_stream.errors import BackendUnavailable
-from arr_stream.evaluate.coverage import score_cells
-from arr_stream.evaluate.davis import tight_box
-from arr_stream.evaluate.truth import load_truth
+from arr_stream.evaluation.coverage import score_cells
+from arr_stream.evaluation.davis import tight_box
+from arr_stream.evaluation.truth import load_truth
+from arr_stream.gpu.figure import Figure, cues, see
+from arr_stream.gpu.flow import DeviceFlow
+from arr_stream.gpu.graphs import Captured, Constants, Flat, flatten, fused, unflatten
+from arr_stream.gpu.loop import DevicePipeline
+from arr_stream.gpu.memory import DeviceMemory, Trail, advanced
+from arr_stream.gpu.region import Region, followed, region_relevance, sought
+from arr_stream.gpu.selection import Choice, Seen, allocate
 from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.clusters.grid import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
@@ -32,14 +32,15 @@ from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import DEFAULT, RegionTracker
 from arr_stream.motion.flow import Flow, FlowInput
+from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.attending import allocate_tokens
 from arr_stream.relevance.figure import CUES, FigureMemory
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
+from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.sources import open_source
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import ByteArray, Frame, Grid, PatchSet, TextRegion
+from arr_stream.types import ByteArray, Frame, Grid, TextRegion
 from tests.scenes import background, moving_square, square_cells
 from tests.test_pipeline import *  # noqa: F403 - the same tests, on the other loop
 from tests.test_pipeline_meaning import *  # noqa: F403
@@ -475,13 +476,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from arr_stream.config import Settings
-from arr_stream.device.asking import DeviceScene, ExampleTask, RegionTask, TextTask
-from arr_stream.device.figure import Figure
-from arr_stream.device.memory import Moving, Trail
-from arr_stream.device.region import Region
-from arr_stream.device.scoring import Evidence
-from arr_stream.device.selection import Seen
-from arr_stream.device.steps import Plan, choose, follow, glance
+from arr_stream.gpu.asking import DeviceScene, ExampleTask, RegionTask, TextTask
+from arr_stream.gpu.figure import Figure
+from arr_stream.gpu.memory import Moving, Trail
+from arr_stream.gpu.region import Region
+from arr_stream.gpu.scoring import Evidence
+from arr_stream.gpu.selection import Seen
+from arr_stream.gpu.steps import Plan, choose, follow, glance
 from arr_stream.motion.anchor import DEFAULT
 from arr_stream.types import Grid
 
@@ -608,7 +609,7 @@ def test_a_texture_on_a_gpu_stays_as_it_was() -> None:
 
 @needs_cuda
 def test_a_picture_uploaded_is_the_picture() -> None:
-    from arr_stream.device.transfer import Download, Upload
+    from arr_stream.gpu.transfer import Download, Upload
 
     upload, download = Upload(torch.device("cuda")), Download()
     for seed in range(3):

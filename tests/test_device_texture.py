@@ -11,24 +11,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arr_stream.device.flow import DeviceFlow
-from arr_stream.device.memory import OnDevice, Trail
-from arr_stream.device.pictures import DevicePictures
-from arr_stream.device.slic import slic
-from arr_stream.device.texture import (
-    assemble,
-    boundaries,
-    centroid_distance,
-    cluster_size,
-    dense_into,
-    pyramid,
-)
-from arr_stream.device.visual import visual_channels
-from arr_stream.evaluate.toy_scenes import make_scene
+from arr_stream.gpu.flow import DeviceFlow
+from arr_stream.gpu.memory import OnDevice, Trail
+from arr_stream.gpu.pictures import DevicePictures
+from arr_stream.gpu.slic import slic
+from arr_stream.gpu.texture import assemble, boundaries, centroid_distance, cluster_size, dense_into, pyramid
+from arr_stream.gpu.visual import visual_channels
 from arr_stream.keyframes.base import KeyframePart, TextFinding
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
-from arr_stream.temporal.cache import HISTORY_CHANNELS, TemporalCache
+from arr_stream.motion.memory import HISTORY_CHANNELS, TemporalCache
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS
 from arr_stream.texture import assemble as on_cpu
 from arr_stream.texture.array import CELL_LEVEL, Texture
@@ -36,6 +28,7 @@ from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import visual_channels as visual_on_cpu
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Frame, Grid
+from benchmarks.toy_scenes import make_scene
 from tests.textures import HEIGHT, WIDTH, random_texture
 
 DEVICES = [

@@ -8,12 +8,12 @@ import pytest
 import torch
 from kornia.color import rgb_to_lab
 
-from arr_stream.device.pictures import DevicePictures, resized
-from arr_stream.device.visual import DeviceVisual, lab, lab_bytes, polar_edges, visual_channels
-from arr_stream.evaluate.toy_scenes import make_scene
+from arr_stream.gpu.pictures import DevicePictures, resized
+from arr_stream.gpu.visual import DeviceVisual, lab, lab_bytes, polar_edges, visual_channels
 from arr_stream.texture import visual as on_cpu
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, Frame, Grid
+from benchmarks.toy_scenes import make_scene
 from tests.scenes import background, moving_square
 
 DEVICES = [

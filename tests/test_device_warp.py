@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.device.camera import camera_flow, independent_motion, visible_structure
-from arr_stream.device.flow import DeviceFlow, estimate, photometric_check, to_raster
-from arr_stream.device.warp import compose, warp
+from arr_stream.gpu.camera import camera_flow, independent_motion, visible_structure
+from arr_stream.gpu.flow import DeviceFlow, estimate, photometric_check, to_raster
+from arr_stream.gpu.warp import compose, warp
 from arr_stream.motion import camera as numpy_camera
 from arr_stream.motion import carry as numpy_carry
 from arr_stream.motion import flow as numpy_flow

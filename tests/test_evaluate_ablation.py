@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
-from arr_stream.evaluate.ablation import (
-    AGAIN,
-    DEFAULT,
-    PARTS,
-    AblationRow,
-    Kind,
-    ablation_tables,
-    chosen_parts,
-    rows_of,
-)
-from arr_stream.evaluate.ablation_runs import (
+from arr_stream.evaluation.coverage import evaluate_coverage, oracle
+from arr_stream.evaluation.davis import Sequence
+from arr_stream.keyframes.clusters.grid import GridClusterer
+from arr_stream.keyframes.generate import InStepKeyframes, KeyframeRequest, StandardGenerator
+from arr_stream.patch_set import PatchSet
+from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.query import RegionQuery
+from arr_stream.types import Frame, Grid
+from benchmarks.ablation import AGAIN, DEFAULT, PARTS, AblationRow, Kind, ablation_tables, chosen_parts, rows_of
+from benchmarks.ablation_runs import (
     QUESTIONS,
     Made,
     Question,
@@ -34,12 +33,8 @@ from arr_stream.evaluate.ablation_runs import (
     usual_footage,
     with_motion_vectors,
 )
-from arr_stream.evaluate.ablation_runs import (
-    Run as Measured,
-)
-from arr_stream.evaluate.coverage import evaluate_coverage, oracle
-from arr_stream.evaluate.davis import Sequence
-from arr_stream.evaluate.interval import (
+from benchmarks.ablation_runs import Run as Measured
+from benchmarks.interval import (
     IntervalReport,
     IntervalRow,
     costs,
@@ -50,11 +45,6 @@ from arr_stream.evaluate.interval import (
     plot_interval,
     worded,
 )
-from arr_stream.keyframes.clusters.grid import GridClusterer
-from arr_stream.keyframes.generate import InStepKeyframes, KeyframeRequest, StandardGenerator
-from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.query import RegionQuery
-from arr_stream.types import Frame, Grid, PatchSet
 from tests.conftest import Run
 from tests.scenes import moving_square
 

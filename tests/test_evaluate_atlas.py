@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_stream.evaluate.atlas import LAYOUTS, detail_kept, evaluate_atlas, object_iou
-from arr_stream.evaluate.davis import Sequence
+from arr_stream.evaluation.davis import Sequence
 from arr_stream.keyframes.clusters.slic import SkimageSlic
 from arr_stream.types import Frame
+from benchmarks.atlas import LAYOUTS, detail_kept, evaluate_atlas, object_iou
 
 
 def test_golden_detail() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluate.carry import ChainedDis, Still, evaluate_carry, intersection_over_union
-from arr_stream.evaluate.davis import Mask, load_sequences
+from arr_stream.evaluation.carry import ChainedDis, Still, evaluate_carry, intersection_over_union
+from arr_stream.evaluation.davis import Mask, load_sequences
 from arr_stream.types import Frame
 from tests.test_evaluate_davis import squares, write_sequence
 

@@ -7,17 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_stream.evaluate.cascade import (
-    CascadeCase,
-    CascadeRow,
-    covered_share,
-    evaluate_cascade,
-    footage_cases,
-    generated_cases,
-)
-from arr_stream.evaluate.davis import Sequence
+from arr_stream.evaluation.davis import Sequence
 from arr_stream.keyframes.clusters.slic import SkimageSlic
 from arr_stream.types import ByteArray, FloatArray
+from benchmarks.cascade import CascadeCase, CascadeRow, covered_share, evaluate_cascade, footage_cases, generated_cases
 from tests.scenes import moving_square
 
 

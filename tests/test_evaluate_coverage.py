@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluate.coverage import METHODS, evaluate_coverage, oracle, score_cells
-from arr_stream.evaluate.davis import Sequence, load_sequences
-from arr_stream.types import Grid, PatchSet
+from arr_stream.evaluation.coverage import METHODS, evaluate_coverage, oracle, score_cells
+from arr_stream.evaluation.davis import Sequence, load_sequences
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import Grid
 from tests.choices import choose
 from tests.test_evaluate_davis import squares, write_sequence
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluate.carry import evaluate_carry
-from arr_stream.evaluate.davis import load_sequences, tight_box
+from arr_stream.evaluation.carry import evaluate_carry
+from arr_stream.evaluation.davis import load_sequences, tight_box
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluate.carry import evaluate_carry
-from arr_stream.evaluate.coverage import METHODS, CoverageReport, CoverageRow
-from arr_stream.evaluate.davis import load_sequences
-from arr_stream.evaluate.flow import dis_reference, evaluate_flow, load_pairs, read_flo, read_kitti
-from arr_stream.evaluate.plots import plot_carry, plot_coverage, plot_flow
+from arr_stream.evaluation.carry import evaluate_carry
+from arr_stream.evaluation.coverage import METHODS, CoverageReport, CoverageRow
+from arr_stream.evaluation.davis import load_sequences
+from arr_stream.evaluation.flow import dis_reference, evaluate_flow, load_pairs, read_flo, read_kitti
+from arr_stream.evaluation.plots import plot_carry, plot_coverage, plot_flow
 from arr_stream.types import ByteArray, FloatArray
 from tests.media import data_folder
 from tests.test_evaluate_davis import squares, write_sequence

@@ -15,12 +15,12 @@ import torch
 import arr_stream
 import arr_stream.stream
 from arr_stream.config import Settings
-from arr_stream.consumers import read_records
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeTally, check_value, make_generator, make_part
-from arr_stream.runtime import RunResult, records, run
-from arr_stream.types import PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.json_lines import read_records
+from arr_stream.run import RunResult, records, run
 from tests import keyframe_fakes as fakes
 from tests.fault_helpers import QUICK, Faulty, clip, decoded, ended, finished, lines, running, until
 

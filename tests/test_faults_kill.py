@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_stream.consumers import read_records
-from arr_stream.consumers.base import partial_path
+from arr_stream.files import partial_path
+from arr_stream.records.json_lines import read_records
 from tests.fault_helpers import QUICK, clip, decoded, finished, lines, running, until
 
 FRAMES = 240

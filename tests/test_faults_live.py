@@ -21,7 +21,7 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="needs the extra `web`")
 
-from arr_stream import runtime
+from arr_stream import run as runtime
 from arr_stream.config import Settings
 from arr_stream.errors import CameraNotFound
 from arr_stream.keyframes.base import PARTS
@@ -31,10 +31,11 @@ from arr_stream.live.clips import ClipRecorder, list_clips
 from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.studio import Studio
+from arr_stream.patch_set import PatchSet
 from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.sources.live.decoding import Decoding
-from arr_stream.types import Frame, PatchSet
-from arr_stream.web.observing import AlertPlan, Observer
+from arr_stream.types import Frame
+from arr_stream.web.observers import AlertPlan, Observer
 from tests.live_fakes import LIGHT, picture, wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))

@@ -15,9 +15,10 @@ import pytest
 
 import arr_stream
 from arr_stream.config import Settings
-from arr_stream.consumers import read_records
-from arr_stream.runtime import annotated_video, records, run
-from arr_stream.types import ByteArray, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.json_lines import read_records
+from arr_stream.run import annotated_video, records, run
+from arr_stream.types import ByteArray
 from tests.fault_helpers import QUICK, decoded, finished
 from tests.media import moving_frames, write_video
 

@@ -14,11 +14,14 @@ import pytest
 
 import arr_stream
 from arr_stream.config import Settings
-from arr_stream.consumers import Beside, Outcome, read_records
-from arr_stream.consumers.line_file import LineFile
+from arr_stream.consumer import Outcome
+from arr_stream.draw.background import Beside
 from arr_stream.errors import ConsumerFailed, DiskFull, OutputUnwritable
-from arr_stream.runtime import records, run
-from arr_stream.types import Frame, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.json_lines import read_records
+from arr_stream.records.line_file import LineFile
+from arr_stream.run import records, run
+from arr_stream.types import Frame
 from tests.fault_helpers import QUICK, clip, decoded, ended, finished, lines, running, small_disk, until
 
 FRAMES = 400

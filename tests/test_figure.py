@@ -11,7 +11,7 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.motion.flow import Flow
 from arr_stream.relevance.figure import CUES, FEATURES, FigureMemory, cues, features, learn
-from arr_stream.relevance.knowing import CHANNEL_NAMES, Sample, perspective
+from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample, perspective
 from arr_stream.types import Grid
 
 GRID = Grid.for_size((384, 256))

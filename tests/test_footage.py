@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.bench.compare_truth import known_clip
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluate.camera_kind import CAMERAS, Camera, camera_homography, camera_kind, homography_flow
-from arr_stream.evaluate.footage import davis_footage, sample_footage, written
-from arr_stream.evaluate.moving_truth import MOVING_SHARE, moved_truths, moving_things
-from arr_stream.evaluate.photo_footage import generated_footage, text_footage
-from arr_stream.evaluate.truth import load_truth
-from arr_stream.evaluate.virtual_camera import camera_path
+from arr_stream.evaluation.truth import load_truth
+from benchmarks.camera_kind import CAMERAS, Camera, camera_homography, camera_kind, homography_flow
+from benchmarks.comparison.truth import known_clip
+from benchmarks.footage import davis_footage, sample_footage, written
+from benchmarks.moving_truth import MOVING_SHARE, moved_truths, moving_things
+from benchmarks.photo_footage import generated_footage, text_footage
+from benchmarks.virtual_camera import camera_path
 from tests.test_evaluate_davis import squares, write_sequence
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"

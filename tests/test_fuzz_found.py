@@ -14,8 +14,6 @@ import pytest
 from arr_stream.batch.journal import read_past
 from arr_stream.batch.layout import Done
 from arr_stream.config import Settings
-from arr_stream.consumers.base import redact_url
-from arr_stream.consumers.records import read_records
 from arr_stream.errors import (
     ArrStreamError,
     BatchDiffers,
@@ -26,6 +24,8 @@ from arr_stream.errors import (
     UnknownSetting,
     WeightsInvalid,
 )
+from arr_stream.plain_text import redact_url
+from arr_stream.records.json_lines import read_records
 from arr_stream.relevance.query import parse_text
 from arr_stream.sources import open_source
 from arr_stream.sources.container import next_of

@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 
 import arr_stream
-from arr_stream.consumers import VIEWS, render
-from arr_stream.consumers.digest import records_digest
+from arr_stream.draw.views import VIEWS, render
+from arr_stream.records.digest import records_digest
 from tests.conftest import Run
 
 GOLDEN = Path(__file__).with_name("golden.json")

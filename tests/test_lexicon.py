@@ -25,8 +25,8 @@ from arr_stream.relevance.lexicon import (
     LightTerm,
     understand,
 )
+from arr_stream.relevance.membership import Senses, combine, compile_colours, text_relevance
 from arr_stream.relevance.query import parse_text
-from arr_stream.relevance.senses import Senses, combine, compile_colours, text_relevance
 
 # Prototypes of the xkcd survey and of CSS, not of the table under test.
 CHART: dict[str, tuple[int, int, int]] = {

@@ -22,7 +22,8 @@ from arr_stream.errors import InvalidSetting
 from arr_stream.live.actions import PostJson, RunCommand
 from arr_stream.live.alerts import Alert, Alerts
 from arr_stream.live.clips import list_clips
-from arr_stream.types import Answer, Frame, PatchSet
+from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.types import Frame
 from tests.choices import choose
 from tests.test_live_clips import FPS, MADE_UNIX, grey, shown
 

@@ -14,11 +14,12 @@ import av
 import pytest
 
 import arr_stream.sources.live
-from arr_stream.consumers import read_records
-from arr_stream.consumers.base import Outcome
-from arr_stream.live.beside import LiveBeside
+from arr_stream.consumer import Outcome
+from arr_stream.live.background import LiveBeside
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.json_lines import read_records
 from arr_stream.sources.live import Camera
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 from tests.conftest import Run
 from tests.fake_server import FakeServer, says
 from tests.live_servers import free_port, wait_for, web_folder

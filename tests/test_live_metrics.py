@@ -15,8 +15,9 @@ pytest.importorskip("prometheus_client", reason="prometheus_client is not instal
 from prometheus_client.parser import text_string_to_metric_families
 
 from arr_stream.live.metrics import LiveMetrics, resident_bytes
+from arr_stream.patch_set import Answer, Feeding
 from arr_stream.sources.base import SourceStats
-from arr_stream.types import Answer, Feeding, Frame
+from arr_stream.types import Frame
 from tests.choices import choose
 
 BLACK = np.zeros((64, 96, 3), np.uint8)

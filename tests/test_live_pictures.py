@@ -139,7 +139,7 @@ def test_each_view_is_drawn_once_for_all(room: PictureRoom, monkeypatch: pytest.
 def test_a_view_that_cannot_be_drawn_is_told_and_the_others_go_on(
     room: PictureRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arr_stream.consumers import views
+    from arr_stream.draw import views
 
     def broken(frame: object, patches: object) -> None:
         raise ZeroDivisionError("no such colour")

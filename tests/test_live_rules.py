@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import InvalidSetting
 from arr_stream.live.rules import FIELDS, LONGEST_TEXT, RuleWatch, parse_rule
+from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.texture.array import Plane, Texture
-from arr_stream.types import Answer, Frame, PatchSet
+from arr_stream.types import Frame
 from tests.choices import choose
 
 BLACK = np.zeros((64, 96, 3), np.uint8)

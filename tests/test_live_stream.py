@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.consumers.records import read_records
 from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
 from arr_stream.live.stream import LiveStream
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.json_lines import read_records
 from arr_stream.relevance.query import RegionQuery, parse_text
-from arr_stream.runtime import records, run
+from arr_stream.run import records, run
 from arr_stream.sources.live import open_live
 from arr_stream.sources.live.browser import BrowserSource
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, picture, wait_until
 
 

@@ -15,7 +15,10 @@ from typer.testing import CliRunner
 
 from arr_stream.cli.evaluate import app
 from arr_stream.config import Settings
-from arr_stream.evaluate.localisation import (
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.threads import one_torch_thread
+from arr_stream.types import Embedding, Grid
+from benchmarks.localisation import (
     auc,
     cell_features,
     clip_variants,
@@ -24,10 +27,7 @@ from arr_stream.evaluate.localisation import (
     mask_shares,
     score_scene,
 )
-from arr_stream.evaluate.toy_scenes import COLOURS, SHAPES, Scene
-from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.threads import one_torch_thread
-from arr_stream.types import Embedding, Grid
+from benchmarks.toy_scenes import COLOURS, SHAPES, Scene
 from tests.clip_models import save_model
 
 PHRASES = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.consumers.remote.packing import MINIMUM_PIXELS, Packed, encode, pack, picture_tokens, place
 from arr_stream.errors import BudgetError, NothingChosen
-from arr_stream.types import CELL_PX, Frame, Grid, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import CELL_PX, Frame, Grid
+from arr_stream.vlm.server.packing import MINIMUM_PIXELS, Packed, encode, pack, picture_tokens, place
 from tests.choices import choose
 
 

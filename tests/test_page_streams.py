@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arr_stream.bench.live_process import Child
+from benchmarks.live.process import Child
 from tests.browser import CARD, SOURCE, Page, Server, serving
 from tests.live_servers import free_port, wait_for
 
@@ -95,7 +95,7 @@ def test_a_source_that_fails_says_why_and_is_tried_again(server: Server, page: P
     overlay = page.in_card(id, "state-overlay")
     overlay.locator("[data-action=retry]").wait_for()
     wait_for(lambda: str(port) in overlay.inner_text(), "the reason")
-    sender = Child(["-m", "arr_stream.bench.live_sender", "--port", str(port)], port)
+    sender = Child(["-m", "benchmarks.live.sender", "--port", str(port)], port)
     try:
         sender.wait_ready("/")
         overlay.locator("[data-action=retry]").click()

@@ -22,10 +22,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.batch.hive import hive_folder
-from arr_stream.consumers import Header, Outcome, Records, read_answers, read_records
-from arr_stream.consumers import parquet as module
-from arr_stream.consumers.parquet import (
+from arr_stream.consumer import Outcome
+from arr_stream.errors import DiskFull, EvaluationDataError, OutputExists, OutputUnwritable
+from arr_stream.patch_set import Answer, Feeding
+from arr_stream.records import parquet as module
+from arr_stream.records.json_lines import Header, Records, read_answers, read_records
+from arr_stream.records.parquet import (
     CELLS,
     END_KEY,
     FRAMES,
@@ -34,8 +36,8 @@ from arr_stream.consumers.parquet import (
     read_parquet_answers,
     read_parquet_records,
 )
-from arr_stream.errors import DiskFull, EvaluationDataError, OutputExists, OutputUnwritable
-from arr_stream.types import SCORERS, Answer, Feeding, Frame, Grid
+from arr_stream.records.partitions import hive_folder
+from arr_stream.types import SCORERS, Frame, Grid
 from tests.choices import choose, frames_of
 from tests.media import moving_frames
 

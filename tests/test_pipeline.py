@@ -18,11 +18,12 @@ from arr_stream.keyframes.generate import (
     make_generator,
     make_part,
 )
+from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
 from arr_stream.relevance.query import ExampleQuery, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
-from arr_stream.types import SCORERS, Frame, PatchSet
+from arr_stream.types import SCORERS, Frame
 from tests.scenes import moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}

@@ -18,10 +18,11 @@ from arr_stream.keyframes.generate import (
     make_part,
 )
 from arr_stream.keyframes.text.none import NoText
+from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.texture import EMBEDDING
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 from tests.joint_fakes import WORDS, ColourEmbedder, WordEncoder
 from tests.scenes import moving_square, square_cells
 

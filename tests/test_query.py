@@ -12,8 +12,8 @@ from PIL import Image
 
 from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, RegionOutsideFrame
 from arr_stream.relevance.lexicon import PlaceTerm, WordTerm
+from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import RegionQuery, load_example, parse_region, parse_text
-from arr_stream.relevance.senses import Senses, text_relevance
 from arr_stream.relevance.words import word_mask, word_similarity
 from arr_stream.types import TextRegion
 

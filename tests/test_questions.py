@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import Settings
-from arr_stream.evaluate import cell_choices
-from arr_stream.evaluate.cell_choices import OurChoice, covered, random_cells, scaled, uniform
-from arr_stream.evaluate.picture_questions import SIZE_WH, PictureQuestion, picture_questions
-from arr_stream.evaluate.questions import Mode, QuestionReport, Reply, compare, markdown, prompt, wilson
-from arr_stream.evaluate.toy_scenes import COLOURS
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.text.rapid import RapidOcrFinder
-from arr_stream.relevance.attending import Allocation
 from arr_stream.relevance.words import folded
+from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, Frame, Grid
+from benchmarks import cell_choices
+from benchmarks.cell_choices import OurChoice, covered, random_cells, scaled, uniform
+from benchmarks.picture_questions import SIZE_WH, PictureQuestion, picture_questions
+from benchmarks.questions import Mode, QuestionReport, Reply, compare, markdown, prompt, wilson
+from benchmarks.toy_scenes import COLOURS
 from tests.conftest import Run
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen
 
@@ -252,8 +252,8 @@ def test_generation_is_remembered_and_changes_nothing(
 
 def _answerer(folder: Path) -> Any:
     from arr_stream.config import ModelSettings, VlmSettings
-    from arr_stream.consumers.qwen3_vl.loading import load
-    from arr_stream.evaluate.model_answers import ModelAnswerer
+    from arr_stream.vlm.qwen3_vl.loading import load
+    from benchmarks.model_answers import ModelAnswerer
 
     torch.set_num_threads(1)
     return ModelAnswerer(load(VlmSettings(model=str(folder), device="cpu"), ModelSettings()))
@@ -351,8 +351,8 @@ def test_a_true_model_answers_from_our_cells(questions: tuple[PictureQuestion, .
     if not folder:
         pytest.skip("set ARR_STREAM_QWEN to a folder with Qwen3-VL's weights, such as Qwen3-VL-2B-Instruct")
     from arr_stream.config import ModelSettings, VlmSettings
-    from arr_stream.consumers.qwen3_vl.loading import load
-    from arr_stream.evaluate.model_answers import ModelAnswerer
+    from arr_stream.vlm.qwen3_vl.loading import load
+    from benchmarks.model_answers import ModelAnswerer
 
     answerer = ModelAnswerer(load(VlmSettings(model=folder), ModelSettings()))
     report = compare(questions, answerer, Settings())

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.consumers.qwen3_vl.attention import AttentionGatherer, default_layer
-from arr_stream.consumers.qwen3_vl.cells import Cells
-from arr_stream.consumers.qwen3_vl.memory import Seen
-from arr_stream.consumers.qwen3_vl.responding import Response, Sampler, respond
-from arr_stream.consumers.qwen3_vl.standing import Standing
 from arr_stream.errors import InvalidSetting
 from arr_stream.types import Frame, Grid
+from arr_stream.vlm.qwen3_vl.attention import AttentionGatherer, default_layer
+from arr_stream.vlm.qwen3_vl.cell_map import Standing
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.decoding import Response, Sampler, respond
+from arr_stream.vlm.qwen3_vl.memory import Seen
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen
 
 pytest.importorskip("transformers")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from arr_stream.consumers.qwen3_vl.adapter import Adapter
 from arr_stream.errors import ModelUnsupported
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from tests.tiny_qwen import load_tiny, tiny_qwen
 
 pytest.importorskip("transformers")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.consumers.plain_text import plain
-from arr_stream.consumers.qwen3_vl.cells import Cells
-from arr_stream.consumers.qwen3_vl.feeding import LEAST_WEIGHT, Mode
-from arr_stream.consumers.qwen3_vl.pixels import patch_rows, texture_picture
-from arr_stream.consumers.qwen3_vl.responding import Sampler, respond
+from arr_stream.plain_text import plain
 from arr_stream.types import Grid
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
+from arr_stream.vlm.qwen3_vl.encoding import LEAST_WEIGHT, Mode
+from arr_stream.vlm.qwen3_vl.pixels import patch_rows, texture_picture
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen
 
 pytest.importorskip("transformers")
@@ -298,5 +298,5 @@ def test_long_stretches_in_several_passes_give_the_same(
     rgb = picture(256, 256)
     entries = [seen(bench.block(mode, rgb, rgb, some_cells((8, 8), 30))) for mode in ("sparse", "weight")]
     whole = bench.run(entries)
-    monkeypatch.setattr("arr_stream.consumers.qwen3_vl.memory.PREFILL_CHUNK_TOKENS", chunk)
+    monkeypatch.setattr("arr_stream.vlm.qwen3_vl.memory.PREFILL_CHUNK_TOKENS", chunk)
     assert bench.run(entries).differs(whole) <= EXACT

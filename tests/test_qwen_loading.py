@@ -24,10 +24,6 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers")
 
 from arr_stream.config import ModelSettings, VlmSettings
-from arr_stream.consumers.qwen3_vl import hub, library, loading, memory_need
-from arr_stream.consumers.qwen3_vl.checkpoint import read_checkpoint
-from arr_stream.consumers.qwen3_vl.loading import Loaded, load
-from arr_stream.consumers.qwen3_vl.memory_need import free_bytes, group_free_bytes, need
 from arr_stream.errors import (
     ArrStreamError,
     BackendUnavailable,
@@ -37,6 +33,10 @@ from arr_stream.errors import (
     ModelUnsupported,
     WeightsInvalid,
 )
+from arr_stream.vlm.qwen3_vl import hub, library, loading, memory_need
+from arr_stream.vlm.qwen3_vl.checkpoint import read_checkpoint
+from arr_stream.vlm.qwen3_vl.loading import Loaded, load
+from arr_stream.vlm.qwen3_vl.memory_need import free_bytes, group_free_bytes, need
 from tests.tiny_qwen import tiny_qwen  # noqa: F401 - a fixture
 
 torch.set_num_threads(1)
@@ -153,7 +153,7 @@ def test_saved_in_bfloat16_runs_in_float32_on_a_cpu(copy: Path) -> None:
 
 def test_nothing_is_said_on_the_terminal(copy: Path) -> None:
     code = (
-        "import sys; from arr_stream.config import *; from arr_stream.consumers.qwen3_vl.loading import load;"
+        "import sys; from arr_stream.config import *; from arr_stream.vlm.qwen3_vl.loading import load;"
         "load(VlmSettings(model=sys.argv[1], device='cpu', context_tokens=512), ModelSettings())"
     )
     done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, check=True)
@@ -731,7 +731,7 @@ def test_hugging_faces_own_cache_is_looked_into(copy: Path, tmp_path: Path, monk
     (repository / "snapshots").mkdir()
     copy.rename(repository / "snapshots" / commit)
     code = (
-        "from arr_stream.config import *; from arr_stream.consumers.qwen3_vl.hub import locate;"
+        "from arr_stream.config import *; from arr_stream.vlm.qwen3_vl.hub import locate;"
         "print(locate('own/model', ModelSettings()))"
     )
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache")}
@@ -764,7 +764,7 @@ def test_the_process_grows_by_what_was_foretold(copy: Path) -> None:
     code = (
         "import sys, torch; torch.set_num_threads(1)\n"
         "from arr_stream.config import *\n"
-        "from arr_stream.consumers.qwen3_vl.loading import load\n"
+        "from arr_stream.vlm.qwen3_vl.loading import load\n"
         "model = load(VlmSettings(model=sys.argv[1], device='cpu', context_tokens=512), ModelSettings()).model\n"
         "def kilobytes(key): return int(open('/proc/self/status').read().split(key)[1].split()[0])\n"
         "def look(cells):\n"

@@ -13,15 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.consumers.plain_text import plain
-from arr_stream.consumers.qwen3_vl.adapter import VisualTokens
-from arr_stream.consumers.qwen3_vl.cells import Cells
-from arr_stream.consumers.qwen3_vl.feeding import Block
-from arr_stream.consumers.qwen3_vl.keeping import DIALOGUE_SHARE, survivors
-from arr_stream.consumers.qwen3_vl.memory import Entry, Memory, Said, Seen
-from arr_stream.consumers.qwen3_vl.viewer import QwenViewer
 from arr_stream.errors import ArrStreamError, ContextExceeded, EmptyQuery, NothingChosen
-from arr_stream.types import ByteArray, Frame, Grid, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.plain_text import plain
+from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.encoding import Block
+from arr_stream.vlm.qwen3_vl.eviction import DIALOGUE_SHARE, survivors
+from arr_stream.vlm.qwen3_vl.memory import Entry, Memory, Said, Seen
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen
 
 pytest.importorskip("transformers")

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.consumers.qwen3_vl.cells import Cells, merged
-from arr_stream.consumers.qwen3_vl.pixels import cell_pictures, texture_picture
-from arr_stream.consumers.qwen3_vl.positions import block_extent, interpolation, patch_positions, token_positions
+from arr_stream.vlm.qwen3_vl.cells import Cells, merged
+from arr_stream.vlm.qwen3_vl.pixels import cell_pictures, texture_picture
+from arr_stream.vlm.qwen3_vl.positions import block_extent, interpolation, patch_positions, token_positions
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen
 
 pytest.importorskip("transformers")

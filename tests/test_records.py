@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_stream.consumers import Header, Outcome, Records, read_records, redact_url
-from arr_stream.consumers.digest import records_digest
-from arr_stream.consumers.records import frame_record
+from arr_stream.consumer import Outcome
 from arr_stream.errors import DiskFull, EvaluationDataError, OutputExists, OutputUnwritable
+from arr_stream.plain_text import redact_url
+from arr_stream.records.digest import records_digest
+from arr_stream.records.json_lines import Header, Records, frame_record, read_records
 from arr_stream.types import SCORERS, Frame, Grid
 from tests.choices import choose, frames_of
 from tests.media import moving_frames

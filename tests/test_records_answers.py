@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_stream.consumers import Header, Records, read_records
-from arr_stream.consumers.answers import shown_name, weightiest
-from arr_stream.consumers.records import read_answers
+from arr_stream.answers import shown_name, weightiest
 from arr_stream.errors import EvaluationDataError
-from arr_stream.types import Answer, Feeding, Grid
+from arr_stream.patch_set import Answer, Feeding
+from arr_stream.records.json_lines import Header, Records, read_answers, read_records
+from arr_stream.types import Grid
 from tests.answers import FED, answer_on
 from tests.choices import choose, frames_of
 from tests.media import moving_frames

@@ -26,12 +26,6 @@ import numpy as np
 import pytest
 
 from arr_stream.config import VlmSettings
-from arr_stream.consumers.plain_text import PlainText, plain
-from arr_stream.consumers.remote import ServerViewer
-from arr_stream.consumers.remote.chat import ChatServer
-from arr_stream.consumers.remote.endpoint import Endpoint
-from arr_stream.consumers.remote.packing import pack
-from arr_stream.consumers.viewer import Viewer
 from arr_stream.errors import (
     ArrStreamError,
     BackendUnavailable,
@@ -41,7 +35,14 @@ from arr_stream.errors import (
     NothingChosen,
     ServerFailed,
 )
-from arr_stream.types import Answer, Frame
+from arr_stream.patch_set import Answer
+from arr_stream.plain_text import PlainText, plain
+from arr_stream.types import Frame
+from arr_stream.vlm.server import ServerViewer
+from arr_stream.vlm.server.chat import ChatServer
+from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.vlm.server.packing import pack
+from arr_stream.vlm.viewer import Viewer
 from tests.choices import choose
 from tests.fake_server import Behaviour, Exchange, FakeServer, body, hangs, piece, says, status
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen  # noqa: F401

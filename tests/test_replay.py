@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.consumers import Header, Outcome, Records
-from arr_stream.consumers.answers import answer_record
-from arr_stream.consumers.overlay import answer_marks, draw_patches
-from arr_stream.consumers.records import AnswerRecord, FrameRecord, frame_record
+from arr_stream.answers import answer_record
+from arr_stream.consumer import Outcome
+from arr_stream.draw.overlay import answer_marks, draw_patches
 from arr_stream.errors import EvaluationDataError
-from arr_stream.replay.rebuild import as_recorded, rebuilt, rebuilt_answer
-from arr_stream.replay.recording import Recording
+from arr_stream.records.json_lines import AnswerRecord, FrameRecord, Header, Records, frame_record
+from arr_stream.records.rebuild import as_recorded, rebuilt, rebuilt_answer
+from arr_stream.records.recording import Recording
 from arr_stream.types import ByteArray, Frame, Grid
 from tests.answers import FED, answer_on
 from tests.choices import choose, frames_of
@@ -46,7 +46,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Video and records of a run with two queries: `out.mp4` and `out.jsonl`."""
     import arr_stream
-    from arr_stream import runtime
+    from arr_stream import run as runtime
     from arr_stream.config import Settings
 
     folder = tmp_path_factory.mktemp("made")

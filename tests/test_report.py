@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_stream.config import Settings
-from arr_stream.consumers import Outcome, Report
-from arr_stream.consumers.contact_sheet import ContactSheet, clock_time
-from arr_stream.consumers.run_statistics import Quantiles, Timeline
+from arr_stream.consumer import Outcome
+from arr_stream.draw.contact_sheet import ContactSheet, clock_time
+from arr_stream.draw.report import Report
+from arr_stream.draw.run_statistics import Quantiles, Timeline
 from arr_stream.errors import OutputExists, OutputUnwritable
 from tests.choices import choose, frames_of
 from tests.media import moving_frames

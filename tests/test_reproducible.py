@@ -19,13 +19,12 @@ import pytest
 from PIL import Image, ImageDraw
 
 import arr_stream
-from arr_stream import runtime
+from arr_stream import run as runtime
 from arr_stream.config import Settings
-from arr_stream.consumers import Header, read_records
-from arr_stream.consumers.digest import Digest, records_digest
-from arr_stream.consumers.records import frame_record, header_record
 from arr_stream.errors import EvaluationDataError, SourceNotFound
-from arr_stream.provenance import AskedExample, AskedRegion, AskedText, Question, weights_files
+from arr_stream.records.digest import Digest, records_digest
+from arr_stream.records.json_lines import Header, frame_record, header_record, read_records
+from arr_stream.records.provenance import AskedExample, AskedRegion, AskedText, Question, weights_files
 from arr_stream.stream import Models
 from arr_stream.types import Frame, Grid
 from tests.answers import FED, answer_on
@@ -155,7 +154,7 @@ class TestTimings:
         assert frames and all(bool(frame.latency_ms) is written for frame in frames)
 
     def test_without_them_a_models_times_are_null(self, tmp_path: Path) -> None:
-        from arr_stream.consumers import Records
+        from arr_stream.records.json_lines import Records
 
         path = tmp_path / "r.jsonl"
         records = Records(path, HEADER, timings=False)

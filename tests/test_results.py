@@ -16,15 +16,15 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from arr_stream.bench.live_figures import Figure, LiveReport
-from arr_stream.bench.tables import ResultTable
 from arr_stream.cli import app
-from arr_stream.evaluate.cascade import CascadeReport, CascadeRow
-from arr_stream.evaluate.clusters import ClusterRow, clusters_table
-from arr_stream.evaluate.coverage import METHODS, CoverageReport, CoverageRow
-from arr_stream.evaluate.flow import FlowReport, FlowRow
-from arr_stream.evaluate.localisation import LocalisationReport, LocalisationRow
-from arr_stream.evaluate.text import TextScore
+from arr_stream.evaluation.coverage import METHODS, CoverageReport, CoverageRow
+from arr_stream.evaluation.flow import FlowReport, FlowRow
+from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.text import TextScore
+from benchmarks.cascade import CascadeReport, CascadeRow
+from benchmarks.clusters import ClusterRow, clusters_table
+from benchmarks.live.figures import Figure, LiveReport
+from benchmarks.localisation import LocalisationReport, LocalisationRow
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
-from arr_stream.evaluate.cell_choices import uniform
-from arr_stream.relevance.attending import Allocation
-from arr_stream.rivals import RULES, Clip, Rule
-from arr_stream.rivals.base import PIXELS_A_CELL
-from arr_stream.rivals.change import cosine_to_previous, pixel_change
-from arr_stream.rivals.dtd import DifferentialDrop, RelativeDrop
-from arr_stream.rivals.plain import Random
+from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Grid
+from benchmarks.cell_choices import uniform
+from benchmarks.rivals import RULES, Clip, Rule
+from benchmarks.rivals.base import PIXELS_A_CELL
+from benchmarks.rivals.change import cosine_to_previous, pixel_change
+from benchmarks.rivals.dtd import DifferentialDrop, RelativeDrop
+from benchmarks.rivals.plain import Random
 
 ROWS, COLUMNS = 4, 5
 CELLS = ROWS * COLUMNS

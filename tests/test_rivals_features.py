@@ -12,13 +12,13 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder
-from arr_stream.rivals import RULES, Clip
-from arr_stream.rivals.base import PIXELS_A_CELL
-from arr_stream.rivals.change import cosine_to_previous
-from arr_stream.rivals.features import DenseClip, FeatureMaker, Pixels, QwenTower
-from arr_stream.rivals.pictures import make_clip
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid
+from benchmarks.rivals import RULES, Clip
+from benchmarks.rivals.base import PIXELS_A_CELL
+from benchmarks.rivals.change import cosine_to_previous
+from benchmarks.rivals.features import DenseClip, FeatureMaker, Pixels, QwenTower
+from benchmarks.rivals.pictures import make_clip
 from tests.tiny_qwen import load_tiny, picture
 
 SIZE_WH = (160, 96)

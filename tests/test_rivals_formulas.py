@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.relevance.attending import Allocation
-from arr_stream.rivals import RULES, Clip
-from arr_stream.rivals.base import PIXELS_A_CELL
-from arr_stream.rivals.evs import retained_tokens
-from arr_stream.rivals.vidcom2 import frame_tokens, likeness
+from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Grid
+from benchmarks.rivals import RULES, Clip
+from benchmarks.rivals.base import PIXELS_A_CELL
+from benchmarks.rivals.evs import retained_tokens
+from benchmarks.rivals.vidcom2 import frame_tokens, likeness
 
 Vector = Sequence[float]
 Frames = list[list[Vector]]

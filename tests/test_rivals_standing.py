@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_stream.relevance.attending import Allocation
-from arr_stream.rivals import RULES
-from arr_stream.rivals.standing import standing
+from arr_stream.selection.allocation import Allocation
+from benchmarks.rivals import RULES
+from benchmarks.rivals.standing import standing
 from tests.test_rivals import clip, random_clip, still
 
 

@@ -12,12 +12,15 @@ import pytest
 
 import arr_stream
 from arr_stream.config import Settings
-from arr_stream.consumers import Beside, Outcome, read_records
+from arr_stream.consumer import Outcome
+from arr_stream.draw.background import Beside
 from arr_stream.errors import ConsumerFailed, DiskFull, SourceDamaged
-from arr_stream.pacing import PacedReader
-from arr_stream.runtime import records, run
+from arr_stream.live_reader import PacedReader
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.json_lines import read_records
+from arr_stream.run import records, run
 from arr_stream.stream import Stream
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 from tests.media import write_video
 from tests.scenes import moving_square
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluate.toy_scenes import moving_scene
-from arr_stream.evaluate.truth import SceneTruth, load_truth, save_truth
+from arr_stream.evaluation.truth import SceneTruth, load_truth, save_truth
+from benchmarks.toy_scenes import moving_scene
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_videos"

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arr_stream.consumers import read_records
+from arr_stream.records.json_lines import read_records
 from tests.conftest import Run
 from tests.media import moving_frames, write_video
 

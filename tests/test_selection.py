@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
-from arr_stream.relevance.attending import allocate_tokens
+from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import (
     CULL_EDGE_DISTANCE,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from arr_stream.bench.tables import ResultTable
+from arr_stream.evaluation.tables import ResultTable
 
 TABLE = ResultTable("Speed", ("what", "ms", "times"), (("a|b", 1.23456, 2), ("none", None, 3)), "Medians.", digits=2)
 

@@ -19,9 +19,9 @@ from open_clip.tokenizer import SimpleTokenizer
 
 from arr_stream import weights
 from arr_stream.config import ClipSettings, ModelSettings, Settings
-from arr_stream.evaluate.localisation import LocalisationRow, clip_variants, evaluate_localisation
-from arr_stream.evaluate.toy_scenes import COLOURS, SHAPES, TEXTURES, caption, make_scene
 from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+from benchmarks.localisation import LocalisationRow, clip_variants, evaluate_localisation
+from benchmarks.toy_scenes import COLOURS, SHAPES, TEXTURES, caption, make_scene
 
 FOLDER = weights.tiny_clip_folder()
 RETRIEVAL_BAR = 0.5

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.evaluate.toy_scenes import (
+from benchmarks.toy_scenes import (
     COLOURS,
     LARGE_ABOVE_PX,
     SHAPES,

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 from arr_stream.cli.tune import tune as tune_command
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists, OutputUnwritable, UnknownSetting
-from arr_stream.evaluate.coverage import score_cells
-from arr_stream.evaluate.davis import Sequence
-from arr_stream.relevance.knowing import CHANNEL_NAMES, Sample
+from arr_stream.evaluation.coverage import score_cells
+from arr_stream.evaluation.davis import Sequence
+from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample
 from arr_stream.tuning.fitting import FitOptions, fit, hard_coverage, soft_coverage
 from arr_stream.tuning.footage import Footage, divide, load_footage
 from arr_stream.tuning.parameters import NAMES, Parameters, bounds, differences

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.consumers import VIEWS, palette, render, typeface
+from arr_stream.draw import palette, typeface
+from arr_stream.draw.views import VIEWS, render
 from arr_stream.errors import InvalidSetting
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.layout import CHANNELS

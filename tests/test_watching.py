@@ -12,13 +12,14 @@ import pytest
 from PIL import Image
 
 import arr_stream
-from arr_stream.consumers.live_watching import LiveWatcher
-from arr_stream.consumers.records import read_answers, read_records
-from arr_stream.consumers.viewer import OnText, Stop
-from arr_stream.consumers.watching import Plan, Watcher
 from arr_stream.errors import InvalidSetting, NothingChosen, ServerFailed
-from arr_stream.runtime import records, run
-from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.records.json_lines import read_answers, read_records
+from arr_stream.run import records, run
+from arr_stream.types import FloatArray, Frame
+from arr_stream.vlm.live_watcher import LiveWatcher
+from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.watcher import Plan, Watcher
 from tests.media import moving_frames, write_video
 
 FPS = 10

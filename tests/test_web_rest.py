@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_stream.consumers import read_records
 from arr_stream.errors import NothingChosen
-from arr_stream.types import Answer, Feeding, Frame, PatchSet
-from arr_stream.web.allowed import AllowedSources
-from arr_stream.web.observing import AlertPlan, Observer
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.records.json_lines import read_records
+from arr_stream.types import Frame
+from arr_stream.web.observers import AlertPlan, Observer
+from arr_stream.web.source_policy import AllowedSources
 from tests.web_servers import PICTURE, SETTINGS, RunningServer, running, until, write_picture
 
 JPEG = b"\xff\xd8\xff"

@@ -196,7 +196,8 @@ def test_who_reads_nothing_slows_down_nobody(server: RunningServer, id: str) -> 
 
 
 def test_who_takes_nothing_is_dropped(server: RunningServer, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_stream.web import connection, security, staying
+    from arr_stream.web import connection, security
+    from arr_stream.web import sockets as staying
 
     monkeypatch.setattr(connection, "SEND_BUFFER_BYTES", 8192)
     monkeypatch.setattr(staying, "SEND_SECONDS", 0.3)

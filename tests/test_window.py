@@ -27,9 +27,10 @@ from arr_stream.live.window import KeyPressed, PointerEvent, WindowClosed, first
 from arr_stream.live.window_control import Controls, Scene
 from arr_stream.live.window_drawing import Status, draw_gaze, draw_help, draw_message, draw_prompt, draw_status
 from arr_stream.live.window_feed import Feed
+from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.types import Answer, Frame, PatchSet
+from arr_stream.types import Frame
 from tests.media import write_video
 from tests.scenes import moving_square
 

@@ -20,15 +20,15 @@ pytest.importorskip("prometheus_client", reason="needs the extra `web`")
 from websockets.sync.client import ClientConnection, connect
 
 from arr_stream.config import Settings
-from arr_stream.consumers.viewer import Viewer
 from arr_stream.live.channel import ChannelParts
 from arr_stream.live.events import EventHub
 from arr_stream.live.studio import Studio
+from arr_stream.vlm.viewer import Viewer
 from arr_stream.web.access import make_access
-from arr_stream.web.allowed import AllowedSources
-from arr_stream.web.observing import AlertPlan, Observer
+from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
+from arr_stream.web.source_policy import AllowedSources
 
 PATIENCE_SECONDS = 40.0
 PICTURE = "lavfi:testsrc2=size=160x96:rate=30"

@@ -24,8 +24,9 @@ from arr_stream.batch.job import (
 from arr_stream.batch.journal import Journal
 from arr_stream.batch.layout import Done, Layout, identity, write_json
 from arr_stream.batch.options import options_digest, public_options
-from arr_stream.consumers.base import redact_url, writing
 from arr_stream.errors import ArrStreamError, DiskFull, OutputUnwritable, WorkerLost
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
 
 _POLL_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.5

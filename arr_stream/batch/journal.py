@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.batch.layout import make_folder, sync_folder, write_whole
-from arr_stream.consumers.base import redact_url, writing
 from arr_stream.errors import BatchBusy, BatchDiffers
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
 
 _PATIENCE_SECONDS = 5.0
 _NAMES_A_LINE = 1000

@@ -25,9 +25,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from arr_stream.batch.hive import hive_folder
 from arr_stream.batch.job import Attempt, Job, JobFinished
-from arr_stream.consumers.base import redact_url, writing
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
+from arr_stream.records.partitions import hive_folder
 
 RECORDS, VIDEO, REPORT, DONE = "records.jsonl", "annotated.mp4", "report", "done.json"
 PARQUET = ("frames", "cells")

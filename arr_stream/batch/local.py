@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from arr_stream.batch.job import Attempt, Event, JobFailed, JobFinished, JobOptions, JobProgress
-from arr_stream.consumers.base import redact_url
 from arr_stream.errors import ArrStreamError, WorkerLost
-from arr_stream.keyframes.wire import receive, send
+from arr_stream.plain_text import redact_url
+from arr_stream.processes import receive, send
 
 _MOST_LOST_STARTS = 3
 _JOIN_SECONDS = 5.0

@@ -3,7 +3,7 @@
     python -m arr_stream.batch.local_worker --threads N --parent PID
 
 The first message on standard input is the `JobOptions`; then come `Attempt`s, one at a time. Replies go by standard
-output (`keyframes.wire`): first `Ready`, or `Refused` with the reason and the process ends; then, for each attempt,
+output (`processes`): first `Ready`, or `Refused` with the reason and the process ends; then, for each attempt,
 `JobStarted`, any number of `JobProgress`, and `JobFinished` or `JobFailed`.
 
 It ends when its standard input closes or its parent dies, whatever it is doing: what is under way is not finished, and
@@ -27,7 +27,7 @@ from typing import IO
 
 from arr_stream.batch.job import Attempt, Event, JobOptions, JobStarted
 from arr_stream.errors import ArrStreamError, WorkerLost, error_by_name
-from arr_stream.keyframes.wire import receive, send
+from arr_stream.processes import receive, send
 
 _PR_SET_PDEATHSIG = 1
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.batch.job import JobOptions
-from arr_stream.config import Settings, setting_keys
-from arr_stream.consumers.base import public_settings, redact_url
+from arr_stream.config import Settings, public_settings, setting_keys
+from arr_stream.plain_text import redact_url
 
 _ELSEWHERE = {"folder", "storage"}
 """Where things are read from and written to changes nothing about what is written."""

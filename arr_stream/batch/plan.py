@@ -17,8 +17,9 @@ from arr_stream.batch.journal import Past, read_past, source_key
 from arr_stream.batch.layout import Done, Layout, identity, sync_folder
 from arr_stream.batch.names import assign_names
 from arr_stream.batch.options import difference, options_digest, public_options
-from arr_stream.consumers.base import redact_url, writing
 from arr_stream.errors import ArrStreamError, BatchDiffers
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
 
 _PACKAGES = ("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr")
 

@@ -26,8 +26,8 @@ from arr_stream import __version__
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.batch.local_worker import Refused
 from arr_stream.batch.ray_worker import Loaded, RayWorker, Sign
-from arr_stream.consumers.base import redact_url
 from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting
+from arr_stream.plain_text import redact_url
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -24,8 +24,9 @@ from arr_stream.batch.local_worker import Refused
 from arr_stream.batch.ray_cluster import Actor, Answer, Lost, Message, Need, Node, RayCluster, share
 from arr_stream.batch.ray_worker import Loaded, Sign
 from arr_stream.config import Settings
-from arr_stream.consumers.base import redact_url, writing
 from arr_stream.errors import WorkerLost
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
 
 _MOST_LOST_STARTS = 3
 _MOST_LOST = 20

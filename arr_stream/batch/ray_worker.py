@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from arr_stream import __version__
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.batch.local_worker import Refused
-from arr_stream.consumers.base import redact_url, writing
 from arr_stream.errors import ArrStreamError, BackendUnavailable, OutputUnwritable, WorkerLost
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
 
 if TYPE_CHECKING:
     from arr_stream.batch.runner import JobRunner

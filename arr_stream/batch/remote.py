@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from arr_stream.config import Settings
-from arr_stream.consumers.base import redact_url, writing
 from arr_stream.errors import (
     ArrStreamError,
     AuthenticationFailed,
@@ -31,6 +30,8 @@ from arr_stream.errors import (
     SourceNotFound,
     SourceTooLarge,
 )
+from arr_stream.files import writing
+from arr_stream.plain_text import redact_url
 from arr_stream.sources.locate import natural_key
 
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory", "file")

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import arr_stream
-from arr_stream import __version__, runtime
+from arr_stream import __version__
+from arr_stream import run as runtime
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Done, Layout, Workspace, identity
 from arr_stream.batch.options import options_digest, public_options
 from arr_stream.config import Settings
-from arr_stream.consumers.base import Consumer, Outcome, output_error, redact_url
-from arr_stream.consumers.beside import Beside
-from arr_stream.consumers.digest import Digest
-from arr_stream.consumers.records import Header, Records, frame_record, header_record
+from arr_stream.consumer import Consumer, Outcome
+from arr_stream.draw.background import Beside
 from arr_stream.errors import (
     ArrStreamError,
     ConnectionFailed,
@@ -30,10 +29,15 @@ from arr_stream.errors import (
     SourceDamaged,
     SourceNotFound,
 )
+from arr_stream.files import output_error
+from arr_stream.patch_set import PatchSet
+from arr_stream.plain_text import redact_url
+from arr_stream.records.digest import Digest
+from arr_stream.records.json_lines import Header, Records, frame_record, header_record
 from arr_stream.relevance.query import Query, load_example, parse_region, parse_text
 from arr_stream.sources.base import Source, SourceInfo, SourceStats
 from arr_stream.stream import Models, Stream
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 
 _TELL_SECONDS = 0.5
 _MOST_NOTICES = 20
@@ -208,7 +212,7 @@ class JobRunner:
             consumers.append(runtime.report(stream, folder / REPORT))
         header, timings = runtime.header(stream), runtime.writes_timings(stream)
         if "parquet" in options.formats:
-            from arr_stream.consumers.parquet import ParquetRecords
+            from arr_stream.records.parquet import ParquetRecords
 
             consumers.append(ParquetRecords(workspace.parquet, header, timings=timings))
         if "jsonl" in options.formats:
@@ -235,7 +239,7 @@ class Digesting:
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 
     def hexdigest(self) -> str:
-        """Of all frames so far; what `consumers.digest.records_digest` says of the file."""
+        """Of all frames so far; what `records.digest.records_digest` says of the file."""
         return self._digest.hexdigest()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from arr_stream.batch.coordinator import BatchResult
 from arr_stream.batch.job import JobFailed
 from arr_stream.batch.plan import Plan
-from arr_stream.consumers.base import redact_url
+from arr_stream.plain_text import redact_url
 
 
 @dataclass(frozen=True, slots=True)

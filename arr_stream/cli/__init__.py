@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def _disk_full(error: OSError) -> NoReturn:
-    from arr_stream.consumers.base import output_error
+    from arr_stream.files import output_error
 
     told = output_error(error, Path(error.filename or "standard output"))
     if error.filename is None:

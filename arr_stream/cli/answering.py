@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from arr_stream.cli.console import Reporter, give_up_output
 
 if TYPE_CHECKING:
-    from arr_stream.types import Answer
+    from arr_stream.patch_set import Answer
 
 _INSTEAD = {"cancelled": "(interrupted)", "failed": "(no answer)"}
 
@@ -61,6 +61,6 @@ class AnswerPrinter:
             give_up_output()
             self._gone = True
             if not isinstance(exc, BrokenPipeError):
-                from arr_stream.consumers.base import output_error
+                from arr_stream.files import output_error
 
                 raise output_error(exc, Path("standard output")) from exc

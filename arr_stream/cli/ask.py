@@ -125,12 +125,12 @@ def ask(
         _refuse_beside_a_server(device, dtype, quantize, mode, keep_dialogue, download)
 
     import arr_stream
-    from arr_stream.consumers.base import redact_url
-    from arr_stream.consumers.live_watching import LiveWatcher
-    from arr_stream.consumers.viewer import make_viewer
-    from arr_stream.consumers.watching import Plan, Watcher
-    from arr_stream.provenance import Question
-    from arr_stream.runtime import stop_on_signals
+    from arr_stream.plain_text import redact_url
+    from arr_stream.records.provenance import Question
+    from arr_stream.run import stop_on_signals
+    from arr_stream.vlm.live_watcher import LiveWatcher
+    from arr_stream.vlm.viewer import make_viewer
+    from arr_stream.vlm.watcher import Plan, Watcher
 
     when: Literal["end", "every", "change"] = "every" if every is not None else "change" if watch else "end"
     plan = Plan(question, when) if every is None else Plan(question, when, every)

@@ -305,7 +305,7 @@ def _check(asked: JobOptions, engine: str, on_ray: _OnRay, inputs: Sequence[str]
     example = Path(asked.example) if asked.example is not None else None
     make_queries(asked.queries, asked.region, asked.region_at_seconds, example)
     if asked.video:
-        from arr_stream.consumers import check_view
+        from arr_stream.draw.views import check_view
 
         check_view(asked.view)
     if "parquet" in asked.formats:

@@ -16,7 +16,7 @@ from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
-    from arr_stream.bench.stages import BenchReport
+    from arr_stream.evaluation.stages import BenchReport
 
 
 class _FileUnlessNamed(TyperGroup):
@@ -57,7 +57,7 @@ def bench(
     settings = Settings.load(preset, overrides or ())
     on_cpu(settings, "bench file")
 
-    from arr_stream.bench.stages import bench_file
+    from arr_stream.evaluation.stages import bench_file
     from arr_stream.relevance.query import Query, parse_text
 
     queries: list[Query] = [parse_text(text) for text in query or ()]

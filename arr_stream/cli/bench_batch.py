@@ -32,7 +32,7 @@ def bench_batch(
     Settings.load(None, overrides or ())
     size_wh = parse_size(size)
 
-    from arr_stream.bench.batch import BatchPlan, bench_batch
+    from benchmarks.batch import BatchPlan, bench_batch
 
     def progress(what: str) -> None:
         if err.is_terminal:

@@ -42,9 +42,9 @@ def bench_claims(
     on_cpu(settings, "bench claims")
     size_wh = parse_size(size or (QUICK_SIZE if quick else "1024x1024"))
 
-    from arr_stream.bench.claims import PARTS, bench_claims
-    from arr_stream.bench.claims_base import ClaimsPlan
-    from arr_stream.bench.machine import cores
+    from arr_stream.evaluation.machine import cores
+    from benchmarks.claims.base import ClaimsPlan
+    from benchmarks.claims.run import PARTS, bench_claims
 
     def progress(what: str) -> None:
         if err.is_terminal:

@@ -16,8 +16,8 @@ from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
 
 if TYPE_CHECKING:
-    from arr_stream.evaluate.footage import Footage
-    from arr_stream.rivals.features import FeatureMaker
+    from benchmarks.footage import Footage
+    from benchmarks.rivals.features import FeatureMaker
 
 SAMPLES = Path("sample_videos")
 
@@ -57,9 +57,9 @@ def bench_compare(
     check_picture(plot, force=force)
     makers = {name.partition(":")[0]: _features(name, settings) for name in features or ("clip", "pixels")}
 
-    from arr_stream.bench.compare import compare
-    from arr_stream.bench.compare_plot import plot_compare
-    from arr_stream.bench.compare_tables import tables
+    from benchmarks.comparison.compare import compare
+    from benchmarks.comparison.plot import plot_compare
+    from benchmarks.comparison.tables import tables
 
     wanted = [Kind(each) for each in dict.fromkeys(kind)] if kind else None
     footage = list(_footage(data, wanted, samples, max_frames))
@@ -74,7 +74,7 @@ def bench_compare(
 
 
 def _features(name: str, settings: Settings) -> FeatureMaker:
-    from arr_stream.rivals.features import DenseClip, Pixels, QwenTower
+    from benchmarks.rivals.features import DenseClip, Pixels, QwenTower
 
     what, _, folder = name.partition(":")
     if what == "clip" and not folder:
@@ -88,8 +88,8 @@ def _features(name: str, settings: Settings) -> FeatureMaker:
 
 def _footage(data: Path | None, wanted: list[Kind] | None, samples: Path, max_frames: int | None) -> Iterator[Footage]:
     """What was asked for; without a wish, all that is at hand."""
-    from arr_stream.evaluate.footage import davis_footage, sample_footage
-    from arr_stream.evaluate.photo_footage import generated_footage, text_footage
+    from benchmarks.footage import davis_footage, sample_footage
+    from benchmarks.photo_footage import generated_footage, text_footage
 
     places: dict[Kind, Path | None] = {
         Kind.davis: _place(data, "davis", "frames"),

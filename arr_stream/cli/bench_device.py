@@ -34,8 +34,8 @@ def bench_device(
     if settings.loop.device == "cuda" and device == "auto":
         device = "cuda"
 
-    from arr_stream.bench.device import bench_device as measure
-    from arr_stream.bench.device import named_device
+    from benchmarks.device.bench import bench_device as measure
+    from benchmarks.device.bench import named_device
 
     def progress(what: str) -> None:
         if err.is_terminal:

@@ -12,7 +12,7 @@ from arr_stream.cli.console import err, out
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
-    from arr_stream.bench.live_figures import Figure, LiveReport
+    from benchmarks.live.figures import Figure, LiveReport
 
 
 def bench_live(
@@ -32,8 +32,8 @@ def bench_live(
     """Measure live streams from the camera to the page, with Chromium on this machine."""
     Settings.load(None, overrides or ())
 
-    from arr_stream.bench.live import USUAL, bench_live
-    from arr_stream.bench.live_figures import LivePlan
+    from benchmarks.live.bench import USUAL, bench_live
+    from benchmarks.live.figures import LivePlan
 
     def progress(what: str) -> None:
         if err.is_terminal:

@@ -13,7 +13,7 @@ from arr_stream.cli.where import on_cpu
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
-    from arr_stream.bench.relevance import RelevanceReport
+    from benchmarks.query import RelevanceReport
 
 
 def bench_query(
@@ -32,7 +32,7 @@ def bench_query(
     on_cpu(settings, "bench query")
     size_wh = parse_size(size)
 
-    from arr_stream.bench.relevance import bench_relevance
+    from benchmarks.query import bench_relevance
 
     def progress(what: str) -> None:
         if err.is_terminal:
@@ -46,7 +46,7 @@ def bench_query(
 
 
 def _print(report: RelevanceReport) -> None:
-    from arr_stream.bench.relevance import CROPS
+    from benchmarks.query import CROPS
 
     width, height = report.size_wh
     table = Table(

@@ -18,10 +18,10 @@ from arr_stream.errors import InvalidSetting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arr_stream.bench.vlm import Part, VlmReport
-    from arr_stream.bench.vlm_end_to_end import EndToEndReport
-    from arr_stream.bench.vlm_memory import MemoryReport
-    from arr_stream.bench.vlm_passes import ModeCost, PassesReport
+    from benchmarks.vlm.bench import Part, VlmReport
+    from benchmarks.vlm.end_to_end import EndToEndReport
+    from benchmarks.vlm.memory import MemoryReport
+    from benchmarks.vlm.passes import ModeCost, PassesReport
 
 
 class PartName(StrEnum):
@@ -56,8 +56,8 @@ def bench_vlm(
         settings = settings.with_values({"vlm.model": model})
     depth, breadth = _pair("--layers", layers), _pair("--width", width)
 
-    from arr_stream.bench.vlm import PARTS, bench_vlm
-    from arr_stream.bench.vlm_model import Shape
+    from benchmarks.vlm.bench import PARTS, bench_vlm
+    from benchmarks.vlm.model import Shape
 
     def progress(what: str) -> None:
         if err.is_terminal:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from arr_stream.errors import ArrStreamError, InvalidSetting
 
 if TYPE_CHECKING:
-    from arr_stream.types import Answer
+    from arr_stream.patch_set import Answer
 
 
 class _Results(Console):
@@ -32,7 +32,7 @@ class _Results(Console):
         try:
             super().print(*objects, **options)
         except OSError as exc:
-            from arr_stream.consumers.base import output_error
+            from arr_stream.files import output_error
 
             give_up_output()
             raise output_error(exc, Path("standard output")) from exc
@@ -98,7 +98,7 @@ class JsonLines(Quiet):
             self._line(event="progress", frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
 
     def answer(self, answer: Answer) -> None:
-        from arr_stream.consumers.answers import answer_record
+        from arr_stream.answers import answer_record
 
         self._line(event="answer", **{key: value for key, value in answer_record(answer).items() if key != "type"})
 

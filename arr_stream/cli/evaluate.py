@@ -25,8 +25,8 @@ from arr_stream.cli.pictures import check_picture, write_picture
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
-    from arr_stream.evaluate.davis import Sequence
-    from arr_stream.types import PatchSet
+    from arr_stream.evaluation.davis import Sequence
+    from arr_stream.patch_set import PatchSet
 
 app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
 app.command()(evaluate_ablation.ablation)
@@ -57,9 +57,9 @@ def carry(
     """Carry the mask of every Nth frame over the frames between: mean IoU, and the curve against age."""
     check_picture(plot, force=force)
 
-    from arr_stream.evaluate.carry import TIME_REFERENCE, evaluate_carry
-    from arr_stream.evaluate.davis import load_sequences
-    from arr_stream.evaluate.plots import plot_carry
+    from arr_stream.evaluation.carry import TIME_REFERENCE, evaluate_carry
+    from arr_stream.evaluation.davis import load_sequences
+    from arr_stream.evaluation.plots import plot_carry
 
     report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=_progress)
     table = Table("tracker", "interval", "mean IoU", "ms a frame", "times the flow", title="Carried masks")
@@ -86,9 +86,9 @@ def coverage(
     check_picture(plot, force=force)
 
     import arr_stream
-    from arr_stream.evaluate.coverage import METHODS, evaluate_coverage
-    from arr_stream.evaluate.davis import load_sequences
-    from arr_stream.evaluate.plots import plot_coverage
+    from arr_stream.evaluation.coverage import METHODS, evaluate_coverage
+    from arr_stream.evaluation.davis import load_sequences
+    from arr_stream.evaluation.plots import plot_coverage
 
     def open_patches(sequence: Sequence, region: tuple[float, float, float, float], tokens: int) -> Iterable[PatchSet]:
         return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
@@ -112,8 +112,8 @@ def flow(
     """Endpoint error of the flow on pairs with ground truth."""
     check_picture(plot, force=force)
 
-    from arr_stream.evaluate.flow import dis_reference, evaluate_flow, load_pairs, pipeline_flow
-    from arr_stream.evaluate.plots import plot_flow
+    from arr_stream.evaluation.flow import dis_reference, evaluate_flow, load_pairs, pipeline_flow
+    from arr_stream.evaluation.plots import plot_flow
 
     presets = ("ultrafast", "fast", "medium")
     estimators = {
@@ -150,8 +150,8 @@ def localisation(
     settings = Settings.load(preset, overrides or ()).with_values({"clip.model": model})
     size_wh = parse_size(size)
 
-    from arr_stream.evaluate.localisation import clip_variants, evaluate_localisation, held_out_scenes
     from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+    from benchmarks.localisation import clip_variants, evaluate_localisation, held_out_scenes
 
     embedders = clip_variants(settings, method, passes)
     encoder = ClipTextEncoder(settings.clip, settings.models)

@@ -30,7 +30,7 @@ def ablation(
     settings = Settings.load(preset, overrides or ())
     on_cpu(settings, "eval ablation")
 
-    from arr_stream.evaluate.ablation import ablation_tables, evaluate_ablation
+    from benchmarks.ablation import ablation_tables, evaluate_ablation
 
     def progress(what: str) -> None:
         if err.is_terminal:

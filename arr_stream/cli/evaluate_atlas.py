@@ -29,10 +29,10 @@ def atlas(
         for count in cluster_count or [50]
     ]
 
-    from arr_stream.evaluate.atlas import evaluate_atlas
-    from arr_stream.evaluate.davis import load_sequences
+    from arr_stream.evaluation.davis import load_sequences
     from arr_stream.keyframes.clusters import make_clusterer
     from arr_stream.keyframes.embeddings import make_embedder
+    from benchmarks.atlas import evaluate_atlas
 
     makers = {
         f"{each.keyframes.clusters} {each.keyframes.cluster_count}": make_clusterer(

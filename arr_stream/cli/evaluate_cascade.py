@@ -34,11 +34,11 @@ def cascade(
     """Score every cell, or regions first: places scored, and coverage of the object by the chosen ones."""
     settings = Settings.load(preset, overrides or ())
 
-    from arr_stream.evaluate.cascade import evaluate_cascade, footage_cases, generated_cases
-    from arr_stream.evaluate.davis import load_sequences
+    from arr_stream.evaluation.davis import load_sequences
     from arr_stream.keyframes.clusters import make_clusterer
     from arr_stream.keyframes.embeddings import make_embedder
     from arr_stream.texture.array import CELL_LEVEL
+    from benchmarks.cascade import evaluate_cascade, footage_cases, generated_cases
 
     footage = [] if data is None else load_sequences(data)
     cases = chain(generated_cases(scenes, side_px=side), footage_cases(footage, frames, side_px=side))

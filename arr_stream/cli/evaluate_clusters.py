@@ -30,10 +30,10 @@ def clusters(
     settings = Settings.load(preset, overrides or ())
     chosen = {each: settings.with_values({"keyframes.clusters": each}) for each in name or NAMES}
 
-    from arr_stream.evaluate.clusters import clusters_table, evaluate_clusters
-    from arr_stream.evaluate.davis import load_sequences
+    from arr_stream.evaluation.davis import load_sequences
     from arr_stream.keyframes.clusters import make_clusterer
     from arr_stream.keyframes.embeddings import make_embedder
+    from benchmarks.clusters import clusters_table, evaluate_clusters
 
     makers = {
         each: make_clusterer(values, make_embedder(values) if each == "features" else None, at_once=True)

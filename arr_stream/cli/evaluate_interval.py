@@ -36,7 +36,7 @@ def interval(
     check_picture(plot, force=force)
 
     from arr_stream.errors import InvalidSetting
-    from arr_stream.evaluate.interval import INTERVALS, evaluate_interval, interval_table, plot_interval
+    from benchmarks.interval import INTERVALS, evaluate_interval, interval_table, plot_interval
 
     def progress(what: str) -> None:
         if err.is_terminal:

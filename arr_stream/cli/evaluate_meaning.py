@@ -23,8 +23,8 @@ def meaning(
     """Carry a model's answers through generated clips, and compare 16 channels with all dimensions."""
     settings = Settings().with_values({"keyframes.embeddings": "clip", "clip.model": clip_model})
 
-    from arr_stream.evaluate.meaning import evaluate_carried, evaluate_projected, held_out_clips
     from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
+    from benchmarks.meaning import evaluate_carried, evaluate_projected, held_out_clips
 
     embedder, encoder = make_embedder(settings), make_text_encoder(settings)
     assert encoder is not None

@@ -16,8 +16,8 @@ from arr_stream.errors import InvalidSetting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arr_stream.evaluate.picture_questions import PictureQuestion
-    from arr_stream.evaluate.questions import ChoiceName, Mode
+    from benchmarks.picture_questions import PictureQuestion
+    from benchmarks.questions import ChoiceName, Mode
 
 _Name = TypeVar("_Name", bound=str)
 
@@ -53,9 +53,9 @@ def questions(
             "eval questions takes either a model or --no-model", remedy="give --model FOLDER, or --no-model alone"
         )
 
-    from arr_stream.consumers.base import make_parent, prepare_output
-    from arr_stream.evaluate.picture_questions import picture_questions
-    from arr_stream.evaluate.questions import CHOICES, MODES, SHARES, compare, markdown
+    from arr_stream.files import make_parent, prepare_output
+    from benchmarks.picture_questions import picture_questions
+    from benchmarks.questions import CHOICES, MODES, SHARES, compare, markdown
 
     def progress(what: str) -> None:
         if err.is_terminal:
@@ -69,8 +69,8 @@ def questions(
     asked: Sequence[PictureQuestion] = picture_questions(photographs=photographs)[::every]
     answerer = None
     if not no_model:
-        from arr_stream.consumers.qwen3_vl.loading import load
-        from arr_stream.evaluate.model_answers import ModelAnswerer
+        from arr_stream.vlm.qwen3_vl.loading import load
+        from benchmarks.model_answers import ModelAnswerer
 
         loaded = load(settings.vlm, settings.models)
         answerer = ModelAnswerer(loaded, halo=settings.vlm.halo, instruction=settings.vlm.instruction)

@@ -14,7 +14,7 @@ from arr_stream.cli.console import err, out
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
-    from arr_stream.evaluate.text import TextScore
+    from arr_stream.evaluation.text import TextScore
     from arr_stream.keyframes.base import TextFinder
 
 
@@ -32,7 +32,7 @@ def text(
     """Recall and precision of the text mask, words read, and processor time, on pictures with ground truth."""
     settings = Settings.load(preset, overrides or ())
 
-    from arr_stream.evaluate.text import evaluate_text, load_blank, load_pictures
+    from arr_stream.evaluation.text import evaluate_text, load_blank, load_pictures
     from arr_stream.keyframes.text import make_text_finder
 
     pictures = load_pictures(data)

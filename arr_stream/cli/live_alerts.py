@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from arr_stream.cli.live_options import LiveOptions
-from arr_stream.consumers.annotate import Annotator
-from arr_stream.consumers.base import check_folder
+from arr_stream.draw.annotate import Annotator
 from arr_stream.errors import InvalidSetting
+from arr_stream.files import check_folder
 from arr_stream.live.actions import Action, PostJson, RunCommand
 from arr_stream.live.alerts import Alert, Alerts
 from arr_stream.live.rules import Answered, Lasting, Term, Together, parse_rule
 from arr_stream.live.stream import LiveStream
-from arr_stream.runtime import asked
-from arr_stream.types import ByteArray, Frame, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.run import asked
+from arr_stream.types import ByteArray, Frame
 
 
 def check_alerts(options: LiveOptions) -> None:

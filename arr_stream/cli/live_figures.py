@@ -8,12 +8,14 @@ from pathlib import Path
 
 from arr_stream.cli.console import Reporter
 from arr_stream.cli.running import counted
-from arr_stream.consumers.base import Outcome, redact_url, total_ms
+from arr_stream.consumer import Outcome, total_ms
 from arr_stream.live.rates import Recent
-from arr_stream.runtime import RunResult
+from arr_stream.patch_set import PatchSet
+from arr_stream.plain_text import redact_url
+from arr_stream.run import RunResult
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 
 _FRAMES = 36_000
 """Medians are over so many frames at most, twenty minutes at 30 a second."""

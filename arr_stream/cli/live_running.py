@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from arr_stream import runtime
+from arr_stream import run as runtime
 from arr_stream.cli.answering import AnswerPrinter
 from arr_stream.cli.console import Reporter, reporting
 from arr_stream.cli.live_alerts import check_alerts, make_alerts
@@ -19,21 +19,21 @@ from arr_stream.cli.live_options import LiveOptions
 from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.running import check_outputs, finish, make_queries, without_skipping
 from arr_stream.config import Settings
-from arr_stream.consumers.base import Consumer
-from arr_stream.consumers.live_watching import LiveWatcher
-from arr_stream.consumers.viewer import Viewer, make_viewer
-from arr_stream.consumers.watching import Plan, Watcher
-from arr_stream.live.beside import LiveBeside
+from arr_stream.consumer import Consumer
+from arr_stream.live.background import LiveBeside
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import Window, open_window
 from arr_stream.live.window_feed import Feed
 from arr_stream.live.window_loop import WindowLoop
+from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.query import Query
-from arr_stream.runtime import RunResult
+from arr_stream.run import RunResult
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
 from arr_stream.threads import prepare_for_live
-from arr_stream.types import PatchSet
+from arr_stream.vlm.live_watcher import LiveWatcher
+from arr_stream.vlm.viewer import Viewer, make_viewer
+from arr_stream.vlm.watcher import Plan, Watcher
 
 _GRACE_SECONDS = 1.0
 """How long a run that is to end may wait for its next frame."""

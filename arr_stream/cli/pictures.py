@@ -24,7 +24,7 @@ def check_picture(path: Path | None, *, force: bool) -> None:
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    from arr_stream.consumers.base import prepare_output
+    from arr_stream.files import prepare_output
 
     known = sorted(set(FigureCanvasAgg.get_supported_filetypes()) - set(_UNUSUAL))
     if not path.is_dir() and path.suffix.lower().removeprefix(".") not in known:
@@ -49,7 +49,7 @@ def write_picture(path: Path | None, draw: Callable[[Path], None], *, force: boo
     if path is None:
         return
 
-    from arr_stream.consumers.base import make_parent, partial_path, publish, writing
+    from arr_stream.files import make_parent, partial_path, publish, writing
 
     make_parent(path)
     partial = partial_path(path)

@@ -85,7 +85,7 @@ def process(
         raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
 
     import arr_stream
-    from arr_stream.runtime import stop_on_signals
+    from arr_stream.run import stop_on_signals
 
     check_outputs(source, output=output, patches=patches, view=view, force=force)
     fetch_needed(settings)

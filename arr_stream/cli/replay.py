@@ -14,7 +14,7 @@ from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
-    from arr_stream.replay.recording import Recording
+    from arr_stream.records.recording import Recording
 
 _AGAIN = "What to do"
 
@@ -54,7 +54,7 @@ def replay(
     """
     again = check or rerun
     _check_options(again=again, check=check, output=output, patches=patches, ranged=(start, end) != (None, None))
-    from arr_stream.replay.recording import Recording, source_of
+    from arr_stream.records.recording import Recording, source_of
 
     recording = Recording(records)
     named = source_of(recording, source)
@@ -75,7 +75,7 @@ def replay(
         return
 
     from arr_stream.replay.redraw import RecordedStream, redrawn_video
-    from arr_stream.runtime import run, stop_on_signals
+    from arr_stream.run import run, stop_on_signals
 
     assert output is not None
     stream = RecordedStream(recording, source, start_seconds=start, end_seconds=end, settings=settings)
@@ -131,7 +131,7 @@ def _run_again(
     log_json: bool,
 ) -> None:
     """Run as the records say, write what was asked for, and compare."""
-    from arr_stream import runtime
+    from arr_stream import run as runtime
     from arr_stream.replay.rerun import Comparison, changed_versions, reopened
 
     stream = reopened(recording, source, settings)

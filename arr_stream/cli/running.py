@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     import threading
 
     from arr_stream.config import Settings
-    from arr_stream.consumers import Consumer
-    from arr_stream.consumers.live_watching import LiveWatcher
-    from arr_stream.consumers.watching import Watcher
-    from arr_stream.provenance import Question
+    from arr_stream.consumer import Consumer
+    from arr_stream.patch_set import PatchSet
+    from arr_stream.records.provenance import Question
     from arr_stream.relevance.query import Query
-    from arr_stream.runtime import RunResult
+    from arr_stream.run import RunResult
     from arr_stream.stream import Stream
-    from arr_stream.types import PatchSet
+    from arr_stream.vlm.live_watcher import LiveWatcher
+    from arr_stream.vlm.watcher import Watcher
 
 
 def check_outputs(source: str, *, output: Path | None, patches: Path | None, view: str, force: bool) -> None:
     """Say at once, before models are loaded, what cannot be written."""
-    from arr_stream.consumers import check_view, prepare_output
+    from arr_stream.draw.views import check_view
+    from arr_stream.files import prepare_output
 
     check_view(view)
     for path in (output, patches):
@@ -55,8 +56,8 @@ def make_consumers(
     question: Question | None = None,
 ) -> list[Consumer]:
     """The consumers behind the options that were given."""
-    from arr_stream import runtime
-    from arr_stream.consumers import Beside
+    from arr_stream import run as runtime
+    from arr_stream.draw.background import Beside
 
     consumers: list[Consumer] = []
     if output is not None:
@@ -103,7 +104,7 @@ class Amortised:
 
     def add(self, patches: PatchSet) -> float:
         """Count a frame; its latency in milliseconds."""
-        from arr_stream.consumers.base import total_ms
+        from arr_stream.consumer import total_ms
 
         latency_ms = total_ms(patches.latency_ms)
         self.frames += 1
@@ -126,7 +127,7 @@ def run_reported(
     watcher: Watcher | LiveWatcher | None = None,
 ) -> RunResult:
     """Run a stream into its consumers and tell how it goes."""
-    from arr_stream.runtime import run
+    from arr_stream.run import run
 
     def on_frame(patches: PatchSet) -> None:
         latency_ms = amortised.add(patches)

@@ -130,18 +130,18 @@ def serve(
         # The model's memory knows better than the choice of cells what it holds; see `without_skipping`.
         given["selection.novelty"] = "mark"
 
+    from arr_stream.answers import shown_name
     from arr_stream.cli.live_alerts import check_answerable
-    from arr_stream.consumers.answers import shown_name
     from arr_stream.live.channel import ChannelParts
     from arr_stream.live.events import EventHub
     from arr_stream.live.studio import Studio
-    from arr_stream.runtime import stop_on_signals
+    from arr_stream.run import stop_on_signals
     from arr_stream.web.access import make_access
-    from arr_stream.web.allowed import make_allowed
-    from arr_stream.web.observing import AlertPlan, Observer
+    from arr_stream.web.observers import AlertPlan, Observer
     from arr_stream.web.presets import load_presets
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
+    from arr_stream.web.source_policy import make_allowed
 
     presets = load_presets(preset or (), overrides or (), given)
     settings = presets.settings
@@ -198,7 +198,7 @@ def _check_alerts(
     if given and not when:
         raise InvalidSetting(f"{', '.join(given)} without --when", remedy='say when: --when "relevance > 0.6 for 2s"')
     if clips is not None:
-        from arr_stream.consumers.base import check_folder
+        from arr_stream.files import check_folder
 
         check_folder(clips)
 
@@ -266,7 +266,7 @@ class _Teller:
 
     def error(self, error: Exception) -> None:
         """An error of the server that nobody expected."""
-        from arr_stream.consumers.base import redact_url
+        from arr_stream.plain_text import redact_url
 
         text = redact_url(" ".join(f"{type(error).__name__}: {error}".split()))
         self._say(f"arr-stream: internal error while answering a request: {text}", event="error", text=text)

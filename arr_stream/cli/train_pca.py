@@ -52,7 +52,7 @@ def train_pca(
     if clip_model is not None:
         settings = settings.with_values({"clip.model": clip_model})
 
-    from arr_stream.consumers.base import prepare_output
+    from arr_stream.files import prepare_output
     from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 
     # Before the model is loaded: what cannot be written should be said at once.
@@ -128,7 +128,7 @@ def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> It
 
 def _write(pca: Pca, output: Path, *, force: bool) -> None:
     """All of the file or nothing of it."""
-    from arr_stream.consumers.base import make_parent, partial_path, publish, writing
+    from arr_stream.files import make_parent, partial_path, publish, writing
 
     make_parent(output)
     partial = partial_path(output)

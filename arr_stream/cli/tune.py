@@ -57,7 +57,7 @@ def tune(
     settings = Settings.load(preset, overrides or ()).with_values({"selection.budget": budget})
     on_cpu(settings, "tune")
 
-    from arr_stream.consumers.base import make_parent, prepare_output
+    from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.footage import load_footage
     from arr_stream.tuning.parameters import NAMES
@@ -131,7 +131,7 @@ def _print(report: TuneReport, origin: str, *, as_json: bool) -> None:
 
 
 def _write_preset(report: TuneReport, origin: str, path: Path, *, force: bool) -> None:
-    from arr_stream.consumers.base import make_parent, partial_path, publish, writing
+    from arr_stream.files import make_parent, partial_path, publish, writing
     from arr_stream.tuning.report import preset
 
     make_parent(path)

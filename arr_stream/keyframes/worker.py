@@ -29,7 +29,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, KeyframeFailed, error_by_name
 from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest
-from arr_stream.keyframes.wire import receive, send
+from arr_stream.processes import receive, send
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.worker_main import Refused

@@ -35,7 +35,7 @@ from arr_stream.keyframes.generate import (
     make_generator,
     make_part,
 )
-from arr_stream.keyframes.wire import receive, send
+from arr_stream.processes import receive, send
 
 
 @dataclass(frozen=True, slots=True)

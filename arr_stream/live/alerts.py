@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.config import VideoSettings
-from arr_stream.consumers.base import Outcome
+from arr_stream.consumer import Outcome
 from arr_stream.live.actions import Action
 from arr_stream.live.clips import DEFAULT_MOST_BYTES, ClipRecorder
 from arr_stream.live.rules import Rule, RuleWatch, parse_rule
-from arr_stream.types import ByteArray, Frame, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import ByteArray, Frame
 
 Draw = Callable[[Frame, PatchSet], ByteArray]
 

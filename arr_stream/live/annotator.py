@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arr_stream.consumers.annotate import Annotator
-from arr_stream.consumers.strip import band_px, font_px
+from arr_stream.draw.annotate import Annotator
+from arr_stream.draw.strip import band_px, font_px
 from arr_stream.live.pictures import Shown
-from arr_stream.types import ByteArray, Frame, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import ByteArray, Frame
 
 GROUND = (13, 15, 19)
 """Colour around the pictures."""
@@ -88,7 +89,7 @@ class LiveAnnotator:
 
         Args:
             shown: The frame; may be drawn again in another view.
-            view: What to show, see `arr_stream.consumers.views`.
+            view: What to show, see `arr_stream.draw.views`.
             size_wh: Of the picture.
             beside: The source is on the left and the view on the right.
         """

@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from arr_stream import runtime
-from arr_stream.config import Settings, setting_keys
-from arr_stream.consumers.base import Consumer, public_settings, redact_url
-from arr_stream.consumers.live_watching import LiveWatcher
-from arr_stream.consumers.watching import Plan, Watcher
+from arr_stream import run as runtime
+from arr_stream.config import Settings, public_settings, setting_keys
+from arr_stream.consumer import Consumer
 from arr_stream.errors import (
     ArrStreamError,
     BackendUnavailable,
@@ -32,13 +30,16 @@ from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom
 from arr_stream.live.publishing import Publisher
 from arr_stream.live.stream import LiveStream
+from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
+from arr_stream.vlm.live_watcher import LiveWatcher
+from arr_stream.vlm.watcher import Plan, Watcher
 
 if TYPE_CHECKING:
-    from arr_stream.consumers.viewer import Viewer
     from arr_stream.sources.live import SourceState
+    from arr_stream.vlm.viewer import Viewer
 
 Opener = Callable[[Settings, "Callable[[SourceState], None]"], Source]
 """Opens a source; the second argument is told about its state. Raises a `SourceError`."""

@@ -21,10 +21,10 @@ import cv2
 import numpy as np
 
 from arr_stream.config import Settings, VideoSettings
-from arr_stream.consumers.base import make_parent, partial_path, writing
-from arr_stream.consumers.mp4 import Mp4Writer
-from arr_stream.consumers.overlay import centred
+from arr_stream.draw.mp4 import Mp4Writer
+from arr_stream.draw.overlay import centred
 from arr_stream.errors import EncodingFailed, OutputError
+from arr_stream.files import make_parent, partial_path, writing
 from arr_stream.types import ByteArray
 
 CLIP_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[a-z0-9-]{1,40}_[a-z0-9-]{1,40}(?:_\d{1,3})?(\.partial)?\.mp4")

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arr_stream.consumers.base import Outcome, redact_url, total_ms
+from arr_stream.consumer import Outcome, total_ms
 from arr_stream.errors import BackendUnavailable
+from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import SourceStats
-from arr_stream.types import Answer, Frame, PatchSet
+from arr_stream.types import Frame
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric

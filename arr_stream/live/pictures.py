@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 
 import cv2
 
-from arr_stream.consumers.base import redact_url, total_ms
-from arr_stream.consumers.records import frame_record
-from arr_stream.consumers.views import check_view, render
+from arr_stream.consumer import total_ms
+from arr_stream.draw.views import check_view, render
 from arr_stream.errors import InvalidSetting
-from arr_stream.types import ByteArray, Frame, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.plain_text import redact_url
+from arr_stream.records.json_lines import frame_record
+from arr_stream.types import ByteArray, Frame
 
 MOST_UNSHOWN = 2
 """Messages that may be under way to a client that has not yet said that it has shown them."""

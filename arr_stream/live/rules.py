@@ -25,9 +25,9 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
-from arr_stream.consumers.base import total_ms
+from arr_stream.consumer import total_ms
 from arr_stream.errors import InvalidSetting
-from arr_stream.types import PatchSet
+from arr_stream.patch_set import PatchSet
 
 LONGEST_TEXT = 4096
 """Only so many characters of an answer are looked at: the time that an expression takes may grow fast with them."""

@@ -15,12 +15,13 @@ from arr_stream.keyframes.sharing import Lease, WorkerPool, maker_values
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live.pointing import LiveGaze
 from arr_stream.live.quality import STEPS, Governor
-from arr_stream.pacing import LiveReader
+from arr_stream.live_reader import LiveReader
+from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
 from arr_stream.stream import Stream, fetch_weights
-from arr_stream.types import FloatArray, Frame, Grid, PatchSet
+from arr_stream.types import FloatArray, Frame, Grid
 
 
 class LiveStream(Stream):

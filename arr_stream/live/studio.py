@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.consumers.base import redact_url
 from arr_stream.errors import InvalidSetting
 from arr_stream.live.channel import Channel, ChannelParts, ChannelPlan, Opener
 from arr_stream.live.events import EventHub
+from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.sources.live import open_live
 

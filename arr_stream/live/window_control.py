@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from arr_stream.consumers.views import CHANNEL_PREFIX, VIEWS
+from arr_stream.draw.views import CHANNEL_PREFIX, VIEWS
 from arr_stream.errors import ArrStreamError
 from arr_stream.live.annotator import Pane
 from arr_stream.live.pointing import LiveGaze
@@ -62,7 +62,7 @@ class Controls:
         on_ask: Called when something else is asked for.
 
     Attributes:
-        view: What is shown, see `arr_stream.consumers.views`.
+        view: What is shown, see `arr_stream.draw.views`.
         beside: The source stands beside it.
         help: The keys are shown.
         full_screen: The window fills the screen.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import cv2
 
-from arr_stream.consumers import typeface
-from arr_stream.consumers.base import redact_url
-from arr_stream.consumers.overlay import draw_box
-from arr_stream.consumers.strip import font_px
-from arr_stream.consumers.typeface import ACCENT, ALARM, GREY, WHITE, Colour
+from arr_stream.draw import typeface
+from arr_stream.draw.overlay import draw_box
+from arr_stream.draw.strip import font_px
+from arr_stream.draw.typeface import ACCENT, ALARM, GREY, WHITE, Colour
 from arr_stream.live.annotator import bars_px
+from arr_stream.plain_text import redact_url
 from arr_stream.types import ByteArray
 
 KEYS = (

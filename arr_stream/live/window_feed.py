@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from arr_stream.consumers.base import Outcome
+from arr_stream.consumer import Outcome
 from arr_stream.live.pictures import Shown
 from arr_stream.live.rates import Rate
-from arr_stream.types import Answer, Frame, PatchSet
+from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.types import Frame
 
 _MOST_ANSWERS = 8
 

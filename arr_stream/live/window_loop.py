@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from arr_stream.consumers.base import writing
-from arr_stream.consumers.typeface import ALARM, WHITE
+from arr_stream.draw.typeface import ALARM, WHITE
 from arr_stream.errors import OutputExists
+from arr_stream.files import writing
 from arr_stream.live import window_drawing as drawing
 from arr_stream.live.annotator import LiveAnnotator, bars_px, panes
 from arr_stream.live.pictures import Shown

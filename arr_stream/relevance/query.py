@@ -3,8 +3,8 @@
     query = parse_text('red car on the left')
     query.notice()   # -> does not know 'car' ...
 
-A query only says what is wanted; `relevance.senses` scores a text on a frame, and regions and examples are scored by
-what they look like.
+A query only says what is wanted; `relevance.membership` scores a text on a frame, and regions and examples are scored
+by what they look like.
 """
 
 from __future__ import annotations

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arr_stream.config import Settings
-from arr_stream.consumers.annotate import AnnotatedVideo
-from arr_stream.consumers.base import Outcome
-from arr_stream.consumers.beside import Beside
-from arr_stream.consumers.views import check_view
+from arr_stream.consumer import Outcome
+from arr_stream.draw.annotate import AnnotatedVideo
+from arr_stream.draw.background import Beside
+from arr_stream.draw.views import check_view
 from arr_stream.errors import InvalidSetting, NothingInRange, SourceChanged
-from arr_stream.provenance import AskedRegion
-from arr_stream.replay.rebuild import rebuilt
-from arr_stream.replay.recording import RecordedFrame, Recording, open_recorded
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.provenance import AskedRegion
+from arr_stream.records.rebuild import rebuilt
+from arr_stream.records.recording import RecordedFrame, Recording, open_recorded
 from arr_stream.sources.base import Source
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 
 VIEWS = ("patches", "source")
 """Views that need no channels."""

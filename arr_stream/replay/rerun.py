@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.consumers.base import Outcome
-from arr_stream.consumers.digest import Digest, canonical, without_timings
-from arr_stream.consumers.records import Header, frame_record, header_record, read_lines
+from arr_stream.consumer import Outcome
 from arr_stream.errors import NotReplayable, RecordsDiffer, SourceNotFound
-from arr_stream.provenance import Asked, AskedExample, AskedRegion, Provenance, environment
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.digest import Digest, canonical, without_timings
+from arr_stream.records.json_lines import Header, frame_record, header_record, read_lines
+from arr_stream.records.provenance import Asked, AskedExample, AskedRegion, Provenance, environment
+from arr_stream.records.recording import Recording, check_file, check_source, missing, source_of
 from arr_stream.relevance.query import Query, RegionQuery, load_example, parse_text
-from arr_stream.replay.recording import Recording, check_file, check_source, missing, source_of
 from arr_stream.stream import Stream
 from arr_stream.stream import open as open_stream
-from arr_stream.types import Frame, PatchSet
+from arr_stream.types import Frame
 
 
 def reopened(recording: Recording, given: str | None, settings: Settings) -> Stream:

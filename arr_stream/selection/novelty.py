@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.relevance.attending import Allocation
+from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, FloatArray, Grid
 
 CHANGE_THRESHOLD = 10.0

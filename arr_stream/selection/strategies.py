@@ -1,7 +1,7 @@
 """Ways to spend the same tokens on the same scores.
 
-`topk` takes the best cells wherever they are (`relevance.attending`). The others look at regions: `proportional` shares
-the tokens out by importance, `canonical` gives 91 regions three tokens each, so that every frame has the same shape,
+`topk` takes the best cells wherever they are (`selection.allocation`). The others look at regions: `proportional`
+shares the tokens out by importance, `canonical` gives 91 regions three tokens each, so that every frame is alike,
 `tiers` shows every region, the important ones in detail, and `hybrid` gives the regions that matter a share of the
 tokens and leaves the others to `topk`. With one region a cell, all of them are `topk`.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.relevance.attending import Allocation, allocate_tokens
+from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.atlas import HYBRID_GRID_SHARE, HYBRID_IMPORTANCE
 from arr_stream.selection.cascade import Regions
 from arr_stream.selection.quotas import canonical_quota, proportional_quota, tiers_quota

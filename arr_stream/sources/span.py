@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pydantic import BaseModel, ConfigDict
+
 from arr_stream.errors import InvalidSetting, NothingInRange
 from arr_stream.sources.base import SourceStats
 
@@ -14,6 +16,19 @@ T = TypeVar("T")
 
 # Times are rounded when they are written and when they are typed; a frame at 0.1 belongs to a start of 0.1.
 _TOLERANCE_SECONDS = 1e-6
+
+
+class Reading(BaseModel):
+    """Which frames of a source were read, as records keep it; see `arr_stream.open`."""
+
+    # As in the records: a later version may say more.
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    video_stream: int | None = None
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+    stride: int = 1
+    max_frames: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.balancing import balance_tensions
-from arr_stream.relevance.knowing import Sample
+from arr_stream.relevance.balance import balance_tensions
+from arr_stream.relevance.scorers import Sample
 from arr_stream.threads import one_torch_thread
 from arr_stream.tuning.parameters import NAMES, Parameters
 from arr_stream.tuning.recording import FrameTable

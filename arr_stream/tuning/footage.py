@@ -1,6 +1,6 @@
 """What weights are fitted to: sequences with a mask a frame, or with a box, told apart into fitted and held out.
 
-Masks as `evaluate.davis` reads them. Boxes, of the same object throughout, in a small JSON file a sequence:
+Masks as `evaluation.davis` reads them. Boxes, of the same object throughout, in a small JSON file a sequence:
 
     DATA/frames/SEQ/00000.jpg ...     DATA/boxes/SEQ.json
     DATA/NAME.mp4                     DATA/NAME.boxes.json
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError, InvalidSetting
-from arr_stream.evaluate.davis import Mask, Sequence, load_sequences
+from arr_stream.evaluation.davis import Mask, Sequence, load_sequences
 from arr_stream.types import Frame
 
 Box = tuple[float, float, float, float]
@@ -132,7 +132,7 @@ def _words(sequence: Sequence) -> str:
     truth = sequence.source.with_suffix(".truth.npz")
     if not truth.is_file():
         return ""
-    from arr_stream.evaluate.truth import load_truth
+    from arr_stream.evaluation.truth import load_truth
 
     names = load_truth(truth).object_names
     return names[0] if names else ""

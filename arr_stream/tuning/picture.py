@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from arr_stream.evaluate.davis import Mask
+from arr_stream.evaluation.davis import Mask
 from arr_stream.tuning.recording import Run
 from arr_stream.tuning.report import shown
 from arr_stream.tuning.tuner import TuneReport

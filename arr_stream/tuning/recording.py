@@ -16,17 +16,18 @@ from torch import Tensor
 
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
-from arr_stream.evaluate.coverage import score_cells
-from arr_stream.evaluate.davis import Mask, check_mask, tight_box
+from arr_stream.evaluation.coverage import score_cells
+from arr_stream.evaluation.davis import Mask, check_mask, tight_box
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.asking import Asked
-from arr_stream.relevance.knowing import SCORED_CHANNELS, Sample
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
+from arr_stream.relevance.query_scorers import Asked
+from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
-from arr_stream.types import FloatArray, Grid, PatchSet
+from arr_stream.types import FloatArray, Grid
 
 Kind = Literal["nothing", "region", "words"]
 """How the object is asked for: not at all, by the box of its first mask, or by its name."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from arr_stream.bench.tables import ResultTable, Value
 from arr_stream.config import ScoringSettings
+from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.tuning.parameters import DECIMALS, differences
 from arr_stream.tuning.recording import KINDS, Kind, Run
 from arr_stream.tuning.tuner import TuneReport

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 from arr_stream.live.events import Event, Subscription
 from arr_stream.web.clients import Bell
 from arr_stream.web.serving import NoSuchThing, Serving
-from arr_stream.web.staying import (
+from arr_stream.web.sockets import (
     ENDING,
     MALFORMED,
     NO_STREAM,

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Response
 from fastapi.responses import FileResponse, JSONResponse
 
 import arr_stream
-from arr_stream.consumers.views import VIEWS
+from arr_stream.draw.views import VIEWS
 from arr_stream.live.clips import find_clip, list_clips
 from arr_stream.sources.live import list_cameras
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.web.changeable import describe
+from arr_stream.web.editable_settings import describe
 from arr_stream.web.serving import Forbidden, NoSuchThing, Serving
 
 

@@ -7,12 +7,12 @@ import struct
 
 from starlette.types import Receive, Scope, Send
 
-from arr_stream.consumers.views import check_view
+from arr_stream.draw.views import check_view
 from arr_stream.live.channel import Channel
 from arr_stream.web.clients import Bell
 from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Serving
-from arr_stream.web.staying import EndlessResponse
+from arr_stream.web.sockets import EndlessResponse
 
 _BOUNDARY = "arr-stream-picture"
 _HEAD = f"--{_BOUNDARY}\r\nContent-Type: image/jpeg\r\n\r\n".encode()

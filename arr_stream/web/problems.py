@@ -7,11 +7,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from arr_stream.consumers.base import redact_url
 from arr_stream.errors import ArrStreamError, BackendUnavailable
-from arr_stream.web.allowed import SourceNotAllowed
+from arr_stream.plain_text import redact_url
 from arr_stream.web.clients import TooManyClients
 from arr_stream.web.serving import Forbidden, NoSuchThing, NotNow, NotYet
+from arr_stream.web.source_policy import SourceNotAllowed
 
 _STATUS: tuple[tuple[type[ArrStreamError], int], ...] = (
     (NoSuchThing, 404),

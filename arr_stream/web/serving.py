@@ -13,9 +13,9 @@ from arr_stream.live.channel import Channel
 from arr_stream.live.events import Subscription
 from arr_stream.live.studio import Studio
 from arr_stream.web.access import Access
-from arr_stream.web.allowed import AllowedSources
 from arr_stream.web.clients import Clients
-from arr_stream.web.observing import Observer
+from arr_stream.web.observers import Observer
+from arr_stream.web.source_policy import AllowedSources
 
 if TYPE_CHECKING:
     from arr_stream.web.webrtc import BrowserCameras

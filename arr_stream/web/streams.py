@@ -13,7 +13,7 @@ from arr_stream.errors import ExampleUnreadable, InvalidSetting
 from arr_stream.live.channel import Channel
 from arr_stream.relevance.query import ExampleQuery, load_example
 from arr_stream.web.bodies import Looks, NewQuery, NewStream, StreamChange
-from arr_stream.web.changeable import checked_changes
+from arr_stream.web.editable_settings import checked_changes
 from arr_stream.web.serving import NotNow, Serving
 
 _MOST_EXAMPLE_PIXELS = 25_000_000

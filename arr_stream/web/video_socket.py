@@ -10,7 +10,7 @@ from arr_stream.errors import InvalidSetting
 from arr_stream.live.channel import Channel
 from arr_stream.live.pictures import Watching, checked_views
 from arr_stream.web.serving import NoSuchThing, Serving
-from arr_stream.web.staying import (
+from arr_stream.web.sockets import (
     ENDING,
     FAILED,
     MALFORMED,

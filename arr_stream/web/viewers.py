@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from arr_stream.config import Settings
-from arr_stream.consumers.viewer import OnText, Stop, Viewer, make_viewer
-from arr_stream.types import Answer, Feeding, FloatArray, Frame, PatchSet
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.types import FloatArray, Frame
+from arr_stream.vlm.viewer import OnText, Stop, Viewer, make_viewer
 
 if TYPE_CHECKING:
-    from arr_stream.consumers.qwen3_vl.loading import Loaded
+    from arr_stream.vlm.qwen3_vl.loading import Loaded
 
 _OF_THE_PROCESS = ("model", "endpoint", "device", "dtype", "quantize", "key_variable")
 """What presets do not change: which model there is, and where."""
@@ -38,7 +39,7 @@ class Viewers:
         self._turn = threading.Lock()
         self._loaded: Loaded | None = None
         if not settings.vlm.endpoint and settings.vlm.model:
-            from arr_stream.consumers.qwen3_vl.loading import load
+            from arr_stream.vlm.qwen3_vl.loading import load
 
             self._loaded = load(settings.vlm, settings.models)
         # What is wrong with the rest of the settings is said now, and not when the first stream starts.
@@ -51,7 +52,7 @@ class Viewers:
         settings = settings.model_copy(update={"vlm": settings.vlm.model_copy(update=self._process)})
         if self._loaded is None:
             return make_viewer(settings)
-        from arr_stream.consumers.qwen3_vl.viewer import QwenViewer
+        from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 
         return TakingTurns(QwenViewer(self._loaded, settings), self._turn)
 

@@ -37,7 +37,7 @@ def _open_messages(scratch: Path) -> Run:
     from arr_stream.live.pointing import LiveGaze
     from arr_stream.relevance.query import RegionQuery, parse_text
     from arr_stream.web import bodies
-    from arr_stream.web.changeable import checked_changes
+    from arr_stream.web.editable_settings import checked_changes
     from arr_stream.web.video_socket import VideoSocket
 
     serving: Any = SimpleNamespace()
@@ -103,10 +103,10 @@ def _open_requests(scratch: Path) -> Run:
     from arr_stream.live.events import EventHub
     from arr_stream.live.studio import Studio
     from arr_stream.web.access import make_access
-    from arr_stream.web.allowed import AllowedSources
     from arr_stream.web.app import create_app
-    from arr_stream.web.observing import Observer
+    from arr_stream.web.observers import Observer
     from arr_stream.web.serving import Serving
+    from arr_stream.web.source_policy import AllowedSources
 
     runner = asyncio.Runner()
     hub = EventHub()
@@ -299,7 +299,7 @@ def _wire() -> list[bytes]:
 
     import numpy as np
 
-    from arr_stream.keyframes.wire import send
+    from arr_stream.processes import send
 
     made = []
     for message in ({"frame": np.zeros((4, 6, 3), np.uint8), "index": 3}, ("text", 1.5, None), np.arange(9.0)):
@@ -312,7 +312,7 @@ def _wire() -> list[bytes]:
 def _open_wire(scratch: Path) -> Run:
     import io
 
-    from arr_stream.keyframes.wire import receive
+    from arr_stream.processes import receive
 
     def run(data: bytes) -> str:
         return type(receive(io.BytesIO(data))).__name__

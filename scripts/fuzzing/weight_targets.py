@@ -293,8 +293,8 @@ def _qwen_seeds() -> list[bytes]:
 
 
 def _open_qwen(scratch: Path) -> Run:
-    from arr_stream.consumers.qwen3_vl.checkpoint import read_checkpoint
-    from arr_stream.consumers.qwen3_vl.hub import is_whole
+    from arr_stream.vlm.qwen3_vl.checkpoint import read_checkpoint
+    from arr_stream.vlm.qwen3_vl.hub import is_whole
 
     whole = _qwen_folder(scratch / "whole")
     folder = scratch / "qwen"

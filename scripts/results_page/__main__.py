@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from arr_stream.consumers.base import check_folder, prepare_output, writing
 from arr_stream.errors import ArrStreamError
+from arr_stream.files import check_folder, prepare_output, writing
 from results_page.blocks import documents, filled
 from results_page.measuring import Place, is_current, keeps, lacking, measure
 from results_page.page import page

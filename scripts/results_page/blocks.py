@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from arr_stream.bench.tables import ResultTable
+from arr_stream.evaluation.tables import ResultTable
 from results_page.records import Record
 from results_page.sections import BY_NAME
 from results_page.tables import tables_of

@@ -9,7 +9,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from arr_stream.bench.machine import cores, processor_name
+from arr_stream.evaluation.machine import cores, processor_name
 
 PACKAGES = (
     "torch",

@@ -70,8 +70,8 @@ def _has_gpu() -> bool:
 
 
 def _has_browser() -> bool:
-    from arr_stream.bench.live_browser import find_chromium
     from arr_stream.errors import BackendUnavailable
+    from benchmarks.live.browser import find_chromium
 
     try:
         find_chromium()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from arr_stream.bench.tables import ResultTable
+from arr_stream.evaluation.tables import ResultTable
 from results_page.pictures import DRAWN, drawn
 from results_page.records import Record
 from results_page.sections import SECTIONS, Section

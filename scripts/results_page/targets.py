@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from arr_stream.bench.tables import ResultTable, Value
+from arr_stream.evaluation.tables import ResultTable, Value
 from results_page.records import Record
 from results_page.tables import tables_of
 

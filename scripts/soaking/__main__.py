@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from arr_stream.bench.tables import ResultTable
+from arr_stream.evaluation.tables import ResultTable
 from soaking.plotting import plot_soak
 from soaking.running import SoakPlan, soak
 from soaking.verdicts import Outcome, Verdict, judge

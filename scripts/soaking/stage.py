@@ -13,19 +13,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from arr_stream.config import Settings
-from arr_stream.consumers.base import Consumer, public_settings
-from arr_stream.consumers.records import Header, Records
+from arr_stream.config import Settings, public_settings
+from arr_stream.consumer import Consumer
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.channel import Channel, ChannelParts
 from arr_stream.live.events import Event, EventHub, Subscription
 from arr_stream.live.studio import Studio
-from arr_stream.types import Frame, Grid, PatchSet
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.json_lines import Header, Records
+from arr_stream.types import Frame, Grid
 from arr_stream.web.access import make_access
-from arr_stream.web.allowed import AllowedSources
-from arr_stream.web.observing import AlertPlan, Observer
+from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
+from arr_stream.web.source_policy import AllowedSources
 from soaking.clients import Viewer
 from soaking.feed import NAME, Feed
 from soaking.footage import FPS

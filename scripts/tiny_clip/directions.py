@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from arr_stream.config import ClipSettings, ModelSettings
-from arr_stream.evaluate.toy_scenes import make_scene
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 from arr_stream.keyframes.embeddings.pca import StreamingPca
 from arr_stream.types import Frame, Grid
 from arr_stream.weights import PCA_NAME
+from benchmarks.toy_scenes import make_scene
 
 SCENES = 200
 COMPONENTS = 32

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_stream.evaluate.toy_scenes import SHAPES, Thing
+from benchmarks.toy_scenes import SHAPES, Thing
 from tiny_clip.words import BACKGROUND, GENERIC, OTHER_WORDS, SYNONYMS, TEMPLATES
 
 

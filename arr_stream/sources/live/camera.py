@@ -15,8 +15,8 @@ from av.container import Flags, InputContainer
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, BackendUnavailable
 from arr_stream.sources.base import SourceStats
-from arr_stream.sources.live.asked import asked_size
 from arr_stream.sources.live.cameras import find_camera
+from arr_stream.sources.live.capture import asked_size
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.sources.live.interrupt import Interrupt
 from arr_stream.sources.live.problems import camera_problem

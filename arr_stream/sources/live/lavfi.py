@@ -12,7 +12,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, NotAMediaFile, SourceTooLarge
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.container import reason
-from arr_stream.sources.live.asked import asked_size
+from arr_stream.sources.live.capture import asked_size
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.sources.live.interrupt import Interrupt
 from arr_stream.sources.live.pacing import Pace

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from arr_stream.consumers.base import redact_url
 from arr_stream.errors import NotAMediaFile, SourceNotFound
+from arr_stream.plain_text import redact_url
 from arr_stream.sources.locate import local_spec, public_name
 
 Family = Literal["network", "camera", "lavfi", "loop", "file"]

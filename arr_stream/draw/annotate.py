@@ -1,0 +1,285 @@
+"""The annotated video: what was chosen and answered, drawn on the frames at their own times, with the sound."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from arr_stream.config import Settings, VideoSettings
+from arr_stream.consumer import Outcome
+from arr_stream.draw import typeface
+from arr_stream.draw.audio import SourceAudio
+from arr_stream.draw.caption import Caption
+from arr_stream.draw.mp4 import LONGEST_SECONDS, Mp4Writer
+from arr_stream.draw.overlay import centred, draw_box, draw_patches
+from arr_stream.draw.strip import Strip
+from arr_stream.draw.views import check_view, render
+from arr_stream.errors import OutputError, OutputUnwritable
+from arr_stream.files import make_parent, prepare_output
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import ByteArray, Frame
+
+_SUFFIXES = (".mp4", ".m4v", ".mov")
+_USUAL_FPS = 25.0
+_REGION_SHOWN_SECONDS = 1.5
+
+
+class VideoSource(Protocol):
+    """What the video must know of its source; `arr_stream.sources.SourceInfo` has it all."""
+
+    @property
+    def path(self) -> Path | None: ...
+    @property
+    def has_audio(self) -> bool: ...
+    @property
+    def start_offset_seconds(self) -> float: ...
+    @property
+    def average_fps(self) -> float | None: ...
+    @property
+    def pixel_aspect(self) -> float: ...
+
+
+class Annotator:
+    """Draws what was chosen and answered; knows from frame to frame what the strip and the caption need.
+
+    Args:
+        view: What to show, see `arr_stream.draw.views`.
+        dim: Brightness of what was not chosen, in [0, 1].
+        asked: What was asked for, for the strip.
+        region_xyxy: A query's region in source pixels, shown for a moment from `region_at_seconds` on.
+
+    Attributes:
+        view: May be changed at any time.
+
+    Raises:
+        InvalidSetting: There is no such view.
+    """
+
+    def __init__(
+        self,
+        view: str = "patches",
+        *,
+        dim: float,
+        asked: str | None = None,
+        region_xyxy: tuple[float, float, float, float] | None = None,
+        region_at_seconds: float = 0.0,
+    ) -> None:
+        self.view = check_view(view)
+        self.caption = Caption()
+        self._dim = dim
+        self.ask(asked, region_xyxy, region_at_seconds)
+
+    def ask(
+        self,
+        asked: str | None,
+        region_xyxy: tuple[float, float, float, float] | None = None,
+        region_at_seconds: float = 0.0,
+    ) -> None:
+        """Something else is asked for from now on."""
+        self._strip = Strip(asked)
+        self._region, self._region_at = region_xyxy, region_at_seconds
+
+    def take(self, patches: PatchSet) -> None:
+        """Note the answers that came with a frame; once for each, before it is drawn."""
+        self.caption.take(patches)
+
+    def picture(self, frame: Frame, patches: PatchSet, size_wh: tuple[int, int] | None = None) -> ByteArray:
+        """The view of a frame, `[H, W, 3]` uint8, with what an answer rested on; of the frame's size, or of another."""
+        size_wh = size_wh or frame.size_wh
+        if self.view == "patches":
+            # Drawn at its own size, so that outlines stay fine.
+            picture = draw_patches(_resized(frame.rgb, size_wh), patches, self._dim)
+        else:
+            picture = _resized(render(self.view, frame, patches), size_wh)
+        if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
+            scale_x, scale_y = size_wh[0] / frame.size_wh[0], size_wh[1] / frame.size_wh[1]
+            x0, y0, x1, y1 = self._region
+            draw_box(picture, (x0 * scale_x, y0 * scale_y, x1 * scale_x, y1 * scale_y), typeface.WHITE)
+        self.caption.draw_marks(picture, patches)
+        return picture
+
+    def finish(self, picture: ByteArray, patches: PatchSet) -> None:
+        """Write the caption and the strip onto the foot of a picture, in place."""
+        self.caption.draw(picture, patches)
+        self._strip.draw(picture, patches)
+
+
+class AnnotatedVideo:
+    """Writes an MP4 (H.264, yuv420p) that browsers play.
+
+    Frames keep their own times, so that uneven ones stay uneven. The file grows under a partial name and gets its own
+    name when it is closed; after an error what was written so far is kept.
+
+    Args:
+        path: Where to; ends in .mp4, .m4v or .mov.
+        size_wh: Size of the first frame in pixels; frames of another size are fitted into it.
+        source: Where the frames come from, for sound, frame rate and pixel shape.
+        view: What to show, see `arr_stream.draw.views`.
+        settings: Quality, and how dark the rest is.
+        force: Replace a file that exists.
+        audio: Keep the source's sound.
+        start_seconds, end_seconds: The range of the source that was asked for; `start_seconds` is 0.0 in the output.
+        asked: What was asked for, for the strip.
+        region_xyxy: A query's region in source pixels, shown for a moment from `region_at_seconds` on.
+
+    Attributes:
+        notices: One-line messages, such as why sound is missing; complete after `close`.
+
+    Raises:
+        InvalidSetting: There is no such view.
+        OutputExists: The file exists and `force` is not set.
+        OutputUnwritable: It cannot be written, or its name is not one of an MP4.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        size_wh: tuple[int, int],
+        source: VideoSource,
+        view: str = "patches",
+        settings: VideoSettings | None = None,
+        force: bool = False,
+        audio: bool = True,
+        start_seconds: float = 0.0,
+        end_seconds: float | None = None,
+        asked: str | None = None,
+        region_xyxy: tuple[float, float, float, float] | None = None,
+        region_at_seconds: float = 0.0,
+    ) -> None:
+        self._settings = settings or Settings().video
+        self._annotator = Annotator(
+            view, dim=self._settings.dim, asked=asked, region_xyxy=region_xyxy, region_at_seconds=region_at_seconds
+        )
+        if Path(path).suffix.lower() not in _SUFFIXES:
+            raise OutputUnwritable(
+                f"{path}: videos are written as MP4", remedy=f"end the name in {', '.join(_SUFFIXES)}"
+            )
+        self.path = prepare_output(path, force)
+        self.notices: list[str] = []
+        self._size_wh, self._source = size_wh, source
+        self._force, self._with_audio = force, audio and source.has_audio
+        self._start, self._end = start_seconds, math.inf if end_seconds is None else end_seconds
+        self._writer: Mp4Writer | None = None
+        self._audio: SourceAudio | None = None
+        self._closed = False
+        self._to_read: ByteArray | None = None
+        self._reading_seconds = 0.0
+
+    @property
+    def view(self) -> str:
+        """What is shown."""
+        return self._annotator.view
+
+    @property
+    def frames(self) -> int:
+        """Frames written so far."""
+        return self._writer.frames if self._writer else 0
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        """Draw one frame and encode it.
+
+        Raises:
+            DiskFull, OutputUnwritable, EncodingFailed: See `arr_stream.errors`; what was written before stays.
+        """
+        if self._closed:
+            raise ValueError(f"{self.path}: closed, and given another frame")
+        picture = self.draw(frame, patches)
+        self._reading_seconds = self._annotator.caption.fresh_seconds(patches)
+        self._to_read = picture if self._reading_seconds else None
+        writer = self._writer or self._open(frame.pts_seconds)
+        before = writer.last_seconds, writer.end_seconds, writer.left_out_seconds
+        writer.write(picture, frame.pts_seconds - self._start)
+        if writer.left_out_seconds > before[2]:
+            self._note_pause(writer, *before)
+        if self._audio is not None:
+            with writer.encoding():
+                self._audio.advance(writer.last_seconds)
+
+    def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
+        """The annotated picture, `[H, W, 3]` uint8 of the video's size; `frame` stays as it is."""
+        self._annotator.take(patches)
+        picture = self._annotator.picture(frame, patches)
+        if frame.size_wh != self._size_wh:
+            picture = centred(picture, self._size_wh)
+        self._annotator.finish(picture, patches)
+        return picture
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        """Finish the file and give it its name.
+
+        Raises:
+            DiskFull, OutputUnwritable, EncodingFailed: Not after `failed`, when the cause is known already.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            self._finish(writer, whole=not failed)
+        except OutputError:
+            writer.salvage(force=self._force)
+            if not failed:
+                raise
+        else:
+            writer.publish(force=self._force)
+
+    def _open(self, first_pts_seconds: float) -> Mp4Writer:
+        make_parent(self.path)
+        self._start = min(self._start, first_pts_seconds)
+        self._writer = Mp4Writer(
+            self.path,
+            size_wh=self._size_wh,
+            settings=self._settings,
+            frame_seconds=1.0 / (self._source.average_fps or _USUAL_FPS),
+            pixel_aspect=self._source.pixel_aspect or 1.0,
+        )
+        if self._with_audio and self._source.path is not None:
+            origin = self._source.start_offset_seconds + self._start
+            self._audio = SourceAudio(self._writer.container, self._source.path, origin_seconds=origin)
+        return self._writer
+
+    def _note_pause(self, writer: Mp4Writer, last_seconds: float, end_seconds: float, left_out_seconds: float) -> None:
+        """The clock of the source jumped farther than a video can show; sound would not fit the pictures after it."""
+        hours = (writer.left_out_seconds - left_out_seconds + LONGEST_SECONDS) / 3600
+        self.notices.append(
+            f"a pause of {hours:.1f} hours after {last_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in the video:"
+            " MP4 holds no longer one"
+        )
+        audio, self._audio = self._audio, None
+        if audio is not None:
+            with writer.encoding():
+                audio.finish(last_seconds=last_seconds, end_seconds=end_seconds, whole=False)
+            self.notices += [*audio.notices, f"sound ends at {end_seconds:.1f} s, where the pause begins"]
+
+    def _finish(self, writer: Mp4Writer, *, whole: bool) -> None:
+        audio = self._audio
+        try:
+            if audio is not None:
+                end = min(writer.end_seconds, self._end - self._start)
+                with writer.encoding():
+                    audio.finish(last_seconds=writer.last_seconds, end_seconds=end, whole=whole)
+            if whole and self._to_read is not None:
+                # An answer to the whole video comes with its last picture: it stays until it can have been read.
+                # Twice, since a file's last picture lasts as long as the one before it.
+                frame_seconds = writer.end_seconds - writer.last_seconds
+                writer.write(self._to_read, writer.last_seconds + max(0.0, self._reading_seconds - 2 * frame_seconds))
+                writer.write(self._to_read, writer.last_seconds + frame_seconds)
+        finally:
+            if audio is not None:
+                self.notices += audio.notices
+                audio.close()
+            writer.finish()
+
+
+def _resized(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
+    if rgb.shape[1::-1] == size_wh:
+        return rgb
+    method = cv2.INTER_AREA if size_wh[0] < rgb.shape[1] else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(rgb, size_wh, interpolation=method), dtype=np.uint8)

@@ -1,0 +1,266 @@
+"""The chosen cells on the picture: bright where the model looks, dim elsewhere, a fine outline that tells the score."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, field
+from typing import Any, TypeVar
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.answers import weightiest
+from arr_stream.draw.typeface import Colour
+from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+
+Number = TypeVar("Number", bound="np.number[Any]")
+
+SCORE_COLOURS: tuple[Colour, ...] = (
+    (58, 124, 204),
+    (46, 172, 196),
+    (98, 201, 142),
+    (214, 206, 76),
+    (255, 186, 59),
+    (255, 122, 64),
+)
+"""Outline of fine cells by score, lowest to highest."""
+
+ANSWERED: Colour = (226, 112, 255)
+"""What an answer rested on; no score and no map is of this colour."""
+
+_COARSE: Colour = (150, 160, 176)
+_FAINTEST = 0.1
+"""Places with less than this part of the largest share are not marked."""
+_STRENGTHS: tuple[Colour, ...] = tuple((level, level, level) for level in (100, 150, 200, 255))
+"""Opacity of the outlines by share, of 255."""
+_TINT = 72
+"""Opacity of what had the largest share, of 255."""
+
+
+def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
+    """A copy of a picture with the choice drawn on it.
+
+    Fine cells keep their brightness and share one outline a region, coloured by score; coarse cells are half-way
+    bright, with marked corners; the rest is dimmed.
+
+    Args:
+        rgb: `[H, W, 3]`; any size, such as a thumbnail of the frame.
+        patches: The choice for that frame.
+        dim: Brightness of what was not chosen, in [0, 1].
+
+    Returns:
+        `[H, W, 3]` uint8.
+    """
+    height, width = rgb.shape[:2]
+    xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
+    picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=dim), dtype=np.uint8)
+    stroke = stroke_px(height)
+    fine = patches.level == 0
+    coarse = list(_boxes(patches, ~fine, xs, ys))
+    for x0, y0, x1, y1 in coarse:
+        picture[y0:y1, x0:x1] = cv2.convertScaleAbs(rgb[y0:y1, x0:x1], alpha=(1.0 + 2 * dim) / 3)
+    for box in coarse:
+        _corners(picture, box, max(1, stroke // 2))
+    chosen = _score_steps(patches, fine)
+    for row, column, end in _runs(chosen >= 0):
+        region = slice(ys[row], ys[row + 1]), slice(xs[column], xs[end])
+        picture[region] = rgb[region]
+    _outline(picture, chosen, xs, ys, stroke)
+    return picture
+
+
+def stroke_px(height: int) -> int:
+    """Width of an outline on a picture of this height."""
+    return max(1, round(height / 400))
+
+
+def draw_box(picture: ByteArray, xyxy: tuple[float, float, float, float], colour: Colour) -> None:
+    """A query's region, in place: a white frame with a dark edge, readable on anything."""
+    stroke = stroke_px(picture.shape[0])
+    x0, y0, x1, y1 = (round(side) for side in xyxy)
+    cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), (20, 20, 20), stroke + 2)
+    cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), colour, stroke)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Something drawn once and laid on many pictures.
+
+    Args:
+        xy: Its top left corner.
+        colours: `[h, w, 3]` uint8.
+        opacity: `[h, w, 3]` uint8, of 255.
+    """
+
+    xy: tuple[int, int]
+    colours: InitVar[ByteArray]
+    opacity: InitVar[ByteArray]
+    _kept: ByteArray = field(init=False)
+    _ink: ByteArray = field(init=False)
+
+    def __post_init__(self, colours: ByteArray, opacity: ByteArray) -> None:
+        object.__setattr__(self, "_kept", cv2.bitwise_not(opacity))
+        object.__setattr__(self, "_ink", cv2.multiply(colours, opacity, scale=1 / 255))
+
+    def draw(self, picture: ByteArray, strength: float = 1.0) -> None:
+        """Lay it over `picture` `[H, W, 3]` in place; `strength` in [0, 1] lets it fade."""
+        x, y = self.xy
+        target = picture[y : y + self._ink.shape[0], x : x + self._ink.shape[1]]
+        laid = cv2.add(cv2.multiply(target, self._kept, scale=1 / 255), self._ink)
+        target[...] = laid if strength >= 1 else cv2.addWeighted(target, 1 - strength, laid, strength, 0.0)
+
+
+def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer | None:
+    """Outlines around what an answer rested on, stronger the larger the share, which adds up over frames.
+
+    What was taken from the newest frame that the model had seen is tinted as well; what came from earlier frames, and
+    may have moved since, is not.
+
+    Args:
+        answer: Its cells are in source pixels.
+        grid: The fine cells of the frames that it is drawn on.
+        size_wh: Size of the pictures.
+
+    Returns:
+        None where the model does not tell.
+    """
+    width, height = size_wh
+    cells = answer.cells[kept := weightiest(answer.cells)]
+    shares = _share_of_places(cells, grid)
+    largest = float(shares.max(initial=0.0))
+    if largest <= 0:
+        return None
+    xs, ys = _edges(grid.columns, width), _edges(grid.rows, height)
+    # By the root of the share, so that less is seen too.
+    marked = shares >= _FAINTEST * largest
+    steps = np.ceil(np.sqrt(shares / largest) * len(_STRENGTHS)).astype(np.int32) - 1
+    newest = _share_of_places(cells[answer.cell_frames[kept] == answer.frame_index], grid)
+    tint = np.where(marked, _TINT * np.sqrt(newest / largest), 0).astype(np.uint8)
+    opacity = np.repeat(np.repeat(np.repeat(tint, np.diff(ys), 0), np.diff(xs), 1)[..., None], 3, axis=2)
+    _outline(opacity, np.where(marked, steps, -1).astype(np.int32), xs, ys, stroke_px(height) + 1, _STRENGTHS)
+    rows, columns = np.flatnonzero(marked.any(1)), np.flatnonzero(marked.any(0))
+    x, y = xs[columns[0]], ys[rows[0]]
+    opacity = opacity[y : ys[rows[-1] + 1], x : xs[columns[-1] + 1]].copy()
+    return Layer((x, y), np.full_like(opacity, ANSWERED), opacity)
+
+
+def _share_of_places(cells: FloatArray, grid: Grid) -> FloatArray:
+    """`[gh, gw]`, the attention that each fine cell got; a larger rectangle spreads its share evenly."""
+    shares = np.zeros((grid.rows, grid.columns), np.float32)
+    cell_w, cell_h = grid.cell_px
+    for x0, y0, x1, y1, share in cells.tolist():
+        # A hundredth of a cell is rounding, not a part of the next one.
+        place = (
+            slice(max(0, int(y0 / cell_h + 0.01)), min(grid.rows, -int(-(y1 / cell_h - 0.01) // 1))),
+            slice(max(0, int(x0 / cell_w + 0.01)), min(grid.columns, -int(-(x1 / cell_w - 0.01) // 1))),
+        )
+        if shares[place].size:
+            shares[place] += share / shares[place].size
+    return shares
+
+
+def _edges(cells: int, size_px: int) -> list[int]:
+    return [int(edge) for edge in np.linspace(0, size_px, cells + 1).round()]
+
+
+def _boxes(
+    patches: PatchSet, which: npt.NDArray[np.bool_], xs: list[int], ys: list[int]
+) -> list[tuple[int, int, int, int]]:
+    rows, columns, span = patches.rows[which], patches.columns[which], patches.span[which]
+    ends = np.minimum(columns + span, len(xs) - 1), np.minimum(rows + span, len(ys) - 1)
+    return [
+        (xs[x0], ys[y0], xs[x1], ys[y1])
+        for x0, y0, x1, y1 in zip(columns.tolist(), rows.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True)
+    ]
+
+
+def _score_steps(patches: PatchSet, fine: npt.NDArray[np.bool_]) -> IntArray:
+    """`[gh, gw]`: index into `SCORE_COLOURS` for a chosen fine cell, -1 elsewhere."""
+    steps = np.full((patches.grid.rows, patches.grid.columns), -1, dtype=np.int32)
+    step = np.clip(patches.score[fine] * len(SCORE_COLOURS), 0, len(SCORE_COLOURS) - 1)
+    steps[patches.rows[fine], patches.columns[fine]] = step.astype(np.int32)
+    return steps
+
+
+def _runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int]]:
+    """`(row, first column, column after the last)` of every stretch of True in a row."""
+    padded = np.zeros((mask.shape[0], mask.shape[1] + 2), dtype=np.int8)
+    padded[:, 1:-1] = mask
+    change = np.diff(padded, axis=1)
+    rows, first = np.nonzero(change == 1)
+    _, after = np.nonzero(change == -1)
+    return list(zip(rows.tolist(), first.tolist(), after.tolist(), strict=True))
+
+
+def _outline(
+    picture: ByteArray,
+    chosen: IntArray,
+    xs: list[int],
+    ys: list[int],
+    stroke: int,
+    colours: tuple[Colour, ...] = SCORE_COLOURS,
+) -> None:
+    """Line the inside of every border between chosen and not chosen, a stretch of one colour at a time."""
+    padded = np.pad(chosen, 1, constant_values=-1)
+    inside = chosen >= 0
+    open_sides = {
+        "top": inside & (padded[:-2, 1:-1] < 0),
+        "bottom": inside & (padded[2:, 1:-1] < 0),
+        "left": inside & (padded[1:-1, :-2] < 0),
+        "right": inside & (padded[1:-1, 2:] < 0),
+    }
+    for step, colour in enumerate(colours):
+        here = chosen == step
+        if not here.any():
+            continue
+        for row, column, end in _runs(open_sides["top"] & here):
+            picture[ys[row] : min(ys[row] + stroke, ys[row + 1]), xs[column] : xs[end]] = colour
+        for row, column, end in _runs(open_sides["bottom"] & here):
+            picture[max(ys[row + 1] - stroke, ys[row]) : ys[row + 1], xs[column] : xs[end]] = colour
+        for column, row, end in _runs((open_sides["left"] & here).T):
+            picture[ys[row] : ys[end], xs[column] : min(xs[column] + stroke, xs[column + 1])] = colour
+        for column, row, end in _runs((open_sides["right"] & here).T):
+            picture[ys[row] : ys[end], max(xs[column + 1] - stroke, xs[column]) : xs[column + 1]] = colour
+
+
+def _corners(picture: ByteArray, box: tuple[int, int, int, int], stroke: int) -> None:
+    x0, y0, x1, y1 = box
+    arm = max(2, min(x1 - x0, y1 - y0) // 6)
+    for rows in (slice(y0, min(y0 + stroke, y1)), slice(max(y1 - stroke, y0), y1)):
+        picture[rows, x0 : min(x0 + arm, x1)] = _COARSE
+        picture[rows, max(x1 - arm, x0) : x1] = _COARSE
+    for columns in (slice(x0, min(x0 + stroke, x1)), slice(max(x1 - stroke, x0), x1)):
+        picture[y0 : min(y0 + arm, y1), columns] = _COARSE
+        picture[max(y1 - arm, y0) : y1, columns] = _COARSE
+
+
+def centred(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
+    """A picture brought whole into another size, black bars around it where the shapes differ."""
+    width, height = size_wh
+    scale = min(width / rgb.shape[1], height / rgb.shape[0])
+    inner = max(1, min(width, round(rgb.shape[1] * scale))), max(1, min(height, round(rgb.shape[0] * scale)))
+    canvas = np.zeros((height, width, 3), dtype=np.uint8)
+    x, y = (width - inner[0]) // 2, (height - inner[1]) // 2
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    canvas[y : y + inner[1], x : x + inner[0]] = cv2.resize(rgb, inner, interpolation=method)
+    return canvas
+
+
+def grey_of(rgb: ByteArray) -> ByteArray:
+    """`[H, W, 3]` of the picture's lightness, a ground to lay colours on."""
+    return np.asarray(cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), dtype=np.uint8)
+
+
+def enlarged(picture: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: bool) -> npt.NDArray[Number]:
+    """A map brought to a picture's size; ids and masks are not `smooth`."""
+    if picture.shape[1::-1] == size_wh:
+        return picture
+    method = cv2.INTER_LINEAR if smooth else cv2.INTER_NEAREST
+    values: Any = picture
+    return np.asarray(cv2.resize(values, size_wh, interpolation=method), dtype=picture.dtype)
+
+
+def heat_over(rgb: ByteArray, colours: ByteArray, strength: float) -> ByteArray:
+    """Colours blended over the grey picture."""
+    return np.asarray(cv2.addWeighted(grey_of(rgb), 1.0 - strength, colours, strength, 0.0), dtype=np.uint8)

@@ -1,0 +1,185 @@
+"""What a run was like, in memory that does not grow with its length."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from arr_stream.consumer import total_ms
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import SCORERS
+
+_KEPT = 8192
+
+
+class Quantiles:
+    """Quantiles of many numbers: exact up to 8192 of them, of an even random sample beyond (Vitter's algorithm R)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.largest = 0.0
+        self._kept: list[float] = []
+        # Fixed, so that the same run gives the same report.
+        self._random = random.Random(0)
+
+    def add(self, value: float) -> None:
+        """Count one number."""
+        self.count += 1
+        self.total += value
+        self.largest = max(self.largest, value)
+        if len(self._kept) < _KEPT:
+            self._kept.append(value)
+        elif (place := self._random.randrange(self.count)) < _KEPT:
+            self._kept[place] = value
+
+    def summary(self) -> dict[str, float]:
+        """Mean, median, p95, p99 and largest; empty when nothing was counted."""
+        if not self._kept:
+            return {}
+        median, p95, p99 = np.percentile(self._kept, (50, 95, 99)).tolist()
+        values = {"mean": self.total / self.count, "median": median, "p95": p95, "p99": p99, "max": self.largest}
+        return {name: round(value, 4) for name, value in values.items()}
+
+
+@dataclass(slots=True)
+class Bin:
+    """Some neighbouring frames.
+
+    Attributes:
+        first: Index of the first frame.
+        count: How many frames.
+        total: Sum of their milliseconds.
+        largest: The slowest one's.
+        keyframe: One of them was a keyframe.
+    """
+
+    first: int
+    count: int
+    total: float
+    largest: float
+    keyframe: bool
+
+    def absorb(self, other: Bin) -> None:
+        """Take the frames of the next bin in."""
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+        self.keyframe |= other.keyframe
+
+
+class Timeline:
+    """Latency over time: one bin a frame at first; when there are too many, neighbours are joined.
+
+    Args:
+        limit: Largest number of bins, even.
+    """
+
+    def __init__(self, limit: int = 4096) -> None:
+        self.bins: list[Bin] = []
+        self._limit = limit
+        self._size = 1
+
+    def add(self, index: int, milliseconds: float, keyframe: bool) -> None:
+        """Count one frame."""
+        one = Bin(index, 1, milliseconds, milliseconds, keyframe)
+        if self.bins and self.bins[-1].count < self._size:
+            self.bins[-1].absorb(one)
+            return
+        if len(self.bins) == self._limit:
+            self._halve()
+        self.bins.append(one)
+
+    def _halve(self) -> None:
+        self._size *= 2
+        for left, right in zip(self.bins[::2], self.bins[1::2], strict=True):
+            left.absorb(right)
+        self.bins = self.bins[::2]
+
+
+@dataclass(slots=True)
+class RunStatistics:
+    """Counts over all frames of a run."""
+
+    frames: int = 0
+    tokens: Quantiles = field(default_factory=Quantiles)
+    grid_share: Quantiles = field(default_factory=Quantiles)
+    confidence: Quantiles = field(default_factory=Quantiles)
+    cells_scored: Quantiles = field(default_factory=Quantiles)
+    latency: Quantiles = field(default_factory=Quantiles)
+    keyframe_latency: Quantiles = field(default_factory=Quantiles)
+    between_latency: Quantiles = field(default_factory=Quantiles)
+    stages: dict[str, Quantiles] = field(default_factory=dict)
+    keyframes: Counter[str] = field(default_factory=Counter)
+    scorers: Counter[str] = field(default_factory=Counter)
+    carried: int = 0
+    fresh: int = 0
+    first_pts_seconds: float | None = None
+    last_pts_seconds: float = 0.0
+    timeline: Timeline = field(default_factory=Timeline)
+
+    def add(self, patches: PatchSet) -> None:
+        """Count one frame."""
+        self.frames += 1
+        if self.first_pts_seconds is None:
+            self.first_pts_seconds = patches.pts_seconds
+        self.last_pts_seconds = patches.pts_seconds
+        self.tokens.add(len(patches))
+        self.grid_share.add(len(patches) / patches.grid.cells)
+        self.confidence.add(patches.confidence)
+        self.cells_scored.add(patches.cells_scored)
+        self._add_reasons(patches)
+        if patches.keyframe:
+            self.keyframes[patches.refresh_reason or "unknown"] += 1
+        if patches.latency_ms:
+            self._add_latency(patches)
+
+    def _add_reasons(self, patches: PatchSet) -> None:
+        self.carried += int(patches.carried.sum())
+        self.fresh += int(patches.fresh.sum())
+        for scorer, count in enumerate(np.bincount(patches.scorer, minlength=len(SCORERS)).tolist()):
+            if count:
+                self.scorers[SCORERS[scorer]] += count
+
+    def _add_latency(self, patches: PatchSet) -> None:
+        total = total_ms(patches.latency_ms)
+        self.latency.add(total)
+        (self.keyframe_latency if patches.keyframe else self.between_latency).add(total)
+        self.timeline.add(patches.index, total, patches.keyframe)
+        for stage, milliseconds in patches.latency_ms.items():
+            if stage != "total":
+                self.stages.setdefault(stage, Quantiles()).add(milliseconds)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything counted, as plain JSON values."""
+        cells = max(1.0, self.tokens.total)
+        amortised = self.latency.total / self.frames if self.frames else 0.0
+        return {
+            "frames": self.frames,
+            "pts_seconds": [self.first_pts_seconds, self.last_pts_seconds],
+            "keyframes": {"count": self.keyframes.total(), "by_reason": dict(self.keyframes.most_common())},
+            "amortised_ms": round(amortised, 4),
+            "amortised_fps": round(1000 / amortised, 2) if amortised else None,
+            "latency_ms": {
+                "all": self.latency.summary(),
+                "keyframes": self.keyframe_latency.summary(),
+                "between": self.between_latency.summary(),
+                "stages": {stage: numbers.summary() for stage, numbers in self.stages.items()},
+            },
+            "tokens": self.tokens.summary(),
+            "grid_share": self.grid_share.summary(),
+            "confidence": self.confidence.summary(),
+            "cells_scored": self.cells_scored.summary(),
+            "chosen_by": _shares(self.scorers.most_common(), cells),
+            "carried_share": round(self.carried / cells, 4),
+            "fresh_share": round(self.fresh / cells, 4),
+        }
+
+
+def _shares(counts: Iterable[tuple[str, int]], whole: float) -> dict[str, float]:
+    return {name: round(count / whole, 4) for name, count in counts}

@@ -1,0 +1,155 @@
+"""The strip at the foot of an annotated picture: tokens, keyframe, confidence, latency, memory, and what was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+
+from arr_stream.consumer import total_ms
+from arr_stream.draw import typeface
+from arr_stream.draw.typeface import ACCENT, ALARM, GREY, WHITE, Colour
+from arr_stream.patch_set import Feeding, PatchSet
+from arr_stream.plain_text import redact_url
+from arr_stream.types import ByteArray
+
+MIN_HEIGHT_PX = 160
+"""Below this the strip would hide more than it tells, and is left out."""
+
+_GLOW_FRAMES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    text: str
+    colour: Colour
+    bold: bool = False
+    gap: float = 0.35
+    """Room before it, in font sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """How much is spelled out."""
+
+    tokens: str
+    keyframe: str
+    reason: bool
+    confidence: str
+    gap: float
+
+
+_DETAILS = (
+    _Detail("tokens", "keyframe", True, "confidence", 1.4),
+    _Detail("tokens", "", True, "conf", 1.0),
+    _Detail("", "", False, "conf", 0.8),
+    _Detail("", "", False, "", 0.5),
+)
+"""From most to least; the first that fits is drawn."""
+
+
+class Strip:
+    """Draws the strip; remembers the last keyframe's reason and the model's memory from frame to frame.
+
+    Args:
+        asked: What was asked for, shown at the right where there is room; None for nothing.
+    """
+
+    def __init__(self, asked: str | None = None) -> None:
+        self._asked = redact_url(" ".join(asked.split())) if asked else None
+        self._reason: str | None = None
+        self._feeding: Feeding | None = None
+
+    def draw(self, picture: ByteArray, patches: PatchSet) -> None:
+        """Write onto the foot of `picture` `[H, W, 3]`, in place."""
+        if patches.keyframe:
+            self._reason = patches.refresh_reason
+        self._feeding = patches.feeding or self._feeding
+        height, width = picture.shape[:2]
+        size = font_px(width, height)
+        if not size:
+            return
+        band = picture[height - band_px(size) :]
+        band[...] = cv2.convertScaleAbs(band, alpha=0.26, beta=5)
+        left = round(size * 0.7)
+        y = (band.shape[0] - typeface.mask("0", size).shape[0]) // 2
+        pieces: list[_Piece] = []
+        for detail in _DETAILS:
+            pieces = self._pieces(patches, detail)
+            if left * 2 + _width(pieces, size) <= width:
+                break
+        for memory in self._memory(detail.gap):
+            if left * 2 + _width(pieces + memory, size) <= width:
+                pieces += memory
+                break
+        x = left
+        for piece in pieces:
+            x += round(piece.gap * size)
+            x = typeface.draw(band, piece.text, (x, y), size, piece.colour, bold=piece.bold)
+        self._draw_asked(band, size, x + round(size * 1.5), y)
+
+    def _pieces(self, patches: PatchSet, detail: _Detail) -> list[_Piece]:
+        age = patches.keyframe_age
+        glow = _mix(GREY, ACCENT, 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES))
+        confidence = max(0.0, min(1.0, patches.confidence))
+        pieces = [
+            _Piece(f"{len(patches)}", WHITE, True, 0.0),
+            _Piece(f"/{patches.grid.cells}", GREY, gap=0.0),
+            _Piece(detail.tokens, GREY),
+            _Piece("◆", glow, gap=detail.gap),
+            _Piece(detail.keyframe, GREY),
+            _Piece(f"+{age}", WHITE, True, 0.35),
+            _Piece((self._reason or "") if detail.reason else "", glow),
+            _Piece(detail.confidence, GREY, gap=detail.gap),
+            _Piece(f"{confidence:.2f}", _trust_colour(confidence), True, 0.35 if detail.confidence else detail.gap),
+        ]
+        if patches.latency_ms:
+            pieces += [
+                _Piece(f"{total_ms(patches.latency_ms):.1f}", WHITE, True, detail.gap),
+                _Piece("ms", GREY, gap=0.25),
+            ]
+        return [piece for piece in pieces if piece.text]
+
+    def _memory(self, gap: float) -> list[list[_Piece]]:
+        """Tokens that the model holds, longest form first; nothing where no model watches."""
+        if self._feeding is None:
+            return []
+        colour = ALARM if self._feeding.error else ACCENT if self._feeding.rebuilt else WHITE
+        tokens = _Piece(f"{self._feeding.memory_tokens}", colour, True)
+        return [[_Piece(label, GREY, gap=gap), tokens] for label in ("memory", "mem")]
+
+    def _draw_asked(self, band: ByteArray, size: int, start: int, y: int) -> None:
+        if not self._asked:
+            return
+        room = band.shape[1] - round(size * 0.7) - start
+        text = typeface.fitted(self._asked, size, room)
+        typeface.draw(band, text, (band.shape[1] - round(size * 0.7) - typeface.width_px(text, size), y), size, ACCENT)
+
+
+def font_px(width: int, height: int) -> int:
+    """Font size for a picture of this size, 0 where nothing readable fits."""
+    if height < MIN_HEIGHT_PX or width < MIN_HEIGHT_PX:
+        return 0
+    return max(11, min(round(height * 0.0245), round(width / 40)))
+
+
+def band_px(size_px: int) -> int:
+    """Height of the strip for a font size."""
+    return round(size_px * 1.85)
+
+
+def _width(pieces: list[_Piece], size: int) -> int:
+    return sum(round(piece.gap * size) + typeface.width_px(piece.text, size, piece.bold) for piece in pieces)
+
+
+def _mix(low: Colour, high: Colour, share: float) -> Colour:
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
+    return red, green, blue
+
+
+def _trust_colour(confidence: float) -> Colour:
+    """From red through amber to white: low trust should be seen."""
+    warn, alarm = ACCENT, ALARM
+    if confidence >= 0.5:
+        return _mix(warn, WHITE, (confidence - 0.5) * 2)
+    return _mix(alarm, warn, confidence * 2)

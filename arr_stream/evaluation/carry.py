@@ -1,0 +1,243 @@
+"""How well is a region carried? The mask of every Nth frame is given, and carried over the frames between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.davis import Mask, check_mask
+from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.motion import make_flow
+from arr_stream.motion.anchor import RegionTracker
+from arr_stream.motion.flow import FlowInput
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import ByteArray, Frame, Grid
+
+TIME_REFERENCE = "DIS ultrafast, half size"
+
+
+class MaskTracker(Protocol):
+    """Carries one mask from frame to frame."""
+
+    def start(self, frame: Frame, mask: Mask) -> None:
+        """Take the true mask `[H, W]` of a frame."""
+
+    def step(self, frame: Frame) -> Mask:
+        """`[H, W]`: where the object is on the next frame."""
+        ...
+
+
+class Still:
+    """The mask is not moved at all."""
+
+    def start(self, frame: Frame, mask: Mask) -> None:
+        self._mask = mask
+
+    def step(self, frame: Frame) -> Mask:
+        return self._mask
+
+
+class ChainedDis:
+    """The mask is warped along DIS ultrafast at half size, frame by frame; also the reference for time."""
+
+    def __init__(self) -> None:
+        self._search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
+        self.flow_seconds: list[float] = []
+
+    def start(self, frame: Frame, mask: Mask) -> None:
+        self._grey = self._half_grey(frame.rgb)
+        size_wh = self._grey.shape[::-1]
+        self._soft = cv2.resize(mask.astype(np.float32), size_wh, interpolation=cv2.INTER_AREA)
+        y, x = np.mgrid[: size_wh[1], : size_wh[0]].astype(np.float32)
+        self._base = np.stack([x, y], axis=2)
+
+    def step(self, frame: Frame) -> Mask:
+        start = time.perf_counter()
+        grey = self._half_grey(frame.rgb)
+        flow_px = self._search.calc(grey, self._grey, None)
+        self.flow_seconds.append(time.perf_counter() - start)
+        self._grey = grey
+        self._soft = cv2.remap(self._soft, self._base + flow_px, None, cv2.INTER_LINEAR)
+        return _binary(self._soft, frame)
+
+    @staticmethod
+    def _half_grey(rgb: ByteArray) -> ByteArray:
+        grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+        half: ByteArray = cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        return half
+
+
+class Anchored:
+    """As the pipeline carries a region: along the flow, and corrected by what the region looks like."""
+
+    def __init__(self) -> None:
+        self._estimator = make_flow("dis", "ultrafast")
+
+    def start(self, frame: Frame, mask: Mask) -> None:
+        self._grid = Grid.for_size(frame.size_wh)
+        pictures = Pictures(frame, self._grid)
+        self._previous = FlowInput(pictures.grey, frame)
+        soft = cv2.resize(mask.astype(np.float32), pictures.reduced_wh(4), interpolation=cv2.INTER_AREA)
+        self._tracker = RegionTracker()
+        self._tracker.start(pictures.quarter, soft, exact=True)
+
+    def step(self, frame: Frame) -> Mask:
+        pictures = Pictures(frame, self._grid)
+        present = FlowInput(pictures.grey, frame)
+        flow = self._estimator.estimate(self._previous, present)
+        self._previous = present
+        return _binary(self._tracker.step(pictures.quarter, flow), frame)
+
+
+def _binary(soft: np.ndarray, frame: Frame) -> Mask:
+    full = cv2.resize(soft, frame.size_wh, interpolation=cv2.INTER_LINEAR)
+    return np.asarray(full > 0.5)
+
+
+TRACKERS: dict[str, Callable[[], MaskTracker]] = {
+    "not moved": Still,
+    "DIS alone": ChainedDis,
+    "arr-stream": Anchored,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CarryRow:
+    """One tracker at one interval.
+
+    Args:
+        iou: Mean over sequences of the mean over frames between keyframes.
+        by_sequence: Mean of each sequence.
+        by_age: Mean over sequences at each age in frames, from 1 on.
+        milliseconds: Median time of a step.
+    """
+
+    tracker: str
+    interval: int
+    iou: float
+    by_sequence: dict[str, float]
+    by_age: tuple[float, ...]
+    milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CarryReport:
+    """All rows, and the median time of the flow alone on the same frames in the same run."""
+
+    rows: tuple[CarryRow, ...]
+    flow_milliseconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "time_reference": {TIME_REFERENCE: round(self.flow_milliseconds, 4)},
+            "rows": [
+                {
+                    "tracker": row.tracker,
+                    "interval": row.interval,
+                    "iou": round(row.iou, 4),
+                    "milliseconds": round(row.milliseconds, 4),
+                    "times_the_flow": round(row.milliseconds / self.flow_milliseconds, 3),
+                    "by_sequence": {name: round(value, 4) for name, value in row.by_sequence.items()},
+                    "by_age": [round(value, 4) for value in row.by_age],
+                }
+                for row in self.rows
+            ],
+        }
+
+
+def evaluate_carry(
+    sequences: Sequence[Footage],
+    intervals: Sequence[int],
+    trackers: Mapping[str, Callable[[], MaskTracker]] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> CarryReport:
+    """Intersection over union of carried masks with the true ones, at full size.
+
+    Trackers take turns frame by frame, so that all are timed on the same moments of a noisy machine. The mean is taken
+    over sequences, of the mean over each one's frames: keyframes and frames without the object do not count.
+
+    Raises:
+        EvaluationDataError: Masks that do not fit the frames, or no frame between keyframes to score.
+    """
+    trackers = {**TRACKERS, **(trackers or {})}
+    overlap: dict[tuple[str, int], dict[str, list[tuple[int, float]]]] = {}
+    seconds: dict[tuple[str, int], list[float]] = {}
+    flow_seconds: list[float] = []
+    for footage in sequences:
+        progress(footage.name)
+        frames, masks = _paired(footage)
+        for interval in intervals:
+            running = {name: make() for name, make in trackers.items()}
+            for name, (ages, spent) in _run(frames, masks, interval, running).items():
+                overlap.setdefault((name, interval), {})[footage.name] = ages
+                seconds.setdefault((name, interval), []).extend(spent)
+            for tracker in running.values():
+                flow_seconds += getattr(tracker, "flow_seconds", [])
+    rows = [
+        _row(name, interval, by_sequence, seconds[name, interval]) for (name, interval), by_sequence in overlap.items()
+    ]
+    return CarryReport(tuple(rows), float(np.median(flow_seconds)) * 1e3)
+
+
+def _paired(footage: Footage) -> tuple[list[Frame], list[Mask]]:
+    frames, masks = footage.frames(), footage.masks()
+    if len(frames) != len(masks):
+        raise EvaluationDataError(
+            f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
+        )
+    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
+        check_mask(footage, index, mask, frame.size_wh)
+    return frames, masks
+
+
+def _run(
+    frames: Sequence[Frame], masks: Sequence[Mask], interval: int, trackers: Mapping[str, MaskTracker]
+) -> dict[str, tuple[list[tuple[int, float]], list[float]]]:
+    """For each tracker: (age, IoU) of the frames between, and the seconds of its steps."""
+    found: dict[str, tuple[list[tuple[int, float]], list[float]]] = {name: ([], []) for name in trackers}
+    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
+        age = index % interval
+        for name, tracker in trackers.items():
+            if age == 0:
+                tracker.start(frame, mask)
+                continue
+            start = time.perf_counter()
+            carried = tracker.step(frame)
+            found[name][1].append(time.perf_counter() - start)
+            if mask.any():
+                found[name][0].append((age, intersection_over_union(carried, mask)))
+    return found
+
+
+def intersection_over_union(first: Mask, second: Mask) -> float:
+    """1 for two empty masks."""
+    union = int((first | second).sum())
+    return float((first & second).sum() / union) if union else 1.0
+
+
+def _row(
+    name: str, interval: int, by_sequence: Mapping[str, Sequence[tuple[int, float]]], seconds: Sequence[float]
+) -> CarryRow:
+    if not any(by_sequence.values()):
+        raise EvaluationDataError(
+            f"no frame with the object between keyframes {interval} frames apart", remedy="choose a smaller interval"
+        )
+    means = {sequence: float(np.mean([iou for _, iou in ages])) for sequence, ages in by_sequence.items() if ages}
+    by_age = []
+    for age in range(1, interval):
+        at_age = [
+            np.mean([iou for a, iou in ages if a == age])
+            for ages in by_sequence.values()
+            if any(a == age for a, _ in ages)
+        ]
+        if at_age:
+            by_age.append(float(np.mean(at_age)))
+    return CarryRow(
+        name, interval, float(np.mean(list(means.values()))), means, tuple(by_age), float(np.median(seconds)) * 1e3
+    )

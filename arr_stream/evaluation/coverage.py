@@ -1,0 +1,185 @@
+"""How much of an object do the chosen tokens see?
+
+A region query is made of the tight box of the first mask; every later frame whose mask is not empty counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.davis import Mask, check_mask, tight_box
+from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import FloatArray, Grid
+
+OpenPatches = Callable[[Footage, tuple[float, float, float, float], int], Iterable[PatchSet]]
+"""Given a sequence, a region and a budget: the patch set of every frame."""
+
+METHODS = ("arr-stream", "first box held still", "centre", "oracle")
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageRow:
+    """One method on one sequence at one budget, means over its frames.
+
+    Args:
+        coverage: Share of the object's pixels inside fine cells.
+        context: Share of the frame inside any cell.
+        tokens: Cells a frame.
+    """
+
+    method: str
+    sequence: str
+    budget: int
+    coverage: float
+    context: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageReport:
+    """All rows of an evaluation."""
+
+    rows: tuple[CoverageRow, ...]
+
+    def mean(self, method: str, budget: int) -> float:
+        """Mean coverage over sequences."""
+        return float(np.mean([r.coverage for r in self.rows if r.method == method and r.budget == budget]))
+
+    def as_json(self) -> dict[str, Any]:
+        budgets = sorted({row.budget for row in self.rows})
+        return {
+            "mean_coverage": {
+                str(budget): {method: round(self.mean(method, budget), 4) for method in METHODS} for budget in budgets
+            },
+            "sequences": [
+                {
+                    "method": row.method,
+                    "sequence": row.sequence,
+                    "budget": row.budget,
+                    "coverage": round(row.coverage, 4),
+                    "context": round(row.context, 4),
+                    "tokens": round(row.tokens, 2),
+                }
+                for row in self.rows
+            ],
+        }
+
+
+def evaluate_coverage(
+    sequences: Sequence[Footage],
+    budgets: Sequence[int],
+    open_patches: OpenPatches,
+    progress: Callable[[str], None] = lambda _: None,
+) -> CoverageReport:
+    """Score region queries on every sequence, beside what needs no understanding at all.
+
+    Args:
+        sequences: Footage with masks.
+        budgets: Tokens a frame.
+        open_patches: What is evaluated.
+        progress: Told which sequence comes next.
+
+    Raises:
+        EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
+    """
+    rows: list[CoverageRow] = []
+    for footage in sequences:
+        progress(footage.name)
+        masks = footage.masks()
+        if not masks[0].any() or not any(mask.any() for mask in masks[1:]):
+            raise EvaluationDataError(
+                f"{footage.name}: the object is not on the first frame and a later one",
+                remedy="start where it is visible",
+            )
+        region = tight_box(masks[0])
+        for budget in budgets:
+            rows += _score_sequence(footage, masks, region, budget, open_patches)
+    return CoverageReport(tuple(rows))
+
+
+def _score_sequence(
+    footage: Footage,
+    masks: Sequence[Mask],
+    region: tuple[float, float, float, float],
+    budget: int,
+    open_patches: OpenPatches,
+) -> list[CoverageRow]:
+    scores: dict[str, list[tuple[float, float, float]]] = {method: [] for method in METHODS}
+    for index, (patches, mask) in enumerate(zip_longest(open_patches(footage, region, budget), masks)):
+        if patches is None or mask is None:
+            absent = "frame" if patches is None else "mask"
+            raise EvaluationDataError(
+                f"{footage.name}: no {absent} of index {index} beside {len(masks)} masks",
+                remedy="every frame needs one mask",
+            )
+        grid = patches.grid
+        check_mask(footage, index, mask, grid.size_wh)
+        if index == 0 or not mask.any():
+            continue
+        chosen = {
+            "arr-stream": patches.cells_xyxy,
+            "first box held still": _nearest(grid, region, budget),
+            "centre": _nearest(grid, (0.0, 0.0, float(grid.size_wh[0]), float(grid.size_wh[1])), budget),
+        }
+        for method, cells_xyxy in chosen.items():
+            scores[method].append((*score_cells(mask, cells_xyxy, grid.cell_px), len(cells_xyxy)))
+        scores["oracle"].append((oracle(mask, (grid.rows, grid.columns), len(patches)), 0.0, len(patches)))
+    return [
+        CoverageRow(method, footage.name, budget, *np.mean(values, axis=0).tolist())
+        for method, values in scores.items()
+    ]
+
+
+def score_cells(mask: Mask, cells_xyxy: FloatArray, fine_cell_px: tuple[float, float]) -> tuple[float, float]:
+    """Coverage and context of some cells.
+
+    Coarse cells (a side longer than a fine cell's, to rounding) show the object too coarsely to count for coverage.
+
+    Args:
+        mask: `[H, W]`, not empty.
+        cells_xyxy: `[N, 4]` in pixels.
+        fine_cell_px: Width and height of a fine cell.
+
+    Returns:
+        Share of the mask inside fine cells, and share of the frame inside any cell.
+    """
+    sides = cells_xyxy[:, 2:] - cells_xyxy[:, :2]
+    fine = (sides <= np.array(fine_cell_px) * 1.01 + 1).all(axis=1)
+    return _share(mask, cells_xyxy[fine]), _share(np.ones_like(mask), cells_xyxy)
+
+
+def _share(mask: Mask, cells_xyxy: FloatArray) -> float:
+    hit = np.zeros(mask.shape, bool)
+    for x0, y0, x1, y1 in np.rint(cells_xyxy).astype(int):
+        hit[max(0, y0) : y1, max(0, x0) : x1] = True
+    return float((mask & hit).sum() / mask.sum())
+
+
+def oracle(mask: Mask, grid_hw: tuple[int, int], tokens: int) -> float:
+    """Coverage of the best choice of fine cells, knowing the mask."""
+    ys = np.linspace(0, mask.shape[0], grid_hw[0] + 1).round().astype(int)
+    xs = np.linspace(0, mask.shape[1], grid_hw[1] + 1).round().astype(int)
+    integral = np.pad(mask.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    per_cell = np.diff(np.diff(integral[np.ix_(ys, xs)], axis=0), axis=1)
+    return float(np.sort(per_cell.ravel())[::-1][:tokens].sum() / mask.sum())
+
+
+def _nearest(grid: Grid, box_xywh: tuple[float, float, float, float], tokens: int) -> FloatArray:
+    """The cells nearest to a box's middle, each direction measured in sides of the box."""
+    x, y, w, h = box_xywh
+    cells = _all_cells(grid)
+    middle = (cells[:, :2] + cells[:, 2:]) / 2
+    distance = np.hypot((middle[:, 0] - x - w / 2) / w, (middle[:, 1] - y - h / 2) / h)
+    return cells[np.argsort(distance, kind="stable")[:tokens]]
+
+
+def _all_cells(grid: Grid) -> FloatArray:
+    rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), grid.columns)
+    return grid.cells_xyxy(rows.astype(np.int32), columns.astype(np.int32), np.ones(grid.cells, np.int32))

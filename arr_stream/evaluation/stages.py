@@ -1,0 +1,261 @@
+"""`arr-stream bench FILE`: what each stage costs, and what the same frames cost without us.
+
+Everything is measured in one run on the same decoded frames, in turns where two things are compared, since machines
+are noisy: ratios hold where times do not.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from arr_stream.config import Settings
+from arr_stream.consumer import total_ms
+from arr_stream.draw.background import Beside
+from arr_stream.draw.mp4 import Mp4Writer
+from arr_stream.errors import NothingInRange
+from arr_stream.evaluation.statistics import Timing
+from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
+from arr_stream.patch_set import PatchSet
+from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.query import Query
+from arr_stream.run import annotated_video, run
+from arr_stream.sources import open_source
+from arr_stream.stream import Stream
+from arr_stream.types import Frame
+
+FULL_GENERATION_FRAMES = 12
+"""Frames that full generation is measured on; it is by far the dearest thing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """What `bench` measured; all times in milliseconds a frame.
+
+    Args:
+        source: Name of the input.
+        size_wh: Frame size.
+        frames: Frames measured.
+        interval: Keyframe interval.
+        stages: Timing by stage, of frames between keyframes and of keyframes.
+        between, keyframes: Timing of whole frames between keyframes, and of keyframes.
+        baselines: Timing of the same frames without us.
+        amortised_ms: (keyframe + (interval - 1) * between) / interval, from the medians.
+        ratios: The figures to look at.
+    """
+
+    source: str
+    size_wh: tuple[int, int]
+    frames: int
+    interval: int
+    stages: dict[str, dict[str, Timing]]
+    between: Timing
+    keyframes: Timing
+    baselines: dict[str, Timing]
+    amortised_ms: float
+    ratios: dict[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "size_wh": list(self.size_wh),
+            "frames": self.frames,
+            "interval": self.interval,
+            "between": self.between.as_json(),
+            "keyframes": self.keyframes.as_json(),
+            "stages": {
+                stage: {kind: timing.as_json() for kind, timing in kinds.items()}
+                for stage, kinds in self.stages.items()
+            },
+            "baselines": {name: timing.as_json() for name, timing in self.baselines.items()},
+            "amortised_ms": round(self.amortised_ms, 4),
+            "ratios": {name: round(value, 3) for name, value in self.ratios.items()},
+        }
+
+
+def bench_file(
+    path: str | Path,
+    settings: Settings,
+    queries: list[Query],
+    *,
+    max_frames: int = 150,
+    repeats: int = 3,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BenchReport:
+    """Measure one file.
+
+    Args:
+        path: A video.
+        settings: As for `process`.
+        queries: As for `process`.
+        max_frames: Frames to hold in memory and measure on.
+        repeats: Rounds; medians are over all rounds.
+        progress: Told what is measured next.
+
+    Raises:
+        NothingInRange: Fewer than two frames.
+    """
+    frames = list(_decoded(path, settings, max_frames))
+    if len(frames) < 2:
+        raise NothingInRange(f"{path}: {len(frames)} frame", remedy="bench needs a video of at least two")
+    generator = make_generator(settings)
+    patches: list[PatchSet] = []
+    flow_ms: list[float] = []
+    end_to_end = _EndToEnd(path, settings, queries, max_frames)
+    for round_ in range(repeats):
+        progress(f"round {round_ + 1} of {repeats}: pipeline and flow, in turns")
+        patches += _step_in_turns(frames, settings, queries, generator, flow_ms)
+        progress(f"round {round_ + 1} of {repeats}: decoding and encoding, with us and without")
+        end_to_end.round()
+    progress("full generation on every frame")
+    full = _full_generation(frames, settings, queries, generator)
+    return _report(str(path), frames, settings, patches, flow_ms, end_to_end, full)
+
+
+def _decoded(path: str | Path, settings: Settings, max_frames: int) -> Iterator[Frame]:
+    with open_source(
+        path,
+        max_frames=max_frames,
+        motion_vectors=settings.motion.flow == "codec",
+        max_pixels=settings.source.max_pixels,
+        hardware=settings.source.hardware,
+    ) as source:
+        yield from source.frames()
+
+
+def _step_in_turns(
+    frames: list[Frame],
+    settings: Settings,
+    queries: list[Query],
+    generator: KeyframeGenerator,
+    flow_ms: list[float],
+) -> list[PatchSet]:
+    """The pipeline on every frame, each followed by bare DIS on the same pair; the first frame warms both up."""
+    pipeline = Pipeline(settings, InStepKeyframes(generator), queries, clock=time.perf_counter)
+    search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
+    results = []
+    for before, frame in zip([frames[0], *frames], frames, strict=False):
+        results.append(_without_texture(pipeline.step(frame)))
+        earlier = _half_grey(before)
+        start = time.perf_counter()
+        search.calc(_half_grey(frame), earlier, None)
+        flow_ms.append((time.perf_counter() - start) * 1e3)
+    return results[1:]
+
+
+def _without_texture(patches: PatchSet) -> PatchSet:
+    """Let go of the frame's channels, which would otherwise pile up."""
+    patches.texture.planes.clear()
+    return patches
+
+
+def _half_grey(frame: Frame) -> Any:
+    """RGB to grey to half size, as any user of DIS at half size has to do."""
+    grey = cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY)
+    return cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+
+
+def _full_generation(
+    frames: list[Frame], settings: Settings, queries: list[Query], generator: KeyframeGenerator
+) -> Timing:
+    """Everything anew on every frame: what the carrying saves."""
+    every = settings.with_values({"keyframes.interval": 1})
+    pipeline = Pipeline(every, InStepKeyframes(generator), queries, clock=time.perf_counter)
+    chosen = frames[:: max(1, len(frames) // FULL_GENERATION_FRAMES)][: FULL_GENERATION_FRAMES + 1]
+    return Timing.of([total_ms(pipeline.step(frame).latency_ms) for frame in chosen][1:])
+
+
+class _EndToEnd:
+    """Whole passes over the file: decoding alone, decoding and encoding, and `process` as users run it."""
+
+    def __init__(self, path: str | Path, settings: Settings, queries: list[Query], max_frames: int) -> None:
+        self._path = path
+        self._settings = settings
+        self._queries = queries
+        self._max_frames = max_frames
+        self.milliseconds: dict[str, list[float]] = {"decode": [], "decode and encode": [], "process": []}
+
+    def round(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="arr-stream-bench-") as folder:
+            self._timed("decode", self._decode)
+            self._timed("decode and encode", lambda: self._encode(Path(folder) / "plain.mp4"))
+            stream = Stream(self._open(), self._settings, self._queries)
+            self._timed("process", lambda: self._process(stream, Path(folder) / "annotated.mp4"))
+
+    def _timed(self, name: str, work: Callable[[], int]) -> None:
+        start = time.perf_counter()
+        count = work()
+        self.milliseconds[name].append((time.perf_counter() - start) * 1e3 / count)
+
+    def _decode(self) -> int:
+        return sum(1 for _ in _decoded(self._path, self._settings, self._max_frames))
+
+    def _encode(self, out: Path) -> int:
+        """Decoding to RGB and encoding with the same encoder settings, nothing drawn."""
+        with self._open() as source:
+            writer = Mp4Writer(
+                out,
+                size_wh=source.info.size_wh,
+                settings=self._settings.video,
+                frame_seconds=1 / (source.info.average_fps or 25),
+                pixel_aspect=source.info.pixel_aspect,
+            )
+            for frame in source.frames():
+                writer.write(frame.rgb, frame.pts_seconds)
+            writer.finish()
+            return writer.frames
+
+    def _process(self, stream: Stream, out: Path) -> int:
+        """As the command line does; models are loaded before the clock starts, as they are once a run."""
+        result = run(stream, [Beside(annotated_video(stream, out, audio=False))])
+        if result.error is not None:
+            raise result.error
+        return result.frames
+
+    def _open(self) -> Any:
+        return open_source(
+            self._path,
+            max_frames=self._max_frames,
+            motion_vectors=self._settings.motion.flow == "codec",
+            max_pixels=self._settings.source.max_pixels,
+            hardware=self._settings.source.hardware,
+        )
+
+
+def _report(
+    source: str,
+    frames: list[Frame],
+    settings: Settings,
+    patches: list[PatchSet],
+    flow_ms: list[float],
+    end_to_end: _EndToEnd,
+    full: Timing,
+) -> BenchReport:
+    totals = {kind: [total_ms(p.latency_ms) for p in patches if p.keyframe == key] for kind, key in _KINDS}
+    between, keyframes = Timing.of(totals["between"]), Timing.of(totals["keyframe"] or [full.median])
+    stages = {
+        stage: {kind: Timing.of([p.latency_ms[stage] for p in patches if p.keyframe == key]) for kind, key in _KINDS}
+        for stage in patches[0].latency_ms
+    }
+    interval = settings.keyframes.interval
+    amortised = (keyframes.median + (interval - 1) * between.median) / interval
+    baselines = {name: Timing.of(values) for name, values in end_to_end.milliseconds.items()}
+    baselines["flow alone (DIS ultrafast, half size)"] = flow = Timing.of(flow_ms)
+    baselines["full generation on every frame"] = full
+    ratios = {
+        "frame between keyframes / flow alone": between.median / flow.median,
+        "full generation / amortised": full.median / amortised,
+        "process / decode and encode": baselines["process"].median / baselines["decode and encode"].median,
+    }
+    return BenchReport(
+        source, frames[0].size_wh, len(frames), interval, stages, between, keyframes, baselines, amortised, ratios
+    )
+
+
+_KINDS = (("between", False), ("keyframe", True))

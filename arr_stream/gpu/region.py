@@ -1,0 +1,278 @@
+"""Keeps a region on its object, on a device; `motion/anchor.py` on tensors.
+
+What is learned on the frame where the region is given is learned once, on the host, by the same code. From then on the
+region is followed on the device, where every place is classified: the host's windows, lattices and halved rows, which
+save work there, would only cost time here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_stream.gpu.camera import camera_flow
+from arr_stream.gpu.flow import DeviceFlow
+from arr_stream.gpu.warp import resize_offsets, sample, source_map
+from arr_stream.motion.anchor import LEAST_MASS_PX, NEGLIGIBLE, Anchoring, RegionTracker
+
+_LEAST_AGREEMENT = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A region as it is by now, at a quarter of the texture's size.
+
+    Args:
+        posterior: `[h, w]` in [0, 1].
+        known: `[h, w]`, the same on the last frame on which it could be followed.
+        area_px: `[]`, sum of the posterior on the first frame.
+        weights: `[13, hidden]`, the classifier's random features over twelve cues and a constant.
+        beta: `[hidden + 1]`, what it learned.
+        settings: How strongly each part speaks.
+    """
+
+    posterior: Tensor
+    known: Tensor
+    area_px: Tensor
+    weights: Tensor
+    beta: Tensor
+    settings: Anchoring
+
+    @classmethod
+    def learned(cls, tracker: RegionTracker, settings: Anchoring, device: torch.device) -> Region:
+        """What a tracker has just learned on the host."""
+        model = tracker._model
+        hidden = settings.hidden
+        weights = np.zeros((13, hidden), np.float32) if model is None else model._weights
+        beta = np.zeros(hidden + 1, np.float32) if model is None else model._beta
+        posterior = torch.from_numpy(tracker._posterior).to(device)
+        return cls(
+            posterior,
+            posterior,
+            posterior.sum(),
+            torch.from_numpy(np.ascontiguousarray(weights, np.float32)).to(device),
+            torch.from_numpy(beta).to(device),
+            settings,
+        )
+
+
+def followed(region: Region, rgb: Tensor, flow: DeviceFlow) -> Region:
+    """The region on the next frame.
+
+    Args:
+        region: As it was.
+        rgb: `[3, h, w]` float32 in [0, 255].
+        flow: Backward flow to the frame before, on any raster.
+    """
+    prior = _carried(region, flow)
+    box = _support(prior)
+    place = _Place.of(prior * box)
+    judged, _ = _judged(region, rgb, prior, _resized(flow.residual, prior.shape), place, box)
+    if region.settings.motion:
+        judged = _moved(region.settings, judged, flow, box)
+    there = place.mass >= LEAST_MASS_PX
+    posterior = torch.where(there, judged, 0.0)
+    return replace(region, posterior=posterior, known=torch.where(there, region.posterior, region.known))
+
+
+def sought(region: Region, rgb: Tensor) -> Region:
+    """The region after a cut: where it was last, if that looks the same (a flash, or back from a cutaway)."""
+    known = region.known
+    prior = F.avg_pool2d(_reflected(known[None], 4), 9, stride=1)[0] * region.settings.memory
+    place, box = _Place.of(known), _support(prior)
+    posterior, agreement = _judged(region, rgb, prior, torch.zeros_like(prior), place, box)
+    found = (agreement >= _LEAST_AGREEMENT) & (place.mass >= LEAST_MASS_PX)
+    return replace(region, posterior=torch.where(found, posterior, 0.0))
+
+
+def region_relevance(region: Region) -> Tensor:
+    """`[h, w]` in [0, 1]: the posterior with a faint halo, which ranks what is left when the object is covered."""
+    posterior, hedge = region.posterior, region.settings.hedge
+    if not hedge:
+        return posterior
+    height, width = posterior.shape
+    small = F.interpolate(posterior[None, None], (-(-height // 8), -(-width // 8)), mode="area")[0]
+    close = _gaussian(small, 1.5)
+    halo = F.interpolate((close + 0.5 * _gaussian(close, 4.0))[None], (height, width), mode="bilinear")[0, 0]
+    return (posterior + hedge * halo).clamp(max=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """Centre and spread of a soft mask in pixels, as tensors without axes: the object's own coordinates."""
+
+    mass: Tensor
+    x: Tensor
+    y: Tensor
+    spread_x: Tensor
+    spread_y: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor) -> _Place:
+        mass = mask.sum()
+        x, spread_x = _moments(mask.sum(0), mass)
+        y, spread_y = _moments(mask.sum(1), mass)
+        return cls(mass, x, y, spread_x, spread_y)
+
+    def axes(self, hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Coordinates of columns and rows, cut at 3 spreads."""
+        across = (_steps(hw[1], device) - self.x) / self.spread_x
+        down = (_steps(hw[0], device) - self.y) / self.spread_y
+        return across.clamp(-3, 3), down.clamp(-3, 3)
+
+
+def _moments(profile: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+    steps, mass = _steps(profile.shape[0], profile.device), mass.clamp(min=1e-6)
+    mean = (profile * steps).sum() / mass
+    return mean, ((profile * (steps - mean).square()).sum() / mass + 1).sqrt()
+
+
+@lru_cache(maxsize=32)
+def _steps(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, dtype=torch.float32, device=device)
+
+
+def _carried(region: Region, flow: DeviceFlow) -> Tensor:
+    """The prior, `[h, w]`; nothing is known about what comes in from outside."""
+    posterior, side = region.posterior, region.settings.blur_px
+    hw = (posterior.shape[0], posterior.shape[1])
+    map_px = source_map(resize_offsets(flow.offset_px, hw))
+    # A border of zeros fades what lies half outside; the sampler would continue the border.
+    around = sample(F.pad(posterior[None], (1, 1, 1, 1)), map_px + 1)
+    if side < 3:
+        return around[0]
+    reach = side // 2
+    kernel = _kernel(side, 0.0, posterior.device)
+    down = F.conv2d(_reflected(around, reach)[None], kernel[None, None, :, None])
+    return F.conv2d(down, kernel[None, None, None, :])[0, 0]
+
+
+def _support(prior: Tensor) -> Tensor:
+    """`[h, w]` float32, 1 in the rows and columns where the prior is more than negligible and two pixels around."""
+    held = (prior >= NEGLIGIBLE).float()
+    rows, columns = (_filled(held.amax(axis)) for axis in (1, 0))
+    return rows[:, None] * columns
+
+
+def _filled(held: Tensor) -> Tensor:
+    """`[n]` 0 or 1: 1 from two before the first 1 to two after the last."""
+    before, after = held.cumsum(0), held.flip(0).cumsum(0).flip(0)
+    between = ((before > 0) & (after > 0)).float()
+    return F.max_pool1d(between[None], 5, stride=1, padding=2)[0]
+
+
+def _judged(
+    region: Region, rgb: Tensor, prior: Tensor, failure: Tensor, place: _Place, box: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Posterior `[h, w]`, 0 outside the box, and how well the picture agrees, `[]` in [0, 1]."""
+    settings = region.settings
+    near = prior + (settings.ignorance - prior) * (failure * settings.doubt)
+    near = near.clamp(settings.floor, settings.ceiling)
+    evidence = _evidence(region, rgb, place)
+    posterior = _posterior_of(near, evidence) * box
+    mass = posterior.sum()
+    likely = (posterior * (evidence > 0)).sum() / mass.clamp(min=1e-6)
+    agreement = (likely * (4 * mass / region.area_px.clamp(min=1e-6)).clamp(max=1)).clamp(max=1)
+    return posterior, torch.where(mass < LEAST_MASS_PX, 0.0, agreement)
+
+
+def _posterior_of(prior: Tensor, evidence: Tensor) -> Tensor:
+    odds = evidence.exp() * prior
+    return odds / (odds + (1 - prior))
+
+
+def _evidence(region: Region, rgb: Tensor, place: _Place) -> Tensor:
+    """`[h, w]`: what the classifier says, in logits."""
+    settings, (_, height, width) = region.settings, rgb.shape
+    if not settings.region_gain:
+        return rgb.new_zeros((height, width))
+    across, down = place.axes((height, width), rgb.device)
+    axes = torch.stack([across.expand(height, width), down[:, None].expand(height, width)])
+    cues = torch.cat([cue_planes(rgb, settings.blurs_px), axes * settings.region_place]).flatten(1)
+    hidden = torch.addmm(region.weights[-1], cues.T, region.weights[:-1]).relu_()
+    score = torch.addmv(region.beta[-1:], hidden, region.beta[:-1])
+    return (score * settings.region_gain).clamp(-settings.limit, settings.limit).view(height, width)
+
+
+def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
+    """Colour, mean colour of two neighbourhoods and texture; see `motion.appearance.cue_rows`.
+
+    Args:
+        rgb: `[3, h, w]` float32, whole numbers in [0, 255].
+        blurs_px: Sides of the neighbourhoods.
+
+    Returns:
+        `[10, h, w]` float32, in grey levels.
+    """
+    grey = (rgb * _luma(rgb.device)).sum(0, keepdim=True).round()
+    detail = (grey - _mean(grey, 3)).abs()
+    blurred = [_mean(rgb, side) for side in blurs_px]
+    texture = F.avg_pool2d(_reflected(detail, 2), 5, stride=1) * 25
+    return torch.cat([rgb, *blurred, texture])
+
+
+@lru_cache(maxsize=4)
+def _luma(device: torch.device) -> Tensor:
+    return torch.tensor([0.299, 0.587, 0.114], device=device)[:, None, None]
+
+
+def _mean(planes: Tensor, side: int) -> Tensor:
+    """`[C, h, w]`: mean of a neighbourhood, in whole numbers."""
+    return F.avg_pool2d(_reflected(planes, side // 2), side, stride=1).round()
+
+
+def _reflected(planes: Tensor, margin: int) -> Tensor:
+    """Planes with a margin that mirrors them; continued where they are narrower than that."""
+    mode = "reflect" if min(planes.shape[1:]) > margin else "replicate"
+    return F.pad(planes[None], (margin, margin, margin, margin), mode=mode)[0]
+
+
+def _moved(settings: Anchoring, posterior: Tensor, flow: DeviceFlow, box: Tensor) -> Tensor:
+    """What moves with the region is more likely it, what stands still around it less."""
+    evidence = motion_evidence(flow, posterior)
+    near = posterior.clamp(settings.floor, 1 - settings.floor)
+    return _posterior_of(near, settings.motion * evidence) * box
+
+
+def motion_evidence(flow: DeviceFlow, mask: Tensor) -> Tensor:
+    """`[h, w]` in [-0.5, 1.5]: how much faster than the surroundings a place moves against the camera.
+
+    See `motion.anchor.motion_evidence`.
+    """
+    own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
+    speed = F.avg_pool2d(_reflected(torch.linalg.vector_norm(own, dim=2)[None], 1), 3, stride=1)[0]
+    small = F.interpolate(mask[None, None], flow.hw, mode="area")[0, 0]
+    outside = small < 0.3
+    ranked = torch.where(outside, speed, torch.inf).flatten().sort().values
+    count = outside.sum()
+    # Places are gathered, since a tensor as a plain index is brought to the host.
+    places = torch.stack([(count // 2).clamp(max=ranked.shape[0] - 1), (0.9 * (count - 1).clamp(min=0)).long()])
+    middle, high = ranked.gather(0, places).unbind(0)
+    evidence = ((speed - middle) / (high + 0.08)).clamp(0, 2) - 0.5
+    strength = (4 * (evidence * small).sum() / small.sum().clamp(min=1e-9)).clamp(0, 1)
+    usable = (count > 0) & (small.sum() > 0)
+    return _resized(torch.where(usable, evidence * strength, 0.0), mask.shape)
+
+
+def _resized(plane: Tensor, hw: torch.Size) -> Tensor:
+    return F.interpolate(plane[None, None], (hw[0], hw[1]), mode="bilinear")[0, 0]
+
+
+def _gaussian(plane: Tensor, sigma: float) -> Tensor:
+    """`[1, h, w]`, zeros around."""
+    side = round(sigma * 8 + 1) | 1
+    kernel = _kernel(side, sigma, plane.device)
+    across = F.conv2d(plane[None], kernel[None, None, None, :], padding=(0, side // 2))
+    return F.conv2d(across, kernel[None, None, :, None], padding=(side // 2, 0))[0]
+
+
+@lru_cache(maxsize=16)
+def _kernel(side: int, sigma: float, device: torch.device) -> Tensor:
+    """OpenCV's own taps; a sigma of 0 leaves it to the side."""
+    return torch.from_numpy(cv2.getGaussianKernel(side, sigma, cv2.CV_32F).ravel()).to(device)

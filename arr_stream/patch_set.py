@@ -1,0 +1,196 @@
+"""What the choice for one frame is, and what a model made of it: what consumers are handed with each frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.gpu.flow import DeviceFlow
+from arr_stream.motion.flow import Flow
+from arr_stream.texture.array import Texture
+from arr_stream.types import FloatArray, Grid, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """What one frame added to a model's memory.
+
+    Args:
+        sent: Cells given to the model.
+        held: Chosen cells that it had already, unchanged.
+        memory_tokens: Tokens of the whole memory afterwards.
+        cache_bytes: Size of the key-value cache afterwards.
+        vision_ms: Time of the vision tower.
+        prefill_ms: Time of the language model over what was added.
+        rebuilt: Why the memory was rebuilt (`budget`, `cut`, `keyframe`, `question` or `dialogue`: what needed room, or
+            what the schedule said); None if it was not.
+        error: One line where the frame could not be given to the model.
+        frame_index: The newest frame that this tells of; a model that works beside the stream is some frames behind.
+    """
+
+    sent: int = 0
+    held: int = 0
+    memory_tokens: int = 0
+    cache_bytes: int = 0
+    vision_ms: float = 0.0
+    prefill_ms: float = 0.0
+    rebuilt: str | None = None
+    error: str | None = None
+    frame_index: int = 0
+
+    def then(self, later: Feeding) -> Feeding:
+        """Both as one: what was added adds up, what stands is the later one's."""
+        return Feeding(
+            frame_index=later.frame_index,
+            sent=self.sent + later.sent,
+            held=self.held + later.held,
+            memory_tokens=later.memory_tokens,
+            cache_bytes=later.cache_bytes,
+            vision_ms=self.vision_ms + later.vision_ms,
+            prefill_ms=self.prefill_ms + later.prefill_ms,
+            rebuilt=later.rebuilt or self.rebuilt,
+            error=later.error or self.error,
+        )
+
+
+def _no_cells() -> FloatArray:
+    return np.zeros((0, 5), np.float32)
+
+
+def _no_indices() -> IntArray:
+    return np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a model said about what it had seen.
+
+    Args:
+        question: As it was asked.
+        text: The answer, as far as it came.
+        frame_index: The newest frame that the model had seen.
+        pts_seconds: Presentation time of that frame.
+        model: Name of the model.
+        cells: `[N, 5]` float32, what the answer rested on: rectangles in source pixels and the share of the
+            attention in [0, 1] that each got, largest first; empty where the model does not tell.
+        cell_frames: `[N]` int32, the frame that each cell was taken from.
+        visual_tokens: Cells in the model's memory.
+        prompt_tokens: Tokens of the question, with its markers; for a server, of the whole prompt.
+        answer_tokens: Tokens of the answer.
+        prefill_ms: Time to the first token.
+        decode_ms: Time of all others.
+        memory_tokens: Tokens of the memory that the question was asked of.
+        cache_bytes: Largest size of the key-value cache while it was answered.
+        fed: What was added to the memory, or rebuilt, before the question could be asked; None for nothing.
+        finish: `stop` (the model ended it), `length` (cut at the limit), `cancelled` or `failed`.
+        error: One line where it failed.
+    """
+
+    question: str
+    text: str
+    frame_index: int
+    pts_seconds: float
+    model: str
+    cells: FloatArray = field(default_factory=_no_cells)
+    cell_frames: IntArray = field(default_factory=_no_indices)
+    visual_tokens: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    memory_tokens: int = 0
+    cache_bytes: int = 0
+    fed: Feeding | None = None
+    finish: Literal["stop", "length", "cancelled", "failed"] = "stop"
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cells.ndim != 2 or self.cells.shape[1] != 5 or len(self.cells) != len(self.cell_frames):
+            raise ValueError(f"cells are {list(self.cells.shape)} for {len(self.cell_frames)} frames, expected [N, 5]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchSet:
+    """The cells chosen for one frame, each with its score, level of detail and reason.
+
+    Args:
+        index: Index of the frame.
+        pts_seconds: Presentation time of the frame.
+        grid: The frame's cells.
+        rows, columns: `[N]` int32, top-left fine cell of each chosen cell.
+        level: `[N]` int32, level of detail: 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4.
+        score: `[N]` float32 in [0, 1], descending.
+        scorer: `[N]` int32, index into `SCORERS`.
+        query: `[N]` int32, index of the query that wanted the cell most, -1 for none.
+        carried: `[N]` bool, relevance came along the flow (True) or was computed on this frame (False).
+        fresh: `[N]` bool, new to the model or changed since it was last sent (False: the model has it already).
+        confidence: Mean trust in what was carried, in [0, 1].
+        keyframe: A refresh was asked for on this frame.
+        refresh_reason: `first`, `interval`, `confidence`, `cut`, `query`, `size` or `retry`; None between refreshes.
+        keyframe_age: Frames since the newest frame whose generation is in use.
+        keyframe_index: Index of that frame, None before the first result.
+        parts: For each part of generation that is in use, the keyframe it came from and what made it; a part that
+            is missing, because it has not arrived yet or failed, is not there.
+        query_scores: For each query, the highest relevance of any cell on this frame.
+        cells_scored: How many cells were scored one by one (the cascade saves the others).
+        latency_ms: Milliseconds by stage, filled in by whoever owns a clock.
+        notices: One-line messages about this frame, such as a failed keyframe.
+        texture: The 40 channels behind the choice.
+        flow: Backward flow to the frame before; None on the first frame and after a cut.
+        relevance: `[gh, gw]`, the final score of every cell, for display.
+        feeding: What the frame added to a model's memory; None where no model watches or the frame was passed over.
+        answers: What a model said after seeing this frame.
+        quality: How far quality was lowered to hold the frame rate, 0 for not at all; see `arr_stream.live.quality`.
+    """
+
+    index: int
+    pts_seconds: float
+    grid: Grid
+    rows: IntArray
+    columns: IntArray
+    level: IntArray
+    score: FloatArray
+    scorer: IntArray
+    query: IntArray
+    carried: npt.NDArray[np.bool_]
+    fresh: npt.NDArray[np.bool_]
+    confidence: float
+    keyframe: bool
+    refresh_reason: str | None
+    keyframe_age: int
+    keyframe_index: int | None
+    query_scores: tuple[float, ...]
+    cells_scored: int
+    texture: Texture
+    relevance: FloatArray
+    flow: Flow | DeviceFlow | None = None
+    parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    latency_ms: Mapping[str, float] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    feeding: Feeding | None = None
+    answers: tuple[Answer, ...] = ()
+    quality: int = 0
+
+    def __post_init__(self) -> None:
+        n = len(self.rows)
+        for name in ("columns", "level", "score", "scorer", "query", "carried", "fresh"):
+            if len(getattr(self, name)) != n:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {n} cells")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def span(self) -> IntArray:
+        """`[N]`, side of each chosen cell in fine cells."""
+        span: IntArray = np.left_shift(1, self.level).astype(np.int32)
+        return span
+
+    @property
+    def cells_xyxy(self) -> FloatArray:
+        """`[N, 4]` rectangles in source pixels."""
+        return self.grid.cells_xyxy(self.rows, self.columns, self.span)

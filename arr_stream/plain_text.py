@@ -1,0 +1,68 @@
+"""Text made harmless for terminals, logs and records: a stranger's control characters, and secrets in addresses."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # strings: titles, links, clipboard
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # all others
+)
+_BEGUN = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
+_LONGEST_ESCAPE = 4096
+_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class PlainText:
+    """Takes escape sequences and control characters out of a text that comes in pieces.
+
+    A sequence that is cut by the end of a piece is held back until it is whole. Line breaks and tabs stay; characters
+    that turn the direction of writing go, since they make a text look like another; lone surrogates, which no file can
+    hold, become U+FFFD.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown after one more piece."""
+        text = _ESCAPE.sub("", self._held + piece)
+        begun = _BEGUN.search(text)
+        at = len(text) if begun is None or len(text) - begun.start() > _LONGEST_ESCAPE else begun.start()
+        text, self._held = text[:at], text[at:]
+        return "".join(shown for character in text if (shown := _shown(character)))
+
+    def finish(self) -> str:
+        """What was held back, without its control characters."""
+        text, self._held = self._held, ""
+        return "".join(shown for character in text if (shown := _shown(character)))
+
+
+def plain(text: str) -> str:
+    """A whole text without escape sequences and control characters."""
+    cleaner = PlainText()
+    return cleaner.feed(text) + cleaner.finish()
+
+
+def _shown(character: str) -> str:
+    if character in "\n\t":
+        return character
+    if character in _REORDERING:
+        return ""
+    category = unicodedata.category(character)
+    return "" if category == "Cc" else "\ufffd" if category == "Cs" else character
+
+
+# Schemes are short; without a bound, a long text without one would take quadratic time.
+_URL = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[^\s'\"<>]+", re.IGNORECASE)
+_USER = re.compile(r"^([a-z][a-z0-9+.-]*://)(?:[^/@]*@)+", re.IGNORECASE)
+_SECRET = re.compile(
+    r"([?&;](?:[\w.-]{0,64}(?:pass|token|secret|key|auth|sig|credential|pwd)[\w.-]{0,64})=)[^&;#\s]*", re.IGNORECASE
+)
+
+
+def redact_url(text: str) -> str:
+    """The text with user names, passwords and secret parameters of URLs in it replaced by `***`."""
+    return _URL.sub(lambda match: _SECRET.sub(r"\1***", _USER.sub(r"\1***@", match.group())), text)

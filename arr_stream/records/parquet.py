@@ -1,0 +1,412 @@
+"""Patch records as two tables in Parquet: what `records.json_lines` writes as lines, for tools that read columns.
+
+    frames.parquet    a row a frame: index, pts_seconds, keyframe, refresh_reason, keyframe_age, confidence, num_cells,
+                      latency_ms, keyframe_index, parts, query_scores, cells_scored, notices, quality, model,
+                      frame_size_wh, fine_cell_px, grid_hw, answers, more
+    cells.parquet     a row a chosen cell: frame, pts_seconds, x0, y0, x1, y1, score, scorer, query, origin, novelty,
+                      level; in the order of the frames, and within a frame in that of its record
+
+The values are those of the records, down to their rounding. The header and the end record stand in the key-value
+metadata of both files, as JSON under `arr_stream.header` and `arr_stream.end`. `frame_size_wh`, `fine_cell_px` and
+`grid_hw` are null where they are the header's. Each of `answers` is the JSON of a record; `more` is the JSON of what
+else a frame's record says, null for nothing.
+
+Rows are written in groups of bounded size, so memory does not grow with the video. A file bears its final name once it
+is whole; what a killed run leaves is called `frames.parquet.partial` and cannot be read, so write the records as lines
+as well where the beginning of a run that may be killed matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from arr_stream.answers import answer_record
+from arr_stream.consumer import Outcome
+from arr_stream.errors import BackendUnavailable, EvaluationDataError, OutputExists
+from arr_stream.files import make_parent, prepare_output, writing
+from arr_stream.patch_set import PatchSet
+from arr_stream.records.digest import Digest
+from arr_stream.records.json_lines import (
+    AnswerRecord,
+    EndRecord,
+    FrameRecord,
+    Header,
+    end_record,
+    frame_record,
+    header_record,
+    without_times,
+)
+from arr_stream.records.partitions import hive_folder
+from arr_stream.types import Frame
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as exc:
+    raise BackendUnavailable(
+        f"Parquet needs the package {exc.name}, which is missing", remedy="pip install 'arr-stream[parquet]'"
+    ) from exc
+
+FRAMES, CELLS = "frames.parquet", "cells.parquet"
+HEADER_KEY, END_KEY = b"arr_stream.header", b"arr_stream.end"
+"""Where the metadata of both files holds the first and the last record."""
+
+_FRAMES_A_GROUP = 2_000
+_CELLS_A_GROUP = 32_768
+_GEOMETRY = ("frame_size_wh", "fine_cell_px", "grid_hw")
+_WORD = pa.dictionary(pa.int8(), pa.string())
+
+FRAME_COLUMNS = pa.schema(
+    [
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("pts_seconds", pa.float64(), nullable=False),
+        pa.field("keyframe", pa.bool_(), nullable=False),
+        pa.field("refresh_reason", _WORD),
+        pa.field("keyframe_age", pa.int64(), nullable=False),
+        pa.field("confidence", pa.float64(), nullable=False),
+        pa.field("num_cells", pa.int32(), nullable=False),
+        pa.field("latency_ms", pa.map_(pa.string(), pa.float64())),
+        pa.field("keyframe_index", pa.int64()),
+        pa.field("parts", pa.map_(pa.string(), pa.struct({"keyframe": pa.int64(), "method": pa.string()}))),
+        pa.field("query_scores", pa.list_(pa.float64())),
+        pa.field("cells_scored", pa.int64()),
+        pa.field("notices", pa.list_(pa.string())),
+        pa.field("quality", pa.int32(), nullable=False),
+        pa.field(
+            "model",
+            pa.struct(
+                {
+                    **dict.fromkeys(("sent", "held", "memory_tokens", "cache_bytes"), pa.int64()),
+                    **dict.fromkeys(("vision_ms", "prefill_ms"), pa.float64()),
+                    **dict.fromkeys(("rebuilt", "error"), pa.string()),
+                    "frame_index": pa.int64(),
+                }
+            ),
+        ),
+        pa.field("frame_size_wh", pa.list_(pa.int32(), 2)),
+        pa.field("fine_cell_px", pa.list_(pa.float64(), 2)),
+        pa.field("grid_hw", pa.list_(pa.int32(), 2)),
+        pa.field("answers", pa.list_(pa.string())),
+        pa.field("more", pa.string()),
+    ]
+)
+"""Columns of `frames.parquet`; what the names mean stands in `records.json_lines`."""
+
+CELL_COLUMNS = pa.schema(
+    [
+        pa.field("frame", pa.int64(), nullable=False),
+        pa.field("pts_seconds", pa.float64(), nullable=False),
+        *(pa.field(name, pa.float64(), nullable=False) for name in ("x0", "y0", "x1", "y1", "score")),
+        pa.field("scorer", _WORD),
+        pa.field("query", pa.int32()),
+        pa.field("origin", _WORD),
+        pa.field("novelty", _WORD),
+        pa.field("level", pa.int32()),
+    ]
+)
+"""Columns of `cells.parquet`; rectangles in pixels of the upright source frame, `query` null for none."""
+
+_OWN = {*FRAME_COLUMNS.names, "type", "cells", "reasons"}
+
+
+class ParquetRecords:
+    """Writes patch records to `frames.parquet` and `cells.parquet`; both appear when it is closed.
+
+    Args:
+        folder: Where to.
+        header: What was asked of what.
+        force: Replace files that exist.
+        timings: Write what took how long.
+
+    Raises:
+        OutputExists: A file exists, or was left by a run that was killed, and `force` is not set.
+        OutputUnwritable: The folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path | str, header: Header, force: bool = False, *, timings: bool = True) -> None:
+        self.folder = Path(folder)
+        self.header = header
+        self.timings = timings
+        self.frames = 0
+        self._frame_table = _Table(self.folder / FRAMES, FRAME_COLUMNS, _FRAMES_A_GROUP, header, force)
+        self._cell_table = _Table(self.folder / CELLS, CELL_COLUMNS, _CELLS_A_GROUP, header, force)
+        self._tables = (self._cell_table, self._frame_table)
+        self._digest = Digest()
+        self._digest.add(header_record(header))
+        self._closed = False
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        """Take the frame's row and those of its cells.
+
+        Raises:
+            DiskFull: No room.
+            OutputUnwritable: The files cannot be written.
+        """
+        if self._closed:
+            raise ValueError(f"{self.folder}: closed, and given another frame")
+        record, *answers = frame_record(patches, self.header), *map(answer_record, patches.answers)
+        if not self.timings:
+            record, *answers = map(without_times, (record, *answers))
+        # First, since it refuses what is no number.
+        for each in (record, *answers):
+            self._digest.add(each)
+        self._cell_table.add(_cell_columns(record))
+        self._frame_table.add({name: [value] for name, value in _frame_row(record, answers).items()})
+        self.frames += 1
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        """Write the end record and give the files their names. Without a frame there are none.
+
+        Raises:
+            DiskFull, OutputUnwritable: They could not be finished; what there is keeps its partial name.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if not self.frames:
+            for table in self._tables:
+                table.abandon()
+            return
+        end = end_record(self.frames, outcome or Outcome.of(failed=failed)) | {"digest": self._digest.hexdigest()}
+        try:
+            for table in self._tables:
+                table.finish(end)
+            # The frames last: where they are, the cells are too.
+            for table in self._tables:
+                table.publish()
+        finally:
+            for table in self._tables:
+                table.abandon()
+
+
+@dataclass(slots=True)
+class _Table:
+    """One file, and the rows that wait for their group to be full.
+
+    Args:
+        path: Its final name.
+        columns: What it holds.
+        group: Rows that are written at a time.
+        header: For the metadata.
+        force: Replace the file if it exists.
+    """
+
+    path: Path
+    columns: pa.Schema
+    group: int
+    header: Header
+    force: bool
+    _rows: dict[str, list[Any]] = field(default_factory=dict)
+    _file: IO[bytes] | None = None
+    _writer: pq.ParquetWriter | None = None
+    _error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        prepare_output(self.path, self.force)
+        if os.path.lexists(self.partial) and not self.force:
+            raise OutputExists(
+                f"{self.partial}: left by a run that was killed, or being written by another",
+                remedy="move it away, or --force to replace it",
+            )
+        self._empty()
+
+    @property
+    def partial(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.partial")
+
+    def add(self, rows: Mapping[str, Sequence[Any]]) -> None:
+        """Take rows, as the values of every column; a full group is written."""
+        self._open()
+        for name, values in rows.items():
+            self._rows[name] += values
+        if len(self._rows[self.columns.names[0]]) >= self.group:
+            self._write()
+
+    def finish(self, end: Mapping[str, Any]) -> None:
+        """Write what waits, and the end of the file."""
+        if self._error is not None:
+            raise self._error
+        assert self._file is not None and self._writer is not None
+        self._write()
+        with self._writing():
+            self._writer.add_key_value_metadata({END_KEY: _json(end)})
+            self._writer.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        self._writer = self._file = None
+
+    def publish(self) -> None:
+        """Give the file its final name.
+
+        Raises:
+            OutputExists: Something else made a file of that name meanwhile.
+        """
+        if os.path.lexists(self.path) and not self.force:
+            raise OutputExists(
+                f"{self.path}: was made by something else meanwhile", remedy=f"what was written is in {self.partial}"
+            )
+        with writing(self.path):
+            self.partial.replace(self.path)
+
+    def abandon(self) -> None:
+        """Let go of a file that is not finished; it keeps its partial name. Harmless on one that is."""
+        writer, file = self._writer, self._file
+        self._writer = self._file = None
+        if file is not None:
+            # First, so that the end of the file, which would make it look whole, does not get there.
+            with contextlib.suppress(OSError):
+                file.close()
+        if writer is not None:
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+                writer.close()
+
+    def _open(self) -> None:
+        if self._file is not None:
+            return
+        make_parent(self.path)
+        schema = self.columns.with_metadata({HEADER_KEY: _json(header_record(self.header))})
+        with self._writing():
+            self._file = self.partial.open("wb" if self.force else "xb")
+            self._writer = pq.ParquetWriter(self._file, schema, compression="zstd", write_page_checksum=True)
+
+    def _write(self) -> None:
+        assert self._writer is not None
+        with self._writing():
+            self._writer.write_table(pa.Table.from_pydict(self._rows, self.columns), row_group_size=self.group)
+        self._empty()
+
+    def _empty(self) -> None:
+        self._rows = {name: [] for name in self.columns.names}
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """As `writing`, and remember that the file is spoilt."""
+        try:
+            with writing(self.path):
+                yield
+        except Exception as exc:
+            self._error = exc
+            raise
+
+
+def read_parquet_records(
+    folder: Path | str, video: str | None = None
+) -> tuple[Header, list[FrameRecord], EndRecord | None]:
+    """What `read_records` gives of the same run's lines.
+
+    Args:
+        folder: Holds `frames.parquet` and `cells.parquet`; with `video`, the output folder of a batch.
+        video: Which of a batch.
+
+    Raises:
+        EvaluationDataError: Missing, damaged, or not what `ParquetRecords` writes.
+    """
+    frames, cells = _paths(Path(folder), video)
+    with _reading(frames), pq.ParquetFile(frames) as table:
+        metadata = table.metadata.metadata or {}
+        if HEADER_KEY not in metadata:
+            raise ValueError("no header in its metadata")
+        header = Header.model_validate(json.loads(metadata[HEADER_KEY]))
+        end = EndRecord.model_validate(json.loads(metadata[END_KEY])) if END_KEY in metadata else None
+        rows = list(_rows(table))
+    with _reading(cells), pq.ParquetFile(cells) as table:
+        chosen = _rows(table)
+        records = [_frame_record(row, list(islice(chosen, row["num_cells"]))) for row in rows]
+        if next(chosen, None) is not None:
+            raise ValueError("more cells than the frames have")
+    return header, records, end
+
+
+def read_parquet_answers(folder: Path | str, video: str | None = None) -> list[AnswerRecord]:
+    """What `read_answers` gives of the same run's lines; see `read_parquet_records`.
+
+    Raises:
+        EvaluationDataError: As `read_parquet_records`.
+    """
+    frames, _ = _paths(Path(folder), video)
+    with _reading(frames), pq.ParquetFile(frames) as table:
+        return [AnswerRecord.model_validate(json.loads(text)) for row in _rows(table) for text in row["answers"]]
+
+
+def _paths(folder: Path, video: str | None) -> tuple[Path, Path]:
+    if video is None:
+        return folder / FRAMES, folder / CELLS
+    place = hive_folder(video)
+    return folder / "frames" / place / FRAMES, folder / "cells" / place / CELLS
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RecursionError, pa.ArrowException) as exc:
+        # Pydantic's and Arrow's own errors are ValueErrors, of several lines.
+        reason = (exc.strerror or str(exc)).lower() if isinstance(exc, OSError) else str(exc).partition("\n")[0]
+        raise EvaluationDataError(f"{path}: {reason}", remedy="name a folder of records in Parquet") from exc
+
+
+def _rows(table: pq.ParquetFile) -> Iterator[dict[str, Any]]:
+    for batch in table.iter_batches(4096):
+        yield from batch.to_pylist()
+
+
+def _frame_row(record: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The value of every column of `frames.parquet`."""
+    more = {key: value for key, value in record.items() if key not in _OWN}
+    parts, model = record["parts"].items(), record.get("model")
+    return {name: record.get(name) for name in FRAME_COLUMNS.names} | {
+        "num_cells": len(record["cells"]),
+        "latency_ms": list(record["latency_ms"].items()),
+        "parts": [(name, {"keyframe": part[0], "method": part[1]} if part else None) for name, part in parts],
+        "notices": [_text(notice) for notice in record.get("notices") or ()],
+        "model": model and {name: _text(value) if isinstance(value, str) else value for name, value in model.items()},
+        "quality": record.get("quality", 0),
+        "answers": [_json(answer).decode() for answer in answers],
+        "more": _json(more).decode() if more else None,
+    }
+
+
+def _cell_columns(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The values of every column of `cells.parquet`, for the cells of one frame."""
+    count = len(record["cells"])
+    place = [record["index"]] * count, [record["pts_seconds"]] * count
+    # Without cells there is nothing to turn over.
+    sides = zip(*record["cells"], strict=True) if count else [()] * 5
+    reasons = zip(*record["reasons"], strict=True) if count else [()] * 5
+    return dict(zip(CELL_COLUMNS.names, map(list, (*place, *sides, *reasons)), strict=True))
+
+
+def _frame_record(row: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> FrameRecord:
+    """The record that became a row and these cells."""
+    if len(cells) != row["num_cells"] or any(cell["frame"] != row["index"] for cell in cells):
+        raise ValueError(f"the cells of frame {row['index']} are not those that it has")
+    values = {name: row[name] for name in FRAME_COLUMNS.names if name not in ("num_cells", "answers", "more")}
+    values |= {
+        "type": "frame",
+        "latency_ms": dict(row["latency_ms"]),
+        "parts": {name: part and (part["keyframe"], part["method"]) for name, part in row["parts"]},
+        "cells": [tuple(cell[name] for name in ("x0", "y0", "x1", "y1", "score")) for cell in cells],
+        "reasons": [tuple(cell[name] for name in ("scorer", "query", "origin", "novelty", "level")) for cell in cells],
+    }
+    absent = [name for name in ("model", *_GEOMETRY) if values[name] is None]
+    kept = {name: value for name, value in values.items() if name not in absent}
+    return FrameRecord.model_validate(kept | json.loads(row["more"] or "{}"))
+
+
+def _json(record: Mapping[str, Any]) -> bytes:
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    # Names of files may hold bytes that are no text; JSON has an escape for them.
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _text(text: str) -> str:
+    """The same, with bytes that are no text as their escapes: a column of text holds nothing else."""
+    return text.encode("utf-8", "backslashreplace").decode()

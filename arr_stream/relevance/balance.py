@@ -1,0 +1,67 @@
+"""Weighs three tensions that every choice of places must settle.
+
+- *compress / particularise*: few coarse looks at much, or many fine looks at little. Settled last, where scores
+  become levels of detail (`attending`).
+- *exploit / explore*: stay where one looked before, or go where something better has turned up. Staying has a small
+  bonus, without which near-ties flicker from frame to frame, most so with a bonus for places not looked at lately.
+  What the model has already seen is left to `selection.novelty`.
+- *focus / diversify*: what the question and the eye agree on, or whatever carries information.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arr_stream.config import ScoringSettings
+from arr_stream.relevance.scorers import Sample, information, participation, perspective
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Balance:
+    """Scores of N places and what they are made of.
+
+    Args:
+        score: `[N]` in [0, 1].
+        by_scorer: `[3, N]` what information, perspective and participation add to the score, in this order.
+    """
+
+    score: Tensor
+    by_scorer: Tensor
+
+
+def balance_tensions(sample: Sample, answered: float, weights: ScoringSettings) -> Balance:
+    """Scores from the three ways of knowing.
+
+    score = c * focus + (1 - c) * diversify, where w are the weights
+
+    - focus = participation * (1 - w.settling * (1 - perspective)): the question leads, and of what answers it equally
+      well, what moves as a thing comes first;
+    - diversify = w.information * information + w.perspective * perspective + w.stay * fixation;
+    - c = w.commitment * answered ** w.commitment_power: commitment grows with how well the question is answered
+      anywhere on this frame, so that a query without a match falls back to looking around.
+
+    The source of these terms let commitment fall as participation rises, which gives the most relevant place the
+    least weight on focus; the sign here is the other one.
+
+    Args:
+        sample: Channels of the places.
+        answered: Highest relevance of any place on this frame, in [0, 1]; 0 without a query.
+        weights: How much each part counts.
+    """
+    commitment = weights.commitment * min(1.0, max(0.0, answered)) ** weights.commitment_power
+    known, seen = information(sample, weights), perspective(sample, weights)
+    # Without an answer nothing is committed to it, and what it would say need not be found out.
+    focus = torch.zeros_like(seen)
+    if answered > 0:
+        focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
+    by_scorer = torch.stack(
+        [
+            (1 - commitment) * weights.information * known,
+            (1 - commitment) * (weights.perspective * seen + weights.stay * sample["fixation"]),
+            commitment * focus,
+        ]
+    )
+    return Balance(by_scorer.sum(dim=0).clamp(0, 1), by_scorer)

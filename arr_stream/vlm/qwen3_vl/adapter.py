@@ -1,0 +1,310 @@
+"""The one place that knows how transformers' Qwen3-VL is built inside.
+
+Everything here may change with a version of transformers: the names of the vision tower's parts, how its blocks and
+the language model are called, and how a cache is cut. `Adapter.check` compares it with the model's own forward pass
+whenever a model is loaded, so that a change is an error and never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arr_stream.errors import ModelUnsupported
+from arr_stream.vlm.qwen3_vl.cells import Cells, GridHW
+from arr_stream.vlm.qwen3_vl.positions import (
+    block_extent,
+    interpolation,
+    patch_positions,
+    text_positions,
+    token_positions,
+)
+
+CHECK_GRID_HW: GridHW = (2, 9)
+CHECK_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
+QUANTIZED_TOLERANCE = 0.05
+"""Largest difference from the model's own pass, as a share of the largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisualTokens:
+    """What the vision tower makes of K cells.
+
+    Args:
+        features: `[K, D]`, take the place of the token embeddings.
+        deepstack: `[K, D]` each, added after the first layers of the language model (DeepStack, Meng et al. 2024).
+    """
+
+    features: Tensor
+    deepstack: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def take(self, keep: Tensor) -> VisualTokens:
+        """Some of them, by mask or by index."""
+        return VisualTokens(self.features[keep], tuple(level[keep] for level in self.deepstack))
+
+
+class Adapter:
+    """The parts of a loaded Qwen3-VL that sparse feeding and a growing memory need.
+
+    Args:
+        model: `Qwen3VLForConditionalGeneration` in evaluation mode.
+
+    Raises:
+        ModelUnsupported: It is not built as this module expects.
+    """
+
+    def __init__(self, model: Any) -> None:
+        try:
+            self._model = model
+            self._visual = model.model.visual
+            self._language = model.model.language_model
+            self._head = model.lm_head
+            self._embeddings = model.get_input_embeddings()
+            self._table_side = int(self._visual.num_grid_per_side)
+            self._deepstack_after = tuple(int(index) for index in self._visual.deepstack_visual_indexes)
+            self.config = model.config
+            self.layers = len(self._language.layers)
+            # Read here so that their absence is found now.
+            _ = (self._visual.patch_embed, self._visual.pos_embed.weight, self._visual.rotary_pos_emb)
+            _ = (self._visual.merger, self._visual.deepstack_merger_list, self._visual.blocks)
+            _ = (self._language.rotary_emb, self._language.layers[0].self_attn.q_norm)
+        except AttributeError as exc:
+            raise _changed(f"a part is missing: {exc}") from exc
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self._model.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the language model's hidden states."""
+        dtype: torch.dtype = self._embeddings.weight.dtype
+        return dtype
+
+    def encode(self, rows: Tensor, cells: Cells, segments: Sequence[int]) -> VisualTokens:
+        """The vision tower over chosen cells, at their true places in the full grid.
+
+        Args:
+            rows: `[4 * K, 1536]` pixels of `patch_rows`.
+            cells: The K cells.
+            segments: Cells of each frame in turn, summing to K; cells attend to those of their own frame.
+        """
+        visual, device = self._visual, self.device
+        places = patch_positions(cells)
+        indices, weights = interpolation(places, cells.grid_hw, self._table_side)
+        lengths = torch.tensor([0, *segments], dtype=torch.int32).cumsum(0, dtype=torch.int32) * 4
+        hidden = visual.patch_embed(rows.to(device))
+        table = visual.pos_embed(indices.to(device)) * weights.to(device)[:, :, None]
+        hidden = hidden + table.sum(1).to(hidden.dtype)
+        rotation = visual.rotary_pos_emb(hidden, places.to(device))
+        deepstack = []
+        for number, block in enumerate(visual.blocks):
+            hidden = block(
+                hidden, cu_seqlens=lengths.to(device), max_seqlen=4 * max(segments), position_embeddings=rotation
+            )
+            if number in self._deepstack_after:
+                merger = visual.deepstack_merger_list[self._deepstack_after.index(number)]
+                deepstack.append(merger(hidden))
+        return VisualTokens(visual.merger(hidden), tuple(deepstack))
+
+    def embed(self, ids: Sequence[int]) -> Tensor:
+        """`[N, D]` embeddings of text tokens."""
+        embedded: Tensor = self._embeddings(torch.tensor(ids, dtype=torch.long, device=self.device))
+        return embedded
+
+    def new_cache(self) -> Any:
+        """An empty key-value cache."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.config.get_text_config())
+
+    def extend(
+        self,
+        cache: Any,
+        embeddings: Tensor,
+        positions: Tensor,
+        visual: Tensor,
+        deepstack: Sequence[Tensor],
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """The language model over N more tokens, which the cache then holds; `[N, D]` last hidden states.
+
+        Args:
+            cache: Of `new_cache`.
+            embeddings: `[N, D]`.
+            positions: `[3, N]`: time, row, column. Three rows, since a fourth makes transformers take gaps between
+                positions for borders between packed sequences.
+            visual: `[N]` bool, which tokens are cells.
+            deepstack: For each level `[cells, D]`.
+            bias: `[cached + N]` added to the attention to each token; None for plain causal attention.
+        """
+        outputs = self._language(
+            inputs_embeds=embeddings[None],
+            position_ids=positions.to(self.device)[:, None],
+            attention_mask=None if bias is None else self._biased(bias, embeddings),
+            past_key_values=cache,
+            use_cache=True,
+            visual_pos_masks=visual.to(self.device)[None] if len(deepstack) and bool(visual.any()) else None,
+            deepstack_visual_embeds=list(deepstack) if len(deepstack) and bool(visual.any()) else None,
+        )
+        hidden: Tensor = outputs.last_hidden_state[0]
+        return hidden
+
+    def _biased(self, bias: Tensor, embeddings: Tensor) -> Tensor:
+        """`[1, 1, N, cached + N]`: causal, with the bias on what may be seen."""
+        added, known = len(embeddings), len(bias) - len(embeddings)
+        forbidden = torch.ones(added, len(bias), dtype=torch.bool, device=embeddings.device).triu(known + 1)
+        mask = bias.to(embeddings.device, embeddings.dtype).expand(added, -1)
+        biased: Tensor = mask.masked_fill(forbidden, torch.finfo(embeddings.dtype).min)[None, None]
+        return biased
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[..., vocabulary]` float32."""
+        scores: Tensor = self._head(hidden).float()
+        return scores
+
+    def cached_tokens(self, cache: Any) -> int:
+        """How many tokens the cache holds."""
+        return int(cache.get_seq_length())
+
+    def cache_bytes(self, cache: Any) -> int:
+        """Size of its keys and values."""
+        return sum(
+            layer.keys.nbytes + layer.values.nbytes
+            for layer in cache.layers
+            if getattr(layer, "keys", None) is not None
+        )
+
+    def crop(self, cache: Any, tokens: int) -> None:
+        """Cut the cache back to so many tokens, layer by layer: a pass that broke off leaves them uneven."""
+        for layer in cache.layers:
+            if getattr(layer, "keys", None) is not None:
+                layer.keys, layer.values = layer.keys[..., :tokens, :], layer.values[..., :tokens, :]
+
+    def keys(self, cache: Any, layer: int) -> Tensor:
+        """`[heads, cached, d]`: the keys of one layer, one for each head of the queries."""
+        attention = self._language.layers[layer].self_attn
+        keys: Tensor = cache.layers[layer].keys[0]
+        return keys.repeat_interleave(attention.num_key_value_groups, dim=0)
+
+    @contextmanager
+    def attention_inputs(self, layer: int) -> Iterator[list[tuple[Tensor, tuple[Tensor, Tensor]]]]:
+        """Gather what goes into one layer's attention while the context lasts: hidden states and rotations."""
+        gathered: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
+
+        def gather(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+            gathered.append((kwargs["hidden_states"], kwargs["position_embeddings"]))
+
+        hook = self._language.layers[layer].self_attn.register_forward_pre_hook(gather, with_kwargs=True)
+        try:
+            yield gathered
+        finally:
+            hook.remove()
+
+    def queries(self, layer: int, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """`[heads, N, d]`: the scaled queries of one layer, from what goes into its attention."""
+        attention = self._language.layers[layer].self_attn
+        query = attention.q_norm(attention.q_proj(hidden).view(*hidden.shape[:-1], -1, attention.head_dim))
+        query = query.transpose(1, 2)
+        cosine, sine = (part.unsqueeze(1) for part in rotation)
+        low, high = query.chunk(2, dim=-1)
+        scaled: Tensor = (query * cosine + torch.cat([-high, low], dim=-1) * sine)[0] * attention.scaling
+        return scaled
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Compare this module with the model's own pass over a small made-up picture.
+
+        Raises:
+            ModelUnsupported: They differ, or the model's own pass takes other arguments than expected.
+        """
+        try:
+            own, ours = self._own_pass(), self._our_pass()
+        except torch.OutOfMemoryError:
+            raise
+        except (TypeError, AttributeError, IndexError, RuntimeError, ValueError, KeyError) as exc:
+            raise _changed(f"{type(exc).__name__}: {exc}") from exc
+        difference = float((own - ours).abs().max() / own.abs().max().clamp(min=1e-6))
+        allowed = self._tolerance
+        if not difference <= allowed:
+            raise _changed(f"its own pass and ours differ by {difference:.2g}, expected at most {allowed:.2g}")
+
+    @property
+    def _tolerance(self) -> float:
+        # With int8, what one token comes to depends a little on those that are computed with it.
+        return QUANTIZED_TOLERANCE if getattr(self._model, "is_quantized", False) else CHECK_TOLERANCE[self.dtype]
+
+    def _check_picture(self) -> tuple[Tensor, Cells, list[int]]:
+        cells = Cells.whole(CHECK_GRID_HW)
+        rows = torch.sin(torch.arange(len(cells) * 4 * 1536, dtype=torch.float32) * 0.37).reshape(len(cells) * 4, -1)
+        config = self.config
+        ids = [config.vision_start_token_id, *[config.image_token_id] * len(cells), config.vision_end_token_id]
+        return rows, cells, ids
+
+    def _own_pass(self) -> Tensor:
+        rows, _, ids = self._check_picture()
+        tokens = torch.tensor([ids], device=self.device)
+        grid = torch.tensor([[1, CHECK_GRID_HW[0] * 2, CHECK_GRID_HW[1] * 2]], device=self.device)
+        kinds = (tokens == self.config.image_token_id).int()
+        output = self._model(
+            input_ids=tokens,
+            pixel_values=rows.to(self.device),
+            image_grid_thw=grid,
+            mm_token_type_ids=kinds,
+            use_cache=False,
+        )
+        # The model keeps the offset of its last call for the next one.
+        self._model.model.rope_deltas = None
+        logits: Tensor = output.logits[0].float()
+        return logits
+
+    def _our_pass(self) -> Tensor:
+        rows, cells, ids = self._check_picture()
+        tokens = self.encode(rows, cells, [len(cells)])
+        embeddings = self.embed(ids)
+        visual = torch.tensor([token == self.config.image_token_id for token in ids])
+        embeddings[visual.to(self.device)] = tokens.features.to(embeddings.dtype)
+        positions = torch.cat(
+            [text_positions(1, 0), token_positions(cells, 1), text_positions(1, 1 + block_extent(cells.grid_hw))], dim=1
+        )
+        # In two passes, the second of them again after a crop, as a stream goes.
+        cache, hidden = self.new_cache(), []
+        parts = (slice(0, 4), slice(4, len(ids)))
+        for part in (parts[0], parts[1], parts[1]):
+            self.crop(cache, part.start)
+            shown = slice(int(visual[: part.start].sum()), int(visual[: part.stop].sum()))
+            levels = [level[shown] for level in tokens.deepstack]
+            hidden.append(self.extend(cache, embeddings[part], positions[:, part], visual[part], levels))
+        self._check_bias(embeddings, positions, visual, tokens.deepstack)
+        return self.logits(torch.cat([hidden[0], hidden[2]]))
+
+    def _check_bias(self, embeddings: Tensor, positions: Tensor, visual: Tensor, deepstack: Sequence[Tensor]) -> None:
+        """A cell that a bias hides must count as little as one that is not there."""
+        bias = torch.zeros(len(visual))
+        bias[1] = torch.finfo(self.dtype).min / 2
+        hidden = self.extend(self.new_cache(), embeddings, positions, visual, deepstack, bias)[-1]
+        there = bias == 0
+        levels = [level[1:] for level in deepstack]
+        cut = embeddings[there.to(self.device)], positions[:, there], visual[there], levels
+        without = self.extend(self.new_cache(), *cut)[-1]
+        own, ours = self.logits(without), self.logits(hidden)
+        difference = float((own - ours).abs().max() / own.abs().max().clamp(min=1e-6))
+        if not difference <= self._tolerance:
+            raise _changed(f"a bias on the attention changes its output otherwise than expected, by {difference:.2g}")
+
+
+def _changed(what: str) -> ModelUnsupported:
+    from transformers import __version__
+
+    return ModelUnsupported(
+        f"transformers {__version__}: Qwen3-VL is not built as expected: {what}",
+        remedy="install a version of transformers that this release names: pip install 'arr-stream[vlm]'",
+    )

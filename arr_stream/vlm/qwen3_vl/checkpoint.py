@@ -1,0 +1,337 @@
+"""What the folder of a checkpoint holds, looked at before anything is loaded.
+
+Nobody vouches for the folder. `config.json` is read as data, and only the keys that describe the architecture are
+handed on, so that it can name no code, no kernel, no adapter and no file elsewhere. Of the weights, safetensors'
+headers are read: names, shapes and types of all tensors, which are compared with what the configuration calls for.
+Pickles (`*.bin`, `*.pt`) are never opened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arr_stream.errors import BackendUnavailable, ModelUnsupported, WeightsInvalid
+from arr_stream.vlm.qwen3_vl.library import INSTALL, use_transformers
+
+MODEL_TYPE = "qwen3_vl"
+CELL = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
+"""What makes a visual token a cell of 32x32 pixels of two frames."""
+DTYPE_OF = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Types of plain weights, as safetensors and as torch name them."""
+
+_TOP_KEYS = "image_token_id video_token_id vision_start_token_id vision_end_token_id tie_word_embeddings"
+_TEXT_KEYS = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+    "hidden_act max_position_embeddings initializer_range rms_norm_eps rope_parameters rope_scaling rope_theta "
+    "attention_bias attention_dropout pad_token_id bos_token_id eos_token_id tie_word_embeddings"
+)
+_VISION_KEYS = (
+    "depth hidden_size hidden_act intermediate_size num_heads in_channels patch_size spatial_merge_size "
+    "temporal_patch_size out_hidden_size num_position_embeddings deepstack_visual_indexes initializer_range "
+    "rope_parameters"
+)
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_OUTPUT = "lm_head.weight"
+_COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with --download"
+_CHOOSE = "choose a Qwen3-VL, such as Qwen/Qwen3-VL-2B-Instruct"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor as the header of its file describes it: type (`F32`, `BF16`, ...), shape and file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """A folder that holds a whole Qwen3-VL, as far as can be seen without loading it.
+
+    Args:
+        name: What the user called it.
+        folder: Where it lies.
+        config: transformers' Qwen3VLConfig, made of the keys that describe the architecture and of no others.
+        tensors: Every tensor that the model will hold, by name; tied ones once.
+        image_mean, image_std: Of each channel, for pixels in [0, 1].
+    """
+
+    name: str
+    folder: Path
+    config: Any
+    tensors: Mapping[str, Entry]
+    image_mean: tuple[float, float, float]
+    image_std: tuple[float, float, float]
+
+    @property
+    def saved_dtype(self) -> str:
+        """The type that most of the numbers are saved in, by torch's name."""
+        counts: dict[str, int] = {}
+        for entry in self.tensors.values():
+            counts[entry.dtype] = counts.get(entry.dtype, 0) + entry.elements
+        return DTYPE_OF[max(counts, key=lambda dtype: counts[dtype])]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files with the weights."""
+        return tuple(sorted({entry.file for entry in self.tensors.values()}))
+
+
+def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
+    """Look at a folder and make sure that it holds a Qwen3-VL, whole, that can be loaded.
+
+    Args:
+        folder: With `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
+            `preprocessor_config.json` (or `processor_config.json`).
+        name: What to call it in errors; the folder if None.
+
+    Raises:
+        BackendUnavailable: No such folder; no weights in it, or none but pickles; transformers or safetensors missing.
+        ModelUnsupported: Not a model, another architecture, other cells than ours, weights quantised already, no
+            tokenizer, or an unsupported transformers.
+        WeightsInvalid: A file is missing, damaged or truncated, or the tensors are not those that `config.json`
+            calls for; names the file or the tensor.
+    """
+    use_transformers()
+    name = name or str(folder)
+    present = _listing(folder, name)
+    raw = _read_config(folder, present, name)
+    tensors = _read_headers(_weight_files(folder, present, name))
+    config = _built_config(raw, name)
+    _check_cells(config, name)
+    _check_sizes(config, len(tensors), folder)
+    tensors = _checked_tensors(config, tensors, folder, name)
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelUnsupported(f"{name}: no tokenizer.json in {folder}", remedy=_COPY_AGAIN)
+    mean, std = _pixel_statistics(folder, name)
+    return Checkpoint(name, folder, config, tensors, mean, std)
+
+
+def _listing(folder: Path, name: str) -> frozenset[str]:
+    """Names of what lies in the folder."""
+    if folder.is_file():
+        raise ModelUnsupported(f"{name}: a file, and a model is a folder", remedy="name the folder that it lies in")
+    if not folder.is_dir():
+        raise BackendUnavailable(f"{name}: no such folder", remedy="name a folder with a checkpoint, or a hub name")
+    try:
+        return frozenset(path.name for path in folder.iterdir())
+    except OSError as exc:
+        raise BackendUnavailable(f"{name}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
+
+
+def _read_config(folder: Path, present: frozenset[str], name: str) -> Mapping[str, Any]:
+    if "config.json" not in present:
+        what = "no config.json in it" if present else "empty"
+        raise ModelUnsupported(f"{name}: a folder that is not a model: {what}", remedy=_CHOOSE)
+    raw = _read_json(folder / "config.json")
+    if (kind := raw.get("model_type")) != MODEL_TYPE:
+        what = f"a model of type {str(kind)[:80]!r}" if kind else "config.json names no model_type"
+        raise ModelUnsupported(f"{name}: {what}, and {MODEL_TYPE!r} is supported", remedy=_CHOOSE)
+    if quantized := raw.get("quantization_config"):
+        method = quantized.get("quant_method", "unknown") if isinstance(quantized, Mapping) else "unknown"
+        raise ModelUnsupported(
+            f"{name}: its weights are quantised already ({str(method)[:80]})",
+            remedy="choose the same model unquantised, and --quantize int8 or int4",
+        )
+    if "adapter_config.json" in present:
+        raise ModelUnsupported(
+            f"{name}: holds an adapter (adapter_config.json), which would change the model",
+            remedy="merge it into the weights and save the whole model, or take the file away",
+        )
+    return raw
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        raise WeightsInvalid(f"{path}: no such file", remedy=_COPY_AGAIN) from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        raise WeightsInvalid(f"{path}: not JSON: {first_line(exc)}", remedy=_COPY_AGAIN) from exc
+    if not isinstance(found, dict):
+        raise WeightsInvalid(f"{path}: holds a {type(found).__name__}, not an object", remedy=_COPY_AGAIN)
+    return found
+
+
+def _weight_files(folder: Path, present: frozenset[str], name: str) -> list[Path]:
+    if any(re.match(r"shard-\d+-model-", file) for file in present):
+        raise ModelUnsupported(
+            f"{name}: saved in pieces of a distributed run", remedy="save it whole with save_pretrained"
+        )
+    if _WEIGHTS in present:
+        return [folder / _WEIGHTS]
+    index = folder / _INDEX
+    if _INDEX in present:
+        shards = _read_json(index).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise WeightsInvalid(f"{index}: names no tensors", remedy=_COPY_AGAIN)
+        return [_shard(index, shard) for shard in sorted({str(shard) for shard in shards.values()})]
+    pickles = sorted(file for file in present if file.endswith(_PICKLES))
+    if pickles:
+        raise BackendUnavailable(
+            f"{name}: no safetensors, only {pickles[0]}; pickles are not read, for they can run code",
+            remedy="take the model's safetensors files, or save it anew where it can be trusted",
+        )
+    raise BackendUnavailable(f"{name}: no weights ({_WEIGHTS} or {_INDEX}) in {folder}", remedy=_COPY_AGAIN)
+
+
+def _shard(index: Path, shard: str) -> Path:
+    if Path(shard).name != shard or not shard.endswith(".safetensors"):
+        raise WeightsInvalid(f"{index}: names {shard[:80]!r}, no safetensors file beside it", remedy=_COPY_AGAIN)
+    path = index.parent / shard
+    if not path.is_file():
+        raise WeightsInvalid(f"{path}: missing, and {_INDEX} names it", remedy=_COPY_AGAIN)
+    return path
+
+
+def _read_headers(files: list[Path]) -> dict[str, Entry]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as exc:
+        raise BackendUnavailable("Qwen3-VL needs safetensors, which is not installed", remedy=INSTALL) from exc
+    tensors: dict[str, Entry] = {}
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                if file.read(40).startswith(b"version https://git-lfs"):
+                    raise WeightsInvalid(
+                        f"{path}: a Git LFS pointer, not the weights that it points to",
+                        remedy="run `git lfs pull` where it came from",
+                    )
+            with safe_open(path, framework="pt") as header:
+                for key in header.keys():  # noqa: SIM118 - it is no dict
+                    part = header.get_slice(key)
+                    tensors[key] = Entry(part.get_dtype(), tuple(part.get_shape()), path)
+        except (SafetensorError, OSError, ValueError) as exc:
+            raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_COPY_AGAIN) from exc
+    return tensors
+
+
+def _built_config(raw: Mapping[str, Any], name: str) -> Any:
+    from transformers import Qwen3VLConfig
+
+    try:
+        known = {key: value for key, value in raw.items() if key in _TOP_KEYS.split()}
+        for section, keys in (("text_config", _TEXT_KEYS), ("vision_config", _VISION_KEYS)):
+            known[section] = {key: value for key, value in raw[section].items() if key in keys.split()}
+        return Qwen3VLConfig(**known)
+    except KeyError as exc:
+        raise WeightsInvalid(f"{name}: config.json has no {exc.args[0]}", remedy=_COPY_AGAIN) from exc
+    except Exception as exc:  # Its own checks raise errors of many classes.
+        raise WeightsInvalid(f"{name}: config.json makes no sense: {first_line(exc)}", remedy=_COPY_AGAIN) from exc
+
+
+def _check_cells(config: Any, name: str) -> None:
+    for key, wanted in CELL.items():
+        if (found := getattr(config.vision_config, key)) != wanted:
+            raise ModelUnsupported(
+                f"{name}: {key} is {found}, and {wanted} is supported (a cell is 32x32 pixels of two frames)",
+                remedy=_CHOOSE,
+            )
+
+
+def _check_sizes(config: Any, tensors: int, folder: Path) -> None:
+    """Refuse what no file could fill before as many layers are built."""
+    for section, key in ((config.text_config, "num_hidden_layers"), (config.vision_config, "depth")):
+        if not 1 <= getattr(section, key) <= tensors:
+            raise WeightsInvalid(
+                f"{folder / 'config.json'}: {key} is {getattr(section, key)}, and the weights are {tensors} tensors",
+                remedy=_COPY_AGAIN,
+            )
+
+
+def _checked_tensors(config: Any, tensors: Mapping[str, Entry], folder: Path, name: str) -> dict[str, Entry]:
+    """The tensors that the model takes, when all are there in the shape that it needs, and no others."""
+    wanted = _wanted_shapes(config, folder)
+    if config.tie_word_embeddings and _OUTPUT not in tensors:
+        # One matrix under two names, saved once.
+        del wanted[_OUTPUT]
+    missing = [key for key in wanted if key not in tensors]
+    if missing:
+        raise WeightsInvalid(
+            f"{name}: {len(missing)} of {len(wanted)} tensors are missing, such as {missing[0]}", remedy=_COPY_AGAIN
+        )
+    for key, shape in wanted.items():
+        entry = tensors[key]
+        if entry.shape != shape:
+            raise WeightsInvalid(
+                f"{entry.file}: {key} is {list(entry.shape)}, and config.json calls for {list(shape)}",
+                remedy=_COPY_AGAIN,
+            )
+        if entry.dtype not in DTYPE_OF:
+            raise ModelUnsupported(
+                f"{entry.file}: {key} is of type {entry.dtype}, and {', '.join(DTYPE_OF)} are supported",
+                remedy="choose the same model unquantised, and --quantize int8 or int4",
+            )
+    for key in tensors:
+        # Frequencies that follow from the configuration were saved by some versions, and do no harm.
+        if key not in wanted and not key.endswith("inv_freq"):
+            raise WeightsInvalid(
+                f"{tensors[key].file}: holds {key[:120]}, which config.json does not call for",
+                remedy="take config.json and weights from one and the same model",
+            )
+    return {key: tensors[key] for key in wanted}
+
+
+def _wanted_shapes(config: Any, folder: Path) -> dict[str, tuple[int, ...]]:
+    import torch
+    from transformers import Qwen3VLForConditionalGeneration
+
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            # torch thinks aloud about layers of no width, which are refused anyhow.
+            warnings.simplefilter("ignore", UserWarning)
+            skeleton = Qwen3VLForConditionalGeneration(config)
+    except Exception as exc:  # Sizes that do not fit each other fail in every layer of torch.
+        raise WeightsInvalid(
+            f"{folder / 'config.json'}: no model can be built from it: {first_line(exc)}", remedy=_COPY_AGAIN
+        ) from exc
+    return {key: tuple(value.shape) for key, value in skeleton.state_dict().items()}
+
+
+def _pixel_statistics(folder: Path, name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    path = folder / "preprocessor_config.json"
+    found: Any = None
+    if path.is_file():
+        found = _read_json(path)
+    elif (folder / "processor_config.json").is_file():
+        path = folder / "processor_config.json"
+        found = _read_json(path).get("image_processor")
+    else:
+        raise ModelUnsupported(f"{name}: no preprocessor_config.json in {folder}", remedy=_COPY_AGAIN)
+    values = [found.get(key) if isinstance(found, dict) else None for key in ("image_mean", "image_std")]
+    try:
+        mean, std = (_triple(value) for value in values)
+    except (TypeError, ValueError) as exc:
+        raise WeightsInvalid(
+            f"{path}: image_mean and image_std must be three numbers each", remedy=_COPY_AGAIN
+        ) from exc
+    if min(std) <= 0:
+        raise WeightsInvalid(f"{path}: image_std is {list(std)}, and must be above 0", remedy=_COPY_AGAIN)
+    return mean, std
+
+
+def _triple(value: Any) -> tuple[float, float, float]:
+    a, b, c = (float(item) for item in value)
+    if not all(math.isfinite(item) for item in (a, b, c)):
+        raise ValueError("not finite")
+    return a, b, c
+
+
+def first_line(exc: BaseException) -> str:
+    """What an error of another library says, in one short line with its class."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    return f"{type(exc).__name__}: {' '.join(lines[:2])[:160]}" if lines else type(exc).__name__

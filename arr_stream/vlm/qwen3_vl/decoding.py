@@ -1,0 +1,135 @@
+"""Reads a question on top of the memory and writes the answer, token by token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from arr_stream.errors import WeightsInvalid
+from arr_stream.plain_text import PlainText
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.attention import AttentionGatherer
+from arr_stream.vlm.qwen3_vl.memory import Memory
+from arr_stream.vlm.qwen3_vl.prompt import Prompt
+from arr_stream.vlm.viewer import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer as tokens and text.
+
+    Args:
+        ids: Tokens, without the one that ended it.
+        text: What they say.
+        finish: `stop`, `length` or `cancelled`.
+        prefill_ms: Until the first token was known.
+        decode_ms: All others.
+        cache_bytes: Largest size of the cache.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    finish: Literal["stop", "length", "cancelled"]
+    prefill_ms: float
+    decode_ms: float
+    cache_bytes: int
+
+
+class Sampler:
+    """Picks the next token.
+
+    Args:
+        temperature: 0 takes the likeliest; otherwise sampled within the model's own `top_k` and `top_p`.
+        generation: The model's generation settings.
+        seed: Of the sampling.
+    """
+
+    def __init__(self, temperature: float, generation: Any = None, seed: int = 0) -> None:
+        self._temperature = temperature
+        # 0 and None switch a limit off, as they do in transformers.
+        self._top_k = int(getattr(generation, "top_k", None) or 0)
+        self._top_p = float(getattr(generation, "top_p", None) or 1.0)
+        self._random = torch.Generator().manual_seed(seed)
+
+    def __call__(self, logits: Tensor) -> int:
+        """A token from `[vocabulary]` logits."""
+        if self._temperature == 0:
+            return int(logits.argmax())
+        scores, tokens = (logits.cpu() / self._temperature).topk(min(self._top_k or len(logits), len(logits)))
+        shares = scores.softmax(dim=0)
+        # The smallest set of tokens that holds top_p; the first always stays.
+        shares[shares.cumsum(dim=0) - shares > self._top_p] = 0
+        return int(tokens[torch.multinomial(shares, 1, generator=self._random)])
+
+
+@torch.inference_mode()
+def respond(
+    adapter: Adapter,
+    memory: Memory,
+    prompt: Prompt,
+    question: Sequence[int],
+    *,
+    most_tokens: int,
+    sampler: Sampler,
+    gatherer: AttentionGatherer | None = None,
+    on_text: Callable[[str], None] | None = None,
+    stop: Stop | None = None,
+) -> Response:
+    """Answer a question; the memory is as before when this returns or raises.
+
+    Raises:
+        WeightsInvalid: The model's output is not finite.
+    """
+    from tokenizers.decoders import DecodeStream
+
+    pieces, cleaner = DecodeStream(skip_special_tokens=True), PlainText()
+    ids: list[int] = []
+    text: list[str] = []
+    finish: Literal["stop", "length", "cancelled"] = "length"
+    position = memory.position + len(question)
+    started = time.perf_counter()
+    with memory.kept():
+        with gatherer.gathering() if gatherer is not None else nullcontext():
+            hidden = memory.read(question, memory.position)
+        first = time.perf_counter()
+        while True:
+            token = sampler(_finite(adapter.logits(hidden)))
+            if not ids:
+                first = time.perf_counter()
+            if token in prompt.end_tokens:
+                finish = "stop"
+                break
+            ids.append(token)
+            piece = cleaner.feed(pieces.step(prompt.tokenizer.backend_tokenizer, token) or "")
+            if piece:
+                text.append(piece)
+                if on_text is not None:
+                    on_text(piece)
+            if len(ids) >= most_tokens:
+                break
+            if stop is not None and stop.is_set():
+                finish = "cancelled"
+                break
+            with gatherer.gathering() if gatherer is not None else nullcontext():
+                hidden = memory.read([token], position)
+            position += 1
+        cache_bytes = memory.cache_bytes
+    text.append(cleaner.finish())
+    if text[-1] and on_text is not None:
+        on_text(text[-1])
+    ended = time.perf_counter()
+    return Response(tuple(ids), "".join(text), finish, (first - started) * 1e3, (ended - first) * 1e3, cache_bytes)
+
+
+def _finite(logits: Tensor) -> Tensor:
+    if not bool(torch.isfinite(logits).all()):
+        raise WeightsInvalid(
+            "the model's output holds numbers that are not finite", remedy="load it with --dtype float32 or bfloat16"
+        )
+    return logits

@@ -1,0 +1,236 @@
+"""What the model has seen, as one growing key-value cache at true positions.
+
+Frames and dialogue are appended; a question is asked on top and rolled back. Attention is causal, so what was
+appended piece by piece equals one pass over all of it. When the context is full the memory is rebuilt from kept
+features: evicting from the cache itself would leave traces of the evicted in what stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arr_stream.types import Grid
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.encoding import Block
+from arr_stream.vlm.qwen3_vl.positions import block_extent, text_positions, token_positions
+from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
+
+PREFILL_CHUNK_TOKENS = 4096
+"""Longest stretch in one pass of the language model, so that a rebuild does not need memory for all at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A block in the memory.
+
+    Args:
+        block: Its cells, with their features.
+        grid: The cells of its frame.
+        frame_index: The frame, or the later one of a pair.
+        seconds: Time that is told to the model: the frame's, or the mean of the pair's.
+        media: As a picture or as part of a video.
+    """
+
+    block: Block
+    grid: Grid
+    frame_index: int
+    seconds: float
+    media: Media = "video"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Text in the memory: a question and its answer, with the markers around them."""
+
+    ids: tuple[int, ...]
+
+
+Entry = Seen | Said
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretch:
+    """Tokens to append: ids, `[3, N]` positions, and the visual ones among them."""
+
+    ids: list[int]
+    positions: Tensor
+    blocks: tuple[tuple[int, Block], ...] = ()
+    """Offset of the first cell, and the cells."""
+
+
+class Memory:
+    """A conversation in a key-value cache.
+
+    Args:
+        adapter: The model.
+        prompt: Its tokenizer's view of a conversation.
+        instruction: What the model is told before anything else.
+
+    Attributes:
+        entries: What is in it, in order.
+        places: For each entry, the offset of its first cell in the cache; -1 for text.
+    """
+
+    def __init__(self, adapter: Adapter, prompt: Prompt, instruction: str = "") -> None:
+        self._adapter = adapter
+        self._prompt = prompt
+        self._opening = prompt.opening(instruction)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything but the opening."""
+        self.entries: list[Entry] = []
+        self.places: list[int] = []
+        self.position = 0.0
+        self._cache = self._adapter.new_cache()
+        self._bias = torch.zeros(0)
+        self._started = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the cache."""
+        return self._adapter.cached_tokens(self._cache)
+
+    @property
+    def opening_tokens(self) -> int:
+        """Tokens that are there before anything is seen."""
+        return len(self._opening)
+
+    @property
+    def seen(self) -> list[Seen]:
+        """The blocks among the entries."""
+        return [entry for entry in self.entries if isinstance(entry, Seen)]
+
+    @property
+    def visual_tokens(self) -> int:
+        """Cells in the cache."""
+        return sum(len(seen.block) for seen in self.seen)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._adapter.cache_bytes(self._cache)
+
+    def cost(self, entries: Sequence[Entry]) -> int:
+        """Tokens that entries would add, the opening included where it is still to come."""
+        opening = 0 if self._started else len(self._opening)
+        return opening + sum(len(self._stretch(entry, 0.0).ids) for entry in entries)
+
+    @torch.inference_mode()
+    def append(self, entries: Sequence[Entry]) -> Tensor:
+        """Take in frames and dialogue, in order, in as few passes as fit; `[D]` last hidden state."""
+        stretches = [] if self._started else [self._text(self._opening, self.position)]
+        position = stretches[-1].positions[0, -1].item() + 1 if stretches else self.position
+        places = []
+        offset = self.tokens + sum(len(stretch.ids) for stretch in stretches)
+        for entry in entries:
+            stretch = self._stretch(entry, position)
+            places.append(offset + stretch.blocks[0][0] if stretch.blocks else -1)
+            position = stretch.positions[0, -1].item() + 1
+            offset += len(stretch.ids)
+            stretches.append(stretch)
+        with self._or_nothing():
+            hidden = self._run(stretches)
+        self._started = True
+        self.entries += entries
+        self.places += places
+        self.position = position
+        return hidden
+
+    @torch.inference_mode()
+    def read(self, ids: Sequence[int], position: float) -> Tensor:
+        """Text tokens on top of what is there, `[D]` last hidden state of the last of them.
+
+        For questions and answers, within `kept`.
+        """
+        return self._run([self._text(list(ids), position)])
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever is read within leaves no trace."""
+        tokens, bias = self.tokens, self._bias
+        try:
+            yield
+        finally:
+            self._adapter.crop(self._cache, tokens)
+            self._bias = bias
+
+    @contextmanager
+    def _or_nothing(self) -> Iterator[None]:
+        """A pass that breaks off, for lack of memory or by Ctrl-C, leaves the cache as it was."""
+        tokens, bias = self.tokens, self._bias
+        try:
+            yield
+        except BaseException:
+            self._adapter.crop(self._cache, tokens)
+            self._bias = bias
+            raise
+
+    def keys(self, layer: int) -> Tensor:
+        """`[heads, tokens, d]` keys of one layer."""
+        return self._adapter.keys(self._cache, layer)
+
+    def bias(self) -> Tensor | None:
+        """`[tokens]` added to the attention to each; None where nothing is biased."""
+        return self._bias if bool(self._bias.any()) else None
+
+    def _stretch(self, entry: Entry, position: float) -> _Stretch:
+        if isinstance(entry, Said):
+            return self._text(list(entry.ids), position)
+        cells, media = entry.block.cells, entry.media
+        before = self._prompt.before_cells(media, entry.seconds)
+        after = self._prompt.after_cells
+        start = position + len(before)
+        ids = [*before, *[self._prompt.cell(media)] * len(cells), *after]
+        positions = [
+            text_positions(len(before), position),
+            token_positions(cells, start),
+            text_positions(len(after), start + block_extent(cells.grid_hw)),
+        ]
+        return _Stretch(ids, torch.cat(positions, dim=1), ((len(before), entry.block),))
+
+    def _text(self, ids: list[int], position: float) -> _Stretch:
+        return _Stretch(ids, text_positions(len(ids), position))
+
+    def _run(self, stretches: Sequence[_Stretch]) -> Tensor:
+        """One or more passes over consecutive stretches; the last hidden state."""
+        whole = _joined(stretches)
+        embeddings = self._adapter.embed(whole.ids)
+        visual = torch.zeros(len(whole.ids), dtype=torch.bool)
+        bias = torch.zeros(len(whole.ids))
+        for offset, block in whole.blocks:
+            cells = slice(offset, offset + len(block))
+            visual[cells] = True
+            embeddings[cells] = block.tokens.features.to(embeddings)
+            if block.bias is not None:
+                bias[cells] = block.bias
+        deepstack = [
+            torch.cat(level) for level in zip(*(block.tokens.deepstack for _, block in whole.blocks), strict=True)
+        ]
+        hidden = embeddings
+        for start in range(0, len(whole.ids), PREFILL_CHUNK_TOKENS):
+            part = slice(start, min(start + PREFILL_CHUNK_TOKENS, len(whole.ids)))
+            self._bias = torch.cat([self._bias, bias[part]])
+            shown = slice(int(visual[:start].sum()), int(visual[: part.stop].sum()))
+            hidden = self._adapter.extend(
+                self._cache,
+                embeddings[part],
+                whole.positions[:, part],
+                visual[part],
+                [level[shown] for level in deepstack],
+                self.bias(),
+            )
+        return hidden[-1]
+
+
+def _joined(stretches: Sequence[_Stretch]) -> _Stretch:
+    offset, ids, blocks = 0, [], []
+    for stretch in stretches:
+        blocks += [(offset + at, block) for at, block in stretch.blocks]
+        ids += stretch.ids
+        offset += len(stretch.ids)
+    return _Stretch(ids, torch.cat([stretch.positions for stretch in stretches], dim=1), tuple(blocks))

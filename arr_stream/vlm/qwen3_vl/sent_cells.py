@@ -1,0 +1,80 @@
+"""Which cells of the present scene the model holds, so that none is sent twice and none is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from arr_stream.selection.allocation import Allocation
+from arr_stream.selection.novelty import SeenCells
+from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from arr_stream.vlm.qwen3_vl.cell_map import Standing
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.memory import Memory
+
+
+class Holding:
+    """The cells of one scene at one frame size.
+
+    Args:
+        memory: What the model has seen.
+        grid: The scene's cells.
+        since: The scene's first frame; what was seen before it stands for nothing in it.
+    """
+
+    def __init__(self, memory: Memory, grid: Grid, since: int) -> None:
+        self._memory = memory
+        self._cells = SeenCells(grid)
+        self._grid = grid
+        self._since = since
+
+    def take_new(self, chosen: Cells, eighth_grey: ByteArray) -> Cells:
+        """Those that the model does not hold or that have changed; they count as held from now on.
+
+        Args:
+            chosen: Cells of the present frame.
+            eighth_grey: Its lightness at an eighth of the texture's size.
+        """
+        allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
+        return chosen.take(self._cells.send(allocation, eighth_grey))
+
+    def lose(self, cells: Cells) -> None:
+        """The model did not get them after all."""
+        lost = np.zeros(cells.grid_hw, bool)
+        for row, column, height, width in cells.blocks.tolist():
+            lost[row : row + height, column : column + width] = True
+        self._cells.lose(lost)
+
+    @contextmanager
+    def through_rebuild(self) -> Iterator[None]:
+        """Whatever the memory no longer shows afterwards is lost: all of it, if the rebuild breaks off."""
+        before = self._views()
+        try:
+            yield
+        finally:
+            self._cells.lose(self._views() != before)
+
+    def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
+        """`[gh, gw]`: a value of each cell where it still stands for what is on the frame, 0 elsewhere.
+
+        Args:
+            values: For each thing seen, `[K]` values of its cells.
+            eighth_grey: The frame's lightness at an eighth of the texture's size.
+        """
+        values_here = self._standing().map(values)
+        values_here[~self._cells.unchanged(eighth_grey)] = 0
+        return values_here
+
+    def _standing(self) -> Standing:
+        return Standing.of(self._memory.seen, self._grid, self._since)
+
+    def _views(self) -> IntArray:
+        """`[gh, gw]`: which view stands at each place, as 4 * frame + level; -1 where none does."""
+        standing = self._standing()
+        views = np.full(standing.entry.shape, -1, np.int32)
+        for index, seen in enumerate(self._memory.seen):
+            here = standing.entry == index
+            views[here] = 4 * seen.frame_index + seen.block.cells.level[standing.cell[here]]
+        return views

@@ -1,0 +1,292 @@
+"""From chosen cells to whole pictures, for servers that take nothing else.
+
+A server that speaks the OpenAI protocol takes pictures, not cells: each is scaled, cut into tokens and given positions
+of its own. What it gets of a frame is an *overview*, the whole frame at low resolution, and *crops*, few rectangles of
+whole cells at the resolution of the texture, whose place is told in words.
+
+Crops are found greedily: of all rectangles of whole cells that the rest of the budget pays for, the one that shows the
+most relevance per token is taken, what it shows counts no more, and so on (the greedy of budgeted maximum coverage,
+Khuller, Moss and Naor 1999). A rectangle bears a fixed charge for the words around it, so that a region is kept in
+one piece rather than cut into its brightest parts; two crops become one where that costs no more tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.errors import BudgetError, NothingChosen
+from arr_stream.patch_set import PatchSet
+from arr_stream.types import CELL_PX, ByteArray, Grid
+
+DoubleArray = npt.NDArray[np.float64]
+CellBox = tuple[int, int, int, int]
+"""Columns and rows `x0, y0, x1, y1` of the grid; the last ones are outside."""
+
+MINIMUM_PIXELS = 65536
+"""Qwen3-VL's image processor scales smaller pictures up to this (`shortest_edge`): none costs under 64 tokens."""
+OVERVIEW_SHARE = 0.25
+"""Share of the budget that the overview gets, or as many tokens as the smallest picture costs."""
+WORDS_TOKENS = 32
+"""What a crop costs beside its picture, about: its markers and the words that tell its place."""
+_MOST_CROPS = 8
+_UNCHOSEN_WEIGHT = 1e-3
+_JPEG_QUALITY = 95
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """One picture for a server.
+
+    Args:
+        rgb: `[h, w, 3]` uint8; both sides are multiples of 32.
+        cells: The part of the grid that it shows.
+        tokens: Visual tokens that it costs.
+        caption: What it is and where, in words.
+        overview: It shows the whole frame.
+    """
+
+    rgb: ByteArray
+    cells: CellBox
+    tokens: int
+    caption: str
+    overview: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """One frame as pictures.
+
+    Args:
+        pictures: The overview, then the crops, the most relevant first.
+        prompt: Their captions, a line each.
+        tokens: Visual tokens of all.
+        cells_shown: `[N]` bool, which of the chosen cells can be seen at their own level of detail or finer.
+    """
+
+    pictures: tuple[Picture, ...]
+    prompt: str
+    tokens: int
+    cells_shown: npt.NDArray[np.bool_]
+
+    @property
+    def overview(self) -> Picture:
+        return self.pictures[0]
+
+    @property
+    def crops(self) -> tuple[Picture, ...]:
+        return self.pictures[1:]
+
+
+def pack(
+    rgb: ByteArray,
+    patches: PatchSet,
+    *,
+    budget_tokens: int | None = None,
+    overview_share: float = OVERVIEW_SHARE,
+    minimum_pixels: int = MINIMUM_PIXELS,
+) -> Packed:
+    """The pictures that show the chosen cells of a frame best within a budget.
+
+    Where the whole frame at the resolution of the texture is within the budget, it is the only picture.
+
+    Args:
+        rgb: `[H, W, 3]` uint8, the frame in source pixels.
+        patches: The choice for this frame.
+        budget_tokens: Most visual tokens; None: as many as cells were chosen, or what the smallest overview and the
+            smallest crop cost where that is more.
+        overview_share: Share of the budget for the overview, in [0, 1]; what crops leave over is added to it.
+        minimum_pixels: Pixels that the server scales smaller pictures up to.
+
+    Raises:
+        NothingChosen: No cell was chosen.
+        BudgetError: The budget is less than the cheapest picture.
+        ValueError: The picture is not of the size that cells were chosen for.
+    """
+    grid = patches.grid
+    if (rgb.shape[1], rgb.shape[0]) != grid.size_wh:
+        raise ValueError(f"the picture is {rgb.shape[1]}x{rgb.shape[0]}, the grid is for {grid.size_wh}")
+    if len(patches) == 0:
+        raise NothingChosen(
+            f"frame {patches.index}: no cell was chosen, and a model needs one at least",
+            remedy="raise selection.budget, or set selection.novelty=mark",
+        )
+    cheapest = min(cost for _, _, cost in _overview_sizes(grid, minimum_pixels))
+    budget = budget_tokens if budget_tokens is not None else max(len(patches), 2 * cheapest)
+    if budget < cheapest:
+        raise BudgetError(
+            f"budget of {budget} tokens; the smallest picture costs a server {cheapest}", remedy="raise the budget"
+        )
+    boxes: list[CellBox] = []
+    if picture_tokens(grid.rows, grid.columns, minimum_pixels) > budget:
+        left = budget - _overview_size(grid, max(cheapest, int(budget * overview_share)), minimum_pixels)[2]
+        boxes = _crops(_values(patches), left, minimum_pixels)
+    spent = sum(_box_tokens(box, minimum_pixels) for box in boxes)
+    rows, columns, cost = _overview_size(grid, budget - spent, minimum_pixels)
+    pictures = _pictures(rgb, grid, (rows, columns, cost), boxes, minimum_pixels)
+    return Packed(
+        pictures,
+        "\n".join(picture.caption for picture in pictures),
+        cost + spent,
+        _shown(patches, boxes, min(rows / grid.rows, columns / grid.columns)),
+    )
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def picture_tokens(rows: int, columns: int, minimum_pixels: int = MINIMUM_PIXELS) -> int:
+    """Visual tokens of a picture of `rows * 32` by `columns * 32` pixels, as Qwen's image processor scales it."""
+    area_px = rows * columns * CELL_PX**2
+    if area_px >= minimum_pixels:
+        return rows * columns
+    scale = math.sqrt(minimum_pixels / area_px)
+    return math.ceil(rows * scale) * math.ceil(columns * scale)
+
+
+def place(cells: CellBox, grid: Grid) -> str:
+    """Where a part of the grid lies, in words, such as `from 40% to 60% across, 10% to 35% down`."""
+    x0, y0, x1, y1 = cells
+    across, down = grid.columns / 100, grid.rows / 100
+    return f"from {x0 / across:.0f}% to {x1 / across:.0f}% across, {y0 / down:.0f}% to {y1 / down:.0f}% down"
+
+
+def encode(rgb: ByteArray) -> tuple[str, bytes]:
+    """A picture as a file, with its media type.
+
+    PNG is exact, and smaller than JPEG on flat pictures such as screens and drawings; on photographs it is several
+    times larger, and JPEG at quality 95 with full colour resolution loses nothing that a model could tell. Whichever
+    is smaller is taken.
+    """
+    bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
+    sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+    jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY, *sampling])[1].tobytes()
+    png = cv2.imencode(".png", bgr)[1].tobytes()
+    return ("image/png", png) if len(png) <= len(jpeg) else ("image/jpeg", jpeg)
+
+
+def _overview_sizes(grid: Grid, minimum_pixels: int) -> list[tuple[int, int, int]]:
+    """Rows, columns and tokens of pictures of about the frame's shape, up to the whole texture.
+
+    Those that the server would scale up cost as much as larger ones and are left out, unless the texture itself is one.
+    """
+    shapes = {(grid.rows, grid.columns)}
+    for rows in range(1, grid.rows + 1):
+        columns = rows * grid.columns / grid.rows
+        shapes |= {(rows, max(1, math.floor(columns))), (rows, math.ceil(columns))}
+    return [
+        (rows, columns, picture_tokens(rows, columns, minimum_pixels))
+        for rows, columns in shapes
+        if rows * columns * CELL_PX**2 >= minimum_pixels or (rows, columns) == (grid.rows, grid.columns)
+    ]
+
+
+def _overview_size(grid: Grid, tokens: int, minimum_pixels: int) -> tuple[int, int, int]:
+    fitting = [size for size in _overview_sizes(grid, minimum_pixels) if size[2] <= tokens]
+    return max(fitting, key=lambda size: (size[2], -abs(size[0] * grid.columns - size[1] * grid.rows)))
+
+
+def _values(patches: PatchSet) -> DoubleArray:
+    """`[gh, gw]`, what it is worth to show each cell: the score of a chosen fine cell, next to nothing elsewhere.
+
+    Coarse cells are left to the overview. What was not chosen still breaks ties: a crop that may grow without costing
+    more grows to where the relevance is.
+    """
+    relevance = np.nan_to_num(patches.relevance.astype(np.float64))
+    values = np.clip(relevance, 0.0, 1.0) * _UNCHOSEN_WEIGHT
+    fine = patches.level == 0
+    values[patches.rows[fine], patches.columns[fine]] = np.maximum(patches.score[fine], _UNCHOSEN_WEIGHT)
+    return values
+
+
+def _crops(values: DoubleArray, budget: int, minimum_pixels: int) -> list[CellBox]:
+    """Rectangles of whole cells, the best first, that cost at most `budget` tokens."""
+    values = values.copy()
+    boxes: list[CellBox] = []
+    for _ in range(_MOST_CROPS):
+        left = budget - sum(_box_tokens(box, minimum_pixels) for box in boxes)
+        box = _best_box(values, left, minimum_pixels)
+        if box is None:
+            break
+        boxes = _merged([*boxes, box], minimum_pixels)
+        for x0, y0, x1, y1 in boxes:
+            values[y0:y1, x0:x1] = 0.0
+    return boxes
+
+
+def _best_box(values: DoubleArray, budget: int, minimum_pixels: int) -> CellBox | None:
+    """The rectangle with the most value per token of those that cost at most `budget`; None where none is worth it."""
+    rows, columns = values.shape
+    sums = np.zeros((rows + 1, columns + 1))
+    sums[1:, 1:] = values.cumsum(axis=0).cumsum(axis=1)
+    # No rectangle of n cells is worth more than the n best cells: most shapes need not be tried.
+    at_most = np.concatenate([[0.0], np.sort(values, axis=None)[::-1].cumsum()])
+    best: CellBox | None = None
+    # A crop is worth its tokens where it shows a chosen cell, not where all that is left is what nobody chose.
+    most = _UNCHOSEN_WEIGHT
+    for h in range(1, rows + 1):
+        for w in range(1, columns + 1):
+            tokens = picture_tokens(h, w, minimum_pixels)
+            if tokens > budget or at_most[h * w] <= most * (tokens + WORDS_TOKENS):
+                continue
+            worth = sums[h:, w:] - sums[:-h, w:] - sums[h:, :-w] + sums[:-h, :-w]
+            index = int(worth.argmax())
+            y, x = divmod(index, worth.shape[1])
+            density = float(worth[y, x]) / (tokens + WORDS_TOKENS)
+            if density > most:
+                most, best = density, (x, y, x + w, y + h)
+    return best
+
+
+def _merged(boxes: list[CellBox], minimum_pixels: int) -> list[CellBox]:
+    """The same with boxes joined as long as the joint one costs no more than the two."""
+    for i, a in enumerate(boxes):
+        for b in boxes[i + 1 :]:
+            joint = (min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3]))
+            if _box_tokens(joint, minimum_pixels) <= _box_tokens(a, minimum_pixels) + _box_tokens(b, minimum_pixels):
+                rest = [box for box in boxes if box not in (a, b)]
+                return _merged([*rest[:i], joint, *rest[i:]], minimum_pixels)
+    return boxes
+
+
+def _box_tokens(box: CellBox, minimum_pixels: int) -> int:
+    return picture_tokens(box[3] - box[1], box[2] - box[0], minimum_pixels)
+
+
+def _pictures(
+    rgb: ByteArray, grid: Grid, overview: tuple[int, int, int], boxes: list[CellBox], minimum_pixels: int
+) -> tuple[Picture, ...]:
+    rows, columns, tokens = overview
+    whole = (0, 0, grid.columns, grid.rows)
+    caption = "The whole frame:" if (rows, columns) == (grid.rows, grid.columns) else "The whole frame, scaled down:"
+    pictures = [Picture(_scaled(rgb, (columns * CELL_PX, rows * CELL_PX)), whole, tokens, caption, overview=True)]
+    if not boxes:
+        return tuple(pictures)
+    texture = _scaled(rgb, grid.texture_wh)
+    for number, box in enumerate(boxes, start=1):
+        x0, y0, x1, y1 = (edge * CELL_PX for edge in box)
+        crop = np.ascontiguousarray(texture[y0:y1, x0:x1])
+        caption = f"Crop {number} of this frame, in full detail, {place(box, grid)}:"
+        pictures.append(Picture(crop, box, _box_tokens(box, minimum_pixels), caption, overview=False))
+    return tuple(pictures)
+
+
+def _scaled(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
+    if (rgb.shape[1], rgb.shape[0]) == size_wh:
+        return np.ascontiguousarray(rgb)
+    smaller = size_wh[0] <= rgb.shape[1] and size_wh[1] <= rgb.shape[0]
+    scaled = cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA if smaller else cv2.INTER_CUBIC)
+    return np.asarray(scaled, dtype=np.uint8)
+
+
+def _shown(patches: PatchSet, boxes: list[CellBox], scale: float) -> npt.NDArray[np.bool_]:
+    """`[N]`: inside one of the crops, or as large in the overview as its level of detail asks."""
+    shown = np.asarray(scale * patches.span >= 1.0)
+    x1 = np.minimum(patches.columns + patches.span, patches.grid.columns)
+    y1 = np.minimum(patches.rows + patches.span, patches.grid.rows)
+    for box in boxes:
+        shown |= (patches.columns >= box[0]) & (patches.rows >= box[1]) & (x1 <= box[2]) & (y1 <= box[3])
+    return shown

@@ -1,0 +1,237 @@
+"""The viewer that asks a server: what it keeps of the frames, and what it sends with a question."""
+
+from __future__ import annotations
+
+import base64
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from arr_stream.config import VlmSettings
+from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, NothingChosen
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.types import FloatArray, Frame
+from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.vlm.server.packing import MINIMUM_PIXELS, Packed, encode, pack
+from arr_stream.vlm.viewer import OnText, Stop
+
+_MARKER_TOKENS = 2
+"""Begin and end of a picture."""
+_MESSAGE_TOKENS = 8
+"""What a chat template puts around a message, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One picture as it is sent, with what is said before it."""
+
+    caption: str
+    url: str
+    visual_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.visual_tokens + _MARKER_TOKENS + _text_tokens(self.caption)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One frame as it can be sent: the overview, then the crops."""
+
+    index: int
+    pts_seconds: float
+    parts: tuple[_Part, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
+
+    @property
+    def visual_tokens(self) -> int:
+        return sum(part.visual_tokens for part in self.parts)
+
+    def without_crops(self) -> _Seen:
+        return _Seen(self.index, self.pts_seconds, self.parts[:1])
+
+
+class ServerViewer:
+    """Shows the chosen cells of frames to a model behind a server; a `Viewer`.
+
+    `see` costs no request: pictures are kept until a question is asked. Frames can be shown from one thread while
+    another waits for an answer.
+
+    Args:
+        settings: `endpoint`, `model`, `context_tokens`, `answer_tokens`, `temperature`, `instruction`,
+            `timeout_seconds`, `retries` and `key_variable` are used.
+        budget_tokens: Most visual tokens of the newest frame; None: as many as cells were chosen.
+        minimum_pixels: Pixels that the server scales smaller pictures up to.
+
+    Raises:
+        InvalidSetting: The endpoint is no http or https address, or no model is named.
+        BackendUnavailable: `openai` is not installed.
+    """
+
+    def __init__(
+        self, settings: VlmSettings, *, budget_tokens: int | None = None, minimum_pixels: int = MINIMUM_PIXELS
+    ) -> None:
+        from arr_stream.vlm.server.chat import ChatServer
+
+        endpoint = Endpoint.parse(settings.endpoint, settings.key_variable)
+        if not settings.model:
+            raise InvalidSetting(
+                f"{endpoint.shown}: no model is named",
+                remedy=f"give --model NAME (vlm.model); {endpoint.shown}/models lists them",
+            )
+        self.name = settings.model
+        self._settings = settings
+        self._budget_tokens = budget_tokens
+        self._minimum_pixels = minimum_pixels
+        self._server = ChatServer(
+            endpoint, settings.model, timeout_seconds=settings.timeout_seconds, retries=settings.retries
+        )
+        self._lock = threading.Lock()
+        self._seen: deque[_Seen] = deque()
+        self._count = 0
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """Keep the pictures of one frame; of earlier frames the overviews stay, as many as the context holds.
+
+        Raises:
+            NothingChosen: No cell was chosen.
+            BudgetError: The budget is less than the smallest picture costs.
+            ContextExceeded: The frame alone does not fit into `vlm.context_tokens`.
+        """
+        packed = pack(frame.rgb, patches, budget_tokens=self._budget_tokens, minimum_pixels=self._minimum_pixels)
+        newest = _Seen(frame.index, frame.pts_seconds, _parts(packed))
+        room = self._room("") - newest.tokens
+        if room < 0:
+            raise self._exceeded(f"frame {frame.index} takes {newest.tokens} tokens", "lower selection.budget")
+        with self._lock:
+            earlier = [seen.without_crops() for seen in self._seen]
+            self._seen = deque([*_last_that_fit(earlier, room), newest])
+            self._count += 1
+            tokens = sum(seen.visual_tokens for seen in self._seen)
+        return Feeding(sent=int(packed.cells_shown.sum()), memory_tokens=tokens)
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """Ask the server about the frames that were seen.
+
+        An answer that breaks off comes back as far as it is, `failed`, with the reason.
+
+        Raises:
+            EmptyQuery: The question is empty.
+            NothingChosen: No frame was seen yet.
+            ContextExceeded: The question does not fit beside the newest frame.
+            ServerFailed: No answer came.
+        """
+        return self._ask(question, on_text, lambda: stop is not None and stop.is_set())
+
+    def ask_newest(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """As `ask`, for live use: called off, `cancelled`, as soon as another thread shows a newer frame."""
+        count = self._count
+        return self._ask(question, on_text, lambda: self._count != count or (stop is not None and stop.is_set()))
+
+    @property
+    def attention(self) -> FloatArray | None:
+        """None: servers do not tell where a model looked."""
+        return None
+
+    def close(self) -> None:
+        """Call off what is asked and close the connections; safe to call again."""
+        self._server.close()
+
+    def _ask(self, question: str, on_text: OnText | None, cancelled: Callable[[], bool]) -> Answer:
+        if not question.strip():
+            raise EmptyQuery("the question is empty", remedy="ask something")
+        frames = self._frames_for(question)
+        settings, newest = self._settings, frames[-1]
+        visual_tokens = sum(seen.visual_tokens for seen in frames)
+        reply = self._server.ask(
+            _messages(frames, question, settings.instruction),
+            answer_tokens=settings.answer_tokens,
+            temperature=settings.temperature,
+            on_text=on_text,
+            cancelled=cancelled,
+        )
+        return Answer(
+            question=question,
+            text=reply.text,
+            frame_index=newest.index,
+            pts_seconds=newest.pts_seconds,
+            model=self.name,
+            visual_tokens=visual_tokens,
+            prompt_tokens=reply.prompt_tokens,
+            answer_tokens=reply.answer_tokens,
+            prefill_ms=reply.first_ms,
+            decode_ms=reply.rest_ms,
+            memory_tokens=visual_tokens,
+            finish=reply.finish,
+            error=reply.error,
+        )
+
+    def _frames_for(self, question: str) -> list[_Seen]:
+        """The newest frame, and before it the earlier ones that fit beside it and the question."""
+        with self._lock:
+            frames = list(self._seen)
+        if not frames:
+            raise NothingChosen("no frame was shown to the model yet", remedy="show it one before asking")
+        room = self._room(question) - frames[-1].tokens
+        if room < 0:
+            raise self._exceeded(
+                f"a question of about {_text_tokens(question)} tokens beside a frame of {frames[-1].tokens}",
+                "ask more briefly",
+            )
+        return [*_last_that_fit(frames[:-1], room), frames[-1]]
+
+    def _room(self, question: str) -> int:
+        """Tokens that are left for frames."""
+        said = _text_tokens(self._settings.instruction) + _text_tokens(question) + 2 * _MESSAGE_TOKENS
+        return self._settings.context_tokens - self._settings.answer_tokens - said
+
+    def _exceeded(self, what: str, remedy: str) -> ContextExceeded:
+        limits = f"vlm.context_tokens={self._settings.context_tokens}, of which {self._settings.answer_tokens} answer"
+        return ContextExceeded(f"{what}, with {limits}", remedy=f"{remedy}, or raise vlm.context_tokens")
+
+
+def _parts(packed: Packed) -> tuple[_Part, ...]:
+    parts = []
+    for picture in packed.pictures:
+        media_type, data = encode(picture.rgb)
+        url = f"data:{media_type};base64,{base64.b64encode(data).decode('ascii')}"
+        parts.append(_Part(picture.caption, url, picture.tokens))
+    return tuple(parts)
+
+
+def _last_that_fit(frames: list[_Seen], room: int) -> list[_Seen]:
+    """The newest of earlier frames whose overviews fit, in order."""
+    kept: list[_Seen] = []
+    for seen in reversed([seen.without_crops() for seen in frames]):
+        room -= seen.tokens + _text_tokens(_time(seen))
+        if room < 0:
+            break
+        kept.append(seen)
+    return kept[::-1]
+
+
+def _messages(frames: list[_Seen], question: str, instruction: str) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = []
+    for seen in frames:
+        for number, part in enumerate(seen.parts):
+            caption = part.caption if number else f"{_time(seen)} {part.caption}"
+            content.append({"type": "text", "text": caption})
+            content.append({"type": "image_url", "image_url": {"url": part.url}})
+    content.append({"type": "text", "text": question})
+    told = [{"role": "system", "content": instruction}] if instruction else []
+    return [*told, {"role": "user", "content": content}]
+
+
+def _time(seen: _Seen) -> str:
+    return f"At {seen.pts_seconds:.1f} s."
+
+
+def _text_tokens(text: str) -> int:
+    """About how many tokens a text takes: three bytes each, on the safe side for most tokenizers and languages."""
+    return math.ceil(len(text.encode("utf-8", "replace")) / 3)

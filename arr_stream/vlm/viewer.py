@@ -1,0 +1,78 @@
+"""The shape that every model which watches has in common, whether it runs here or behind a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.types import FloatArray, Frame
+
+OnText = Callable[[str], None]
+"""Called with each piece of an answer as it comes."""
+
+
+class Stop(Protocol):
+    """Tells whether to stop; a `threading.Event` does."""
+
+    def is_set(self) -> bool: ...
+
+
+class Viewer(Protocol):
+    """A model that is shown the chosen cells of frames, and answers questions about them at any time."""
+
+    name: str
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """Take the chosen cells of one frame; frames come in order.
+
+        Raises:
+            ArrStreamError: The frame could not be taken; what was seen before stays.
+        """
+        ...
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """Answer about what was seen.
+
+        Args:
+            question: In words; not empty.
+            on_text: Called with each piece of the answer.
+            stop: Ends the answer early when set; it comes back as far as it is, `cancelled`.
+
+        Raises:
+            EmptyQuery: The question is empty.
+            ArrStreamError: No answer came of it; what was seen stays.
+        """
+        ...
+
+    @property
+    def attention(self) -> FloatArray | None:
+        """`[gh, gw]` in [0, 1]: where on the newest frame the last answer looked, largest 1; None if not known."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was seen, of threads and of connections; safe to call again."""
+        ...
+
+
+def make_viewer(settings: Settings) -> Viewer:
+    """The viewer that the settings name: a server where `vlm.endpoint` is given, a Qwen3-VL of our own otherwise.
+
+    Raises:
+        InvalidSetting: Neither is named.
+        BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
+    """
+    if settings.vlm.endpoint:
+        from arr_stream.vlm.server import ServerViewer
+
+        return ServerViewer(settings.vlm)
+    if not settings.vlm.model:
+        raise InvalidSetting(
+            "no model was named", remedy="give --model ORG/NAME or a folder with a Qwen3-VL, or --endpoint URL"
+        )
+    from arr_stream.vlm.qwen3_vl.loading import load
+    from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+
+    return QwenViewer(load(settings.vlm, settings.models), settings)

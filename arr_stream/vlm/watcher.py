@@ -1,0 +1,282 @@
+"""Shows a stream to a model and asks it: at the end, every so often, or when the scene has changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.selection.novelty import CHANGE_THRESHOLD, cell_difference
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from arr_stream.vlm.viewer import OnText, Stop, Viewer
+
+CHANGED_SHARE = 0.3
+"""Share of the chosen cells that must look different before the scene counts as changed."""
+
+Ending = Literal["last", "stopped"]
+"""What a frame may be: the last one of the stream, or the last one of a run that was stopped, which asks no more."""
+
+LEAST_PAUSE_SECONDS = 1.0
+"""Between two answers to a changing scene."""
+
+_ROUNDED_SECONDS = 5e-4
+"""Times in files are rounded; a frame so little early is on time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to ask, and when.
+
+    Args:
+        question: In words.
+        when: `end` (after the last frame), `every` (some seconds), `change` (of the scene, and at the start), or
+            `never` (only what `Watcher.request` is given).
+        every_seconds: For `every`.
+    """
+
+    question: str
+    when: Literal["end", "every", "change", "never"] = "end"
+    every_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.every_seconds > 0:
+            raise InvalidSetting(f"--every {self.every_seconds:g}", remedy="give seconds above 0")
+
+
+class PassedOver:
+    """What frames that a model was not shown leave for the next one that it is: a cut must not be missed."""
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+
+    def add(self, patches: PatchSet) -> None:
+        """A frame is passed over."""
+        if patches.refresh_reason is not None and self._reason != "cut":
+            self._reason = patches.refresh_reason
+
+    def onto(self, patches: PatchSet) -> PatchSet:
+        """The frame that is shown, standing for those before it."""
+        reason, self._reason = self._reason, None
+        if reason is None or patches.refresh_reason == "cut":
+            return patches
+        return replace(patches, keyframe=True, refresh_reason=reason)
+
+
+class Watcher:
+    """Hands the frames of a stream to a viewer and puts what comes of it into their patch sets.
+
+    A frame that cannot be shown, or a question that is not answered, is told in the patch set; the stream goes on.
+
+    Args:
+        viewer: The model.
+        plan: What to ask, and when.
+        fps: Frames a second, of the stream's own time, that are shown.
+        attend: Takes where an answer looked, `[gh, gw]`, for the choice of the next frames; None to leave it.
+        on_ask: Called with the time of the stream, in seconds, when a question is asked.
+        on_text: Called with each piece of an answer.
+        on_answer: Called with each answer when it is whole, failed ones included.
+        stop: Ends an answer early when set.
+
+    Attributes:
+        busy: Something is under way that a later frame's patch set will tell of; never so here.
+        answered: Number of answers.
+        question: The last one that was asked, empty before any.
+        on_begin: Called when a question is about to be asked; what was to end the one before must not end this one.
+        failure: The last error, None without any.
+
+    Raises:
+        InvalidSetting: Answers are wanted more often than frames are shown.
+    """
+
+    busy = False
+
+    def __init__(
+        self,
+        viewer: Viewer,
+        plan: Plan,
+        *,
+        fps: float = 2.0,
+        attend: Callable[[FloatArray], object] | None = None,
+        on_ask: Callable[[float], None] | None = None,
+        on_text: OnText | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        self.viewer = viewer
+        self.stop = stop
+        self.answered = 0
+        self.question = ""
+        self.failure: ArrStreamError | None = None
+        self._plan = plan
+        self._fps = fps
+        self._attend = attend
+        self._on_ask = on_ask
+        self._on_text = on_text
+        self._on_answer = on_answer
+        self._started_seconds: float | None = None
+        self._show_from_seconds = 0.0
+        self._ask_from_seconds = 0.0
+        self._asked_seconds: float | None = None
+        self._answered_grey: ByteArray | None = None
+        self._passed = PassedOver()
+        self._requested: str | None = None
+        self._on_request = False
+        self.on_begin: Callable[[], None] | None = None
+        self._check(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """What to ask, and when; may be replaced at any time, from any thread."""
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._check(plan)
+        self._plan = plan
+        self._asked_seconds = self._answered_grey = None
+
+    def request(self, question: str) -> None:
+        """Ask this with the next frame, beside the plan; from any thread. Takes the place of one not asked yet."""
+        self._requested = question
+
+    def _check(self, plan: Plan) -> None:
+        if plan.when == "every" and plan.every_seconds < 1 / self._fps - 1e-3:
+            raise InvalidSetting(
+                f"--every {plan.every_seconds:g} with vlm.fps={self._fps:g}: "
+                f"a frame is shown every {1 / self._fps:g} s",
+                remedy="raise --fps, or ask less often",
+            )
+
+    def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
+        """Take the next frame; its patch set, with what the model made of it.
+
+        Args:
+            frame, patches: The frame and its cells.
+            ending: Whether a frame comes after this one, and why not.
+        """
+        if ending == "stopped":
+            return patches
+        last = ending == "last"
+        if not (self._is_due(frame.pts_seconds) or last or self._requested is not None):
+            self._passed.add(patches)
+            return patches
+        feeding, notices = self._show(frame, patches)
+        answers: tuple[Answer, ...] = ()
+        question = self._question(frame, patches, last)
+        if question is not None:
+            answer = self._ask(question, frame, patches.grid, feeding)
+            if answer.fed is not None:
+                feeding = feeding.then(answer.fed)
+            answers = (answer,)
+        return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
+
+    def supersedes(self, patches: PatchSet) -> bool:
+        """A newer frame makes an answer that is under way pointless: the scene that it is about is gone."""
+        return self._plan.when == "change" and patches.refresh_reason == "cut" and not self._on_request
+
+    def close(self) -> None:
+        """Let go of the viewer; safe to call again."""
+        self.viewer.close()
+
+    def _is_due(self, seconds: float) -> bool:
+        if self._started_seconds is None:
+            self._started_seconds = self._show_from_seconds = seconds
+            self._ask_from_seconds = seconds + self._plan.every_seconds
+        if seconds < self._show_from_seconds - _ROUNDED_SECONDS:
+            return False
+        self._show_from_seconds = self._after(seconds, 1 / self._fps)
+        return True
+
+    def _after(self, seconds: float, step_seconds: float) -> float:
+        """The next whole number of steps since the start, so that what comes late does not put off the rest."""
+        assert self._started_seconds is not None
+        steps = math.floor((seconds - self._started_seconds + _ROUNDED_SECONDS) / step_seconds) + 1
+        return self._started_seconds + steps * step_seconds
+
+    def _show(self, frame: Frame, patches: PatchSet) -> tuple[Feeding, tuple[str, ...]]:
+        shown = self._passed.onto(patches)
+        try:
+            feeding = self.viewer.see(frame, shown)
+        except ArrStreamError as exc:
+            self.failure = exc
+            self._passed.add(shown)
+            feeding = Feeding(frame_index=frame.index, error=str(exc))
+        if feeding.error is None:
+            return feeding, ()
+        return feeding, (f"frame {frame.index} was not shown to the model: {feeding.error}",)
+
+    def _question(self, frame: Frame, patches: PatchSet, last: bool) -> str | None:
+        """What to ask with this frame."""
+        requested, self._requested = self._requested, None
+        self._on_request = requested is not None
+        if requested is not None:
+            return requested
+        return self._plan.question if self._should_ask(frame, patches, last) else None
+
+    def _should_ask(self, frame: Frame, patches: PatchSet, last: bool) -> bool:
+        if self._plan.when == "never":
+            return False
+        if self._plan.when == "end":
+            return last
+        if last and not self.answered:
+            return True
+        if self._plan.when == "every":
+            due = frame.pts_seconds >= self._ask_from_seconds - _ROUNDED_SECONDS
+            if due:
+                self._ask_from_seconds = self._after(frame.pts_seconds, self._plan.every_seconds)
+            return due
+        return self._has_changed(frame, patches)
+
+    def _has_changed(self, frame: Frame, patches: PatchSet) -> bool:
+        """Since the last answer; at first everything has."""
+        if self._asked_seconds is not None and frame.pts_seconds - self._asked_seconds < LEAST_PAUSE_SECONDS:
+            return False
+        grey = Pictures(frame, patches.grid).eighth_grey
+        if self._answered_grey is None or grey.shape != self._answered_grey.shape:
+            return True
+        if not len(patches):
+            return False
+        changed = cell_difference(grey, self._answered_grey) >= CHANGE_THRESHOLD
+        return bool(changed[patches.rows, patches.columns].mean() >= CHANGED_SHARE)
+
+    def _ask(self, question: str, frame: Frame, grid: Grid, feeding: Feeding) -> Answer:
+        self._asked_seconds = frame.pts_seconds
+        self.question = question
+        if self.on_begin is not None:
+            self.on_begin()
+        if self._on_ask is not None:
+            self._on_ask(frame.pts_seconds)
+        said: list[str] = []
+
+        def on_text(piece: str) -> None:
+            said.append(piece)
+            if self._on_text is not None:
+                self._on_text(piece)
+
+        try:
+            answer = self.viewer.ask(question, on_text=on_text, stop=self.stop)
+        except ArrStreamError as exc:
+            # A model that was shown nothing has nothing to say; what kept it from seeing is the cause.
+            self.failure = exc if feeding.error is None or self.failure is None else self.failure
+            answer = Answer(
+                question,
+                "".join(said),
+                frame.index,
+                frame.pts_seconds,
+                self.viewer.name,
+                finish="failed",
+                error=str(self.failure),
+            )
+        if answer.error is None:
+            self.answered += 1
+            self._answered_grey = Pictures(frame, grid).eighth_grey
+            attention = self.viewer.attention
+            if self._attend is not None and attention is not None:
+                self._attend(attention)
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        return answer

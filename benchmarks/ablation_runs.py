@@ -1,0 +1,395 @@
+"""Several settings on the same footage, frame by frame in turns, so that what differs is the settings alone.
+
+What keyframes find depends on the picture and not on who asks, so each part is made once a frame and handed to every
+variant that makes it the same way; its time is booked to each of them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.config import Settings
+from arr_stream.consumer import total_ms
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.davis import Mask, check_mask, load_sequences, tight_box
+from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.keyframes.base import PARTS, PartName, PartValue, TextEncoder
+from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
+from arr_stream.keyframes.embeddings.pca import Pca
+from arr_stream.keyframes.generate import InStepKeyframes, Job, KeyframeGenerator, KeyframeRequest, make_generator
+from arr_stream.keyframes.sharing import maker_values
+from arr_stream.patch_set import PatchSet
+from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.query import Query, RegionQuery
+from arr_stream.selection.allocation import Allocation
+from arr_stream.selection.novelty import SeenCells
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import ByteArray, Frame, Grid
+
+SAMPLES = Path(__file__).parent.parent / "sample_videos"
+"""Generated clips with their truth, which lie beside the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Settings to compare.
+
+    Args:
+        name: What stands in the report; unique.
+        values: Settings that differ, by dotted key.
+        parts: What keyframes make.
+    """
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[PartName, ...] = PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How the object is looked for.
+
+    Args:
+        name: What stands in the report.
+        region: By the tight box of the first mask; otherwise nothing is asked.
+        budget: As `selection.budget`.
+    """
+
+    name: str
+    region: bool
+    budget: str
+
+
+QUESTIONS = (
+    Question("region 10%", True, "10%"),
+    Question("region 25%", True, "25%"),
+    Question("no query 10%", False, "10%"),
+    Question("no query 25%", False, "25%"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One variant on one sequence under one question, means over its frames but the first.
+
+    Args:
+        variant, question, sequence: Which.
+        coverage: Share of the object's pixels inside fine cells.
+        context: Share of the frame inside any cell.
+        held: Share of the object's pixels inside fine cells, chosen now or sent since the last refresh and unchanged.
+        kept: Share of the fine cells that were chosen on the frame before as well.
+        sent: Share of the chosen cells that are new to a model.
+        frame_ms: Median time of a frame, what keyframes make left out.
+        keyframe_ms: What keyframes made, spread over all frames.
+        keyframe_share: Share of the frames that were keyframes, the first one included.
+        choice: Hash of every choice; equal where nothing was chosen otherwise.
+    """
+
+    variant: str
+    question: str
+    sequence: str
+    coverage: float
+    context: float
+    held: float
+    kept: float
+    sent: float
+    frame_ms: float
+    keyframe_ms: float
+    keyframe_share: float
+    choice: int
+
+    @property
+    def amortised_ms(self) -> float:
+        return self.frame_ms + self.keyframe_ms
+
+
+def usual_footage(folder: Path | None, most_frames: int | None = None) -> list[Footage]:
+    """Sequences of a folder, or the generated clips that come with the project.
+
+    Args:
+        folder: None for the generated clips.
+        most_frames: Frames of a sequence, from its first; None for all.
+
+    Raises:
+        EvaluationDataError: There are none.
+    """
+    if folder is None and not SAMPLES.is_dir():
+        raise EvaluationDataError(
+            f"{SAMPLES}: the generated clips are not there", remedy="name a folder with sequences and their masks"
+        )
+    return [_begun(footage, most_frames) for footage in load_sequences(folder or SAMPLES)]
+
+
+def _begun(footage: Footage, most_frames: int | None) -> Footage:
+    if most_frames is None:
+        return footage
+    return replace(footage, frames=lambda: footage.frames()[:most_frames], masks=lambda: footage.masks()[:most_frames])
+
+
+def run_in_turns(
+    sequences: Sequence[Footage],
+    variants: Sequence[Variant],
+    *,
+    settings: Settings | None = None,
+    questions: Sequence[Question] = QUESTIONS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Run]:
+    """Score every variant on every sequence under every question.
+
+    Args:
+        sequences: Footage with masks.
+        variants: What is compared.
+        settings: What all variants start from; the defaults for None.
+        questions: What is asked.
+        progress: Told what comes next.
+
+    Raises:
+        EvaluationDataError: Masks that do not fit, or an object that is not on the first frame and a later one.
+    """
+    makers = _Makers()
+    runs: list[Run] = []
+    for footage in sequences:
+        frames, masks = footage.frames(), footage.masks()
+        _check(footage, frames, masks)
+        vectors: list[Frame] | None = None
+        made: dict[str, Made] = {}
+        for question in questions:
+            progress(f"{footage.name}: {question.name}")
+            running = []
+            for variant in variants:
+                chosen = (settings or Settings()).with_values({**variant.values, "selection.budget": question.budget})
+                if chosen.motion.flow == "codec":
+                    vectors = vectors or with_motion_vectors(footage, frames)
+                queries = [RegionQuery(tight_box(masks[0]))] if question.region else []
+                seen = vectors if chosen.motion.flow == "codec" and vectors is not None else frames
+                running.append(_Running(variant, chosen, queries, makers, made, seen))
+            for index, mask in enumerate(masks):
+                looked = _Looked(frames[index], mask)
+                # Whoever comes first, or after one who looks at another picture, finds this one cold.
+                for each in random.Random(index).sample(running, len(running)):
+                    each.step(index, looked)
+            runs += [each.result(question.name, footage.name) for each in running]
+    return runs
+
+
+def _check(footage: Footage, frames: Sequence[Frame], masks: Sequence[Mask]) -> None:
+    if len(frames) != len(masks):
+        raise EvaluationDataError(
+            f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
+        )
+    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
+        check_mask(footage, index, mask, frame.size_wh)
+    if not masks[0].any() or not any(mask.any() for mask in masks[1:]):
+        raise EvaluationDataError(
+            f"{footage.name}: the object is not on the first frame and a later one",
+            remedy="start where it is visible",
+        )
+
+
+def with_motion_vectors(footage: Footage, frames: Sequence[Frame]) -> list[Frame]:
+    """The frames with a decoder's motion vectors; pictures that come from no video are encoded first."""
+    import tempfile
+
+    from arr_stream.config import VideoSettings
+    from arr_stream.draw.mp4 import Mp4Writer
+    from arr_stream.files import partial_path
+    from arr_stream.sources import open_source
+
+    if footage.source.is_file():
+        with open_source(footage.source, motion_vectors=True, max_frames=len(frames)) as source:
+            return list(source.frames())
+    with tempfile.TemporaryDirectory(prefix="arr-stream-ablation-") as folder:
+        path = Path(folder) / "clip.mp4"
+        writer = Mp4Writer(
+            path, size_wh=frames[0].size_wh, settings=VideoSettings(), frame_seconds=1 / 25, pixel_aspect=1.0
+        )
+        for frame in frames:
+            writer.write(frame.rgb, frame.index / 25)
+        writer.finish()
+        with open_source(partial_path(path), motion_vectors=True) as source:
+            return list(source.frames())
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    generator: KeyframeGenerator
+    encoder: TextEncoder | None
+    pca: Pca | None
+
+
+class _Makers:
+    """Models are loaded once for all variants that make keyframes the same way."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Maker] = {}
+
+    def of(self, settings: Settings) -> tuple[str, _Maker]:
+        settings = _regions_at_once(settings)
+        key = maker_values(settings)
+        if key not in self._known:
+            encoder = make_text_encoder(settings)
+            self._known[key] = _Maker(make_generator(settings), encoder, find_pca(settings, encoder))
+        return key, self._known[key]
+
+
+def _regions_at_once(settings: Settings) -> Settings:
+    """Regions that a variant reads are made with its keyframes: made when first read, one variant would pay for all."""
+    reads = settings.selection.strategy != "topk" or settings.selection.cascade == "on"
+    if reads and settings.keyframes.clusters == "auto":
+        return settings.with_values({"keyframes.clusters": "slic"})
+    return settings
+
+
+Made = dict[tuple[int, PartName], tuple[PartValue, str, float]]
+
+
+class RememberedGenerator:
+    """A generator that makes each part of a frame once, however often it is asked for.
+
+    Args:
+        inner: Makes them.
+        made: What was made, by frame and part.
+        parts: What is made at all.
+    """
+
+    def __init__(self, inner: KeyframeGenerator, made: Made, parts: Iterable[PartName]) -> None:
+        self._inner = inner
+        self._made = made
+        self._parts = frozenset(parts)
+        self.spent_ms = 0.0
+        self.owed_ms = 0.0
+
+    def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
+        jobs = self._inner.jobs(request)
+        return {
+            part: partial(self._make, request.frame.index, part, jobs[part]) for part in jobs if part in self._parts
+        }
+
+    def _make(self, index: int, part: PartName, job: Job) -> tuple[PartValue, str]:
+        if (index, part) not in self._made:
+            started = time.perf_counter()
+            value, backend = job()
+            took_ms = (time.perf_counter() - started) * 1e3
+            self._made[index, part] = value, backend, took_ms
+            self.spent_ms += took_ms
+        value, backend, took_ms = self._made[index, part]
+        self.owed_ms += took_ms
+        return value, backend
+
+
+class _Looked:
+    """What scoring needs of a frame, made once for all variants."""
+
+    def __init__(self, frame: Frame, mask: Mask) -> None:
+        self._frame = frame
+        self._mask = mask
+        self._by_grid: dict[tuple[int, int], tuple[npt.NDArray[np.float64], ByteArray]] = {}
+
+    def on(self, grid: Grid) -> tuple[npt.NDArray[np.float64], ByteArray]:
+        """`[gh, gw]` share of the object in each cell (zeros where it is absent), and the frame's lightness."""
+        key = grid.rows, grid.columns
+        if key not in self._by_grid:
+            self._by_grid[key] = object_shares(self._mask, grid), Pictures(self._frame, grid).eighth_grey
+        return self._by_grid[key]
+
+
+def object_shares(mask: Mask, grid: Grid) -> npt.NDArray[np.float64]:
+    """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
+    rows = np.linspace(0, mask.shape[0], grid.rows + 1).round().astype(int)
+    columns = np.linspace(0, mask.shape[1], grid.columns + 1).round().astype(int)
+    integral = np.pad(mask.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    pixels = np.diff(np.diff(integral[np.ix_(rows, columns)], axis=0), axis=1)
+    return np.asarray(pixels / max(1, int(integral[-1, -1])), np.float64)
+
+
+class _Running:
+    """One variant on one sequence."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        settings: Settings,
+        queries: Sequence[Query],
+        makers: _Makers,
+        made: dict[str, Made],
+        frames: Sequence[Frame],
+    ) -> None:
+        key, maker = makers.of(settings)
+        self._variant = variant
+        self._frames = frames
+        self._generator = RememberedGenerator(maker.generator, made.setdefault(key, {}), variant.parts)
+        keyframes = InStepKeyframes(self._generator)
+        self._pipeline = Pipeline(
+            settings, keyframes, queries, encoder=maker.encoder, pca=maker.pca, clock=time.perf_counter
+        )
+        self._seen: SeenCells | None = None
+        self._before: npt.NDArray[np.bool_] | None = None
+        self._values: list[tuple[float, ...]] = []
+        self._steps_ms: list[float] = []
+        self._choice = self._frames_seen = self._keyframes = 0
+
+    def step(self, index: int, looked: _Looked) -> None:
+        generating_ms = self._generator.spent_ms
+        patches = self._pipeline.step(self._frames[index])
+        generating_ms = self._generator.spent_ms - generating_ms
+        patches.texture.planes.clear()
+        self._frames_seen += 1
+        self._keyframes += patches.keyframe
+        shares, eighth_grey = looked.on(patches.grid)
+        fine, shown = shown_cells(patches)
+        held = fine | self._hold(patches, eighth_grey)
+        if index > 0:
+            self._steps_ms.append(total_ms(patches.latency_ms) - generating_ms)
+            kept = float((fine & self._before).sum() / max(1, fine.sum())) if self._before is not None else 1.0
+            seen = float(shares.sum()) > 0
+            coverage, holding = (float(shares[cells].sum()) if seen else np.nan for cells in (fine, held))
+            self._values.append((coverage, float(shown.mean()), holding, kept, float(patches.fresh.mean())))
+        self._before = fine
+        self._choice = hash((self._choice, fine.tobytes(), shown.tobytes()))
+
+    def _hold(self, patches: PatchSet, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: cells that a model still has from before; the choice is then noted as sent."""
+        if self._seen is None:
+            self._seen = SeenCells(patches.grid)
+        if patches.refresh_reason is not None:
+            self._seen.forget()
+        known = self._seen.known(eighth_grey)
+        self._seen.send(Allocation(patches.rows, patches.columns, patches.level, patches.score), eighth_grey)
+        return known
+
+    def result(self, question: str, sequence: str) -> Run:
+        coverage, context, held, kept, sent = np.nanmean(np.array(self._values), axis=0).tolist()
+        return Run(
+            variant=self._variant.name,
+            question=question,
+            sequence=sequence,
+            coverage=coverage,
+            context=context,
+            held=held,
+            kept=kept,
+            sent=sent,
+            frame_ms=float(np.median(self._steps_ms)),
+            keyframe_ms=self._generator.owed_ms / self._frames_seen,
+            keyframe_share=self._keyframes / self._frames_seen,
+            choice=self._choice,
+        )
+
+
+def shown_cells(patches: PatchSet) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """`[gh, gw]` twice: cells that were chosen fine, and cells that are shown at any level of detail."""
+    fine = np.zeros((patches.grid.rows, patches.grid.columns), bool)
+    exact = patches.level == 0
+    fine[patches.rows[exact], patches.columns[exact]] = True
+    shown = fine.copy()
+    for row, column, span in zip(patches.rows[~exact], patches.columns[~exact], patches.span[~exact], strict=True):
+        shown[row : row + span, column : column + span] = True
+    return fine, shown

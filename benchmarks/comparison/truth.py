@@ -1,0 +1,205 @@
+"""Truths by cell, and the score of a choice of cells against them.
+
+A mask is only needed as the number of its pixels in each cell, so that whole clips fit in little memory and every rule
+is scored on exactly the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.davis import Mask, tight_box
+from arr_stream.selection.allocation import Allocation
+from arr_stream.selection.novelty import SeenCells
+from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from benchmarks.camera_kind import Camera, camera_kind
+from benchmarks.footage import Footage
+from benchmarks.moving_truth import moved_truths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownClip:
+    """What is known of a clip of `T` frames, by cell.
+
+    Args:
+        grid: Its cells.
+        camera: What its camera does, as given or as measured.
+        region_xywh: Tight box of the object on the first frame, in pixels; None where there is no object.
+        counts: For each truth (`object`, `moving`, `text`) that the clip has: `[T, gh, gw]` int32, pixels of it in each
+            cell; zeros where a frame has none of it.
+        cell_pixels: `[gh, gw]` int32, all pixels of each cell.
+        eighth_grey: `[T, gh * 4, gw * 4]` uint8, lightness at an eighth of the texture's size.
+    """
+
+    grid: Grid
+    camera: Camera
+    region_xywh: tuple[float, float, float, float] | None
+    counts: dict[str, IntArray]
+    cell_pixels: IntArray
+    eighth_grey: ByteArray
+
+    @property
+    def frames(self) -> int:
+        return len(self.eighth_grey)
+
+
+TRUTHS = ("object", "moving", "text")
+
+
+class Cells(Protocol):
+    """Chosen cells: an `Allocation`, or a `PatchSet`."""
+
+    @property
+    def rows(self) -> IntArray: ...
+    @property
+    def columns(self) -> IntArray: ...
+    @property
+    def level(self) -> IntArray: ...
+
+
+def pixels_by_cell(mask: Mask, grid: Grid) -> IntArray:
+    """`[gh, gw]` int32, pixels of a mask `[H, W]` in each fine cell."""
+    sums = np.add.reduceat(mask.astype(np.int32), _edges(grid.size_wh[1], grid.rows), axis=0)
+    return np.asarray(np.add.reduceat(sums, _edges(grid.size_wh[0], grid.columns), axis=1), np.int32)
+
+
+def _edges(side_px: int, cells: int) -> IntArray:
+    return np.linspace(0, side_px, cells + 1).round().astype(np.int32)[:-1]
+
+
+def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
+    """Look through a clip once.
+
+    Args:
+        footage: The clip.
+        max_pixels: As `grid.max_pixels`.
+
+    Raises:
+        EvaluationDataError: Masks that do not fit the frames, fewer than two frames, or an object that is not on the
+            first frame and a later one.
+    """
+    counts: dict[str, list[IntArray | None]] = {name: [] for name in TRUTHS}
+    homographies, eighths = [], []
+    grid: Grid | None = None
+    region = None
+    for moved in moved_truths(footage):
+        if grid is None:
+            grid = Grid.for_size(moved.grey.shape[::-1], max_pixels=max_pixels)
+            object_mask = moved.truth.object
+            region = tight_box(object_mask) if object_mask is not None and object_mask.any() else None
+        for name, mask in zip(TRUTHS, (moved.truth.object, moved.moving, moved.truth.text), strict=True):
+            counts[name].append(None if mask is None else pixels_by_cell(mask, grid))
+        eighths.append(cv2.resize(moved.grey, (grid.columns * 4, grid.rows * 4), interpolation=cv2.INTER_AREA))
+        if moved.homography is not None:
+            homographies.append(moved.homography)
+    if grid is None or len(eighths) < 2:
+        raise EvaluationDataError(f"{footage.name}: {len(eighths)} frames", remedy="a comparison needs two or more")
+    whole = np.ones(grid.size_wh[::-1], bool)
+    known = KnownClip(
+        grid=grid,
+        camera=footage.camera or camera_kind(homographies, grid.size_wh),
+        region_xywh=region,
+        counts={name: _stack(each, grid) for name, each in counts.items() if any(one is not None for one in each)},
+        cell_pixels=pixels_by_cell(whole, grid),
+        eighth_grey=np.stack(eighths),
+    )
+    if "object" in known.counts and (region is None or not known.counts["object"][1:].any()):
+        raise EvaluationDataError(
+            f"{footage.name}: the object is not on the first frame and a later one",
+            remedy="start where it is visible, or give more frames",
+        )
+    return known
+
+
+def _stack(each: Sequence[IntArray | None], grid: Grid) -> IntArray:
+    absent = np.zeros((grid.rows, grid.columns), np.int32)
+    return np.stack([absent if one is None else one for one in each])
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What some choices of cells show, means over the frames after the first on which there is any of it.
+
+    Args:
+        object, moving, text: Share of the pixels in fine cells; None where the clip does not tell.
+        detail: Share of the pixels of the object (else of the text) that are left when coarse cells count by their
+            resolution: a quarter at level 1, a sixteenth at level 2.
+        current: Share of the object (else of the text) in cells that are shown fine now, or were shown fine earlier
+            and have not changed since, by the same measure as `selection.novelty`.
+        context: Share of the frame in cells of any level.
+        tokens: Cells a frame, the first included.
+        later_tokens: Cells a frame after the first, which are the frames that are scored.
+    """
+
+    object: float | None
+    moving: float | None
+    text: float | None
+    detail: float | None
+    current: float | None
+    context: float
+    tokens: float
+    later_tokens: float
+
+
+def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
+    """Score one choice of cells for each frame.
+
+    Raises:
+        ValueError: Not one choice a frame.
+    """
+    if len(choices) != known.frames:
+        raise ValueError(f"{len(choices)} choices for {known.frames} frames")
+    shape = known.grid.rows, known.grid.columns
+    detail = np.stack([_detail(cells, shape) for cells in choices])
+    fine = detail == 1
+    context = (detail > 0) * known.cell_pixels
+    asked = known.counts.get("object", known.counts.get("text"))
+    counts = [len(cells.rows) for cells in choices]
+    return Score(
+        object=_share(known.counts.get("object"), fine),
+        moving=_share(known.counts.get("moving"), fine),
+        text=_share(known.counts.get("text"), fine),
+        detail=_share(asked, detail),
+        current=_share(asked, _current(known, choices)) if asked is not None else None,
+        context=float(np.mean(context[1:].sum(axis=(1, 2)) / known.cell_pixels.sum())),
+        tokens=float(np.mean(counts)),
+        later_tokens=float(np.mean(counts[1:])),
+    )
+
+
+def _detail(cells: Cells, shape: tuple[int, int]) -> FloatArray:
+    """`[gh, gw]`, share of its pixels at which each cell is shown, by the finest that shows it; 0 for none."""
+    shown = np.zeros(shape, np.float32)
+    for level in sorted(set(cells.level.tolist()), reverse=True):
+        span = 1 << level
+        for row, column in zip(cells.rows[cells.level == level], cells.columns[cells.level == level], strict=True):
+            shown[row : row + span, column : column + span] = 0.25**level
+    return shown
+
+
+def _current(known: KnownClip, choices: Sequence[Cells]) -> FloatArray:
+    """`[T, gh, gw]`, 1 where a cell as it is now has been shown fine."""
+    seen, current = SeenCells(known.grid), []
+    for cells, eighth in zip(choices, known.eighth_grey, strict=True):
+        score = np.ones(len(cells.rows), np.float32)
+        seen.send(Allocation(cells.rows, cells.columns, cells.level, score), eighth)
+        current.append(seen.known(eighth).astype(np.float32))
+    return np.stack(current)
+
+
+def _share(counts: IntArray | None, shown: FloatArray) -> float | None:
+    """Mean over the frames after the first of the share of the counted pixels that is shown."""
+    if counts is None:
+        return None
+    totals = counts[1:].sum(axis=(1, 2))
+    there = totals > 0
+    if not there.any():
+        return None
+    hit = (counts[1:] * shown[1:]).sum(axis=(1, 2))
+    return float(np.mean(hit[there] / totals[there]))

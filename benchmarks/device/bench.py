@@ -1,0 +1,232 @@
+"""`arr-stream bench device`: the frame loop on a device, beside what the device's memory allows at best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arr_stream.config import Settings
+from arr_stream.errors import BackendUnavailable, InvalidSetting
+from arr_stream.evaluation.statistics import Timing
+from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.gpu.loop import DevicePipeline
+from arr_stream.gpu.slic import TorchSlic
+from arr_stream.gpu.texture import dense_into
+from arr_stream.keyframes.embeddings import make_embedder
+from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
+from arr_stream.threads import one_torch_thread
+from arr_stream.types import Frame
+from benchmarks.device.host import host_table, time_host
+from benchmarks.device.kernels import kernel_table, time_kernels
+from benchmarks.device.scene import panning_frames, usual_queries
+from benchmarks.device.timing import copy_bytes_per_ms, synchronize, upload_bytes_per_ms
+
+_WARM_UP_FRAMES = 6
+"""Frames on which steps are captured, in every form that comes later."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """What `bench device` measured.
+
+    Args:
+        device: In words.
+        tables: The figures.
+        unmeasured: What was not measured, and why.
+    """
+
+    device: str
+    tables: tuple[ResultTable, ...]
+    unmeasured: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "tables": [table.as_json() for table in self.tables],
+            "unmeasured": list(self.unmeasured),
+        }
+
+
+def bench_device(
+    settings: Settings,
+    device: torch.device,
+    *,
+    size_wh: tuple[int, int] = (1024, 1024),
+    frames: int = 60,
+    repeats: int = 20,
+    fused: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DeviceReport:
+    """Measure a device: frames between keyframes, all channels dense, and every part beside its limit.
+
+    Args:
+        settings: Budget, presets and the like.
+        device: A GPU, or the CPU, whose ordinary stages are measured instead.
+        size_wh: Size of the generated frames.
+        frames: Frames in each run.
+        repeats: Runs of each part in a round; medians are over rounds.
+        fused: Fuse small kernels with torch.compile first.
+        progress: Told what is measured next.
+
+    Raises:
+        MeasurementFailed: Every frame is a keyframe.
+    """
+    if device.type == "cpu":
+        return _on_host(settings, size_wh, frames, progress)
+    name = torch.cuda.get_device_name(device)
+    progress("the memory's speed")
+    bytes_per_ms = copy_bytes_per_ms(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    tables = (
+        frame_table(settings, device, size_wh, frames, fused=fused, progress=progress),
+        dense_table(settings, device, size_wh, fused=fused, progress=progress),
+        kernel_table(time_kernels(size_wh, device, settings, repeats, progress), bytes_per_ms, name),
+        _machine_table(name, device, bytes_per_ms),
+    )
+    return DeviceReport(name, tables, ())
+
+
+def named_device(name: str) -> torch.device:
+    """The device that is to be measured; `auto` takes a GPU where torch can use one.
+
+    Raises:
+        BackendUnavailable: CUDA was asked for and there is none.
+        InvalidSetting: Neither `auto`, `cpu` nor `cuda`.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise InvalidSetting(f"--device {name!r} is no device", remedy="allowed are auto, cpu and cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailable(
+            "--device cuda, but torch finds no NVIDIA GPU that it can use",
+            remedy="use --device cpu, or install a build of torch with CUDA",
+        )
+    return torch.device("cpu" if name == "cpu" or not torch.cuda.is_available() else "cuda")
+
+
+def _on_host(
+    settings: Settings, size_wh: tuple[int, int], frames: int, progress: Callable[[str], None]
+) -> DeviceReport:
+    # What is written is not always read: words are no part of a frame between keyframes.
+    plain = settings.with_values({"keyframes.text": "none"})
+    run = time_host(size_wh, plain, frames, progress)
+    progress("the memory's speed")
+    with one_torch_thread():
+        bytes_per_ms = copy_bytes_per_ms(torch.device("cpu"))
+    found = "torch finds one: measure it with --device cuda" if torch.cuda.is_available() else "torch finds none"
+    return DeviceReport("CPU", (host_table(run, bytes_per_ms),), (f"a GPU was not measured: {found}",))
+
+
+def _generator(settings: Settings, device: torch.device) -> StandardGenerator:
+    """Superpixels from the device and the settings' own embedding; no text, which has a time of its own."""
+    return StandardGenerator(TorchSlic(settings.keyframes.cluster_count, device), make_embedder(settings), None)
+
+
+def _pipeline(settings: Settings, device: torch.device, queries: Any, fused: bool) -> DevicePipeline:
+    on_device = settings.with_values({"motion.flow": "torch"})
+    provider = InStepKeyframes(_generator(settings, device))
+    return DevicePipeline(on_device, provider, queries, clock=time.perf_counter, device=device, fused=fused)
+
+
+def frame_table(
+    settings: Settings,
+    device: torch.device,
+    size_wh: tuple[int, int],
+    frames: int,
+    *,
+    fused: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ResultTable:
+    """What a frame between keyframes takes from the call to the patch set, by what is asked."""
+    pictures = panning_frames(size_wh, frames + _WARM_UP_FRAMES)
+    rarely = settings.with_values({"keyframes.interval": 1_000_000, "keyframes.min_confidence": 0.0})
+    rows: list[tuple[Value, ...]] = []
+    for kind, queries in usual_queries(pictures[0]).items():
+        progress(f"frames asked for {kind}")
+        pipeline = _pipeline(rarely, device, queries, fused)
+        times = [_timed(pipeline, frame, device) for frame in pictures][_WARM_UP_FRAMES:]
+        timing = Timing.of(times)
+        rows.append((kind, timing.median, timing.p95, timing.p99, pipeline.captures, pipeline.report_bytes))
+    width, height = size_wh
+    return ResultTable(
+        f"A frame between keyframes, {width}x{height}",
+        ("asked for", "ms", "p95 ms", "p99 ms", "graphs", "bytes back"),
+        tuple(rows),
+        note=(
+            "By the host's clock, from the call with a frame in the host's memory to the chosen cells there: the way "
+            f"up and back included. Steps are captured as CUDA graphs{', fused first' if fused else ''}."
+        ),
+    )
+
+
+def _timed(pipeline: DevicePipeline, frame: Frame, device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    patches = pipeline.step(frame)
+    elapsed = (time.perf_counter() - start) * 1e3
+    patches.texture.planes.clear()
+    return elapsed
+
+
+def dense_table(
+    settings: Settings,
+    device: torch.device,
+    size_wh: tuple[int, int],
+    *,
+    fused: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ResultTable:
+    """All 40 channels at full size on every frame, keyframes and choice included, over whole cycles."""
+    progress("all channels, dense, over whole cycles")
+    interval = settings.keyframes.interval
+    steady = settings.with_values({"keyframes.min_confidence": 0.0})
+    pictures = panning_frames(size_wh, 4 * interval)
+    pipeline = _pipeline(steady, device, (), fused)
+    out: torch.Tensor | None = None
+    between: list[float] = []
+    keyframes: list[float] = []
+    for frame in pictures:
+        synchronize(device)
+        start = time.perf_counter()
+        patches = pipeline.step(frame)
+        if out is None:
+            width, height = patches.texture.texture_wh
+            out = torch.empty((40, height, width), device=device)
+        dense_into(patches.texture, out)
+        synchronize(device)
+        elapsed = (time.perf_counter() - start) * 1e3
+        # Two whole cycles, once every form of a step has been captured in those before.
+        if frame.index >= 2 * interval:
+            (keyframes if patches.keyframe else between).append(elapsed)
+    keyframe, frame_ms = Timing.of(keyframes), Timing.of(between)
+    amortised = (keyframe.median + (interval - 1) * frame_ms.median) / interval
+    width, height = size_wh
+    return ResultTable(
+        f"All 40 channels, dense, {width}x{height}",
+        ("", "ms", "p99 ms"),
+        (
+            ("frame between keyframes", frame_ms.median, frame_ms.p99),
+            ("keyframe", keyframe.median, keyframe.p99),
+            (f"amortised over {interval} frames", amortised, None),
+        ),
+        note=(
+            "The whole loop, the choice of cells included, and then every channel written at full size. Keyframes make "
+            f"superpixels on the device and the embedding {settings.keyframes.embeddings!r}; they find no text."
+        ),
+    )
+
+
+def _machine_table(name: str, device: torch.device, bytes_per_ms: float) -> ResultTable:
+    return ResultTable(
+        f"What {name} gives",
+        ("", "value"),
+        (
+            ("memory, copy of 512 MB, GB/s read and written", bytes_per_ms / 1e6),
+            ("way up from pinned memory, GB/s", upload_bytes_per_ms(device) / 1e6),
+            ("peak memory of all that was measured here, MB", torch.cuda.max_memory_allocated(device) / 1e6),
+        ),
+        digits=1,
+    )

@@ -1,0 +1,123 @@
+"""What is measured of live streams, and how the numbers are told."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from arr_stream.errors import MeasurementFailed
+from arr_stream.evaluation.statistics import Timing
+
+_PACKAGES = ("arr-stream", "torch", "opencv-python-headless", "av", "numpy", "fastapi", "uvicorn", "aiortc")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number.
+
+    Args:
+        part: The part of the measurement that it belongs to.
+        what: What it is.
+        value: In `unit`.
+        unit: Such as `ms`.
+        limit: What it should reach; None where it is told for information.
+        at_least: The limit is the least it should be, not the most.
+    """
+
+    part: str
+    what: str
+    value: float
+    unit: str
+    limit: float | None = None
+    at_least: bool = False
+
+    @property
+    def reached(self) -> bool | None:
+        if self.limit is None:
+            return None
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "part": self.part,
+            "what": self.what,
+            "value": round(self.value, 3),
+            "unit": self.unit,
+            "limit": self.limit,
+            "at_least": self.at_least,
+            "reached": self.reached,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LivePlan:
+    """How to measure.
+
+    Args:
+        seconds: Length of each measurement.
+        minutes: Length of the one of memory.
+        settings: `key=value` for the server's streams.
+        progress: Told what is measured next.
+    """
+
+    seconds: float = 20.0
+    minutes: float = 30.0
+    settings: tuple[str, ...] = ()
+    progress: Callable[[str], None] = field(default=lambda _: None)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReport:
+    """All that was measured in one call.
+
+    Args:
+        machine: What it was measured on.
+        figures: In the order in which they were measured.
+    """
+
+    machine: dict[str, str]
+    figures: tuple[Figure, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"machine": self.machine, "figures": [figure.as_json() for figure in self.figures]}
+
+
+def percentiles(part: str, what: str, values_ms: Sequence[float], *limits: float | None) -> list[Figure]:
+    """Median, 95th and 99th percentile of what was measured, in this order of limits.
+
+    Raises:
+        MeasurementFailed: There is nothing to tell.
+    """
+    if not values_ms:
+        raise MeasurementFailed(f"{part}: not one picture could be measured")
+    timing = Timing.of(values_ms)
+    named = (("median", timing.median), ("p95", timing.p95), ("p99", timing.p99))
+    padded = (*limits, None, None, None)
+    return [
+        Figure(part, f"{what}, {name}", value, "ms", limit) for (name, value), limit in zip(named, padded, strict=False)
+    ]
+
+
+def describe_machine(browser: str) -> dict[str, str]:
+    """What the figures depend on."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cores": str(cores),
+        "processor": platform.processor() or platform.machine(),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "browser": browser,
+        "measured": time.strftime("%Y-%m-%d"),
+        **packages,
+    }

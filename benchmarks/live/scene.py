@@ -1,0 +1,121 @@
+"""A live source whose pictures tell when they were taken: a moving scene with a counter in it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import cv2
+import numpy as np
+
+from arr_stream.sources.base import OnePass, SourceInfo
+from arr_stream.types import ByteArray, Frame
+from benchmarks.live.counter import paint
+
+OnCapture = Callable[[int, float], None]
+"""Told the index of a frame and when it was taken, in seconds since 1970."""
+
+_MARGIN_PX = 96
+_FALL = 1.4
+"""Amplitude over frequency; at 1.4 the JPEG of a picture is about as large as that of a photograph."""
+
+_DISCS = ((52, (224, 60, 48), 0.61), (38, (60, 176, 84), 0.93), (26, (70, 96, 224), 1.37))
+"""Radius in pixels, colour, and speed of the things that move over the scene."""
+
+
+class Scene:
+    """A texture with as much detail at every scale as photographs have, in slow motion, with three discs over it.
+
+    Args:
+        size_wh: Size of the pictures.
+        seed: Another scene for another seed.
+    """
+
+    def __init__(self, size_wh: tuple[int, int], seed: int = 0) -> None:
+        self._size_wh = size_wh
+        self._ground = _texture((size_wh[0] + 2 * _MARGIN_PX, size_wh[1] + 2 * _MARGIN_PX), seed)
+
+    def picture(self, index: int, seconds: float) -> ByteArray:
+        """`[H, W, 3]` uint8 at a time, with the index drawn into it."""
+        width, height = self._size_wh
+        x = round(_MARGIN_PX * (1 + np.sin(0.5 * seconds)))
+        y = round(_MARGIN_PX * (1 + np.sin(0.37 * seconds + 1)))
+        rgb = self._ground[y : y + height, x : x + width].copy()
+        for radius_px, colour, speed in _DISCS:
+            centre = (
+                round(width * (0.5 + 0.42 * np.sin(speed * seconds))),
+                round(height * (0.5 + 0.4 * np.cos(1.3 * speed * seconds))),
+            )
+            cv2.circle(rgb, centre, radius_px, colour, -1, cv2.LINE_AA)
+        paint(rgb, index)
+        return rgb
+
+
+class CounterSource(OnePass):
+    """Gives the scene's pictures at their time, as a camera does; one that nobody waited for is not made up later.
+
+    Args:
+        scene: What is seen.
+        fps: Pictures a second.
+        size_wh: Their size.
+        on_capture: Told of each.
+    """
+
+    def __init__(self, scene: Scene, fps: float, size_wh: tuple[int, int], on_capture: OnCapture) -> None:
+        super().__init__()
+        self._scene, self._fps, self._on_capture = scene, fps, on_capture
+        self._closing = threading.Event()
+        self.info = SourceInfo(
+            name=f"counter at {fps:g} fps",
+            kind="test",
+            size_wh=size_wh,
+            pixel_aspect=1.0,
+            average_fps=fps,
+            duration_seconds=None,
+            num_frames=None,
+            codec="rgb24",
+            has_audio=False,
+            rotation_degrees=0,
+            video_streams=1,
+            path=None,
+            live=True,
+        )
+        made = self._frames()
+        self._first, self._made = next(made), made
+
+    def _release(self) -> None:
+        self._closing.set()
+
+    def _frames(self) -> Iterator[Frame]:
+        started_seconds = time.monotonic()
+        index = 0
+        while True:
+            # The clock starts before the picture is made: a camera, too, needs time after the light has fallen.
+            captured_seconds, captured_unix = time.monotonic(), time.time()
+            seconds = captured_seconds - started_seconds
+            rgb = self._scene.picture(index, seconds)
+            self._on_capture(index, captured_unix)
+            yield Frame(index, seconds, rgb, captured_seconds=captured_seconds)
+            index += 1
+            now = time.monotonic() - started_seconds
+            due = (math.floor(now * self._fps) + 1) / self._fps
+            if self._closing.wait(due - now):
+                return
+
+
+def _texture(size_wh: tuple[int, int], seed: int) -> ByteArray:
+    """Noise whose amplitude falls with frequency, in colour: `[H, W, 3]` uint8."""
+    width, height = size_wh
+    generator = np.random.default_rng(seed)
+    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
+    fall = np.maximum(np.hypot(fx, fy), 1.0 / max(size_wh)) ** -_FALL
+    planes = []
+    for weight in (1.0, 0.35, 0.35):
+        phase = np.exp(2j * np.pi * generator.random((height, width // 2 + 1)))
+        plane = np.fft.irfft2(fall * phase, s=(height, width))
+        planes.append(weight * plane / plane.std())
+    light, warm, green = planes
+    rgb = 128 + 46 * np.stack([light + warm, light + green, light - warm - green], axis=-1)
+    return np.ascontiguousarray(np.clip(rgb, 0, 255).astype(np.uint8))

@@ -1,0 +1,80 @@
+"""The server of a measurement: the page with streams whose pictures tell when they were taken.
+
+python -m benchmarks.live.server --port N --captures FOLDER [--counter FPS]... [--source SPEC]... [--set K=V]...
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arr_stream.config import Settings
+from arr_stream.live.channel import ChannelParts
+from arr_stream.live.events import EventHub
+from arr_stream.live.studio import Studio
+from arr_stream.run import stop_on_signals
+from arr_stream.sources.base import Source
+from arr_stream.web.access import make_access
+from arr_stream.web.observers import AlertPlan, Observer
+from arr_stream.web.server import listen, run_server
+from arr_stream.web.serving import Serving
+from arr_stream.web.source_policy import make_allowed
+from benchmarks.live.process import end_with_parent
+from benchmarks.live.scene import CounterSource, Scene
+
+if TYPE_CHECKING:
+    from arr_stream.sources.live import SourceState
+
+HOST = "127.0.0.1"
+SIZE_WH = (640, 360)
+
+
+def _opener(fps: float, number: int, folder: Path) -> Callable[[Settings, Callable[[SourceState], None]], Source]:
+    captures = (folder / f"captures-{number}.txt").open("w", buffering=1)
+    scene = Scene(SIZE_WH, seed=number)
+
+    def on_capture(index: int, captured_unix: float) -> None:
+        captures.write(f"{index} {captured_unix:.6f}\n")
+
+    return lambda settings, on_state: CounterSource(scene, fps, SIZE_WH, on_capture)
+
+
+def _fill(studio: Studio, given: argparse.Namespace) -> None:
+    for number, fps in enumerate(given.counter):
+        name = f"counter {number + 1}"
+        studio.add(name, opener=_opener(fps, number, given.captures), name=name)
+    for source in given.source:
+        studio.add(source)
+
+
+def main() -> None:
+    """What `arr-stream serve` does, with other sources."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--captures", type=Path, required=True)
+    parser.add_argument("--counter", type=float, action="append", default=[])
+    parser.add_argument("--source", action="append", default=[])
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    given = parser.parse_args()
+    end_with_parent()
+    hub = EventHub()
+    observer = Observer(hub, AlertPlan())
+    studio = Studio(Settings.load(None, given.overrides), parts=ChannelParts(hub, make_consumers=observer.consumers))
+    access = make_access(HOST, token=None, port=given.port)
+    serving = Serving(studio, access, make_allowed(given.source), observer)
+    listener = listen(HOST, given.port)
+    with stop_on_signals() as stop:
+        _fill(studio, given)
+        run_server(serving, listener, stop=stop, on_ready=lambda: None, on_error=_tell)
+
+
+def _tell(error: Exception) -> None:
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A Qwen3-VL as the one who answers picture questions, each from an empty memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from arr_stream.selection.allocation import Allocation
+from arr_stream.types import ByteArray, Grid
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
+from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
+from arr_stream.vlm.qwen3_vl.memory import Memory, Seen
+from arr_stream.vlm.qwen3_vl.pixels import texture_picture
+from arr_stream.vlm.qwen3_vl.prompt import Prompt
+from benchmarks.questions import Mode, Reply
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from arr_stream.vlm.qwen3_vl.loading import Loaded
+
+ANSWER_TOKENS = 12
+
+
+class ModelAnswerer:
+    """Shows a model the cells of one picture and asks once.
+
+    Args:
+        loaded: The model.
+        halo: Width of the ring of `halo`, in cells.
+        instruction: What the model is told before anything else.
+
+    Raises:
+        ModelUnsupported: This transformers builds the model otherwise than expected.
+    """
+
+    def __init__(self, loaded: Loaded, *, halo: int = 1, instruction: str = "") -> None:
+        self.name = loaded.name
+        self._adapter = Adapter(loaded.model)
+        self._adapter.check()
+        self._prompt = Prompt(loaded.tokenizer, self._adapter.config)
+        self._normalisation = Normalisation(
+            np.array(loaded.image_mean, np.float32), np.array(loaded.image_std, np.float32)
+        )
+        self._halo = halo
+        self._instruction = instruction
+
+    @torch.inference_mode()
+    def answer(
+        self, rgb: ByteArray, grid: Grid, cells: Allocation, mode: Mode, question: str, options: Sequence[str]
+    ) -> Reply:
+        """See `Answerer`. The likelihood of an option is that of its tokens and of the answer's end after them."""
+        started = time.perf_counter()
+        feeder = Feeder(self._adapter, self._normalisation, mode, self._halo)
+        picture = texture_picture(rgb, grid.texture_wh)
+        chosen = Cells((grid.rows, grid.columns), cells.rows, cells.columns, cells.level, cells.score)
+        memory = Memory(self._adapter, self._prompt, self._instruction)
+        memory.append([Seen(feeder.feed(picture, picture, chosen), grid, 0, 0.0, "image")])
+        asked = self._prompt.question(question)
+        sampler = Sampler(temperature=0.0)
+        said = respond(self._adapter, memory, self._prompt, asked, most_tokens=ANSWER_TOKENS, sampler=sampler)
+        milliseconds = (time.perf_counter() - started) * 1e3
+        after = memory.position + len(asked)
+        with memory.kept():
+            first = memory.read(asked, memory.position)
+            scores = [self._log_likelihood(memory, first, after, option) for option in options]
+        return Reply(said.text.strip(), tuple(scores), milliseconds)
+
+    def _log_likelihood(self, memory: Memory, hidden: Tensor, position: float, option: str) -> float:
+        total = 0.0
+        with memory.kept():
+            for count, token in enumerate(self._prompt.text(option)):
+                total += float(self._adapter.logits(hidden).log_softmax(dim=-1)[token])
+                hidden = memory.read([token], position + count)
+            ends = torch.tensor(sorted(self._prompt.end_tokens), device=hidden.device)
+            total += float(self._adapter.logits(hidden).log_softmax(dim=-1)[ends].logsumexp(dim=0))
+        return total

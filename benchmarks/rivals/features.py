@@ -1,0 +1,139 @@
+"""What stands in for the features of a model: dense CLIP, the vision tower of Qwen3-VL, or the pixels themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from arr_stream.config import ModelSettings, Settings, VlmSettings
+from arr_stream.keyframes.base import KeyframeInput, resized
+from arr_stream.types import FloatArray, Frame, Grid
+
+PATCH_PX = 8
+"""Side of a cell in the picture that `Pixels` describes."""
+
+
+class FeatureMaker(Protocol):
+    """Describes every cell of a frame by a vector."""
+
+    @property
+    def name(self) -> str:
+        """As it is printed."""
+        ...
+
+    def features(self, frame: Frame, grid: Grid) -> FloatArray:
+        """`[gh, gw, D]` float32."""
+        ...
+
+
+class Pixels:
+    """The RGB of each cell at 8x8 pixels as one vector, around mid-grey as vision towers take it.
+
+    D is 192, values lie in [-1, 1]. The cosine of two such vectors sees a changed pattern or hue, and hardly sees that
+    the same pattern became stronger or weaker.
+    """
+
+    @property
+    def name(self) -> str:
+        return "pixels"
+
+    def features(self, frame: Frame, grid: Grid) -> FloatArray:
+        """`[gh, gw, 192]`."""
+        small = resized(frame.rgb, (grid.columns * PATCH_PX, grid.rows * PATCH_PX))
+        tiles = small.reshape(grid.rows, PATCH_PX, grid.columns, PATCH_PX, 3).swapaxes(1, 2)
+        return tiles.reshape(grid.rows, grid.columns, -1).astype(np.float32) / 127.5 - 1
+
+
+class DenseClip:
+    """The package's own CLIP on every frame, one vector of unit length a cell.
+
+    Args:
+        settings: `clip` and `models` say which model and how; the preset's other settings do not matter.
+
+    Raises:
+        BackendUnavailable, InvalidSetting, WeightsInvalid: As for `ClipEmbedder`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        from arr_stream.keyframes.embeddings.clip import ClipEmbedder
+
+        self._embedder = ClipEmbedder(settings.clip, settings.models)
+
+    @property
+    def name(self) -> str:
+        return f"dense {self._embedder.name}"
+
+    def features(self, frame: Frame, grid: Grid) -> FloatArray:
+        """`[gh, gw, D]`: the mean of the places within a cell, or between places where the model is coarser.
+
+        Raises:
+            KeyframeFailed: The model gives values that are not numbers, or the device has too little memory.
+        """
+        import torch
+        import torch.nn.functional as F
+
+        from arr_stream.keyframes.embeddings.passes import at_most
+
+        values = torch.from_numpy(self._embedder.embed(KeyframeInput(frame, grid)).values)
+        cells_hw = (grid.rows, grid.columns)
+        values = at_most(values, cells_hw)
+        if values.shape[1:] != cells_hw:
+            finer = F.interpolate(values[None], cells_hw, mode="bilinear", align_corners=False)[0]
+            values = F.normalize(finer, dim=0)
+        made: FloatArray = values.permute(1, 2, 0).contiguous().numpy()
+        return made
+
+
+class QwenTower:
+    """The vision tower of Qwen3-VL over the whole frame: the visual tokens that its language model is given.
+
+    Each frame stands alone, as a picture does, so that there is one token a cell and frame; in a video the model joins
+    frames in pairs.
+
+    Args:
+        folder: Of a checkpoint, or a hub name.
+        device, dtype: As `vlm.device` and `vlm.dtype`.
+
+    Raises:
+        BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: As for any use of the model.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+    ) -> None:
+        from arr_stream.vlm.qwen3_vl.adapter import Adapter
+        from arr_stream.vlm.qwen3_vl.loading import load
+
+        # Nothing is asked of the language model, so its context need not fit into memory.
+        settings = VlmSettings(model=str(folder), device=device, dtype=dtype, context_tokens=64)
+        loaded = load(settings, ModelSettings())
+        self._adapter = Adapter(loaded.model)
+        self._adapter.check()
+        self._mean = np.array(loaded.image_mean, np.float32)
+        self._std = np.array(loaded.image_std, np.float32)
+        self._name = Path(loaded.name).name
+
+    @property
+    def name(self) -> str:
+        return f"vision tower of {self._name}"
+
+    def features(self, frame: Frame, grid: Grid) -> FloatArray:
+        """`[gh, gw, D]`, as wide as the language model."""
+        import torch
+
+        from arr_stream.vlm.qwen3_vl.cells import Cells
+        from arr_stream.vlm.qwen3_vl.pixels import patch_rows, texture_picture
+
+        cells = Cells.whole((grid.rows, grid.columns))
+        picture = texture_picture(frame.rgb, grid.texture_wh)
+        with torch.inference_mode():
+            rows = patch_rows(picture, picture, cells, self._mean, self._std)
+            tokens = self._adapter.encode(rows, cells, [len(cells)])
+        made: FloatArray = tokens.features.float().cpu().numpy().reshape(grid.rows, grid.columns, -1)
+        return made

@@ -1,0 +1,139 @@
+"""What sparse feeding saves: the model with chosen cells against the same model with whole frames, side by side.
+
+Everything is measured in one run, candidates in turns, since machines are noisy: look at the ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+from arr_stream.threads import torch_threads
+from arr_stream.types import CELL_PX
+from benchmarks.vlm.end_to_end import EndToEndReport, bench_end_to_end
+from benchmarks.vlm.memory import MemoryReport, bench_memory
+from benchmarks.vlm.model import Shape, timed_model
+from benchmarks.vlm.passes import ModeCost, PassesReport, bench_modes, bench_passes
+
+Part = Literal["vision", "modes", "end-to-end", "memory"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+@dataclass(frozen=True, slots=True)
+class VlmReport:
+    """What was measured; a part that was not is None.
+
+    Args:
+        model: What was timed.
+        side_px: Side of the square frames (of `memory`, see there).
+        dtype, device, threads: How it ran.
+        vision: Vision and prefill of one frame.
+        modes: All modes at several shares of the cells.
+        end_to_end: A clip, perception counted in.
+        memory: A long stream.
+    """
+
+    model: str
+    side_px: int
+    dtype: str
+    device: str
+    threads: int
+    vision: PassesReport | None = None
+    modes: tuple[ModeCost, ...] | None = None
+    end_to_end: EndToEndReport | None = None
+    memory: MemoryReport | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "side_px": self.side_px,
+            "dtype": self.dtype,
+            "device": self.device,
+            "threads": self.threads,
+            "vision": self.vision.as_json() if self.vision else None,
+            "modes": [row.as_json() for row in self.modes] if self.modes else None,
+            "end_to_end": self.end_to_end.as_json() if self.end_to_end else None,
+            "memory": self.memory.as_json() if self.memory else None,
+        }
+
+
+def bench_vlm(
+    settings: Settings,
+    *,
+    parts: Sequence[Part] = PARTS,
+    shape: Shape | None = None,
+    tokens: int = 273,
+    side_px: int = 1024,
+    seconds: float = 2.0,
+    runs: int = 5,
+    frames: int = 500,
+    context_tokens: int = 2048,
+    threads: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> VlmReport:
+    """Time one model.
+
+    Args:
+        settings: `vlm.model` names the model; empty for one with random weights.
+        parts: What to measure.
+        shape: Of the random weights; None for 12 vision and 8 text layers.
+        tokens: Cells of a frame that ours is given.
+        side_px: Side of the square frames; a multiple of 32.
+        seconds: Length of the end-to-end clip.
+        runs: Rounds; medians are over them, and something before them warms up. `modes`, with its many candidates,
+            has half as many.
+        frames, context_tokens: Length of the stream of `memory`, and room of the model's memory in it.
+        threads: Of torch; None as it is set.
+        progress: Told what comes next.
+
+    Raises:
+        InvalidSetting: Sizes that do not fit together.
+        ArrStreamError: The model cannot be had.
+    """
+    _check(side_px, tokens, settings)
+    with torch_threads(threads):
+        progress("loading")
+        model = timed_model(settings, shape or Shape())
+        frame: dict[str, Any] = {"side_px": side_px, "runs": runs, "progress": progress}
+        passes = bench_passes(model, settings, tokens=tokens, **frame) if "vision" in parts else None
+        modes = bench_modes(model, settings, **frame | {"runs": (runs + 1) // 2}) if "modes" in parts else None
+        clip = (
+            bench_end_to_end(model, settings, tokens=tokens, seconds=seconds, **frame)
+            if "end-to-end" in parts
+            else None
+        )
+        memory = (
+            bench_memory(model, settings, count=frames, context_tokens=context_tokens, progress=progress)
+            if "memory" in parts
+            else None
+        )
+        return VlmReport(
+            model=model.name,
+            side_px=side_px,
+            dtype=str(model.loaded.dtype).removeprefix("torch."),
+            device=str(model.loaded.device),
+            threads=torch.get_num_threads(),
+            vision=passes,
+            modes=modes,
+            end_to_end=clip,
+            memory=memory,
+        )
+
+
+def _check(side_px: int, tokens: int, settings: Settings) -> None:
+    cells = (side_px // CELL_PX) ** 2
+    if side_px < CELL_PX or side_px % CELL_PX or side_px**2 > settings.grid.max_pixels:
+        raise InvalidSetting(
+            f"--side {side_px}: allowed are multiples of {CELL_PX} with at most {settings.grid.max_pixels} pixels",
+            remedy="choose another, or raise grid.max_pixels",
+        )
+    if not 1 <= tokens <= cells:
+        raise InvalidSetting(
+            f"--tokens {tokens}: a frame of {side_px}x{side_px} has {cells} cells",
+            remedy="lower --tokens, or raise --side",
+        )

@@ -1,0 +1,200 @@
+"""A clip from its pixels to an answer: perception and chosen cells, against the stock model given whole frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from arr_stream.config import Settings
+from arr_stream.evaluation.statistics import Timing
+from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
+from arr_stream.pipeline import Pipeline
+from arr_stream.types import Frame
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from benchmarks.vlm.model import Timed
+from benchmarks.vlm.passes import QUESTION
+from benchmarks.vlm.scene import FRAMES_A_SECOND, frames
+from benchmarks.vlm.stock import StockModel
+
+ANSWER_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndReport:
+    """One clip and one question; times in milliseconds for all of it.
+
+    Args:
+        frames: Frames of the clip; perception sees each.
+        keyframes: How many of them were keyframes.
+        shown: Frames that both models are given.
+        sent, held: Cells that ours was given, and chosen ones that it had already.
+        stock_tokens, capped_tokens: Visual tokens of the stock model, with whole frames and with its processor's own
+            limit of 768 a pair.
+        answer_tokens: Tokens of every answer.
+        parts: `perception`, `vision`, `prefill`, what the viewer does `beside them`, `question` (until its first
+            token) and `decode` of ours; `processor` and `generate` of the stock model.
+        ours, stock, capped: Everything.
+    """
+
+    frames: int
+    keyframes: int
+    shown: int
+    sent: int
+    held: int
+    stock_tokens: int
+    capped_tokens: int
+    answer_tokens: int
+    parts: dict[str, Timing]
+    ours: Timing
+    stock: Timing
+    capped: Timing
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        return {
+            "whole frames / ours": self.stock.median / self.ours.median,
+            "frames of 768 tokens a pair / ours": self.capped.median / self.ours.median,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        counts = ("frames", "keyframes", "shown", "sent", "held", "stock_tokens", "capped_tokens", "answer_tokens")
+        return {
+            **{name: getattr(self, name) for name in counts},
+            "parts_ms": {name: timing.as_json() for name, timing in self.parts.items()},
+            **{f"{name}_ms": getattr(self, name).as_json() for name in ("ours", "stock", "capped")},
+            "ratios": {name: round(ratio, 3) for name, ratio in self.ratios.items()},
+        }
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one round of ours took and gave."""
+
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    keyframes: int = 0
+    sent: int = 0
+    held: int = 0
+    answer_tokens: int = 0
+
+    def add(self, part: str, milliseconds: float) -> None:
+        self.milliseconds[part] = self.milliseconds.get(part, 0.0) + milliseconds
+
+
+def bench_end_to_end(
+    model: Timed,
+    settings: Settings,
+    *,
+    side_px: int,
+    tokens: int,
+    seconds: float,
+    runs: int,
+    progress: Callable[[str], None],
+) -> EndToEndReport:
+    """Time a made-up clip.
+
+    Args:
+        model: What to time.
+        settings: Of perception and of the viewer; a new stream and a new memory in every round.
+        side_px: Side of the frames.
+        tokens: Budget of a frame.
+        seconds: Length of the clip, at 30 frames a second.
+        runs: Rounds; one more before them warms up.
+        progress: Told what comes next.
+    """
+    settings = settings.with_values({"selection.budget": str(tokens), "vlm.answer_tokens": ANSWER_TOKENS})
+    clip = list(frames((side_px, side_px), max(1, round(seconds * FRAMES_A_SECOND))))
+    step = max(1, round(FRAMES_A_SECOND / settings.vlm.fps))
+    shown = clip[::step]
+    ours, stock = _Ours(model, settings, clip, step), _Stock(model, shown, FRAMES_A_SECOND / step)
+    rounds: list[_Round] = []
+    for run in range(runs + 1):
+        progress(f"end to end, round {run} of {runs}")
+        rounds.append(ours.round())
+        for capped in (False, True):
+            stock.round(rounds[-1].answer_tokens, capped=capped)
+    del rounds[0]
+    parts = {name: Timing.of([each.milliseconds[name] for each in rounds]) for name in rounds[0].milliseconds}
+    parts |= {name: Timing.of(times[1:]) for name, times in stock.milliseconds.items() if name in _STOCK_PARTS}
+    last = rounds[-1]
+    return EndToEndReport(
+        frames=len(clip),
+        keyframes=last.keyframes,
+        shown=len(shown),
+        sent=last.sent,
+        held=last.held,
+        stock_tokens=stock.tokens[False],
+        capped_tokens=stock.tokens[True],
+        answer_tokens=last.answer_tokens,
+        parts=parts,
+        ours=Timing.of([sum(each.milliseconds.values()) for each in rounds]),
+        stock=Timing.of(stock.milliseconds["whole"][1:]),
+        capped=Timing.of(stock.milliseconds["capped"][1:]),
+    )
+
+
+_STOCK_PARTS = ("processor", "generate")
+
+
+class _Ours:
+    """Perception on every frame, the viewer on some, then the question."""
+
+    def __init__(self, model: Timed, settings: Settings, clip: Sequence[Frame], step: int) -> None:
+        self._model = model
+        self._settings = settings
+        self._clip = clip
+        self._step = step
+        # Once a run, as models are loaded once.
+        self._generator: KeyframeGenerator = make_generator(settings)
+
+    def round(self) -> _Round:
+        pipeline = Pipeline(self._settings, InStepKeyframes(self._generator))
+        viewer = QwenViewer(self._model.loaded, self._settings)
+        made = _Round()
+        for frame in self._clip:
+            took: list[float] = []
+            with self._model.clock(took):
+                patches = pipeline.step(frame)
+            made.add("perception", took.pop())
+            made.keyframes += patches.keyframe
+            if frame.index % self._step == 0:
+                with self._model.clock(took):
+                    feeding = viewer.see(frame, patches)
+                made.add("vision", feeding.vision_ms)
+                made.add("prefill", feeding.prefill_ms)
+                made.add("beside them", took[0] - feeding.vision_ms - feeding.prefill_ms)
+                made.sent += feeding.sent
+                made.held += feeding.held
+        took = []
+        with self._model.clock(took):
+            answer = viewer.ask(QUESTION)
+        made.add("question", took[0] - answer.decode_ms)
+        made.add("decode", answer.decode_ms)
+        made.answer_tokens = answer.answer_tokens
+        viewer.close()
+        return made
+
+
+class _Stock:
+    """Processor and `generate` on the same frames."""
+
+    def __init__(self, model: Timed, shown: Sequence[Frame], fps: float) -> None:
+        self._model = model
+        self._stock = StockModel(model)
+        self._shown = shown
+        self._fps = fps
+        self.tokens = {False: 0, True: 0}
+        self.milliseconds: dict[str, list[float]] = {
+            name: [] for name in ("whole", "capped", *_STOCK_PARTS, "capped processor", "capped generate")
+        }
+
+    def round(self, answer_tokens: int, *, capped: bool) -> None:
+        """Exactly as many tokens of an answer as ours had."""
+        prefix = "capped " if capped else ""
+        before, after = self.milliseconds[f"{prefix}processor"], self.milliseconds[f"{prefix}generate"]
+        with self._model.clock(before):
+            inputs = self._stock.video_inputs(self._shown, self._fps, QUESTION, capped=capped)
+        with self._model.clock(after):
+            self._stock.answer(inputs, max(1, answer_tokens))
+        self.tokens[capped] = self._stock.visual_tokens(inputs)
+        self.milliseconds["capped" if capped else "whole"].append(before[-1] + after[-1])

@@ -1,0 +1,264 @@
+"""The model that `bench vlm` times: one from disk, or one with random weights and realistic widths, made in memory.
+
+Random weights take the same time as trained ones. What they answer means nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+from arr_stream.vlm.qwen3_vl.library import use_transformers
+
+if TYPE_CHECKING:
+    from arr_stream.vlm.qwen3_vl.loading import Loaded
+
+_SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+_CONTEXT_TOKENS = 32_768
+_MEAN_STD = (0.5, 0.5, 0.5)
+_VISION_HEAD_DIM = 64
+_TEXT_HEAD_DIM = 128
+_CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+  {{- '<|im_start|>' + message.role + '\\n' -}}
+  {%- for part in message.content -%}
+    {%- if part.type == 'image' -%}
+      {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+    {%- elif part.type == 'video' -%}
+      {{- '<|video_pad|>' -}}
+    {%- else -%}
+      {{- part.text -}}
+    {%- endif -%}
+  {%- endfor -%}
+  {{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+"""
+"""A video is its placeholder alone: the processor puts every frame of it between markers of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a model with random weights.
+
+    Args:
+        vision_layers, text_layers: Depth of the vision tower and of the language model.
+        vision_width: A multiple of 64, the channels of a head.
+        text_width: A multiple of 256: heads of 128 channels, two to a key-value head.
+    """
+
+    vision_layers: int = 12
+    text_layers: int = 8
+    vision_width: int = 512
+    text_width: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.vision_layers < 1 or self.text_layers < 1:
+            raise InvalidSetting(
+                f"--layers {self.vision_layers},{self.text_layers}: allowed are 1 and more", remedy="such as 12,8"
+            )
+        if self.text_layers < len(self.deepstack_after):
+            raise InvalidSetting(
+                f"--layers {self.vision_layers},{self.text_layers}: the vision tower feeds "
+                f"{len(self.deepstack_after)} layers of text",
+                remedy="give the language model at least as many",
+            )
+        if min(self.vision_width, self.text_width) < 1 or self.vision_width % 64 or self.text_width % 256:
+            raise InvalidSetting(
+                f"--width {self.vision_width},{self.text_width}: allowed are multiples of 64 and of 256",
+                remedy="such as 512,1024",
+            )
+
+    @property
+    def deepstack_after(self) -> tuple[int, ...]:
+        """Vision layers whose output enters the language model's first layers: three, or fewer in shallow towers."""
+        return tuple(sorted({max(0, self.vision_layers * quarter // 4 - 1) for quarter in (1, 2, 3)}))
+
+    def __str__(self) -> str:
+        return (
+            f"random weights: vision {self.vision_layers} layers x {self.vision_width}, "
+            f"text {self.text_layers} layers x {self.text_width}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """A model and the processor that it is used with where nobody leaves anything out.
+
+    Args:
+        name: For tables.
+        loaded: As the viewer takes it.
+        processor: transformers' own, with picture and video processor and chat template.
+    """
+
+    name: str
+    loaded: Loaded
+    processor: Any
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        text = self.loaded.model.config.get_text_config()
+        size = torch.empty(0, dtype=self.loaded.dtype).element_size()
+        return int(2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * size)
+
+    @contextmanager
+    def clock(self, into: list[float]) -> Iterator[None]:
+        """Adds the milliseconds that its context takes, work that a GPU was given included."""
+        self._settle()
+        started = time.perf_counter()
+        yield
+        self._settle()
+        into.append((time.perf_counter() - started) * 1e3)
+
+    def _settle(self) -> None:
+        if self.loaded.device.type == "cuda":
+            torch.cuda.synchronize(self.loaded.device)
+
+
+def timed_model(settings: Settings, shape: Shape) -> Timed:
+    """The model of `vlm.model`, or one of `shape` with random weights where none is named.
+
+    Raises:
+        ArrStreamError: The model cannot be had; see `qwen3_vl.loading.load`.
+    """
+    use_transformers()
+    return _from_disk(settings) if settings.vlm.model else random_model(shape, settings)
+
+
+def _from_disk(settings: Settings) -> Timed:
+    from transformers import AutoProcessor
+
+    from arr_stream.vlm.qwen3_vl.hub import locate
+    from arr_stream.vlm.qwen3_vl.loading import load
+
+    loaded = load(settings.vlm, settings.models)
+    processor = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]
+        locate(settings.vlm.model, settings.models), local_files_only=True, trust_remote_code=False
+    )
+    return Timed(loaded.name, loaded, processor)
+
+
+def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
+    """A Qwen3-VL that was never trained; its answers never end by themselves.
+
+    Its tokenizer takes every byte for a token, which costs both sides alike.
+    """
+    from transformers import GenerationConfig, Qwen3VLForConditionalGeneration
+
+    from arr_stream.vlm.qwen3_vl.loading import Loaded
+    from arr_stream.vlm.qwen3_vl.memory_need import pick_vlm_device
+
+    device = pick_vlm_device(settings.vlm.device)
+    dtype = torch.float32 if settings.vlm.dtype == "auto" else getattr(torch, settings.vlm.dtype)
+    tokenizer = _tokenizer()
+    torch.manual_seed(seed)
+    model: Any = Qwen3VLForConditionalGeneration(_config(shape, tokenizer))
+    with torch.no_grad():
+        # Of the scores of all tokens some are above 0, so a token with a row of zeros is never the likeliest.
+        for token in (tokenizer.eos_token_id, tokenizer.pad_token_id):
+            model.lm_head.weight[token] = 0
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id], pad_token_id=tokenizer.pad_token_id
+    )
+    model.requires_grad_(False)
+    model.eval().to(device=device, dtype=dtype)
+    loaded = Loaded(str(shape), model, tokenizer, _MEAN_STD, _MEAN_STD, device, dtype)
+    return Timed(str(shape), loaded, _processor(tokenizer))
+
+
+def _tokenizer() -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=_CONTEXT_TOKENS,
+    )
+
+
+def _processor(tokenizer: Any) -> Any:
+    from transformers import Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
+
+    shared: dict[str, Any] = {
+        "patch_size": 16,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": list(_MEAN_STD),
+        "image_std": list(_MEAN_STD),
+    }
+    # Limits on pixels as released with the true models.
+    image = Qwen2VLImageProcessor(size={"shortest_edge": 65_536, "longest_edge": 16_777_216}, **shared)
+    video = Qwen3VLVideoProcessor(size={"shortest_edge": 4_096, "longest_edge": 25_165_824}, **shared)
+    return Qwen3VLProcessor(  # type: ignore[no-untyped-call]
+        image_processor=image, tokenizer=tokenizer, video_processor=video, chat_template=_CHAT_TEMPLATE
+    )
+
+
+def _config(shape: Shape, tokenizer: Any) -> Any:
+    from transformers import Qwen3VLConfig
+
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _SPECIAL_TOKENS}
+    heads = shape.text_width // _TEXT_HEAD_DIM
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": shape.text_width,
+        "intermediate_size": 3 * shape.text_width,
+        "num_hidden_layers": shape.text_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+        "head_dim": _TEXT_HEAD_DIM,
+        "max_position_embeddings": _CONTEXT_TOKENS,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5_000_000.0,
+            "mrope_section": [24, 20, 20],
+            "mrope_interleaved": True,
+        },
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+    }
+    vision = {
+        "depth": shape.vision_layers,
+        "hidden_size": shape.vision_width,
+        "intermediate_size": 4 * shape.vision_width,
+        "num_heads": shape.vision_width // _VISION_HEAD_DIM,
+        "out_hidden_size": shape.text_width,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": list(shape.deepstack_after),
+    }
+    return Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False,
+    )
