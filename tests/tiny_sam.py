@@ -63,18 +63,46 @@ def picture() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
     return colours[labels], labels
 
 
-def taught(steps: int = 250) -> Any:
-    """The model after `steps` of learning the picture: for a point on a shape, the shape (with what lies on it)."""
+def taught(steps: int = 400) -> Any:
+    """The model after `steps` of learning the picture: for a point on a shape, the shape (with what lies on it).
+
+    Rounding differs between processors, and some beginnings do not get there: then it begins anew from another one.
+    """
+    for seed in range(5):
+        model = _taught_once(steps, seed)
+        if (knows := _knowledge(model)) >= 0.88:
+            return model
+    raise RuntimeError(f"five models in a row did not learn the picture; the last one knows {knows:.2f} of it")
+
+
+def _knowledge(model: Any) -> float:
+    """Share of places, evenly spread, whose masks fit what lies there."""
     import torch
 
-    torch.manual_seed(0)
+    rgb, labels = picture()
+    y, x = np.mgrid[2:32:4, 2:64:4].reshape(2, -1)
+    with torch.no_grad():
+        features = model.image_encoder(model.preprocess(torch.from_numpy(rgb).permute(2, 0, 1).float())[None])
+        points = torch.from_numpy(np.stack([x, y], 1))[:, None].float(), torch.ones(len(x), 1)
+        logits = torch.nn.functional.interpolate(decoded(model, features, points)[0], (64, 64), mode="bilinear")
+    masks = (logits[:, :, :32] > 0).numpy()
+    wanted = np.stack([labels == 0, labels == 1, labels >= 2, labels == 3])[labels[y, x]][:, None]
+    iou = (masks & wanted).sum((2, 3)) / (masks | wanted).sum((2, 3))
+    return float((iou > 0.75).mean())
+
+
+def _taught_once(steps: int, seed: int) -> Any:
+    import torch
+
+    torch.manual_seed(seed)
     model = build().train()
     rgb, labels = picture()
     inputs = model.preprocess(torch.from_numpy(rgb).permute(2, 0, 1).float())[None]
     truth = torch.from_numpy(np.stack([labels == 0, labels == 1, labels >= 2, labels == 3]))
     padded = torch.nn.functional.pad(truth.float(), (0, 0, 0, 32))[:, None]
     low = torch.nn.functional.interpolate(padded, (32, 32), mode="area")[:, 0]
-    optimiser = torch.optim.Adam(model.parameters(), 6e-3)
+    optimiser = torch.optim.Adam(model.parameters(), 4e-3)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     places = [torch.from_numpy(np.argwhere(labels == shape)) for shape in range(4)]
     for _ in range(steps):
         # As many points on every shape, or the ground would be all that is learned.
@@ -89,6 +117,7 @@ def taught(steps: int = 250) -> Any:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+        falling.step()
     return model.eval()
 
 
