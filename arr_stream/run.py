@@ -17,9 +17,10 @@ from arr_stream.draw.report import Report
 from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged, SourceNotFound
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.records.json_lines import Header, Records
+from arr_stream.records.json_lines import Records
 from arr_stream.records.provenance import Provenance, Question, provenance_of
-from arr_stream.records.rebuild import as_recorded
+from arr_stream.records.rebuild import rounded_as_recorded
+from arr_stream.records.schema import Header
 from arr_stream.relevance.query import RegionQuery
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
@@ -176,7 +177,7 @@ class _VideoAsRecorded(AnnotatedVideo):
     """Draws numbers rounded as in the records, so that the same video can be drawn again from those."""
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
-        return super().draw(frame, as_recorded(patches))
+        return super().draw(frame, rounded_as_recorded(patches))
 
 
 def annotated_video(

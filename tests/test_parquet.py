@@ -26,7 +26,7 @@ from arr_stream.consumer import Outcome
 from arr_stream.errors import DiskFull, EvaluationDataError, OutputExists, OutputUnwritable
 from arr_stream.patch_set import Answer, Feeding
 from arr_stream.records import parquet as module
-from arr_stream.records.json_lines import Header, Records, read_answers, read_records
+from arr_stream.records.json_lines import Records, read_answers, read_records
 from arr_stream.records.parquet import (
     CELLS,
     END_KEY,
@@ -37,6 +37,7 @@ from arr_stream.records.parquet import (
     read_parquet_records,
 )
 from arr_stream.records.partitions import hive_folder
+from arr_stream.records.schema import Header
 from arr_stream.types import SCORERS, Frame, Grid
 from tests.choices import choose, frames_of
 from tests.media import moving_frames

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from arr_stream.consumer import Outcome
 from arr_stream.errors import DiskFull, EvaluationDataError, OutputExists, OutputUnwritable
 from arr_stream.plain_text import redact_url
-from arr_stream.records.digest import records_digest
-from arr_stream.records.json_lines import Header, Records, frame_record, read_records
+from arr_stream.records.json_lines import Records, read_records, records_digest
+from arr_stream.records.schema import Header, frame_record
 from arr_stream.types import SCORERS, Frame, Grid
 from tests.choices import choose, frames_of
 from tests.media import moving_frames
@@ -117,8 +117,8 @@ def test_what_is_no_number_is_never_written(tmp_path: Path, field: str) -> None:
 def test_a_frame_of_another_size_says_so(tmp_path: Path) -> None:
     frames = frames_of([*moving_frames(1, SIZE), *moving_frames(1, (64, 64))])
     _, (same, other), _ = read_records(write(tmp_path / "r.jsonl", frames))
-    assert same.model_extra == {}
-    assert other.model_extra == {"frame_size_wh": [64, 64], "fine_cell_px": [32.0, 32.0], "grid_hw": [2, 2]}
+    assert (same.frame_size_wh, same.fine_cell_px, same.grid_hw) == (None, None, None)
+    assert (other.frame_size_wh, other.fine_cell_px, other.grid_hw) == ((64, 64), (32.0, 32.0), (2, 2))
 
 
 def test_end_tells_what_happened(tmp_path: Path) -> None:

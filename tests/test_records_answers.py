@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_stream.answers import shown_name, weightiest
+from arr_stream.answers import model_name, most_attended
 from arr_stream.errors import EvaluationDataError
 from arr_stream.patch_set import Answer, Feeding
-from arr_stream.records.json_lines import Header, Records, read_answers, read_records
+from arr_stream.records.json_lines import Records, read_answers, read_records
+from arr_stream.records.schema import Header
 from arr_stream.types import Grid
 from tests.answers import FED, answer_on
 from tests.choices import choose, frames_of
@@ -105,7 +106,7 @@ def test_cells_are_those_that_carry_most_of_the_attention(tmp_path: Path) -> Non
 def test_weightiest_is_the_fewest_that_will_do(shares: list[float], share: float, most: int) -> None:
     cells = np.zeros((len(shares), 5), np.float32)
     cells[:, 4] = shares
-    kept = weightiest(cells, share, most)
+    kept = most_attended(cells, share, most)
     total = float(np.sum(shares, dtype=np.float64))
     reached = float(cells[kept, 4].sum(dtype=np.float64))
     assert len(set(kept.tolist())) == len(kept) <= most
@@ -143,7 +144,7 @@ def test_secrets_are_blanked_everywhere(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_is_told_by_name(model: str, shown: str) -> None:
-    assert shown_name(model) == shown
+    assert model_name(model) == shown
 
 
 @pytest.mark.parametrize("where", ["share", "corner", "time", "pts"])

@@ -22,9 +22,10 @@ import arr_stream
 from arr_stream import run as runtime
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, SourceNotFound
-from arr_stream.records.digest import Digest, records_digest
-from arr_stream.records.json_lines import Header, frame_record, header_record, read_records
+from arr_stream.records.digest import Digest
+from arr_stream.records.json_lines import read_records, records_digest
 from arr_stream.records.provenance import AskedExample, AskedRegion, AskedText, Question, weights_files
+from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.stream import Models
 from arr_stream.types import Frame, Grid
 from tests.answers import FED, answer_on

@@ -33,7 +33,8 @@ from arr_stream.files import output_error
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.records.digest import Digest
-from arr_stream.records.json_lines import Header, Records, frame_record, header_record
+from arr_stream.records.json_lines import Records
+from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import Query, load_example, parse_region, parse_text
 from arr_stream.sources.base import Source, SourceInfo, SourceStats
 from arr_stream.stream import Models, Stream
@@ -239,7 +240,7 @@ class Digesting:
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 
     def hexdigest(self) -> str:
-        """Of all frames so far; what `records.digest.records_digest` says of the file."""
+        """Of all frames so far; what `records.json_lines.records_digest` says of the file."""
         return self._digest.hexdigest()
 
 

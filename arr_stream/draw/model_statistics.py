@@ -6,12 +6,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from arr_stream.answers import answer_record
+from arr_stream.answers import model_name
 from arr_stream.draw.run_statistics import Quantiles
 from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.plain_text import one_line, redact_url
 
 _KEPT_ANSWERS = 1000
-_TOLD = ("pts_seconds", "question", "text", "model", "answer_tokens", "prefill_ms", "decode_ms", "finish", "error")
 
 
 @dataclass(slots=True)
@@ -58,8 +58,19 @@ class ModelStatistics:
         self.answers += 1
         self.failed_answers += answer.finish == "failed"
         self.most_cache_bytes = max(self.most_cache_bytes, answer.cache_bytes)
-        record = answer_record(answer)
-        self.newest.append({name: record[name] for name in _TOLD})
+        self.newest.append(
+            {
+                "pts_seconds": round(answer.pts_seconds, 6),
+                "question": redact_url(answer.question),
+                "text": redact_url(answer.text),
+                "model": model_name(answer.model),
+                "answer_tokens": answer.answer_tokens,
+                "prefill_ms": round(answer.prefill_ms, 3),
+                "decode_ms": round(answer.decode_ms, 3),
+                "finish": answer.finish,
+                "error": one_line(answer.error),
+            }
+        )
 
     def summary(self) -> dict[str, Any] | None:
         """Everything counted, as plain JSON values; None where no model watched."""

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.answers import weightiest
+from arr_stream.answers import most_attended
 from arr_stream.draw.typeface import Colour
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
@@ -126,7 +126,7 @@ def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer 
         None where the model does not tell.
     """
     width, height = size_wh
-    cells = answer.cells[kept := weightiest(answer.cells)]
+    cells = answer.cells[kept := most_attended(answer.cells)]
     shares = _share_of_places(cells, grid)
     largest = float(shares.max(initial=0.0))
     if largest <= 0:

@@ -123,8 +123,8 @@ class RecordedStream:
                 self.dropped += 1
                 continue
             found = Frame(index, frame.pts_seconds, frame.rgb)
-            expected = (record.model_extra or {}).get("frame_size_wh", self.recording.header.frame_size_wh)
-            if abs(found.pts_seconds - record.pts_seconds) > _SAME_TIME_SECONDS or found.size_wh != tuple(expected):
+            expected = record.frame_size_wh or self.recording.header.frame_size_wh
+            if abs(found.pts_seconds - record.pts_seconds) > _SAME_TIME_SECONDS or found.size_wh != expected:
                 raise self._changed(
                     f"frame {index} is {found.size_wh[0]}x{found.size_wh[1]} at {found.pts_seconds:.6f} s, and in the "
                     f"records {expected[0]}x{expected[1]} at {record.pts_seconds:.6f} s"

@@ -12,7 +12,8 @@ from arr_stream.consumer import Consumer, Outcome
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.report import Report
 from arr_stream.errors import OutputExists
-from arr_stream.records.json_lines import Header, Records
+from arr_stream.records.json_lines import Records
+from arr_stream.records.schema import Header
 from arr_stream.types import Grid
 from tests.choices import PlainSource, choose, frames_of
 from tests.media import moving_frames
