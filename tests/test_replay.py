@@ -46,17 +46,17 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Video and records of a run with two queries: `out.mp4` and `out.jsonl`."""
     import arr_stream
-    from arr_stream import run as runtime
     from arr_stream.config import Settings
+    from arr_stream.run import annotated_video, records_of, run
 
     folder = tmp_path_factory.mktemp("made")
     settings = Settings.load(None, [text for text in (*FAST, *TIMED) if "=" in text])
     stream = arr_stream.open(clip, query="red", region=(40, 60, 48, 48), budget=12, settings=settings)
     consumers = [
-        runtime.annotated_video(stream, folder / "out.mp4"),
-        runtime.records(stream, folder / "out.jsonl"),
+        annotated_video(stream, folder / "out.mp4"),
+        records_of(stream, folder / "out.jsonl"),
     ]
-    assert runtime.run(stream, consumers).error is None
+    assert run(stream, consumers).error is None
     return folder
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arr_stream.config import Settings
-from arr_stream.consumer import Outcome
+from arr_stream.consumer import BackgroundConsumer, Outcome
 from arr_stream.draw.annotate import AnnotatedVideo
-from arr_stream.draw.background import Beside
 from arr_stream.draw.views import check_view
 from arr_stream.errors import InvalidSetting, NothingInRange, SourceChanged
 from arr_stream.patch_set import PatchSet
@@ -148,7 +147,7 @@ def redrawn_video(
     force: bool = False,
     start_seconds: float | None = None,
     end_seconds: float | None = None,
-) -> Beside:
+) -> BackgroundConsumer:
     """A consumer that draws the video as it was drawn when the records were made.
 
     Args:
@@ -183,7 +182,7 @@ def redrawn_video(
         region_xyxy=(x, y, x + w, y + h) if region is not None else None,
         region_at_seconds=region.at_seconds if region is not None else 0.0,
     )
-    return Beside(_Continued(video, stream.earlier))
+    return BackgroundConsumer(_Continued(video, stream.earlier))
 
 
 class _Continued:
