@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.draw.model_statistics import ModelStatistics
 from arr_stream.draw.report import Report
+from arr_stream.draw.statistics import ModelStatistics
 from arr_stream.patch_set import Answer, Feeding
 from tests.answers import FED, answer_on
 from tests.choices import choose, frames_of
