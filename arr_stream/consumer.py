@@ -130,6 +130,8 @@ class BackgroundConsumer:
             Whatever the consumer raised on an earlier frame.
             KeyboardInterrupt: The run was told to end, and the consumer hangs.
         """
+        if self._closed:
+            raise ValueError(f"{type(self.consumer).__name__}: closed, and given another frame")
         if self._drops_for is not None and self._waiting.full():
             self.dropped += self._error is None
         elif not self._put((frame, patches)):

@@ -23,8 +23,7 @@ from arr_stream.records.rebuild import rebuilt, rebuilt_answer, rounded_as_recor
 from arr_stream.records.recording import Recording
 from arr_stream.records.schema import AnswerRecord, FrameRecord, Header, answer_record, frame_record
 from arr_stream.types import ByteArray, Frame, Grid
-from tests.answers import FED, answer_on
-from tests.choices import choose, frames_of
+from tests.choices import FED, answer_on, choose, frames_of
 from tests.conftest import Run
 from tests.media import moving_frames, write_images, write_video
 from tests.scenes import moving_square

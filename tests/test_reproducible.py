@@ -28,8 +28,7 @@ from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.run import records_of, run
 from arr_stream.stream import Models
 from arr_stream.types import Frame, Grid
-from tests.answers import FED, answer_on
-from tests.choices import choose
+from tests.choices import FED, answer_on, choose
 from tests.media import write_images, write_video
 from tests.scenes import moving_square
 
