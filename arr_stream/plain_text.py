@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import overload
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
@@ -66,3 +67,12 @@ _SECRET = re.compile(
 def redact_url(text: str) -> str:
     """The text with user names, passwords and secret parameters of URLs in it replaced by `***`."""
     return _URL.sub(lambda match: _SECRET.sub(r"\1***", _USER.sub(r"\1***@", match.group())), text)
+
+
+@overload
+def one_line(text: str) -> str: ...
+@overload
+def one_line(text: None) -> None: ...
+def one_line(text: str | None) -> str | None:
+    """The text in one line, with what is secret in addresses blanked; None stays None."""
+    return None if text is None else redact_url(" ".join(text.split()))

@@ -17,9 +17,10 @@ from arr_stream.draw.report import Report
 from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged, SourceNotFound
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.records.json_lines import Header, Records
+from arr_stream.records.json_lines import Records
 from arr_stream.records.provenance import Provenance, Question, provenance_of
-from arr_stream.records.rebuild import as_recorded
+from arr_stream.records.rebuild import rounded_as_recorded
+from arr_stream.records.schema import Header
 from arr_stream.relevance.query import RegionQuery
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
@@ -176,7 +177,7 @@ class _VideoAsRecorded(AnnotatedVideo):
     """Draws numbers rounded as in the records, so that the same video can be drawn again from those."""
 
     def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
-        return super().draw(frame, as_recorded(patches))
+        return super().draw(frame, rounded_as_recorded(patches))
 
 
 def annotated_video(
@@ -195,26 +196,26 @@ def annotated_video(
         audio=audio,
         start_seconds=stream.start_seconds,
         end_seconds=stream.end_seconds,
-        asked=asked(stream),
+        asked=asked_text(stream),
         region_xyxy=(x, y, x + w, y + h) if region is not None else None,
         region_at_seconds=region.at_seconds if region is not None else 0.0,
     )
 
 
-def records(stream: Stream, path: Path, *, force: bool = False, question: Question | None = None) -> Records:
+def records_of(stream: Stream, path: Path, *, force: bool = False, question: Question | None = None) -> Records:
     """A consumer that writes a stream's records; `question` is what a model is asked of it.
 
     Raises:
         SourceNotFound: The source, or another file that has a say, has gone since it was opened.
     """
-    return Records(path, header(stream, question), force, timings=writes_timings(stream))
+    return Records(path, header_of(stream, question), force, timings=writes_timings(stream))
 
 
-def header(stream: Stream, question: Question | None = None) -> Header:
+def header_of(stream: Stream, question: Question | None = None) -> Header:
     """The header of a stream's records.
 
     Raises:
-        SourceNotFound: As `records`.
+        SourceNotFound: As `records_of`.
     """
     return Header.for_grid(
         stream.grid,
@@ -242,7 +243,7 @@ def _provenance(stream: Stream, question: Question | None) -> Provenance:
         ) from exc
 
 
-def report(stream: Stream, folder: Path, *, force: bool = False) -> Report:
+def report_of(stream: Stream, folder: Path, *, force: bool = False) -> Report:
     """A consumer that writes a stream's report."""
     source = {
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(stream.source.info).items()
@@ -250,10 +251,10 @@ def report(stream: Stream, folder: Path, *, force: bool = False) -> Report:
     if "://" in stream.source.info.name:
         # What was fetched lies in a file that is gone when the report is read.
         source.pop("path", None)
-    return Report(folder, force, source=source, asked=asked(stream), settings=stream.settings)
+    return Report(folder, force, source=source, asked=asked_text(stream), settings=stream.settings)
 
 
-def asked(stream: Stream) -> str | None:
+def asked_text(stream: Stream) -> str | None:
     """What was asked for, in one line."""
     return ", ".join(query.label for query in stream.queries) or None
 

@@ -1,4 +1,4 @@
-"""Patch sets for tests of what is made of them."""
+"""Patch sets, and answers on them, for tests of what is made of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from arr_stream.motion.flow import Flow
-from arr_stream.patch_set import PatchSet
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.records.schema import Header
 from arr_stream.types import SCORERS, ByteArray, Frame, Grid
 from tests.textures import random_texture
 
@@ -26,7 +27,15 @@ class PlainSource:
     pixel_aspect: float = 1.0
 
 
+FED = Feeding(40, 12, 1843, 9 << 20, 31.5, 48.25, "cut")
+
 texture = functools.cache(random_texture)
+
+
+def header(size_wh: tuple[int, int] = (200, 120), **changes: Any) -> Header:
+    """The header of records of frames of this size."""
+    values = {"source": "street.mp4", "query": ["red"], "budget_tokens": 20, "config": {"motion": {"flow": "dis"}}}
+    return Header.for_grid(Grid.for_size(size_wh), **(values | changes))
 
 
 def choose(frame: Frame, **changes: Any) -> PatchSet:
@@ -66,6 +75,35 @@ def choose(frame: Frame, **changes: Any) -> PatchSet:
         "latency_ms": {"flow": 1.5, "select": 2.0 + frame.index % 3, "keyframe": 40.0 if keyframe else 0.0},
     }
     return PatchSet(**(fields | changes))
+
+
+def answer_on(patches: PatchSet, **changes: Any) -> Answer:
+    """An answer that rested on the chosen cells, on the first of them most; `changes` replace fields of it."""
+    weight = 0.5 ** np.arange(len(patches), dtype=np.float32)
+    cells = np.concatenate([patches.cells_xyxy, (weight / weight.sum())[:, None]], axis=1)
+    fields: dict[str, Any] = {
+        "question": "What is red?",
+        "text": "A square that goes right.",
+        "frame_index": patches.index,
+        "pts_seconds": patches.pts_seconds,
+        "model": "Qwen/Qwen3-VL-2B-Instruct",
+        "cells": cells,
+        "cell_frames": np.full(len(cells), patches.index, np.int32),
+        "visual_tokens": 1790,
+        "prompt_tokens": 14,
+        "answer_tokens": 6,
+        "prefill_ms": 61.0,
+        "decode_ms": 120.4,
+        "memory_tokens": 1843,
+        "cache_bytes": 9 << 20,
+    }
+    return Answer(**(fields | changes))
+
+
+def without_cells(frame: Frame, **changes: Any) -> PatchSet:
+    """A patch set in which nothing was chosen."""
+    names = ("rows", "columns", "level", "score", "scorer", "query", "carried", "fresh")
+    return choose(frame, **{name: getattr(choose(frame), name)[:0] for name in names} | changes)
 
 
 def frames_of(pictures: list[ByteArray], pts: list[float] | None = None, *, fps: float = 30.0) -> list[Frame]:

@@ -20,8 +20,7 @@ from arr_stream.draw.overlay import ANSWERED, answer_marks
 from arr_stream.draw.strip import Strip, band_px, font_px
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import ByteArray, Frame, Grid
-from tests.answers import FED, answer_on
-from tests.choices import PlainSource, choose, frames_of
+from tests.choices import FED, PlainSource, answer_on, choose, frames_of
 from tests.media import moving_frames
 
 SIZE = (320, 256)

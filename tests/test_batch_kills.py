@@ -20,8 +20,7 @@ import pytest
 from arr_stream.batch.job import JobFinished
 from arr_stream.batch.journal import read_journal
 from arr_stream.batch.runner import JobRunner
-from arr_stream.records.digest import records_digest
-from arr_stream.records.json_lines import read_records
+from arr_stream.records.json_lines import read_records, records_digest
 from tests.batch_fakes import QUICK, attempt, contents, quick_options, write_clips
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(600)]

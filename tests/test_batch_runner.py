@@ -11,15 +11,14 @@ import av
 import pytest
 
 import arr_stream
-from arr_stream import run as runtime
 from arr_stream.batch.inputs import expand
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.batch.layout import Done, Layout
 from arr_stream.batch.plan import make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
-from arr_stream.records.digest import records_digest
-from arr_stream.records.json_lines import read_records
+from arr_stream.records.json_lines import read_records, records_digest
+from arr_stream.run import records_of, run
 from tests.batch_fakes import QUICK, attempt, quick_options, write_clips
 from tests.media import moving_frames, write_audio, write_video
 
@@ -46,7 +45,7 @@ def test_a_file_gives_what_process_gives_and_nothing_is_left_beside_it(tmp_path:
 
     alone = tmp_path / "alone.jsonl"
     stream = arr_stream.open(clip, query="red", settings=Settings().with_values(QUICK))
-    runtime.run(stream, [runtime.records(stream, alone)])
+    run(stream, [records_of(stream, alone)])
     assert event.digest == records_digest(alone) == records_digest(out / "videos/clip/records.jsonl")
     done = Done.read(Layout(out).done("clip"))
     assert done is not None and (done.digest, done.frames, done.damaged) == (event.digest, 8, None)

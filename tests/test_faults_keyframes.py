@@ -20,7 +20,7 @@ from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeTally, check_value, make_generator, make_part
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.run import RunResult, records, run
+from arr_stream.run import RunResult, records_of, run
 from tests import keyframe_fakes as fakes
 from tests.fault_helpers import QUICK, Faulty, clip, decoded, ended, finished, lines, running, until
 
@@ -44,7 +44,7 @@ def _run(
     monkeypatch.setattr(arr_stream.stream, "make_generator", lambda *given: Faulty(make_generator(*given), fault))
     stream = arr_stream.open(source, settings=SETTINGS)
     seen: list[PatchSet] = []
-    return run(stream, [records(stream, path)], on_frame=seen.append), seen
+    return run(stream, [records_of(stream, path)], on_frame=seen.append), seen
 
 
 @pytest.mark.parametrize("do", ["raise", "nan", "inf", "shape", "memory", "sys.exit"])
@@ -98,7 +98,7 @@ def test_a_library_that_ends_the_program_elsewhere_does_not_make_the_run_finishe
 
     stream = arr_stream.open(source, settings=SETTINGS)
     with pytest.raises(SystemExit):
-        run(stream, [records(stream, tmp_path / "r.jsonl")], on_frame=leave)
+        run(stream, [records_of(stream, tmp_path / "r.jsonl")], on_frame=leave)
     end = read_records(tmp_path / "r.jsonl")[2]
     assert end is not None and (end.reason, end.frames) == ("failed", 4)
 

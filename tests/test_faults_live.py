@@ -21,7 +21,6 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="needs the extra `web`")
 
-from arr_stream import run as runtime
 from arr_stream.config import Settings
 from arr_stream.errors import CameraNotFound
 from arr_stream.keyframes.base import PARTS
@@ -32,6 +31,7 @@ from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.studio import Studio
 from arr_stream.patch_set import PatchSet
+from arr_stream.run import run
 from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.types import Frame
@@ -266,7 +266,7 @@ def test_a_consumer_that_blocks_costs_frames_and_nothing_else() -> None:
 
     counting = Counting()
     stream = LiveStream(made.open(QUICK, Told().states.append), QUICK)
-    result = runtime.run(stream, [Blocking(), counting])
+    result = run(stream, [Blocking(), counting])
     assert result.error is None and waited == [1], "the newest frame waits, and no other"
     assert result.dropped >= 10
     assert counting.indices == sorted(set(counting.indices))

@@ -17,7 +17,7 @@ import arr_stream
 from arr_stream.config import Settings
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.run import annotated_video, records, run
+from arr_stream.run import annotated_video, records_of, run
 from arr_stream.types import ByteArray
 from tests.fault_helpers import QUICK, decoded, finished
 from tests.media import moving_frames, write_video
@@ -60,7 +60,7 @@ def check(source: Path, tmp_path: Path, expected_frames: int) -> list[float]:
     """Run it into a video and records; both hold every frame once, in order of time. The times."""
     stream = arr_stream.open(source, settings=SETTINGS)
     video = annotated_video(stream, tmp_path / "out.mp4")
-    result = run(stream, [video, records(stream, tmp_path / "out.jsonl")])
+    result = run(stream, [video, records_of(stream, tmp_path / "out.jsonl")])
     assert (result.reason, result.error, result.frames) == ("finished", None, expected_frames)
     _, frames, end = read_records(tmp_path / "out.jsonl")
     times = [frame.pts_seconds for frame in frames]
@@ -87,7 +87,7 @@ def test_a_jump_that_no_video_can_hold_is_shortened_there_and_told(tmp_path: Pat
     source = write_video(tmp_path / "clip.mkv", moving_frames(12), fps=25, pts=times, audio=audio)
     stream = arr_stream.open(source, settings=SETTINGS)
     video = annotated_video(stream, tmp_path / "out.mp4")
-    result = run(stream, [video, records(stream, tmp_path / "out.jsonl")])
+    result = run(stream, [video, records_of(stream, tmp_path / "out.jsonl")])
     assert (result.error, result.frames) == (None, 12)
     recorded = [frame.pts_seconds for frame in read_records(tmp_path / "out.jsonl")[1]]
     assert np.allclose(recorded, times, atol=0.002)
@@ -113,7 +113,7 @@ def test_a_clock_that_stands_still(tmp_path: Path) -> None:
     times = [min(index, 4) * STEP for index in range(10)]
     source = write_packets(tmp_path / "clip.mkv", moving_frames(10), times)
     stream = arr_stream.open(source, settings=SETTINGS)
-    result = run(stream, [annotated_video(stream, tmp_path / "o.mp4"), records(stream, tmp_path / "o.jsonl")])
+    result = run(stream, [annotated_video(stream, tmp_path / "o.mp4"), records_of(stream, tmp_path / "o.jsonl")])
     assert (result.error, result.frames) == (None, 10)
     given = [frame.pts_seconds for frame in read_records(tmp_path / "o.jsonl")[1]]
     assert given == sorted(given) and len(given) == 10

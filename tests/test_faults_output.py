@@ -14,13 +14,12 @@ import pytest
 
 import arr_stream
 from arr_stream.config import Settings
-from arr_stream.consumer import Outcome
-from arr_stream.draw.background import Beside
+from arr_stream.consumer import BackgroundConsumer, Outcome
 from arr_stream.errors import ConsumerFailed, DiskFull, OutputUnwritable
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.records.line_file import LineFile
-from arr_stream.run import records, run
+from arr_stream.run import records_of, run
 from arr_stream.types import Frame
 from tests.fault_helpers import QUICK, clip, decoded, ended, finished, lines, running, small_disk, until
 
@@ -109,7 +108,7 @@ def test_a_folder_is_no_output(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").mkdir()
     stream = arr_stream.open(source, settings=SETTINGS)
     with stream, pytest.raises(OutputUnwritable, match="is a folder"):
-        records(stream, tmp_path / "out.jsonl")
+        records_of(stream, tmp_path / "out.jsonl")
 
 
 @pytest.mark.slow
@@ -243,7 +242,7 @@ def test_a_consumer_that_hangs_is_given_up_when_told_to_end(source: Path, tmp_pa
         stream = arr_stream.open(source, settings=SETTINGS)
         result = run(
             stream,
-            [Beside(hanging), records(stream, tmp_path / "out.jsonl")],
+            [BackgroundConsumer(hanging), records_of(stream, tmp_path / "out.jsonl")],
             on_frame=lambda patches: ahead.append(patches.index - len(hanging.taken)),
             stop=stop,
         )
@@ -258,7 +257,9 @@ def test_a_consumer_that_hangs_is_given_up_when_told_to_end(source: Path, tmp_pa
 def test_a_consumer_that_hangs_for_a_while_loses_nothing(source: Path) -> None:
     hanging = Hanging(3)
     hanging.then(hanging.let_go.set)
-    result = run(arr_stream.open(source, settings=SETTINGS, max_frames=12), [Beside(hanging)], stop=threading.Event())
+    result = run(
+        arr_stream.open(source, settings=SETTINGS, max_frames=12), [BackgroundConsumer(hanging)], stop=threading.Event()
+    )
     assert (result.reason, result.error) == ("finished", None)
     assert hanging.taken == list(range(12))
 
@@ -269,7 +270,7 @@ def test_records_tell_that_what_was_closed_before_them_failed(source: Path, tmp_
             raise DiskFull("out.mp4: no space left on device")
 
     stream = arr_stream.open(source, settings=SETTINGS, max_frames=4)
-    result = run(stream, [Full(99), records(stream, tmp_path / "out.jsonl")])
+    result = run(stream, [Full(99), records_of(stream, tmp_path / "out.jsonl")])
     assert isinstance(result.error, DiskFull)
     end = read_records(tmp_path / "out.jsonl")[2]
     assert end is not None and end.reason == "failed" and "no space left" in (end.error or "")

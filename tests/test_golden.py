@@ -20,7 +20,7 @@ from PIL import Image
 
 import arr_stream
 from arr_stream.draw.views import VIEWS, render
-from arr_stream.records.digest import records_digest
+from arr_stream.records.json_lines import records_digest
 from tests.conftest import Run
 
 GOLDEN = Path(__file__).with_name("golden.json")

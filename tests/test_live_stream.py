@@ -15,7 +15,7 @@ from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.relevance.query import RegionQuery, parse_text
-from arr_stream.run import records, run
+from arr_stream.run import records_of, run
 from arr_stream.sources.live import open_live
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
@@ -197,7 +197,7 @@ def test_quality_follows_the_load_and_the_records_tell(tmp_path: Path) -> None:
     slow = Slow(0.06, 70)
     with LiveStream(open_live(TEST_PICTURE, LIGHT), LIGHT) as stream:
         path = tmp_path / "out.jsonl"
-        result = run(stream, [records(stream, path), slow], stop=slow.stop)
+        result = run(stream, [records_of(stream, path), slow], stop=slow.stop)
     assert result.error is None
     _, frames, end = read_records(path)
     steps = [frame.quality for frame in frames]

@@ -26,7 +26,7 @@ from arr_stream.consumer import Outcome
 from arr_stream.errors import DiskFull, EvaluationDataError, OutputExists, OutputUnwritable
 from arr_stream.patch_set import Answer, Feeding
 from arr_stream.records import parquet as module
-from arr_stream.records.json_lines import Header, Records, read_answers, read_records
+from arr_stream.records.json_lines import Records, read_answers, read_records
 from arr_stream.records.parquet import (
     CELLS,
     END_KEY,
@@ -37,18 +37,14 @@ from arr_stream.records.parquet import (
     read_parquet_records,
 )
 from arr_stream.records.partitions import hive_folder
+from arr_stream.records.schema import Header
 from arr_stream.types import SCORERS, Frame, Grid
-from tests.choices import choose, frames_of
+from tests.choices import choose, frames_of, header, without_cells
 from tests.media import moving_frames
 
 SIZE = (200, 120)
 FRAMES_OF_SIZE = frames_of(moving_frames(6, SIZE))
 ROOT = Path(__file__).parent.parent
-
-
-def header(**changes: Any) -> Header:
-    values = {"source": "street.mp4", "query": ["red"], "budget_tokens": 20, "config": {"motion": {"flow": "dis"}}}
-    return Header.for_grid(Grid.for_size(SIZE), **(values | changes))
 
 
 def write(folder: Path, frames: list[Frame] = FRAMES_OF_SIZE, outcome: Outcome | None = None) -> Path:
@@ -104,7 +100,7 @@ def test_the_same_records_as_in_lines(changes: list[dict[str, Any]], empty: bool
     frames = frames_of(moving_frames(len(changes), SIZE))
     chosen = [choose(frame, **change) for frame, change in zip(frames, changes, strict=True)]
     if empty:
-        chosen[0] = _without_cells(chosen[0])
+        chosen[0] = without_cells(frames[0])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         writers = [
@@ -117,12 +113,6 @@ def test_the_same_records_as_in_lines(changes: list[dict[str, Any]], empty: bool
             writer.close(outcome=Outcome("damaged", 2, "broke off", {"refreshes": 3}))
         assert read_parquet_records(folder) == read_records(folder / "r.jsonl")
         assert read_parquet_answers(folder) == read_answers(folder / "r.jsonl")
-
-
-def _without_cells(patches: Any) -> Any:
-    none = {name: getattr(patches, name)[:0] for name in ("rows", "columns", "level", "score", "scorer", "query")}
-    none |= {name: getattr(patches, name)[:0] for name in ("carried", "fresh")}
-    return choose(FRAMES_OF_SIZE[0], **none)
 
 
 def test_columns_are_what_they_are_called(tmp_path: Path) -> None:
@@ -193,15 +183,9 @@ def test_groups_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class TestTrouble:
-    def test_no_frame_leaves_no_file(self, tmp_path: Path) -> None:
-        ParquetRecords(tmp_path / "new", header()).close()
-        assert list(tmp_path.iterdir()) == []
-
-    def test_files_are_kept_without_force(self, tmp_path: Path) -> None:
+    def test_files_are_kept_until_the_new_ones_are_whole(self, tmp_path: Path) -> None:
         write(tmp_path)
         before = (tmp_path / CELLS).read_bytes()
-        with pytest.raises(OutputExists, match="--force"):
-            ParquetRecords(tmp_path, header())
         records = ParquetRecords(tmp_path, header(), force=True)
         records.consume(FRAMES_OF_SIZE[0], choose(FRAMES_OF_SIZE[0]))
         assert (tmp_path / CELLS).read_bytes() == before, "not touched before the new one is whole"

@@ -13,9 +13,8 @@ from PIL import Image
 
 from arr_stream.config import Settings
 from arr_stream.consumer import Outcome
-from arr_stream.draw.contact_sheet import ContactSheet, clock_time
-from arr_stream.draw.report import Report
-from arr_stream.draw.run_statistics import Quantiles, Timeline
+from arr_stream.draw.report import ContactSheet, Report, clock_time
+from arr_stream.draw.statistics import Quantiles, Timeline
 from arr_stream.errors import OutputExists, OutputUnwritable
 from tests.choices import choose, frames_of
 from tests.media import moving_frames

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.draw.model_statistics import ModelStatistics
 from arr_stream.draw.report import Report
+from arr_stream.draw.statistics import ModelStatistics
 from arr_stream.patch_set import Answer, Feeding
-from tests.answers import FED, answer_on
-from tests.choices import choose, frames_of
+from tests.choices import FED, answer_on, choose, frames_of
 from tests.media import moving_frames
 
 FRAMES = frames_of(moving_frames(4, (128, 96)))

@@ -19,16 +19,16 @@ import pytest
 from PIL import Image, ImageDraw
 
 import arr_stream
-from arr_stream import run as runtime
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, SourceNotFound
-from arr_stream.records.digest import Digest, records_digest
-from arr_stream.records.json_lines import Header, frame_record, header_record, read_records
+from arr_stream.records.digest import Digest
+from arr_stream.records.json_lines import read_records, records_digest
 from arr_stream.records.provenance import AskedExample, AskedRegion, AskedText, Question, weights_files
+from arr_stream.records.schema import Header, frame_record, header_record
+from arr_stream.run import records_of, run
 from arr_stream.stream import Models
 from arr_stream.types import Frame, Grid
-from tests.answers import FED, answer_on
-from tests.choices import choose
+from tests.choices import FED, answer_on, choose
 from tests.media import write_images, write_video
 from tests.scenes import moving_square
 
@@ -57,7 +57,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(path: Path, source: Path, settings: dict[str, Any] | None = None, **options: Any) -> Path:
     """Records of a run in this process."""
     stream = arr_stream.open(source, settings=Settings().with_values(FAST | (settings or {})), **options)
-    assert runtime.run(stream, [runtime.records(stream, path)]).error is None
+    assert run(stream, [records_of(stream, path)]).error is None
     return path
 
 
@@ -237,7 +237,7 @@ class TestProvenance:
     def test_a_question_is_kept(self, clip: Path, tmp_path: Path) -> None:
         stream = arr_stream.open(clip, settings=Settings().with_values(FAST), max_frames=1)
         question = Question(text="What is red?", when="every", every_seconds=2.0)
-        runtime.run(stream, [runtime.records(stream, tmp_path / "r.jsonl", question=question)])
+        run(stream, [records_of(stream, tmp_path / "r.jsonl", question=question)])
         told = read_records(tmp_path / "r.jsonl")[0].provenance
         assert told is not None and told.question == question
 
@@ -248,7 +248,7 @@ class TestProvenance:
         with arr_stream.open(gone, settings=Settings().with_values(FAST), gaze_csv=gaze) as stream:
             gaze.unlink()
             with pytest.raises(SourceNotFound, match=r"gaze\.csv"):
-                runtime.records(stream, tmp_path / "r.jsonl")
+                records_of(stream, tmp_path / "r.jsonl")
 
 
 class TestSameEveryTime:

@@ -12,13 +12,12 @@ import pytest
 
 import arr_stream
 from arr_stream.config import Settings
-from arr_stream.consumer import Outcome
-from arr_stream.draw.background import Beside
+from arr_stream.consumer import BackgroundConsumer, Outcome
 from arr_stream.errors import ConsumerFailed, DiskFull, SourceDamaged
 from arr_stream.live_reader import PacedReader
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.run import records, run
+from arr_stream.run import records_of, run
 from arr_stream.stream import Stream
 from arr_stream.types import Frame
 from tests.media import write_video
@@ -65,7 +64,7 @@ def _stream(clip: Path) -> Stream:
     return arr_stream.open(clip, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("wrap", [lambda consumer: consumer, Beside], ids=["in step", "beside"])
+@pytest.mark.parametrize("wrap", [lambda consumer: consumer, BackgroundConsumer], ids=["in step", "beside"])
 def test_every_consumer_gets_every_frame_and_is_closed(clip: Path, wrap) -> None:
     first, second = Collecting(), Collecting()
     result = run(_stream(clip), [wrap(first), wrap(second)])
@@ -76,7 +75,7 @@ def test_every_consumer_gets_every_frame_and_is_closed(clip: Path, wrap) -> None
     assert first.closed[0][1].counters["frames"] == 12
 
 
-@pytest.mark.parametrize("wrap", [lambda consumer: consumer, Beside], ids=["in step", "beside"])
+@pytest.mark.parametrize("wrap", [lambda consumer: consumer, BackgroundConsumer], ids=["in step", "beside"])
 @pytest.mark.parametrize("error", [ValueError("broken"), DiskFull("out.mp4: no space")])
 def test_a_failing_consumer_ends_the_run_with_its_error(clip: Path, wrap, error: Exception) -> None:
     bystander = Collecting()
@@ -89,7 +88,7 @@ def test_a_failing_consumer_ends_the_run_with_its_error(clip: Path, wrap, error:
 
 
 def test_an_error_on_the_last_frame_beside_is_not_lost(clip: Path) -> None:
-    result = run(_stream(clip), [Beside(Collecting(11))])
+    result = run(_stream(clip), [BackgroundConsumer(Collecting(11))])
     assert result.reason == "failed"
     assert isinstance(result.error, ConsumerFailed)
 
@@ -103,7 +102,9 @@ def test_a_slow_consumer_beside_holds_the_queue_bounded(clip: Path) -> None:
             super().consume(frame, patches)
 
     slow = Slow()
-    run(_stream(clip), [Beside(slow, depth=2)], on_frame=lambda p: ahead.append(p.index - len(slow.indices)))
+    run(
+        _stream(clip), [BackgroundConsumer(slow, depth=2)], on_frame=lambda p: ahead.append(p.index - len(slow.indices))
+    )
     assert slow.indices == list(range(12))
     assert max(ahead) <= 4
 
@@ -126,7 +127,7 @@ def test_keyboard_interrupt_closes_consumers(clip: Path, tmp_path: Path) -> None
         if patches.index == 2:
             raise KeyboardInterrupt
 
-    result = run(stream, [records(stream, tmp_path / "r.jsonl")], on_frame=on_frame)
+    result = run(stream, [records_of(stream, tmp_path / "r.jsonl")], on_frame=on_frame)
     assert result.reason == "interrupted"
     end = read_records(tmp_path / "r.jsonl")[2]
     assert end is not None
@@ -137,7 +138,7 @@ def test_records_are_complete_before_the_next_frame_is_read(clip: Path, tmp_path
     path = tmp_path / "r.jsonl"
     stream = _stream(clip)
     lines = []
-    run(stream, [records(stream, path)], on_frame=lambda _: lines.append(path.read_text().count("\n")))
+    run(stream, [records_of(stream, path)], on_frame=lambda _: lines.append(path.read_text().count("\n")))
     assert lines == list(range(2, 14))
     assert all(json.loads(line) for line in path.read_text().splitlines())
 

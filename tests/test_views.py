@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.draw import palette, typeface
-from arr_stream.draw.views import VIEWS, render
+from arr_stream.draw import typeface
+from arr_stream.draw.views import VIEWS, coloured, id_colours, render
 from arr_stream.errors import InvalidSetting
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.layout import CHANNELS
@@ -70,18 +70,18 @@ def test_a_frame_without_flow_stands_still() -> None:
 
 @given(st.lists(st.integers(0, 60_000), min_size=2, max_size=40, unique=True))
 def test_colours_of_ids_are_stable_and_distinct(ids: list[int]) -> None:
-    alone = [palette.id_colours(np.array([[one]], np.int32))[0, 0] for one in ids]
-    together = palette.id_colours(np.array([ids], np.int32))[0]
+    alone = [id_colours(np.array([[one]], np.int32))[0, 0] for one in ids]
+    together = id_colours(np.array([ids], np.int32))[0]
     small = [index for index, one in enumerate(ids) if one < 256]
     for index in small:
         np.testing.assert_array_equal(alone[index], together[index])
-    first = palette.id_colours(np.arange(50, dtype=np.int32)[None])[0].astype(int)
+    first = id_colours(np.arange(50, dtype=np.int32)[None])[0].astype(int)
     assert len({tuple(colour) for colour in first}) == 50
 
 
 def test_colour_tables_cover_the_range_and_forgive_gaps() -> None:
     values = np.array([[-1.0, 0.0, 1.0, 9.0, np.nan]], np.float32)
-    picture = palette.coloured(values, -1.0, 1.0, "signed")
+    picture = coloured(values, -1.0, 1.0, "signed")
     assert picture[0, 0, 2] > picture[0, 0, 0], "blue below zero"
     assert picture[0, 1].min() > 230, "white at zero"
     assert picture[0, 2, 0] > picture[0, 2, 2], "red above"

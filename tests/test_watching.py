@@ -15,7 +15,7 @@ import arr_stream
 from arr_stream.errors import InvalidSetting, NothingChosen, ServerFailed
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_answers, read_records
-from arr_stream.run import records, run
+from arr_stream.run import records_of, run
 from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm.live_watcher import LiveWatcher
 from arr_stream.vlm.viewer import OnText, Stop
@@ -148,7 +148,7 @@ def test_failures_are_in_the_records_and_the_run_ends_well(clip: Path, tmp_path:
     viewer = ScriptedViewer(mute=True)
     watcher = Watcher(viewer, Plan("what?", "every", 1.0))
     stream, path = _stream(clip), tmp_path / "out.jsonl"
-    result = run(stream, [records(stream, path)], watcher=watcher)
+    result = run(stream, [records_of(stream, path)], watcher=watcher)
     assert result.error is None and result.frames == 30 and viewer.closed
     answers = read_answers(path)
     assert len(answers) == 3 and all("start the server" in str(answer.error) for answer in answers)
@@ -157,7 +157,7 @@ def test_failures_are_in_the_records_and_the_run_ends_well(clip: Path, tmp_path:
 
 def test_the_answer_at_the_end_belongs_to_the_last_frame(clip: Path, tmp_path: Path) -> None:
     stream, path = _stream(clip), tmp_path / "out.jsonl"
-    result = run(stream, [records(stream, path)], watcher=Watcher(ScriptedViewer(), Plan("what?")))
+    result = run(stream, [records_of(stream, path)], watcher=Watcher(ScriptedViewer(), Plan("what?")))
     assert result.frames == 30
     assert [answer.frame_index for answer in read_answers(path)] == [29]
 
@@ -194,13 +194,13 @@ def test_a_slow_model_holds_no_frame_up(clip: Path) -> None:
 def test_the_last_live_frame_is_answered_about(clip: Path, tmp_path: Path) -> None:
     stream, path = _stream(clip), tmp_path / "out.jsonl"
     live = _live(ScriptedViewer(seconds=0.1), Plan("what?"), stream, [])
-    result = run(stream, [records(stream, path)], watcher=live)
+    result = run(stream, [records_of(stream, path)], watcher=live)
     assert result.frames == 30 and [answer.frame_index for answer in read_answers(path)] == [29]
 
 
 def test_the_answer_under_way_when_a_live_stream_ends_is_recorded(clip: Path, tmp_path: Path) -> None:
     stream, path, viewer = _stream(clip), tmp_path / "out.jsonl", ScriptedViewer(seconds=1.0)
-    result = run(stream, [records(stream, path)], watcher=_live(viewer, Plan("what?", "change"), stream, []))
+    result = run(stream, [records_of(stream, path)], watcher=_live(viewer, Plan("what?", "change"), stream, []))
     assert result.frames == 30
     assert len(read_answers(path)) == len(viewer.asked_at) >= 1
 
@@ -215,7 +215,7 @@ def test_the_answer_under_way_when_a_live_run_is_stopped_is_recorded(clip: Path,
         if patches.index == 3:
             stop.set()
 
-    result = run(stream, [records(stream, path)], watcher=live, on_frame=stop_soon, stop=stop)
+    result = run(stream, [records_of(stream, path)], watcher=live, on_frame=stop_soon, stop=stop)
     assert result.reason == "interrupted" and result.frames < 10
     assert len(read_answers(path)) == len(viewer.asked_at) == 1
 
@@ -290,7 +290,7 @@ def test_what_breaks_in_the_thread_ends_the_run(clip: Path) -> None:
 def test_a_password_in_the_server_s_address_reaches_no_record(clip: Path, tmp_path: Path) -> None:
     settings = arr_stream.Settings().with_values({"vlm.endpoint": "http://me:secret@127.0.0.1:1/v1?key=abc"})
     stream, path = arr_stream.open(clip, settings=settings, max_frames=1), tmp_path / "out.jsonl"
-    run(stream, [records(stream, path)])
+    run(stream, [records_of(stream, path)])
     assert "secret" not in path.read_text() and "abc" not in path.read_text()
     assert read_records(path)[0].config["vlm"]["endpoint"].startswith("http://***@127.0.0.1:1/")
 

@@ -12,13 +12,11 @@ from typing import Any
 
 import arr_stream
 from arr_stream import __version__
-from arr_stream import run as runtime
 from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
 from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Done, Layout, Workspace, identity
 from arr_stream.batch.options import options_digest, public_options
 from arr_stream.config import Settings
-from arr_stream.consumer import Consumer, Outcome
-from arr_stream.draw.background import Beside
+from arr_stream.consumer import BackgroundConsumer, Consumer, Outcome
 from arr_stream.errors import (
     ArrStreamError,
     ConnectionFailed,
@@ -33,8 +31,10 @@ from arr_stream.files import output_error
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.records.digest import Digest
-from arr_stream.records.json_lines import Header, Records, frame_record, header_record
+from arr_stream.records.json_lines import Records
+from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import Query, load_example, parse_region, parse_text
+from arr_stream.run import annotated_video, header_of, report_of, run, writes_timings
 from arr_stream.sources.base import Source, SourceInfo, SourceStats
 from arr_stream.stream import Models, Stream
 from arr_stream.types import Frame
@@ -131,7 +131,7 @@ class JobRunner:
                 consumers, digesting = self._consumers(stream, workspace)
                 # The file's own notices come first.
                 progress.notices.update(dict.fromkeys(stream.notices))
-                result = runtime.run(stream, consumers, on_frame=progress.add)
+                result = run(stream, consumers, on_frame=progress.add)
         if result.error is not None and not isinstance(result.error, SourceDamaged):
             raise result.error
         if result.reason not in ("finished", "damaged"):
@@ -206,11 +206,11 @@ class JobRunner:
         options, folder = self.options, workspace.video
         consumers: list[Consumer] = []
         if options.video:
-            video = runtime.annotated_video(stream, folder / VIDEO, view=options.view, audio=options.audio)
-            consumers.append(Beside(video))
+            video = annotated_video(stream, folder / VIDEO, view=options.view, audio=options.audio)
+            consumers.append(BackgroundConsumer(video))
         if options.report:
-            consumers.append(runtime.report(stream, folder / REPORT))
-        header, timings = runtime.header(stream), runtime.writes_timings(stream)
+            consumers.append(report_of(stream, folder / REPORT))
+        header, timings = header_of(stream), writes_timings(stream)
         if "parquet" in options.formats:
             from arr_stream.records.parquet import ParquetRecords
 
@@ -239,7 +239,7 @@ class Digesting:
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 
     def hexdigest(self) -> str:
-        """Of all frames so far; what `records.digest.records_digest` says of the file."""
+        """Of all frames so far; what `records.json_lines.records_digest` says of the file."""
         return self._digest.hexdigest()
 
 

@@ -98,7 +98,7 @@ class JsonLines(Quiet):
             self._line(event="progress", frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
 
     def answer(self, answer: Answer) -> None:
-        from arr_stream.answers import answer_record
+        from arr_stream.records.schema import answer_record
 
         self._line(event="answer", **{key: value for key, value in answer_record(answer).items() if key != "type"})
 

@@ -13,7 +13,7 @@ from arr_stream.live.alerts import Alert, Alerts
 from arr_stream.live.rules import Answered, Lasting, Term, Together, parse_rule
 from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet
-from arr_stream.run import asked
+from arr_stream.run import asked_text
 from arr_stream.types import ByteArray, Frame
 
 
@@ -57,7 +57,7 @@ def _asks(term: Term) -> bool:
 
 def make_alerts(options: LiveOptions, stream: LiveStream, notice: Callable[[str], None]) -> Alerts:
     """The consumer that looks for what `--when` describes."""
-    annotator = Annotator(options.view, dim=stream.settings.video.dim, asked=asked(stream))
+    annotator = Annotator(options.view, dim=stream.settings.video.dim, asked=asked_text(stream))
 
     def draw(frame: Frame, patches: PatchSet) -> ByteArray:
         annotator.take(patches)

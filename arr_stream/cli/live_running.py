@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from arr_stream import run as runtime
 from arr_stream.cli.answering import AnswerPrinter
 from arr_stream.cli.console import Reporter, reporting
 from arr_stream.cli.live_alerts import check_alerts, make_alerts
@@ -27,7 +26,7 @@ from arr_stream.live.window_feed import Feed
 from arr_stream.live.window_loop import WindowLoop
 from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.query import Query
-from arr_stream.run import RunResult
+from arr_stream.run import RunResult, annotated_video, records_of, report_of, run, stop_on_signals
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
 from arr_stream.threads import prepare_for_live
@@ -148,11 +147,11 @@ class _Session:
 
     def run(self, viewer: Viewer | None, window: Window | None) -> RunResult:
         """Process frames until the end; files are whole then."""
-        with runtime.stop_on_signals() as stop, _Ending(self._stream, stop, self._options.duration):
+        with stop_on_signals() as stop, _Ending(self._stream, stop, self._options.duration):
             watcher = self._make_watcher(viewer, stop) if viewer is not None else None
 
             def process() -> RunResult:
-                return runtime.run(self._stream, self._consumers, watcher=watcher, on_frame=self._tell, stop=stop)
+                return run(self._stream, self._consumers, watcher=watcher, on_frame=self._tell, stop=stop)
 
             result = process() if window is None else self._beside(process, window)
             for consumer in self._consumers:
@@ -188,13 +187,13 @@ class _Session:
         if options.when:
             consumers.append(make_alerts(options, stream, self._reporter.notice))
         if options.record is not None:
-            video = runtime.annotated_video(stream, options.record, view=options.view, audio=False, force=options.force)
+            video = annotated_video(stream, options.record, view=options.view, audio=False, force=options.force)
             consumers.append(LiveBeside(video, str(options.record)))
         if options.report is not None:
-            consumers.append(runtime.report(stream, options.report, force=options.force))
+            consumers.append(report_of(stream, options.report, force=options.force))
         # Last: a frame's record says that everything else about the frame is done.
         if options.patches is not None:
-            consumers.append(runtime.records(stream, options.patches, force=options.force))
+            consumers.append(records_of(stream, options.patches, force=options.force))
         return consumers
 
     def _make_watcher(self, viewer: Viewer, stop: threading.Event) -> LiveWatcher:

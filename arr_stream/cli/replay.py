@@ -131,8 +131,8 @@ def _run_again(
     log_json: bool,
 ) -> None:
     """Run as the records say, write what was asked for, and compare."""
-    from arr_stream import run as runtime
     from arr_stream.replay.rerun import Comparison, changed_versions, reopened
+    from arr_stream.run import header_of, stop_on_signals
 
     stream = reopened(recording, source, settings)
     with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
@@ -144,9 +144,9 @@ def _run_again(
             stream, output=output, report=None, patches=patches, view=view, audio=audio, force=force
         )
         amortised = Amortised()
-        with runtime.stop_on_signals() as stop:
+        with stop_on_signals() as stop:
             # Where nothing else is made, there is no use in going on once it is known.
-            comparison = Comparison(recording, runtime.header(stream), None if consumers else stop) if check else None
+            comparison = Comparison(recording, header_of(stream), None if consumers else stop) if check else None
             compared = [] if comparison is None else [comparison]
             result = run_reported(stream, [*consumers, *compared], reporter, amortised, stop=stop)
         written = [path for path in (output, patches) if path is not None and path.exists()]

@@ -56,17 +56,17 @@ def make_consumers(
     question: Question | None = None,
 ) -> list[Consumer]:
     """The consumers behind the options that were given."""
-    from arr_stream import run as runtime
-    from arr_stream.draw.background import Beside
+    from arr_stream.consumer import BackgroundConsumer
+    from arr_stream.run import annotated_video, records_of, report_of
 
     consumers: list[Consumer] = []
     if output is not None:
-        consumers.append(Beside(runtime.annotated_video(stream, output, view=view, audio=audio, force=force)))
+        consumers.append(BackgroundConsumer(annotated_video(stream, output, view=view, audio=audio, force=force)))
     if report is not None:
-        consumers.append(runtime.report(stream, report, force=force))
+        consumers.append(report_of(stream, report, force=force))
     # Last: a frame's record says that everything else about the frame is written.
     if patches is not None:
-        consumers.append(runtime.records(stream, patches, force=force, question=question))
+        consumers.append(records_of(stream, patches, force=force, question=question))
     return consumers
 
 

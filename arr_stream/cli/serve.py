@@ -130,7 +130,7 @@ def serve(
         # The model's memory knows better than the choice of cells what it holds; see `without_skipping`.
         given["selection.novelty"] = "mark"
 
-    from arr_stream.answers import shown_name
+    from arr_stream.answers import model_name
     from arr_stream.cli.live_alerts import check_answerable
     from arr_stream.live.channel import ChannelParts
     from arr_stream.live.events import EventHub
@@ -173,7 +173,7 @@ def serve(
         )
         studio = Studio(settings, presets=presets.by_name, parts=parts, most_channels=max_streams)
         stack.callback(studio.close)
-        name = shown_name(viewers.name) if viewers is not None else None
+        name = model_name(viewers.name) if viewers is not None else None
         serving = Serving(studio, access, allowed, observer, presets.descriptions, name)
         stop = stack.enter_context(stop_on_signals())
         teller = _Teller(hub, stop, quiet=quiet, log_json=log_json)

@@ -87,11 +87,6 @@ class SourceAudio:
             # Not every format can; packets before the origin are then read and passed over.
             return
 
-    @property
-    def copied(self) -> bool | None:
-        """Whether the sound is a bit-exact copy; None where there is none."""
-        return None if self._track is None else isinstance(self._track, _Copied)
-
     def advance(self, until_seconds: float) -> None:
         """Bring over what begins before `until_seconds` of the output."""
         while self._track is not None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
-from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.answers import weightiest
+from arr_stream.answers import most_attended
 from arr_stream.draw.typeface import Colour
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
-
-Number = TypeVar("Number", bound="np.number[Any]")
 
 SCORE_COLOURS: tuple[Colour, ...] = (
     (58, 124, 204),
@@ -126,7 +123,7 @@ def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer 
         None where the model does not tell.
     """
     width, height = size_wh
-    cells = answer.cells[kept := weightiest(answer.cells)]
+    cells = answer.cells[kept := most_attended(answer.cells)]
     shares = _share_of_places(cells, grid)
     largest = float(shares.max(initial=0.0))
     if largest <= 0:
@@ -245,22 +242,3 @@ def centred(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     canvas[y : y + inner[1], x : x + inner[0]] = cv2.resize(rgb, inner, interpolation=method)
     return canvas
-
-
-def grey_of(rgb: ByteArray) -> ByteArray:
-    """`[H, W, 3]` of the picture's lightness, a ground to lay colours on."""
-    return np.asarray(cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), dtype=np.uint8)
-
-
-def enlarged(picture: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: bool) -> npt.NDArray[Number]:
-    """A map brought to a picture's size; ids and masks are not `smooth`."""
-    if picture.shape[1::-1] == size_wh:
-        return picture
-    method = cv2.INTER_LINEAR if smooth else cv2.INTER_NEAREST
-    values: Any = picture
-    return np.asarray(cv2.resize(values, size_wh, interpolation=method), dtype=picture.dtype)
-
-
-def heat_over(rgb: ByteArray, colours: ByteArray, strength: float) -> ByteArray:
-    """Colours blended over the grey picture."""
-    return np.asarray(cv2.addWeighted(grey_of(rgb), 1.0 - strength, colours, strength, 0.0), dtype=np.uint8)

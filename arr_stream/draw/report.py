@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
+from PIL import Image
+
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Outcome
-from arr_stream.draw.contact_sheet import ContactSheet, clock_time
-from arr_stream.draw.latency_plot import write_latency_plot
-from arr_stream.draw.model_statistics import ModelStatistics
-from arr_stream.draw.run_statistics import RunStatistics
+from arr_stream.draw import typeface
+from arr_stream.draw.overlay import draw_patches
+from arr_stream.draw.statistics import ModelStatistics, RunStatistics
+from arr_stream.draw.typeface import ACCENT, GREY, WHITE
 from arr_stream.errors import OutputExists, OutputUnwritable
 from arr_stream.files import check_folder, make_parent, partial_path, publish, writing
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.types import Frame
+from arr_stream.types import ByteArray, Frame
 
 CONTACT_SHEET, LATENCY_PLOT, SUMMARY = "contact_sheet.png", "latency.png", "summary.json"
+
+_SHOWN = 16
+_COLUMNS = 4
+_THUMB_WIDTH, _THUMB_MOST_HEIGHT = 400, 420
+_GAP, _MARGIN, _CAPTION = 14, 28, 26
+_GROUND = (17, 19, 23)
+_INK, _PAPER, _GRID = "#1b1f26", "#ffffff", "#e4e8ee"
+_LINE, _FILL, _MARK = "#2b6cb0", "#a9c8ea", "#e8890c"
 
 
 class Report:
@@ -93,9 +105,10 @@ class Report:
         self._write(CONTACT_SHEET, self._write_sheet)
         self._write(LATENCY_PLOT, lambda path: write_latency_plot(path, self._statistics, self._plot_title()))
         text = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
-        self._write(SUMMARY, functools.partial(_write_text, text))
+        # Names of files may hold bytes that are no text; JSON has an escape for them.
+        self._write(SUMMARY, lambda path: path.write_bytes(text.encode("utf-8", "backslashreplace")))
 
-    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+    def _write(self, name: str, write: Callable[[Path], object]) -> None:
         path = self.folder / name
         partial = partial_path(path)
         try:
@@ -106,7 +119,6 @@ class Report:
             partial.unlink(missing_ok=True)
 
     def _write_sheet(self, path: Path) -> None:
-        from PIL import Image
 
         Image.fromarray(self._sheet.picture(self._name(), self._subtitle())).save(path, format="PNG")
 
@@ -151,10 +163,147 @@ class Report:
         return f"{self._name()}: {amortised:.1f} ms a frame, keyframes included"
 
 
-def _write_text(text: str, path: Path) -> None:
-    # Names of files may hold bytes that are no text; JSON has an escape for them.
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
 def _redacted(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: redact_url(value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Thumbnail:
+    """One small annotated picture.
+
+    Args:
+        rgb: `[h, w, 3]`, at most 400x420.
+        pts_seconds: Its time.
+        tokens: Cells chosen on it.
+        reason: Why it was a keyframe; None when it was none.
+    """
+
+    rgb: ByteArray
+    pts_seconds: float
+    tokens: int
+    reason: str | None
+
+
+class ContactSheet:
+    """Keeps every n-th frame, and doubles n whenever there are too many.
+
+    Args:
+        dim: Brightness of what was not chosen.
+    """
+
+    def __init__(self, dim: float) -> None:
+        self._dim = dim
+        self._seen = 0
+        self._stride = 1
+        self._kept: list[Thumbnail] = []
+
+    def add(self, frame: Frame, patches: PatchSet) -> None:
+        """Look at one frame."""
+        if self._seen % self._stride == 0:
+            if len(self._kept) == 2 * _SHOWN:
+                self._kept = self._kept[::2]
+                self._stride *= 2
+            self._kept.append(self._thumbnail(frame, patches))
+        self._seen += 1
+
+    def picture(self, title: str, subtitle: str) -> ByteArray:
+        """The sheet, `[H, W, 3]`; at least one frame must have been added."""
+        shown = min(_SHOWN, len(self._kept))
+        places = np.linspace(0, len(self._kept) - 1, shown).round().astype(int)
+        chosen = [self._kept[place] for place in places]
+        columns = min(_COLUMNS, shown)
+        cell_w = max(thumb.rgb.shape[1] for thumb in chosen)
+        cell_h = max(thumb.rgb.shape[0] for thumb in chosen)
+        rows = -(-shown // columns)
+        header = 84
+        width = max(640, 2 * _MARGIN + columns * cell_w + (columns - 1) * _GAP)
+        height = header + rows * (cell_h + _CAPTION + _GAP) + _MARGIN - _GAP
+        sheet = np.full((height, width, 3), _GROUND, dtype=np.uint8)
+        room = width - 2 * _MARGIN
+        typeface.draw(sheet, typeface.fitted(title, 22, room, True), (_MARGIN, 18), 22, WHITE, bold=True)
+        typeface.draw(sheet, typeface.fitted(subtitle, 14, room), (_MARGIN, 50), 14, GREY)
+        for place, thumb in enumerate(chosen):
+            x = _MARGIN + place % columns * (cell_w + _GAP)
+            y = header + place // columns * (cell_h + _CAPTION + _GAP)
+            _paste(sheet, thumb, (x, y), (cell_w, cell_h))
+        return sheet
+
+    def _thumbnail(self, frame: Frame, patches: PatchSet) -> Thumbnail:
+        width, height = frame.size_wh
+        scale = min(_THUMB_WIDTH / width, _THUMB_MOST_HEIGHT / height)
+        size = max(1, round(width * scale)), max(1, round(height * scale))
+        method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
+        small = np.asarray(cv2.resize(frame.rgb, size, interpolation=method), dtype=np.uint8)
+        reason = patches.refresh_reason if patches.keyframe else None
+        return Thumbnail(draw_patches(small, patches, self._dim), frame.pts_seconds, len(patches), reason)
+
+
+def clock_time(seconds: float) -> str:
+    """`1:02:03.4` or `2:03.4`."""
+    tenths = round(seconds * 10)
+    minutes, rest = divmod(abs(tenths), 600)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{hours}:{minutes:02}:" if hours else f"{minutes}:"
+    return ("-" if tenths < 0 else "") + text + f"{rest // 10:02}.{rest % 10}"
+
+
+def _paste(sheet: ByteArray, thumb: Thumbnail, xy: tuple[int, int], cell_wh: tuple[int, int]) -> None:
+    (x, y), (cell_w, cell_h) = xy, cell_wh
+    height, width = thumb.rgb.shape[:2]
+    left, top = x + (cell_w - width) // 2, y + (cell_h - height) // 2
+    sheet[top : top + height, left : left + width] = thumb.rgb
+    line = y + cell_h + 4
+    after = typeface.draw(sheet, clock_time(thumb.pts_seconds), (x, line), 13, WHITE, bold=True)
+    after = typeface.draw(sheet, f"{thumb.tokens} tokens", (after + 10, line), 13, GREY)
+    if thumb.reason:
+        label = typeface.fitted(f"◆ {thumb.reason}", 13, cell_w - (after + 10 - x))
+        typeface.draw(sheet, label, (after + 10, line), 13, ACCENT)
+
+
+def write_latency_plot(path: Path, statistics: RunStatistics, title: str) -> None:
+    """Draw milliseconds over frames as a PNG.
+
+    Long runs are shown in bins of frames: the line is the mean of a bin, the shade reaches up to its slowest frame.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    bins = statistics.timeline.bins
+    first = np.array([one.first for one in bins])
+    mean = np.array([one.total / one.count for one in bins])
+    largest = np.array([one.largest for one in bins])
+    keyframe = np.array([one.keyframe for one in bins], dtype=bool)
+    figure = Figure(figsize=(12, 5), dpi=120, facecolor=_PAPER, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if len(bins):
+        axes.fill_between(first, mean, largest, color=_FILL, linewidth=0, step="mid")
+        axes.plot(first, mean, color=_LINE, linewidth=1.1, label="frame" if bins[0].count == 1 else "mean of a bin")
+        axes.scatter(
+            first[keyframe], largest[keyframe], s=26, color=_MARK, marker="D", zorder=3, linewidths=0, label="keyframe"
+        )
+    numbers = statistics.latency.summary()
+    for name, style in (("median", "-"), ("p95", "--"), ("p99", ":")):
+        if name in numbers:
+            label = f"{name} {numbers[name]:.1f} ms"
+            axes.axhline(numbers[name], color=_INK, linewidth=1, linestyle=style, alpha=0.75, label=label)
+    if len(bins) and largest.max() > 8 * max(float(np.median(mean)), 1e-3) and mean.min() > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.set_ylim(bottom=0)
+    axes.margins(x=0.01)
+    axes.set_xlabel("frame", color=_INK)
+    axes.set_ylabel("milliseconds a frame", color=_INK)
+    axes.set_title(title, loc="left", color=_INK, fontsize=13, fontweight="bold", pad=12)
+    axes.grid(True, which="major", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=_INK)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, labelcolor=_INK)
+    figure.savefig(path, format="png", facecolor=_PAPER)

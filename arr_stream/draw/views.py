@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
-from arr_stream.draw import palette, typeface
-from arr_stream.draw.overlay import draw_patches, enlarged, grey_of, heat_over, stroke_px
+from arr_stream.draw import typeface
+from arr_stream.draw.overlay import draw_patches, stroke_px
 from arr_stream.draw.strip import font_px
 from arr_stream.errors import InvalidSetting
 from arr_stream.patch_set import PatchSet
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS, Channel
 from arr_stream.types import ByteArray, FloatArray, Frame, IntArray
 
+Number = TypeVar("Number", bound="np.number[Any]")
 View = Callable[[Frame, PatchSet], ByteArray]
 
 CHANNEL_PREFIX = "channel:"
 _TEXT_COLOUR = (64, 224, 208)
 _LEAST_FULL_SPEED = 0.004
 """Motion of this share of the frame's width has the full colour at least, so that noise stays pale."""
+_DIVERGING = (
+    (33, 102, 172),
+    (103, 169, 207),
+    (209, 229, 240),
+    (247, 247, 247),
+    (253, 219, 199),
+    (239, 138, 98),
+    (178, 24, 43),
+)
+"""ColorBrewer's RdBu, blue below zero and red above."""
 
 
 def check_view(view: str) -> str:
@@ -69,16 +82,16 @@ def patches_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 def relevance_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """The final score of every cell as heat over the grey picture, 0 to 1."""
-    colours = palette.coloured(_resized(patches.relevance, frame.size_wh), 0.0, 1.0, "heat")
+    colours = coloured(_resized(patches.relevance, frame.size_wh), 0.0, 1.0, "heat")
     picture = heat_over(frame.rgb, colours, 0.62)
-    _legend(picture, "relevance", "0", "1", palette.table("heat"))
+    _legend(picture, "relevance", "0", "1", colour_table("heat"))
     return picture
 
 
 def clusters_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """Regions in colours that stay theirs between keyframes, with their borders."""
     labels = _ids(patches, frame.size_wh)
-    picture = heat_over(frame.rgb, palette.id_colours(labels), 0.5)
+    picture = heat_over(frame.rgb, id_colours(labels), 0.5)
     border = np.zeros(labels.shape, dtype=bool)
     border[:, 1:] |= labels[:, 1:] != labels[:, :-1]
     border[1:] |= labels[1:] != labels[:-1]
@@ -96,7 +109,7 @@ def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
     motion = np.zeros((1, 1, 2), np.float32) if flow is None else _motion_px(flow.to_numpy().offset_px, frame.size_wh)
     speed = np.hypot(motion[..., 0], motion[..., 1])
     full_px = max(float(np.percentile(speed, 99)), _LEAST_FULL_SPEED * frame.size_wh[0], 0.5)
-    colours = enlarged(palette.wheel(motion, full_px), frame.size_wh, smooth=True)
+    colours = enlarged(colour_wheel(motion, full_px), frame.size_wh, smooth=True)
     picture = np.asarray(cv2.multiply(cv2.convertScaleAbs(picture, alpha=0.6, beta=102), colours, scale=1 / 255))
     _wheel_legend(picture, f"{full_px:.1f} px a frame")
     return picture
@@ -118,12 +131,12 @@ def text_view(frame: Frame, patches: PatchSet) -> ByteArray:
 def channel_view(frame: Frame, patches: PatchSet, channel: Channel) -> ByteArray:
     """One of the 40 channels over its whole range: ids in distinct colours, signed values white at zero."""
     if channel.high is None:
-        return palette.id_colours(_ids(patches, frame.size_wh))
+        return id_colours(_ids(patches, frame.size_wh))
     name = "signed" if channel.low < 0 else "value"
     smooth = channel.interpolation == "linear"
     values = _resized(_plane(patches, channel.name), frame.size_wh, smooth=smooth)
-    picture = palette.coloured(values, channel.low, channel.high, name)
-    _legend(picture, channel.name.replace("_", " "), f"{channel.low:g}", f"{channel.high:g}", palette.table(name))
+    picture = coloured(values, channel.low, channel.high, name)
+    _legend(picture, channel.name.replace("_", " "), f"{channel.low:g}", f"{channel.high:g}", colour_table(name))
     return picture
 
 
@@ -192,7 +205,7 @@ def _wheel_legend(picture: ByteArray, label: str) -> None:
         return
     radius, pad = round(size * 1.6), round(size * 0.5)
     y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1].astype(np.float32)
-    disc = palette.wheel(np.stack([x, y], axis=2), float(radius))
+    disc = colour_wheel(np.stack([x, y], axis=2), float(radius))
     corner = picture[pad : pad + 2 * radius + 1, pad : pad + 2 * radius + 1]
     inside = np.hypot(x, y) <= radius
     corner[inside] = disc[inside]
@@ -200,3 +213,71 @@ def _wheel_legend(picture: ByteArray, label: str) -> None:
     panel = picture[pad + radius - line.shape[0] // 2 :, 2 * pad + 2 * radius :][: line.shape[0], : line.shape[1] + pad]
     panel[...] = cv2.convertScaleAbs(panel, alpha=0.2, beta=5)
     typeface.draw(panel, label, (pad // 2, 0), size, typeface.WHITE)
+
+
+def grey_of(rgb: ByteArray) -> ByteArray:
+    """`[H, W, 3]` of the picture's lightness, a ground to lay colours on."""
+    return np.asarray(cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), dtype=np.uint8)
+
+
+def enlarged(picture: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: bool) -> npt.NDArray[Number]:
+    """A map brought to a picture's size; ids and masks are not `smooth`."""
+    if picture.shape[1::-1] == size_wh:
+        return picture
+    method = cv2.INTER_LINEAR if smooth else cv2.INTER_NEAREST
+    values: Any = picture
+    return np.asarray(cv2.resize(values, size_wh, interpolation=method), dtype=picture.dtype)
+
+
+def heat_over(rgb: ByteArray, colours: ByteArray, strength: float) -> ByteArray:
+    """Colours blended over the grey picture."""
+    return np.asarray(cv2.addWeighted(grey_of(rgb), 1.0 - strength, colours, strength, 0.0), dtype=np.uint8)
+
+
+@functools.cache
+def colour_table(name: str) -> ByteArray:
+    """`[256, 3]` RGB; `heat` (inferno) and `value` (viridis) are perceptually even, `signed` is white at its middle."""
+    if name == "signed":
+        anchors = np.array(_DIVERGING, dtype=np.float64)
+        places = np.linspace(0, len(anchors) - 1, 256)
+        columns = [np.interp(places, np.arange(len(anchors)), anchors[:, i]) for i in range(3)]
+        return np.stack(columns, axis=1).round().astype(np.uint8)
+    ramp = np.arange(256, dtype=np.uint8)[:, None]
+    maps = {"heat": cv2.COLORMAP_INFERNO, "value": cv2.COLORMAP_VIRIDIS}
+    return np.ascontiguousarray(cv2.applyColorMap(ramp, maps[name])[:, 0, ::-1])
+
+
+def coloured(values: npt.NDArray[np.floating], low: float, high: float, name: str) -> ByteArray:
+    """`[h, w, 3]` RGB of `[h, w]` values, `low` and below to `high` and above; what is not a number counts as `low`."""
+    scaled = (np.nan_to_num(values, nan=low) - low) * (255.0 / (high - low))
+    return np.asarray(colour_table(name)[np.clip(scaled.round(), 0, 255).astype(np.uint8)])
+
+
+def id_colours(ids: IntArray) -> ByteArray:
+    """`[..., 3]` RGB of ids: the same id has the same colour in every frame, near ids have distant ones."""
+    count = max(256, int(ids.max(initial=0)) + 1)
+    return np.asarray(_id_table(1 << (count - 1).bit_length())[np.maximum(ids, 0)])
+
+
+@functools.lru_cache(maxsize=8)
+def _id_table(count: int) -> ByteArray:
+    ids = np.arange(count)
+    # Steps of the golden ratio never come back near a hue that is in use.
+    hue = (ids * 0.61803398875 + 0.08) % 1.0
+    saturation = np.choose(ids % 3, (0.62, 0.82, 0.48))
+    value = np.choose(ids // 3 % 3, (0.95, 0.78, 0.88))
+    hsv = np.stack([hue * 360.0, saturation, value], axis=1).astype(np.float32)[None]
+    return np.asarray((cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)[0] * 255).round(), dtype=np.uint8)
+
+
+def colour_wheel(motion_px: FloatArray, full_px: float) -> ByteArray:
+    """`[h, w, 3]` RGB of `[h, w, 2]` motion `(dx, dy)`: hue is direction, red to the right; strength is saturation.
+
+    White stands still; `full_px` and faster has the full colour.
+    """
+    magnitude, angle = cv2.cartToPolar(
+        np.ascontiguousarray(motion_px[..., 0]), np.ascontiguousarray(motion_px[..., 1]), angleInDegrees=True
+    )
+    saturation = np.minimum(magnitude / np.float32(full_px), 1.0)
+    hsv = np.stack([angle, saturation, np.ones_like(angle)], axis=2)
+    return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB) * 255, dtype=np.uint8)

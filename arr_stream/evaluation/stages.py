@@ -16,8 +16,7 @@ from typing import Any
 import cv2
 
 from arr_stream.config import Settings
-from arr_stream.consumer import total_ms
-from arr_stream.draw.background import Beside
+from arr_stream.consumer import BackgroundConsumer, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import NothingInRange
 from arr_stream.evaluation.statistics import Timing
@@ -213,7 +212,7 @@ class _EndToEnd:
 
     def _process(self, stream: Stream, out: Path) -> int:
         """As the command line does; models are loaded before the clock starts, as they are once a run."""
-        result = run(stream, [Beside(annotated_video(stream, out, audio=False))])
+        result = run(stream, [BackgroundConsumer(annotated_video(stream, out, audio=False))])
         if result.error is not None:
             raise result.error
         return result.frames

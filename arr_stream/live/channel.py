@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from arr_stream import run as runtime
 from arr_stream.config import Settings, public_settings, setting_keys
 from arr_stream.consumer import Consumer
 from arr_stream.errors import (
@@ -32,6 +31,7 @@ from arr_stream.live.publishing import Publisher
 from arr_stream.live.stream import LiveStream
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
+from arr_stream.run import run
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
 from arr_stream.vlm.live_watcher import LiveWatcher
@@ -400,7 +400,7 @@ class Channel:
                     consumers += self._parts.make_consumers(self)
                 self._watcher = self._make_watcher(stream)
                 self._set_state("live", None)
-                return runtime.run(stream, consumers, watcher=self._watcher, stop=self._stop).error
+                return run(stream, consumers, watcher=self._watcher, stop=self._stop).error
             finally:
                 stream.close()
                 with self._lock:

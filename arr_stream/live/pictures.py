@@ -20,7 +20,7 @@ from arr_stream.draw.views import check_view, render
 from arr_stream.errors import InvalidSetting
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.records.json_lines import frame_record
+from arr_stream.records.schema import frame_record
 from arr_stream.types import ByteArray, Frame
 
 MOST_UNSHOWN = 2

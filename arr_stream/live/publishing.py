@@ -8,14 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from arr_stream.answers import answer_record
 from arr_stream.consumer import Outcome, total_ms
 from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom, Shown
 from arr_stream.live.rates import Rate, Recent
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.records.json_lines import Header, frame_record
+from arr_stream.records.schema import Header, answer_record, frame_record
 from arr_stream.types import Frame, Grid
 
 MOST_RECORDS = 900

@@ -2,8 +2,8 @@
 
 The same input, settings and versions give the same digest, whoever ran it, where, and how fast. It covers the grid, the
 questions and the budget of the header, and every frame and answer; what took how long, what the source is called, the
-settings, and what was installed are left out, so that records can be compared over machines and paths. The end line is
-not part of it: that is where it stands.
+settings, and what was installed are left out (`Written.volatile`), so that records can be compared over machines and
+paths. The end line is not part of it: that is where it stands.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-_HEADER = ("type", "version", "frame_size_wh", "fine_cell_px", "grid_hw", "query", "budget_tokens")
-"""What counts of a header."""
+from arr_stream.records.schema import VOLATILE, Header, Record, written_fields
 
-TIMINGS = frozenset({"latency_ms", "vision_ms", "prefill_ms", "decode_ms"})
-"""What a clock said, in frames, in their `model`, and in answers."""
+_HEADER = tuple(name for name, how in written_fields(Header).items() if not how.volatile)
 
 
 class Digest:
@@ -40,27 +37,13 @@ class Digest:
 def canonical(record: Mapping[str, Any]) -> bytes:
     """One line without what may differ between two runs of the same; the order of its keys does not count."""
     header = record["type"] == "header"
-    kept = {key: record.get(key) for key in _HEADER} if header else without_timings(record)
+    kept = {key: record.get(key) for key in _HEADER} if header else comparable(record)
     return json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def without_timings(record: Mapping[str, Any]) -> dict[str, Any]:
+def comparable(record: Mapping[str, Any]) -> Record:
     """A copy of a frame or an answer without what a clock said."""
-    kept = {key: value for key, value in record.items() if key not in TIMINGS}
+    kept = {key: value for key, value in record.items() if key not in VOLATILE}
     if isinstance(model := kept.get("model"), Mapping):
-        kept["model"] = without_timings(model)
+        kept["model"] = comparable(model)
     return kept
-
-
-def records_digest(path: Path | str) -> str:
-    """The digest of a file of records, up to its last whole line: what its end line says, if it has one.
-
-    Raises:
-        EvaluationDataError: Missing, empty or malformed; names the line.
-    """
-    from arr_stream.records.json_lines import read_lines
-
-    digest = Digest()
-    for record in read_lines(path):
-        digest.add(record)
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Patch records as two tables in Parquet: what `records.json_lines` writes as lines, for tools that read columns.
+"""Patch records as two tables in Parquet, for tools that read columns; `records.schema` says what they hold.
 
     frames.parquet    a row a frame: index, pts_seconds, keyframe, refresh_reason, keyframe_age, confidence, num_cells,
                       latency_ms, keyframe_index, parts, query_scores, cells_scored, notices, quality, model,
@@ -6,10 +6,10 @@
     cells.parquet     a row a chosen cell: frame, pts_seconds, x0, y0, x1, y1, score, scorer, query, origin, novelty,
                       level; in the order of the frames, and within a frame in that of its record
 
-The values are those of the records, down to their rounding. The header and the end record stand in the key-value
-metadata of both files, as JSON under `arr_stream.header` and `arr_stream.end`. `frame_size_wh`, `fine_cell_px` and
-`grid_hw` are null where they are the header's. Each of `answers` is the JSON of a record; `more` is the JSON of what
-else a frame's record says, null for nothing.
+Columns are the fields of the schema, and values those of the records, down to their rounding. The header and the end
+record stand in the key-value metadata of both files, as JSON under `arr_stream.header` and `arr_stream.end`.
+`frame_size_wh`, `fine_cell_px` and `grid_hw` are null where they are the header's. Each of `answers` is the JSON of a
+record; `more` is the JSON of what else a frame's record says, null for nothing.
 
 Rows are written in groups of bounded size, so memory does not grow with the video. A file bears its final name once it
 is whole; what a killed run leaves is called `frames.parquet.partial` and cannot be read, so write the records as lines
@@ -21,29 +21,38 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import types
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, Literal
 
-from arr_stream.answers import answer_record
+from pydantic import BaseModel
+
 from arr_stream.consumer import Outcome
 from arr_stream.errors import BackendUnavailable, EvaluationDataError, OutputExists
 from arr_stream.files import make_parent, prepare_output, writing
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.digest import Digest
-from arr_stream.records.json_lines import (
+from arr_stream.records.partitions import hive_folder
+from arr_stream.records.schema import (
+    GEOMETRY,
     AnswerRecord,
+    Cell,
     EndRecord,
     FrameRecord,
     Header,
+    Reason,
+    Record,
+    Written,
     end_record,
-    frame_record,
+    frame_lines,
     header_record,
-    without_times,
+    to_json,
+    written_fields,
 )
-from arr_stream.records.partitions import hive_folder
 from arr_stream.types import Frame
 
 try:
@@ -60,60 +69,69 @@ HEADER_KEY, END_KEY = b"arr_stream.header", b"arr_stream.end"
 
 _FRAMES_A_GROUP = 2_000
 _CELLS_A_GROUP = 32_768
-_GEOMETRY = ("frame_size_wh", "fine_cell_px", "grid_hw")
-_WORD = pa.dictionary(pa.int8(), pa.string())
+_NAMED = {"int32": pa.int32(), "word": pa.dictionary(pa.int8(), pa.string())}
+_SCALARS = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
+
+
+def _arrow_type(annotation: Any) -> pa.DataType:
+    """The type of the column for a field of this type; records and named tuples become structures."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        named = [_NAMED[how.column] for how in arguments[1:] if isinstance(how, Written) and how.column]
+        return named[0] if named else _arrow_type(arguments[0])
+    if origin in (types.UnionType, typing.Union):
+        return _arrow_type(next(one for one in arguments if one is not types.NoneType))
+    if origin is Literal:
+        return pa.string()
+    if origin is dict:
+        return pa.map_(_arrow_type(arguments[0]), _arrow_type(arguments[1]))
+    if origin is list:
+        return pa.list_(_arrow_type(arguments[0]))
+    if origin is tuple:
+        return pa.list_(_arrow_type(arguments[0]), len(arguments))
+    return _SCALARS.get(annotation) or pa.struct({name: _arrow_type(one) for name, one in _annotations(annotation)})
+
+
+def _annotations(kind: Any) -> Iterator[tuple[str, Any]]:
+    """Names and types of the fields of a record or of a named tuple."""
+    if issubclass(kind, BaseModel):
+        for name, info in kind.model_fields.items():
+            yield name, Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+    else:
+        yield from typing.get_type_hints(kind, include_extras=True).items()
+
+
+def _column(name: str, annotation: Any) -> pa.Field:
+    """A column that is null where the field is; lists, maps and structures may always be."""
+    arrow = _arrow_type(annotation)
+    plain = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+    always = not pa.types.is_nested(arrow) and types.NoneType not in typing.get_args(plain)
+    return pa.field(name, arrow, nullable=not always)
+
 
 FRAME_COLUMNS = pa.schema(
     [
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("pts_seconds", pa.float64(), nullable=False),
-        pa.field("keyframe", pa.bool_(), nullable=False),
-        pa.field("refresh_reason", _WORD),
-        pa.field("keyframe_age", pa.int64(), nullable=False),
-        pa.field("confidence", pa.float64(), nullable=False),
-        pa.field("num_cells", pa.int32(), nullable=False),
-        pa.field("latency_ms", pa.map_(pa.string(), pa.float64())),
-        pa.field("keyframe_index", pa.int64()),
-        pa.field("parts", pa.map_(pa.string(), pa.struct({"keyframe": pa.int64(), "method": pa.string()}))),
-        pa.field("query_scores", pa.list_(pa.float64())),
-        pa.field("cells_scored", pa.int64()),
-        pa.field("notices", pa.list_(pa.string())),
-        pa.field("quality", pa.int32(), nullable=False),
-        pa.field(
-            "model",
-            pa.struct(
-                {
-                    **dict.fromkeys(("sent", "held", "memory_tokens", "cache_bytes"), pa.int64()),
-                    **dict.fromkeys(("vision_ms", "prefill_ms"), pa.float64()),
-                    **dict.fromkeys(("rebuilt", "error"), pa.string()),
-                    "frame_index": pa.int64(),
-                }
-            ),
+        *(
+            pa.field("num_cells", pa.int32(), nullable=False) if name == "cells" else _column(name, annotation)
+            # What is mostly the header's comes last.
+            for name, annotation in sorted(_annotations(FrameRecord), key=lambda one: one[0] in GEOMETRY)
+            if name not in ("type", "reasons")
         ),
-        pa.field("frame_size_wh", pa.list_(pa.int32(), 2)),
-        pa.field("fine_cell_px", pa.list_(pa.float64(), 2)),
-        pa.field("grid_hw", pa.list_(pa.int32(), 2)),
         pa.field("answers", pa.list_(pa.string())),
         pa.field("more", pa.string()),
     ]
 )
-"""Columns of `frames.parquet`; what the names mean stands in `records.json_lines`."""
+"""Columns of `frames.parquet`."""
 
 CELL_COLUMNS = pa.schema(
     [
         pa.field("frame", pa.int64(), nullable=False),
         pa.field("pts_seconds", pa.float64(), nullable=False),
-        *(pa.field(name, pa.float64(), nullable=False) for name in ("x0", "y0", "x1", "y1", "score")),
-        pa.field("scorer", _WORD),
-        pa.field("query", pa.int32()),
-        pa.field("origin", _WORD),
-        pa.field("novelty", _WORD),
-        pa.field("level", pa.int32()),
+        *(_column(name, annotation) for name, annotation in _annotations(Cell)),
+        *(pa.field(name, _arrow_type(annotation)) for name, annotation in _annotations(Reason)),
     ]
 )
 """Columns of `cells.parquet`; rectangles in pixels of the upright source frame, `query` null for none."""
-
-_OWN = {*FRAME_COLUMNS.names, "type", "cells", "reasons"}
 
 
 class ParquetRecords:
@@ -151,9 +169,7 @@ class ParquetRecords:
         """
         if self._closed:
             raise ValueError(f"{self.folder}: closed, and given another frame")
-        record, *answers = frame_record(patches, self.header), *map(answer_record, patches.answers)
-        if not self.timings:
-            record, *answers = map(without_times, (record, *answers))
+        record, *answers = frame_lines(patches, self.header, timings=self.timings)
         # First, since it refuses what is no number.
         for each in (record, *answers):
             self._digest.add(each)
@@ -174,7 +190,7 @@ class ParquetRecords:
             for table in self._tables:
                 table.abandon()
             return
-        end = end_record(self.frames, outcome or Outcome.of(failed=failed)) | {"digest": self._digest.hexdigest()}
+        end = end_record(self.frames, outcome or Outcome.of(failed=failed), self._digest.hexdigest())
         try:
             for table in self._tables:
                 table.finish(end)
@@ -236,7 +252,7 @@ class _Table:
         assert self._file is not None and self._writer is not None
         self._write()
         with self._writing():
-            self._writer.add_key_value_metadata({END_KEY: _json(end)})
+            self._writer.add_key_value_metadata({END_KEY: to_json(end)})
             self._writer.close()
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -272,7 +288,7 @@ class _Table:
         if self._file is not None:
             return
         make_parent(self.path)
-        schema = self.columns.with_metadata({HEADER_KEY: _json(header_record(self.header))})
+        schema = self.columns.with_metadata({HEADER_KEY: to_json(header_record(self.header))})
         with self._writing():
             self._file = self.partial.open("wb" if self.force else "xb")
             self._writer = pq.ParquetWriter(self._file, schema, compression="zstd", write_page_checksum=True)
@@ -358,29 +374,44 @@ def _rows(table: pq.ParquetFile) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _frame_row(record: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _frame_row(record: Record, answers: Sequence[Record]) -> dict[str, Any]:
     """The value of every column of `frames.parquet`."""
-    more = {key: value for key, value in record.items() if key not in _OWN}
-    parts, model = record["parts"].items(), record.get("model")
-    return {name: record.get(name) for name in FRAME_COLUMNS.names} | {
+    fields = FrameRecord.model_fields
+    more = {key: value for key, value in record.items() if key not in fields}
+    row = {
+        column.name: _arrow_value(record.get(column.name, fields[column.name].default), column.type)
+        for column in FRAME_COLUMNS
+        if column.name in fields
+    }
+    return row | {
         "num_cells": len(record["cells"]),
-        "latency_ms": list(record["latency_ms"].items()),
-        "parts": [(name, {"keyframe": part[0], "method": part[1]} if part else None) for name, part in parts],
-        "notices": [_text(notice) for notice in record.get("notices") or ()],
-        "model": model and {name: _text(value) if isinstance(value, str) else value for name, value in model.items()},
-        "quality": record.get("quality", 0),
-        "answers": [_json(answer).decode() for answer in answers],
-        "more": _json(more).decode() if more else None,
+        "answers": [to_json(answer).decode() for answer in answers],
+        "more": to_json(more).decode() if more else None,
     }
 
 
-def _cell_columns(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _arrow_value(value: Any, kind: pa.DataType) -> Any:
+    """A plain JSON value as Arrow takes it: maps as pairs, structures by name, and text that is nothing but text."""
+    if isinstance(value, str):
+        # Bytes that are no text as their escapes: a column of text holds nothing else.
+        return value.encode("utf-8", "backslashreplace").decode()
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return [(key, _arrow_value(one, kind.item_type)) for key, one in value.items()]
+    if pa.types.is_struct(kind):
+        named = value if isinstance(value, Mapping) else dict(zip(kind.names, value, strict=True))
+        return {part.name: _arrow_value(named.get(part.name), part.type) for part in kind}
+    return [_arrow_value(one, kind.value_type) for one in value]
+
+
+def _cell_columns(record: Record) -> dict[str, list[Any]]:
     """The values of every column of `cells.parquet`, for the cells of one frame."""
     count = len(record["cells"])
     place = [record["index"]] * count, [record["pts_seconds"]] * count
     # Without cells there is nothing to turn over.
-    sides = zip(*record["cells"], strict=True) if count else [()] * 5
-    reasons = zip(*record["reasons"], strict=True) if count else [()] * 5
+    sides = zip(*record["cells"], strict=True) if count else [()] * len(Cell._fields)
+    reasons = zip(*record["reasons"], strict=True) if count else [()] * len(Reason._fields)
     return dict(zip(CELL_COLUMNS.names, map(list, (*place, *sides, *reasons)), strict=True))
 
 
@@ -388,25 +419,10 @@ def _frame_record(row: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) ->
     """The record that became a row and these cells."""
     if len(cells) != row["num_cells"] or any(cell["frame"] != row["index"] for cell in cells):
         raise ValueError(f"the cells of frame {row['index']} are not those that it has")
-    values = {name: row[name] for name in FRAME_COLUMNS.names if name not in ("num_cells", "answers", "more")}
-    values |= {
-        "type": "frame",
-        "latency_ms": dict(row["latency_ms"]),
-        "parts": {name: part and (part["keyframe"], part["method"]) for name, part in row["parts"]},
-        "cells": [tuple(cell[name] for name in ("x0", "y0", "x1", "y1", "score")) for cell in cells],
-        "reasons": [tuple(cell[name] for name in ("scorer", "query", "origin", "novelty", "level")) for cell in cells],
-    }
-    absent = [name for name in ("model", *_GEOMETRY) if values[name] is None]
-    kept = {name: value for name, value in values.items() if name not in absent}
+    fields = written_fields(FrameRecord)
+    values = {name: row[name] for name in FRAME_COLUMNS.names if name in fields}
+    kept = {name: value for name, value in values.items() if value is not None or not fields[name].optional}
+    kept |= {column.name: dict(row[column.name]) for column in FRAME_COLUMNS if pa.types.is_map(column.type)}
+    kept["cells"] = [tuple(cell[name] for name in Cell._fields) for cell in cells]
+    kept["reasons"] = [tuple(cell[name] for name in Reason._fields) for cell in cells]
     return FrameRecord.model_validate(kept | json.loads(row["more"] or "{}"))
-
-
-def _json(record: Mapping[str, Any]) -> bytes:
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    # Names of files may hold bytes that are no text; JSON has an escape for them.
-    return text.encode("utf-8", "backslashreplace")
-
-
-def _text(text: str) -> str:
-    """The same, with bytes that are no text as their escapes: a column of text holds nothing else."""
-    return text.encode("utf-8", "backslashreplace").decode()

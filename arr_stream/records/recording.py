@@ -9,8 +9,9 @@ from typing import NamedTuple
 from arr_stream.config import SandboxSettings, Settings, setting_keys
 from arr_stream.errors import EvaluationDataError, NotReplayable, SourceChanged, SourceNotFound
 from arr_stream.plain_text import redact_url
-from arr_stream.records.json_lines import AnswerRecord, EndRecord, FrameRecord, Header, iterate_records
+from arr_stream.records.json_lines import iterate_records
 from arr_stream.records.provenance import FileIdentity, Provenance, file_identity, source_identity
+from arr_stream.records.schema import AnswerRecord, EndRecord, FrameRecord, Header
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source
 

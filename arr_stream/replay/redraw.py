@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arr_stream.config import Settings
-from arr_stream.consumer import Outcome
+from arr_stream.consumer import BackgroundConsumer, Outcome
 from arr_stream.draw.annotate import AnnotatedVideo
-from arr_stream.draw.background import Beside
 from arr_stream.draw.views import check_view
 from arr_stream.errors import InvalidSetting, NothingInRange, SourceChanged
 from arr_stream.patch_set import PatchSet
@@ -123,8 +122,8 @@ class RecordedStream:
                 self.dropped += 1
                 continue
             found = Frame(index, frame.pts_seconds, frame.rgb)
-            expected = (record.model_extra or {}).get("frame_size_wh", self.recording.header.frame_size_wh)
-            if abs(found.pts_seconds - record.pts_seconds) > _SAME_TIME_SECONDS or found.size_wh != tuple(expected):
+            expected = record.frame_size_wh or self.recording.header.frame_size_wh
+            if abs(found.pts_seconds - record.pts_seconds) > _SAME_TIME_SECONDS or found.size_wh != expected:
                 raise self._changed(
                     f"frame {index} is {found.size_wh[0]}x{found.size_wh[1]} at {found.pts_seconds:.6f} s, and in the "
                     f"records {expected[0]}x{expected[1]} at {record.pts_seconds:.6f} s"
@@ -148,7 +147,7 @@ def redrawn_video(
     force: bool = False,
     start_seconds: float | None = None,
     end_seconds: float | None = None,
-) -> Beside:
+) -> BackgroundConsumer:
     """A consumer that draws the video as it was drawn when the records were made.
 
     Args:
@@ -183,7 +182,7 @@ def redrawn_video(
         region_xyxy=(x, y, x + w, y + h) if region is not None else None,
         region_at_seconds=region.at_seconds if region is not None else 0.0,
     )
-    return Beside(_Continued(video, stream.earlier))
+    return BackgroundConsumer(_Continued(video, stream.earlier))
 
 
 class _Continued:

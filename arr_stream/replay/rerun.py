@@ -10,10 +10,11 @@ from arr_stream.config import Settings
 from arr_stream.consumer import Outcome
 from arr_stream.errors import NotReplayable, RecordsDiffer, SourceNotFound
 from arr_stream.patch_set import PatchSet
-from arr_stream.records.digest import Digest, canonical, without_timings
-from arr_stream.records.json_lines import Header, frame_record, header_record, read_lines
+from arr_stream.records.digest import Digest, canonical, comparable
+from arr_stream.records.json_lines import read_lines
 from arr_stream.records.provenance import Asked, AskedExample, AskedRegion, Provenance, environment
 from arr_stream.records.recording import Recording, check_file, check_source, missing, source_of
+from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import Query, RegionQuery, load_example, parse_text
 from arr_stream.stream import Stream
 from arr_stream.stream import open as open_stream
@@ -171,7 +172,7 @@ class Comparison:
 
 def _where(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """The keys under which two lines are not the same."""
-    one, other = without_timings(expected), without_timings(found)
+    one, other = comparable(expected), comparable(found)
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     return ", ".join(keys[:4]) + (" and more" if len(keys) > 4 else "")
 

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from arr_stream.config import public_settings
 from arr_stream.live.channel import Channel
 from arr_stream.live.publishing import MOST_RECORDS
-from arr_stream.records.json_lines import Header
+from arr_stream.records.schema import Header
 from arr_stream.selection.budget import fitted_tokens
 from arr_stream.web.mjpeg import Mjpeg
 from arr_stream.web.serving import NotYet, Serving

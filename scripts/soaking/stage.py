@@ -20,7 +20,8 @@ from arr_stream.live.channel import Channel, ChannelParts
 from arr_stream.live.events import Event, EventHub, Subscription
 from arr_stream.live.studio import Studio
 from arr_stream.patch_set import PatchSet
-from arr_stream.records.json_lines import Header, Records
+from arr_stream.records.json_lines import Records
+from arr_stream.records.schema import Header
 from arr_stream.types import Frame, Grid
 from arr_stream.web.access import make_access
 from arr_stream.web.observers import AlertPlan, Observer

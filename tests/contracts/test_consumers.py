@@ -8,33 +8,47 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_stream.consumer import Consumer, Outcome
+from arr_stream.consumer import BackgroundConsumer, Consumer, Outcome
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.report import Report
 from arr_stream.errors import OutputExists
-from arr_stream.records.json_lines import Header, Records
-from arr_stream.types import Grid
-from tests.choices import PlainSource, choose, frames_of
+from arr_stream.records.json_lines import Records
+from tests.choices import PlainSource, choose, frames_of, header, without_cells
 from tests.media import moving_frames
 
 SIZE = (96, 64)
 FRAMES = frames_of(moving_frames(5, SIZE))
 
 
-def _video(folder: Path, force: bool = False, view: str = "patches") -> Consumer:
-    return AnnotatedVideo(folder / "out.mp4", size_wh=SIZE, source=PlainSource(), force=force, view=view)
+def _video(folder: Path, force: bool = False) -> Consumer:
+    return AnnotatedVideo(folder / "out.mp4", size_wh=SIZE, source=PlainSource(), force=force)
 
 
 def _records(folder: Path, force: bool = False) -> Consumer:
-    header = Header.for_grid(Grid.for_size(SIZE), source="a", query=None, budget_tokens=3, config={})
-    return Records(folder / "out.jsonl", header, force)
+    return Records(folder / "out.jsonl", header(SIZE), force)
+
+
+def _parquet(folder: Path, force: bool = False) -> Consumer:
+    parquet = pytest.importorskip("arr_stream.records.parquet", exc_type=ImportError)
+    made: Consumer = parquet.ParquetRecords(folder / "tables", header(SIZE), force)
+    return made
 
 
 def _report(folder: Path, force: bool = False) -> Consumer:
     return Report(folder / "report", force)
 
 
-MAKERS: dict[str, Callable[..., Consumer]] = {"video": _video, "records": _records, "report": _report}
+def _in_background(folder: Path, force: bool = False) -> Consumer:
+    return BackgroundConsumer(_records(folder, force))
+
+
+MAKERS: dict[str, Callable[..., Consumer]] = {
+    "video": _video,
+    "records": _records,
+    "parquet": _parquet,
+    "report": _report,
+    "in the background": _in_background,
+}
 
 
 @pytest.fixture(params=MAKERS)
@@ -47,8 +61,9 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_making_one_touches_nothing(make: Callable[..., Consumer], tmp_path: Path) -> None:
-    make(tmp_path)
+    consumer = make(tmp_path)
     assert list(tmp_path.iterdir()) == []
+    consumer.close()
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -115,18 +130,7 @@ def test_frames_and_patch_sets_stay_as_they_are(make: Callable[..., Consumer], t
 
 def test_an_empty_choice_is_a_choice(make: Callable[..., Consumer], tmp_path: Path) -> None:
     consumer = make(tmp_path)
-    none = np.zeros(0, np.int32)
-    fields = dict.fromkeys(("rows", "columns", "level", "scorer", "query"), none)
     for frame in FRAMES:
-        consumer.consume(
-            frame,
-            choose(
-                frame,
-                **fields,
-                score=none.astype(np.float32),
-                carried=none.astype(bool),
-                fresh=none.astype(bool),
-            ),
-        )
+        consumer.consume(frame, without_cells(frame))
     consumer.close()
     assert _files(tmp_path)

@@ -1,20 +1,22 @@
-"""What a run was like, in memory that does not grow with its length."""
+"""What a run was like, and what a model made of it, in memory that does not grow with its length."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from arr_stream.answers import model_name
 from arr_stream.consumer import total_ms
-from arr_stream.patch_set import PatchSet
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.plain_text import one_line, redact_url
 from arr_stream.types import SCORERS
 
 _KEPT = 8192
+_KEPT_ANSWERS = 1000
 
 
 class Quantiles:
@@ -175,11 +177,85 @@ class RunStatistics:
             "grid_share": self.grid_share.summary(),
             "confidence": self.confidence.summary(),
             "cells_scored": self.cells_scored.summary(),
-            "chosen_by": _shares(self.scorers.most_common(), cells),
+            "chosen_by": {name: round(count / cells, 4) for name, count in self.scorers.most_common()},
             "carried_share": round(self.carried / cells, 4),
             "fresh_share": round(self.fresh / cells, 4),
         }
 
 
-def _shares(counts: Iterable[tuple[str, int]], whole: float) -> dict[str, float]:
-    return {name: round(count / whole, 4) for name, count in counts}
+@dataclass(slots=True)
+class ModelStatistics:
+    """Counts over all frames that a model was given, and the newest 1000 answers."""
+
+    frames: int = 0
+    failed_frames: int = 0
+    sent: int = 0
+    held: int = 0
+    memory_tokens: int = 0
+    most_memory_tokens: int = 0
+    most_cache_bytes: int = 0
+    rebuilt: Counter[str] = field(default_factory=Counter)
+    vision: Quantiles = field(default_factory=Quantiles)
+    prefill: Quantiles = field(default_factory=Quantiles)
+    answers: int = 0
+    failed_answers: int = 0
+    newest: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT_ANSWERS))
+
+    def add(self, patches: PatchSet) -> None:
+        """Count one frame."""
+        if patches.feeding is not None:
+            self._add_feeding(patches.feeding)
+        for answer in patches.answers:
+            self._add_answer(answer)
+
+    def _add_feeding(self, feeding: Feeding) -> None:
+        self.frames += 1
+        self.sent += feeding.sent
+        self.held += feeding.held
+        self.memory_tokens = feeding.memory_tokens
+        self.most_memory_tokens = max(self.most_memory_tokens, feeding.memory_tokens)
+        self.most_cache_bytes = max(self.most_cache_bytes, feeding.cache_bytes)
+        if feeding.rebuilt is not None:
+            self.rebuilt[feeding.rebuilt] += 1
+        if feeding.error is not None:
+            self.failed_frames += 1
+        else:
+            self.vision.add(feeding.vision_ms)
+            self.prefill.add(feeding.prefill_ms)
+
+    def _add_answer(self, answer: Answer) -> None:
+        self.answers += 1
+        self.failed_answers += answer.finish == "failed"
+        self.most_cache_bytes = max(self.most_cache_bytes, answer.cache_bytes)
+        self.newest.append(
+            {
+                "pts_seconds": round(answer.pts_seconds, 6),
+                "question": redact_url(answer.question),
+                "text": redact_url(answer.text),
+                "model": model_name(answer.model),
+                "answer_tokens": answer.answer_tokens,
+                "prefill_ms": round(answer.prefill_ms, 3),
+                "decode_ms": round(answer.decode_ms, 3),
+                "finish": answer.finish,
+                "error": one_line(answer.error),
+            }
+        )
+
+    def summary(self) -> dict[str, Any] | None:
+        """Everything counted, as plain JSON values; None where no model watched."""
+        if not self.frames and not self.answers:
+            return None
+        return {
+            "feeding": {
+                "frames": self.frames,
+                "failed": self.failed_frames,
+                "sent": self.sent,
+                "held": self.held,
+                "rebuilt": dict(self.rebuilt.most_common()),
+                "memory_tokens": {"last": self.memory_tokens, "max": self.most_memory_tokens},
+                "cache_bytes_max": self.most_cache_bytes,
+                "vision_ms": self.vision.summary(),
+                "prefill_ms": self.prefill.summary(),
+            },
+            "answers": {"count": self.answers, "failed": self.failed_answers, "newest": list(self.newest)},
+        }

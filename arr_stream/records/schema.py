@@ -1,0 +1,406 @@
+"""What records hold: every field of the header, of a frame, of an answer and of the end, described once.
+
+    {"type": "header", "version": 1, "source": ..., "frame_size_wh": [W, H], "fine_cell_px": [cw, ch],
+     "grid_hw": [gh, gw], "query": ..., "budget_tokens": ..., "config": {...}, "provenance": {...}}
+    {"type": "frame", "index": 0, "pts_seconds": 0.0, "keyframe": true, "refresh_reason": "first", "keyframe_age": 0,
+     "confidence": 1.0, "cells": [[x0, y0, x1, y1, score], ...], "latency_ms": {"flow": ...},
+     "reasons": [[scorer, query, origin, novelty, level], ...], "keyframe_index": 0,
+     "parts": {"clusters": [0, "slic-skimage"], "embedding": [0, "appearance"], "text": null},
+     "query_scores": [0.9], "cells_scored": 312, "notices": [],
+     "model": {"sent": 40, "held": 12, "memory_tokens": 1843, "cache_bytes": 9437184, "vision_ms": 31.5,
+               "prefill_ms": 48.2, "rebuilt": null, "error": null, "frame_index": 0}}
+    {"type": "answer", "frame_index": 0, "pts_seconds": 0.0, "question": "What is red?", "text": "A bus.",
+     "model": "Qwen3-VL-2B-Instruct", "cells": [[x0, y0, x1, y1, share, frame_index], ...], "visual_tokens": 1790,
+     "prompt_tokens": 14, "answer_tokens": 4, "prefill_ms": 61.0, "decode_ms": 120.4, "memory_tokens": 1843,
+     "cache_bytes": 9529458, "finish": "stop", "error": null}
+    {"type": "end", "frames": N, "dropped": 0, "reason": "finished", "digest": "5f70bf18..."}
+
+A field's type says what a reader accepts and how its column in Parquet is typed; `Written` says the rest. The value of
+a field is what the `PatchSet`, `Feeding` or `Answer` has under the same name, and goes back there when it is rebuilt,
+so that a field is added in one place; what has another form there is made in `frame_record` and `answer_record`, and
+read back in `arr_stream.records.rebuild`.
+
+`cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
+spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
+(the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4). `parts` says for each part of
+generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
+from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
+
+`quality` is there while quality is lowered to hold the frame rate of a live stream: how far, see
+`arr_stream.live.quality`; `notices` tell each change.
+
+Where a model watches, `model` says what the frame added to its memory; it is absent on frames that were not given to
+the model. Each answer is a line of its own after the line of the frame on which it came; its `frame_index` is the
+newest frame that the model had seen. Its `cells` are what it rested on: rectangles, the share of the attention that
+each got, and the frame that each was taken from; the fewest that carry 90% of the attention, at most 100, largest
+share first. `finish` is `stop`, `length`, `cancelled` or `failed`, the last with one line in `error`.
+
+What took how long differs from run to run. Where it is left out (`records.timings`), `latency_ms` is empty and the
+times of `model` and of answers are null; the same input, settings and versions then give the same file, byte for byte.
+`provenance` says what it takes to run it again, see `arr_stream.records.provenance`; `digest` is the hash of
+`arr_stream.records.digest` over all lines before the last.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from arr_stream.answers import model_name, most_attended
+from arr_stream.consumer import EndReason, Outcome
+from arr_stream.keyframes.base import PARTS
+from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.plain_text import one_line, redact_url
+from arr_stream.records.provenance import Provenance
+from arr_stream.types import SCORERS, Grid
+
+Record = dict[str, Any]
+"""One line, as plain JSON values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a field is written, where its type does not say it.
+
+    Args:
+        value: Makes the plain JSON value; None stays None.
+        column: Type of its column in Parquet: `int32`, or `word` for one of few strings; "" for what fits the type.
+        volatile: May differ between two runs of the same: no part of the digest, and without a value where times are
+            not written.
+        optional: There only where it says something.
+    """
+
+    value: Callable[[Any], Any] = lambda value: value
+    column: Literal["", "int32", "word"] = ""
+    volatile: bool = False
+    optional: bool = False
+
+
+def _rounded(digits: int) -> Callable[[Any], float]:
+    return lambda value: round(float(value), digits)
+
+
+def _each(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda values: [write(value) for value in values]
+
+
+def _rounded_times(stages: Mapping[str, float]) -> dict[str, float]:
+    return {stage: round(float(ms), 3) for stage, ms in stages.items()}
+
+
+Small = Annotated[int, Written(int, "int32")]
+Count = Annotated[int, Field(ge=0), Written(int)]
+Seconds = Annotated[float, Written(_rounded(6))]
+Milliseconds = Annotated[float | None, Written(_rounded(3), volatile=True)]
+StageTimes = Annotated[dict[str, float], Written(_rounded_times, volatile=True)]
+Text = Annotated[str, Written(redact_url)]
+Line = Annotated[str | None, Written(one_line)]
+Word = Annotated[str, Written(column="word")]
+SizePx = tuple[Small, Small]
+CellPx = tuple[float, float]
+
+
+class Cell(NamedTuple):
+    """A chosen cell: its rectangle in pixels, and its score."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    score: float
+
+
+class Reason(NamedTuple):
+    """Why a cell was chosen, and how closely it is looked at."""
+
+    scorer: Word
+    query: Small | None
+    origin: Annotated[Literal["carried", "computed"], Written(column="word")]
+    novelty: Annotated[Literal["fresh", "seen"], Written(column="word")]
+    level: Small
+
+
+class Part(NamedTuple):
+    """The keyframe that a part of generation came from, and what made it."""
+
+    keyframe: int
+    method: str
+
+
+class CellOfFrame(NamedTuple):
+    """A cell that an answer rested on: its rectangle in pixels, its share of the attention, and its frame."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    share: float
+    frame_index: int
+
+
+class _Line(BaseModel):
+    # Unknown keys are kept: a later version may say more about a frame, and this reader should not care.
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+
+class Header(_Line):
+    """The first line: what was asked of what, and the grid that cells are counted on.
+
+    Args:
+        source: Path or address; secrets in addresses are blanked on writing.
+        frame_size_wh: Size of the upright source frame in pixels.
+        fine_cell_px: Width and height of a fine cell in source pixels.
+        grid_hw: Rows and columns of fine cells.
+        query: What was asked for, None for nothing.
+        budget_tokens: Largest number of cells a frame.
+        config: All settings of the run.
+        provenance: What it takes to run it again, see `arr_stream.records.provenance`; None where nobody wrote it down.
+    """
+
+    type: Literal["header"] = "header"
+    version: Literal[1] = 1
+    source: Annotated[str, Written(volatile=True)]
+    frame_size_wh: SizePx
+    fine_cell_px: CellPx
+    grid_hw: SizePx
+    query: JsonValue = None
+    budget_tokens: int = Field(ge=0)
+    config: Annotated[dict[str, JsonValue], Written(volatile=True)] = Field(default_factory=dict)
+    provenance: Annotated[Provenance | None, Written(volatile=True)] = None
+
+    @classmethod
+    def for_grid(
+        cls,
+        grid: Grid,
+        *,
+        source: str,
+        query: JsonValue,
+        budget_tokens: int,
+        config: dict[str, JsonValue],
+        provenance: Provenance | None = None,
+    ) -> Header:
+        """The header of a run whose first frame has this grid."""
+        given = {"query": query, "budget_tokens": budget_tokens, "config": config, "provenance": provenance}
+        return cls.model_validate({"source": source, **_geometry(grid), **given})
+
+
+class FeedingRecord(_Line):
+    """What a frame added to a model's memory; see `arr_stream.patch_set.Feeding`."""
+
+    sent: Count
+    held: Count
+    memory_tokens: Count
+    cache_bytes: Count
+    vision_ms: Milliseconds = None
+    prefill_ms: Milliseconds = None
+    rebuilt: str | None = None
+    error: Line = None
+    frame_index: Count = 0
+
+
+class FrameRecord(_Line):
+    """One frame; see the module's text, and `arr_stream.patch_set.PatchSet`, for what the fields hold."""
+
+    type: Literal["frame"] = "frame"
+    index: Count
+    pts_seconds: Seconds
+    keyframe: Annotated[bool, Written(bool)]
+    refresh_reason: Word | None
+    keyframe_age: Count
+    confidence: Annotated[float, Field(ge=0.0, le=1.0), Written(_rounded(4))]
+    cells: list[Cell]
+    latency_ms: StageTimes = Field(default_factory=dict)
+    reasons: list[Reason] = Field(default_factory=list)
+    keyframe_index: int | None = None
+    parts: dict[str, Part | None] = Field(default_factory=dict)
+    query_scores: Annotated[list[float], Written(_each(_rounded(4)))] = Field(default_factory=list)
+    cells_scored: Annotated[int | None, Written(int)] = None
+    notices: Annotated[list[str], Written(_each(redact_url))] = Field(default_factory=list)
+    frame_size_wh: Annotated[SizePx | None, Written(optional=True)] = None
+    fine_cell_px: Annotated[CellPx | None, Written(optional=True)] = None
+    grid_hw: Annotated[SizePx | None, Written(optional=True)] = None
+    quality: Annotated[int, Field(ge=0), Written(int, "int32", optional=True)] = 0
+    model: Annotated[FeedingRecord | None, Written(optional=True)] = None
+
+
+class AnswerRecord(_Line):
+    """One answer; see `arr_stream.patch_set.Answer` and the module's text for what the fields hold."""
+
+    type: Literal["answer"] = "answer"
+    frame_index: Annotated[int, Written(int)]
+    pts_seconds: Seconds
+    question: Text
+    text: Text
+    model: Annotated[str, Written(model_name)]
+    cells: list[CellOfFrame] = Field(default_factory=list)
+    visual_tokens: Count
+    prompt_tokens: Count
+    answer_tokens: Count
+    prefill_ms: Milliseconds = None
+    decode_ms: Milliseconds = None
+    memory_tokens: Count
+    cache_bytes: Count
+    finish: Literal["stop", "length", "cancelled", "failed"]
+    error: Line = None
+
+
+class EndRecord(_Line):
+    """The last line: how the run ended."""
+
+    type: Literal["end"] = "end"
+    frames: int = Field(ge=0)
+    dropped: int = Field(ge=0)
+    reason: EndReason | None = None
+    error: str | None = None
+    digest: str | None = None
+
+
+@functools.cache
+def written_fields(kind: type[BaseModel]) -> dict[str, Written]:
+    """How each field of a record is written, in their order."""
+    return {
+        name: next((how for how in field.metadata if isinstance(how, Written)), Written())
+        for name, field in kind.model_fields.items()
+    }
+
+
+VOLATILE = frozenset(
+    name
+    for kind in (FrameRecord, FeedingRecord, AnswerRecord)
+    for name, how in written_fields(kind).items()
+    if how.volatile
+)
+"""What a clock said, in frames, in their `model`, and in answers."""
+
+
+def header_record(header: Header) -> Record:
+    """The first line, without the secrets of an address."""
+    return header.model_dump(mode="json") | {"source": redact_url(header.source)}
+
+
+def frame_record(patches: PatchSet, header: Header | None = None) -> Record:
+    """One frame: pixels to 2 decimals, scores and confidence to 4, milliseconds to 3.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    boxes = patches.cells_xyxy.round(2).astype(float).round(2).tolist()
+    scores = patches.score.astype(float).round(4).tolist()
+    if not all(map(math.isfinite, scores)):
+        raise ValueError(f"frame {patches.index}: a score is not finite")
+    grid, feeding = patches.grid, patches.feeding
+    usual = header is None or (grid.size_wh, (grid.rows, grid.columns)) == (header.frame_size_wh, header.grid_hw)
+    return _record(
+        FrameRecord,
+        patches,
+        type="frame",
+        cells=[[*box, score] for box, score in zip(boxes, scores, strict=True)],
+        reasons=_reasons(patches),
+        parts={name: patches.parts.get(name) for name in PARTS},
+        model=None if feeding is None else _record(FeedingRecord, feeding),
+        **dict.fromkeys(GEOMETRY) if usual else _geometry(grid),
+    )
+
+
+def answer_record(answer: Answer) -> Record:
+    """An answer: pixels to 2 decimals, shares to 4, milliseconds to 3.
+
+    Of the cells it keeps those that carry 90% of the attention, at most 100, largest share first.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    kept = most_attended(answer.cells)
+    boxes = answer.cells[kept, :4].astype(float).round(2).tolist()
+    shares = answer.cells[kept, 4].astype(float).round(4).tolist()
+    if not all(map(math.isfinite, (answer.pts_seconds, answer.prefill_ms, answer.decode_ms))):
+        raise ValueError(f"the answer after frame {answer.frame_index}: a time is not finite")
+    frames = answer.cell_frames[kept].tolist()
+    cells = [[*box, share, frame] for box, share, frame in zip(boxes, shares, frames, strict=True)]
+    return _record(AnswerRecord, answer, type="answer", cells=cells)
+
+
+def frame_lines(patches: PatchSet, header: Header, *, timings: bool = True) -> list[Record]:
+    """A frame and the answers that came on it; without `timings`, what a clock said is left out.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    lines = [frame_record(patches, header), *map(answer_record, patches.answers)]
+    return lines if timings else [without_times(line) for line in lines]
+
+
+def end_record(frames: int, outcome: Outcome, digest: str) -> Record:
+    """The last line."""
+    end: Record = {"type": "end", "frames": frames, "dropped": outcome.dropped, "reason": outcome.reason}
+    if outcome.error is not None:
+        end["error"] = one_line(outcome.error)
+    return end | {name: value for name, value in outcome.counters.items() if name not in end} | {"digest": digest}
+
+
+def to_json(record: Mapping[str, Any]) -> bytes:
+    """The line without its line break.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    # Names of files may hold bytes that are no text; JSON has an escape for them.
+    return text.encode("utf-8", "backslashreplace")
+
+
+def without_times(record: Record) -> Record:
+    """A frame or an answer in which the keys of times say nothing."""
+    kept = dict(record)
+    for key in VOLATILE & kept.keys():
+        kept[key] = {} if isinstance(kept[key], dict) else None
+    if isinstance(model := kept.get("model"), dict):
+        kept["model"] = without_times(model)
+    return kept
+
+
+GEOMETRY = ("frame_size_wh", "fine_cell_px", "grid_hw")
+
+
+def _geometry(grid: Grid) -> dict[str, list[Any]]:
+    cell_w, cell_h = grid.cell_px
+    values = list(grid.size_wh), [round(cell_w, 4), round(cell_h, 4)], [grid.rows, grid.columns]
+    return dict(zip(GEOMETRY, values, strict=True))
+
+
+def _record(kind: type[_Line], of: object, **made: Any) -> Record:
+    """What `of` has under the names of the fields, written as they say, but for what was `made` of it already."""
+    record: Record = {}
+    for name, how in written_fields(kind).items():
+        value = made.get(name) if name in made else getattr(of, name)
+        if value is not None and name not in made:
+            value = how.value(value)
+        if value or not how.optional:
+            record[name] = value
+    return record
+
+
+def _reasons(patches: PatchSet) -> list[list[Any]]:
+    return [
+        [
+            SCORERS[scorer],
+            query if query >= 0 else None,
+            "carried" if carried else "computed",
+            "fresh" if fresh else "seen",
+            level,
+        ]
+        for scorer, query, carried, fresh, level in zip(
+            patches.scorer.tolist(),
+            patches.query.tolist(),
+            patches.carried.tolist(),
+            patches.fresh.tolist(),
+            patches.level.tolist(),
+            strict=True,
+        )
+    ]
