@@ -114,7 +114,7 @@ def _begun(engine: Engine, stop: threading.Event) -> bool:
     Raises:
         ArrStreamError: None can.
     """
-    while not engine.process_ids:
+    while not engine.begun:
         if stop.is_set():
             return False
         engine.poll(_POLL_SECONDS)

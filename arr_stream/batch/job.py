@@ -142,8 +142,8 @@ class Engine(Protocol):
     slots: int
 
     @property
-    def process_ids(self) -> tuple[int, ...]:
-        """Of the workers that have begun: their models are loaded."""
+    def begun(self) -> bool:
+        """A worker has loaded its models."""
         ...
 
     def submit(self, attempt: Attempt) -> None:
