@@ -6,7 +6,8 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,32 @@ from hypothesis import strategies as st
 
 from arr_stream.batch.batch import opened, run_batch
 from arr_stream.batch.coordinator import BatchResult, Coordinator
-from arr_stream.batch.inputs import expand
-from arr_stream.batch.job import Attempt, Event, Job, JobFailed, JobFinished, JobOptions
+from arr_stream.batch.inputs import assign_names, expand, safe_name
+from arr_stream.batch.job import (
+    Attempt,
+    Event,
+    Job,
+    JobFailed,
+    JobFinished,
+    JobOptions,
+    difference,
+    options_digest,
+    public_options,
+)
 from arr_stream.batch.journal import FolderLock, Journal, read_journal, read_past, source_key
 from arr_stream.batch.layout import Done, Layout, Workspace, identity
-from arr_stream.batch.names import all_unique, assign_names, safe_name
-from arr_stream.batch.options import difference, options_digest, public_options
 from arr_stream.batch.plan import make_plan, start_over
 from arr_stream.errors import ArrStreamError, BatchBusy, BatchDiffers, SourceNotFound, WorkerLost
 from arr_stream.plain_text import redact_url
 from tests.batch_fakes import FakeEngine, Heard, attempt, contents, finished, lost, quick_options, write_clips
 from tests.conftest import Run
+
+
+def all_unique(names: Iterable[str]) -> bool:
+    """Whether no file system takes two of these for the same."""
+    keys = [unicodedata.normalize("NFC", name.casefold()) for name in names]
+    return len(keys) == len(set(keys))
+
 
 PATHS = st.lists(
     st.tuples(st.text(st.characters(exclude_characters="/\0"), max_size=90), st.sampled_from(["", ".mp4", ".mov"])).map(

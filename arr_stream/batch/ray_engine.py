@@ -24,10 +24,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from arr_stream import __version__
-from arr_stream.batch.engine import Answer, Crew, Lost, Message, Patience, WorkerEngine
+from arr_stream.batch.engine import Answer, Lost, Message, Patience, WorkerEngine
 from arr_stream.batch.job import Attempt, JobOptions
 from arr_stream.batch.layout import Layout
 from arr_stream.batch.local import usable_cores
@@ -116,14 +116,6 @@ class Actor:
     asked_seconds: float = 0.0
 
 
-class Cluster(Crew, Protocol):
-    """What the engine asks of Ray; see `RayCluster`."""
-
-    need: Need
-
-    def nodes(self) -> tuple[Node, ...]: ...
-
-
 class RayEngine(WorkerEngine):
     """Actors of a Ray cluster, one a slot.
 
@@ -153,7 +145,7 @@ class RayEngine(WorkerEngine):
         cpus_per_worker: int | None = None,
         gpus_per_worker: float | None = None,
         stall_seconds: float = 0.0,
-        cluster: Cluster | None = None,
+        cluster: RayCluster | None = None,
     ) -> None:
         cores = max(usable_cores(), (jobs or 1) * (cpus_per_worker or 1))
         cluster = cluster or RayCluster(options, address=address, cpus=cores)
