@@ -54,6 +54,12 @@ def one_opencv_thread() -> Iterator[None]:
         cv2.setNumThreads(before)
 
 
+def limit_threads(count: int) -> None:
+    """Keep the pools of a process that shares the machine with others like it to so many threads, for good."""
+    cv2.setNumThreads(count)
+    torch.set_num_threads(count)
+
+
 def prepare_for_live() -> None:
     """Keep the interpreter from making some frames late: once, when all is imported that will be.
 

@@ -1,6 +1,6 @@
 """A decoding process that has been taken over: after two frames it does what its file says.
 
-Run in place of `arr_stream.sources.sandbox_child`, and closed in exactly as that is. Its file holds an action and what
+Run in place of `arr_stream.sources.sandbox.child`, and closed in exactly as that is. Its file holds an action and what
 that is about: `read /etc/passwd`.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from arr_stream.sources.base import OnePass, SourceInfo
-from arr_stream.sources.sandbox_child import Link, main
-from arr_stream.sources.sandbox_wire import Message
+from arr_stream.sources.sandbox.child import Link, main
+from arr_stream.sources.sandbox.messages import Message
 from arr_stream.types import Frame
 
 FRAMES_BEFORE = 2

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from arr_stream.sources import sandbox_limits
-from arr_stream.sources.sandbox_child import main
+from arr_stream.sources.sandbox import lockdown
+from arr_stream.sources.sandbox.child import main
 from tests.sandbox_hostile import Hostile
 
-sandbox_limits.filter_system_calls = lambda _: False
+lockdown.filter_system_calls = lambda _: False
 
 if __name__ == "__main__":
     main(Hostile)

@@ -6,9 +6,9 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -16,19 +16,32 @@ from hypothesis import strategies as st
 
 from arr_stream.batch.batch import opened, run_batch
 from arr_stream.batch.coordinator import BatchResult, Coordinator
-from arr_stream.batch.inputs import expand
-from arr_stream.batch.job import Attempt, Event, Job, JobFailed, JobFinished, JobOptions
+from arr_stream.batch.inputs import assign_names, expand, safe_name
+from arr_stream.batch.job import (
+    Attempt,
+    Event,
+    Job,
+    JobFailed,
+    JobFinished,
+    JobOptions,
+    difference,
+    options_digest,
+    public_options,
+)
 from arr_stream.batch.journal import FolderLock, Journal, read_journal, read_past, source_key
 from arr_stream.batch.layout import Done, Layout, Workspace, identity
-from arr_stream.batch.local import LocalEngine
-from arr_stream.batch.local_worker import Refused
-from arr_stream.batch.names import all_unique, assign_names, safe_name
-from arr_stream.batch.options import difference, options_digest, public_options
 from arr_stream.batch.plan import make_plan, start_over
-from arr_stream.errors import ArrStreamError, BackendUnavailable, BatchBusy, BatchDiffers, SourceNotFound, WorkerLost
+from arr_stream.errors import ArrStreamError, BatchBusy, BatchDiffers, SourceNotFound, WorkerLost
 from arr_stream.plain_text import redact_url
 from tests.batch_fakes import FakeEngine, Heard, attempt, contents, finished, lost, quick_options, write_clips
 from tests.conftest import Run
+
+
+def all_unique(names: Iterable[str]) -> bool:
+    """Whether no file system takes two of these for the same."""
+    keys = [unicodedata.normalize("NFC", name.casefold()) for name in names]
+    return len(keys) == len(set(keys))
+
 
 PATHS = st.lists(
     st.tuples(st.text(st.characters(exclude_characters="/\0"), max_size=90), st.sampled_from(["", ".mp4", ".mov"])).map(
@@ -260,8 +273,8 @@ class _Beginning(FakeEngine):
         self.done: Path | None = None
 
     @property
-    def process_ids(self) -> tuple[int, ...]:
-        return (1,) if self._looks > 2 else ()
+    def begun(self) -> bool:
+        return self._looks > 2
 
     def poll(self, timeout_seconds: float) -> list[Event]:
         self._looks += 1
@@ -579,92 +592,6 @@ def test_what_is_done_is_not_replaced_by_the_same(tmp_path: Path) -> None:
     standing = late.commit(_done(late, source, options))
     assert standing.attempt == 2 and not late.folder.exists()
     assert {name: what for name, what in contents(layout.folder).items() if ".work" not in name} == before
-
-
-class _FakeWorker:
-    """A worker of the local engine without a process: what it says is put into its queue by the test."""
-
-    made: ClassVar[list[_FakeWorker]] = []
-    last_word: ClassVar[Event | None] = None
-
-    def __init__(self, options: JobOptions, threads: int, inherited: tuple[int, ...], heard: Any) -> None:
-        self.heard, self.ready, self.alive = heard, True, True
-        self.attempt: Attempt | None = None
-        self.stopped: str | None = None
-        self.frames, self.heard_seconds, self.process_id = 0, 0.0, 1
-        self.silent_seconds = 0.0
-        self.made.append(self)
-
-    @property
-    def free(self) -> bool:
-        return self.attempt is None and self.stopped is None
-
-    def give(self, asked: Attempt) -> None:
-        self.attempt = asked
-
-    def kill(self) -> None:
-        if self.alive:
-            self.alive = False
-            if self.last_word is not None:
-                self.heard.put((self, self.last_word))
-            self.heard.put((self, None))
-
-    def end(self) -> str:
-        return "was stopped"
-
-
-@pytest.fixture
-def fake_workers(monkeypatch: pytest.MonkeyPatch) -> type[_FakeWorker]:
-    monkeypatch.setattr("arr_stream.batch.local._Worker", _FakeWorker)
-    monkeypatch.setattr(_FakeWorker, "made", [])
-    return _FakeWorker
-
-
-def test_what_a_stalled_worker_had_said_before_it_was_killed_counts(
-    tmp_path: Path, fake_workers: type[_FakeWorker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = LocalEngine(quick_options(tmp_path), jobs=1, stall_seconds=5)
-    first, second = attempt("/a.mp4"), attempt("/b.mp4", index=1)
-    word = JobFinished(first, 8, 0.1, "0" * 64, ())
-    monkeypatch.setattr(fake_workers, "last_word", word)
-    engine.submit(first)
-    fake_workers.made[0].silent_seconds = 9.0
-    assert engine.poll(0.01) == []
-    engine.submit(second)
-    assert engine.poll(0.01) == [word]
-    # The next file goes to the one that took its place.
-    assert [worker.attempt for worker in fake_workers.made] == [None, second]
-    monkeypatch.setattr(fake_workers, "last_word", None)
-    fake_workers.made[1].silent_seconds = 9.0
-    engine.poll(0.01)
-    (event,) = engine.poll(0.01)
-    assert isinstance(event, JobFailed) and event.kind == "WorkerLost" and "made no frame for 5 s" in event.message
-    engine.close()
-
-
-def test_an_engine_that_breaks_tells_first_what_happened_before(
-    tmp_path: Path, fake_workers: type[_FakeWorker]
-) -> None:
-    engine = LocalEngine(quick_options(tmp_path), jobs=2)
-    first, second = fake_workers.made
-    event = JobFinished(attempt("/a.mp4"), 8, 0.1, "0" * 64, ())
-    first.heard.put((first, event))
-    second.heard.put((second, Refused("BackendUnavailable", "no models", None, "")))
-    assert engine.poll(0.01) == [event]
-    for _ in range(2):
-        with pytest.raises(BackendUnavailable, match="no models"):
-            engine.poll(0.01)
-    engine.close()
-
-
-def test_a_process_that_cannot_be_ended_ends_the_batch(tmp_path: Path, fake_workers: type[_FakeWorker]) -> None:
-    engine = LocalEngine(quick_options(tmp_path), jobs=1)
-    engine.submit(attempt("/a.mp4"))
-    (worker,) = fake_workers.made
-    worker.heard.put((worker, None))
-    with pytest.raises(WorkerLost, match="cannot be ended"):
-        engine.poll(0.01)
-    engine.close()
 
 
 def test_the_first_failure_ends_it_where_that_is_asked(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class _Batch:
                     command = (entry / "cmdline").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                if b"arr_stream.batch.local_worker" in command and str(self.process.pid).encode() in command:
+                if b"arr_stream.batch.local:do_files" in command and str(self.process.pid).encode() in command:
                     found.append(int(entry.name))
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -9,7 +10,6 @@ import sys
 import tempfile
 import time
 import types
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,17 @@ from typing import Any
 import psutil
 import pytest
 
-from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobOptions, JobProgress, JobStarted
-from arr_stream.batch.local_worker import Refused
-from arr_stream.batch.ray_cluster import Actor, Answer, Lost, Message, Need, Node, RayCluster, share
-from arr_stream.batch.ray_engine import RayEngine
-from arr_stream.batch.ray_worker import Loaded, RayWorker, Sign
+from arr_stream import __version__
+from arr_stream.batch.engine import Loaded, Lost
+from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.ray_engine import Need, Node, RayCluster, RayEngine, share
+from arr_stream.batch.ray_worker import RayWorker, Sign
 from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting, OutputUnwritable, WeightsInvalid, WorkerLost
+from arr_stream.errors import InvalidSetting, OutputUnwritable
+from arr_stream.processes import Refused
 from arr_stream.records.parquet import read_parquet_records
 from tests.media import moving_frames, write_video
+from tests.test_batch_engine import FakeCrew, attempt, finished
 
 FAST = {"keyframes.text": "none", "selection.budget": "12"}
 
@@ -35,268 +37,16 @@ def options(folder: Path, **changes: Any) -> JobOptions:
     return JobOptions(folder=str(folder), settings=settings.model_dump(mode="json"), **changes)
 
 
-def attempt(index: int, number: int = 1) -> Attempt:
-    return Attempt(Job(index, f"/videos/{index}.mp4", str(index)), number)
-
-
-def finished(what: Attempt) -> JobFinished:
-    return JobFinished(what, 10, 1.0, "digest", ())
-
-
-class FakeCluster:
-    """A cluster whose actors say what the test wants."""
+class FakeCluster(FakeCrew):
+    """A crew on machines."""
 
     def __init__(self, *nodes: Node) -> None:
+        super().__init__()
+        self.need = Need(1)
         self._nodes = nodes or (Node(4),)
-        self.actors: list[Actor] = []
-        self.needs: list[Need] = []
-        self.given: dict[Actor, list[Attempt]] = {}
-        self.asked: list[Actor] = []
-        self.discarded: list[Actor] = []
-        self.replies: deque[tuple[Actor, Message]] = deque()
-        self.last_words: dict[Actor, Answer] = {}
-        self.closed = 0
 
     def nodes(self) -> tuple[Node, ...]:
         return self._nodes
-
-    def spawn(self, need: Need) -> Actor:
-        actor = Actor(handle=len(self.actors))
-        self.actors.append(actor)
-        self.needs.append(need)
-        self.given[actor] = []
-        return actor
-
-    def give(self, actor: Actor, attempt: Attempt) -> None:
-        self.given[actor].append(attempt)
-
-    def ask(self, actor: Actor) -> None:
-        self.asked.append(actor)
-
-    def wait(self, timeout_seconds: float) -> list[tuple[Actor, Message]]:
-        replies, self.replies = list(self.replies), deque()
-        return replies
-
-    def discard(self, actor: Actor) -> Answer | None:
-        self.discarded.append(actor)
-        return self.last_words.pop(actor, None)
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def load(self, *numbers: int) -> None:
-        self.replies += [(self.actors[number], Loaded("node", 100 + number)) for number in numbers]
-
-    def say(self, number: int, message: Message) -> None:
-        self.replies.append((self.actors[number], message))
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    return FakeCluster()
-
-
-@pytest.fixture
-def engine(cluster: FakeCluster, tmp_path: Path) -> RayEngine:
-    return RayEngine(options(tmp_path), jobs=2, cluster=cluster)
-
-
-class TestEvents:
-    def test_a_file_is_given_to_who_has_begun(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        engine.submit(attempt(0))
-        assert engine.poll(0) == []
-        cluster.load(1)
-        assert engine.poll(0) == [JobStarted(attempt(0), "process 101 on node")]
-        assert cluster.given[cluster.actors[1]] == [attempt(0)]
-
-    def test_no_actor_has_two_files(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.load(0, 1)
-        for index in range(5):
-            engine.submit(attempt(index))
-        engine.poll(0)
-        assert [len(given) for given in cluster.given.values()] == [1, 1]
-        cluster.say(0, finished(attempt(0)))
-        assert engine.poll(0) == [finished(attempt(0)), JobStarted(attempt(2), "process 100 on node")]
-
-    def test_progress_is_that_of_the_file(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.load(0)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        told = [
-            JobProgress(attempt(9), 99, None),
-            None,
-            JobProgress(attempt(0), 5, 10),
-            JobProgress(attempt(0), 5, 10),
-            JobProgress(attempt(0), 8, 10),
-        ]
-        for message in told:
-            cluster.say(0, message)
-        assert engine.poll(0) == [told[2], told[4]]
-
-    def test_how_far_files_are_is_asked_now_and_then(
-        self, engine: RayEngine, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now = [1000.0]
-        monkeypatch.setattr(time, "monotonic", lambda: now[0])
-        cluster.load(0)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        for _ in range(100):
-            now[0] += 0.05
-            engine.poll(0)
-        assert 4 <= len(cluster.asked) <= 5
-        assert set(cluster.asked) == {cluster.actors[0]}, "who has no file is not asked"
-
-    def test_a_lost_actor_is_replaced_and_its_file_told(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.load(0, 1)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        cluster.say(0, JobProgress(attempt(0), 7, 10))
-        cluster.say(0, Lost("its node went away, see https://me:hush@host/"))
-        progress, lost = engine.poll(0)
-        assert isinstance(progress, JobProgress)
-        assert isinstance(lost, JobFailed)
-        assert (lost.attempt, lost.frames, lost.kind, lost.retryable) == (attempt(0), 7, "WorkerLost", True)
-        assert lost.exit_code == WorkerLost.exit_code
-        assert "its node went away" in lost.message
-        assert "hush" not in lost.message
-        assert len(cluster.actors) == 3
-        engine.submit(attempt(0, 2))
-        assert engine.poll(0) == [JobStarted(attempt(0, 2), "process 101 on node")]
-
-    def test_what_a_lost_actor_still_says_is_not_heard(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.load(0)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        cluster.say(0, Lost("gone"))
-        cluster.say(0, finished(attempt(0)))
-        assert [type(event) for event in engine.poll(0)] == [JobFailed]
-
-    def test_an_idle_actor_may_be_lost_for_nothing(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.load(0, 1)
-        engine.poll(0)
-        cluster.say(0, Lost("gone"))
-        assert engine.poll(0) == []
-        assert len(cluster.actors) == 3
-
-    def test_losses_in_a_row_end_it(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        with pytest.raises(WorkerLost, match=r"again and again.*no memory"):
-            for _ in range(1000):
-                cluster.load(len(cluster.actors) - 1)
-                engine.poll(0)
-                cluster.say(len(cluster.actors) - 1, Lost("no memory"))
-                engine.poll(0)
-        assert 5 < len(cluster.actors) < 50
-
-    def test_losses_now_and_then_do_not(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.load(0)
-        engine.poll(0)
-        for number in range(60):
-            engine.submit(attempt(number))
-            engine.poll(0)
-            cluster.say(0, finished(attempt(number)))
-            cluster.say(len(cluster.actors) - 1, Loaded("node", 1))
-            engine.poll(0)
-            cluster.say(len(cluster.actors) - 1, Lost("gone"))
-            engine.poll(0)
-        assert len(cluster.actors) == 62
-
-    def test_actors_that_never_begin_end_it(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        with pytest.raises(WorkerLost, match="before they could begin"):
-            for _ in range(10):
-                cluster.say(len(cluster.actors) - 1, Lost("ModuleNotFoundError: No module named 'arr_stream'"))
-                engine.poll(0)
-        assert len(cluster.actors) < 6
-
-    def test_one_that_hangs_is_stopped(
-        self, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now = [1000.0]
-        monkeypatch.setattr(time, "monotonic", lambda: now[0])
-        engine = RayEngine(options(tmp_path), jobs=1, stall_seconds=60, cluster=cluster)
-        cluster.load(0)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        for frames in range(1, 5):
-            now[0] += 40
-            cluster.say(0, JobProgress(attempt(0), frames, None))
-            assert [type(event) for event in engine.poll(0)] == [JobProgress]
-        now[0] += 40
-        cluster.say(0, JobProgress(attempt(0), 4, None))
-        assert engine.poll(0) == []
-        now[0] += 40
-        (lost,) = engine.poll(0)
-        assert isinstance(lost, JobFailed)
-        assert (lost.kind, lost.frames, lost.retryable) == ("WorkerLost", 4, True)
-        assert "no frame for 60 s" in lost.message
-        assert cluster.discarded == [cluster.actors[0]]
-        assert len(cluster.actors) == 2
-
-    @pytest.mark.parametrize("done", [True, False])
-    def test_one_that_finished_as_it_was_stopped_is_believed(
-        self, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
-    ) -> None:
-        now = [1000.0]
-        monkeypatch.setattr(time, "monotonic", lambda: now[0])
-        engine = RayEngine(options(tmp_path), jobs=1, stall_seconds=60, cluster=cluster)
-        cluster.load(0)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        refused = JobFailed(attempt(0), 10, "WorkerLost", "given up meanwhile", "", 103, retryable=False)
-        cluster.last_words[cluster.actors[0]] = finished(attempt(0)) if done else refused
-        now[0] += 100
-        (event,) = engine.poll(0)
-        if done:
-            assert event == finished(attempt(0))
-        else:
-            assert isinstance(event, JobFailed) and event.retryable
-        assert len(cluster.actors) == 2
-
-    def test_what_was_told_before_an_error_is_heard(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.load(0)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        cluster.say(1, Refused("WeightsInvalid", "clip.pt: damaged", "fetch it again", "Traceback ..."))
-        cluster.say(0, finished(attempt(0)))
-        engine.submit(attempt(1))
-        assert engine.poll(0) == [finished(attempt(0))], "and nothing more is begun"
-        for _ in range(2):
-            with pytest.raises(WeightsInvalid):
-                engine.poll(0)
-
-    def test_who_is_lost_is_marked_for_as_long_as_the_batch_goes_on(
-        self, engine: RayEngine, cluster: FakeCluster, tmp_path: Path
-    ) -> None:
-        (sign,) = (tmp_path / ".work").iterdir()
-        marks = Sign(sign, sign.read_text())
-        cluster.load(0)
-        engine.submit(attempt(0))
-        engine.poll(0)
-        assert not marks.revoked(attempt(0)).exists()
-        cluster.say(0, Lost("gone"))
-        engine.poll(0)
-        assert marks.revoked(attempt(0)).exists() and not marks.revoked(attempt(0, 2)).exists()
-        engine.close()
-        assert list((tmp_path / ".work").iterdir()) == []
-
-    def test_no_room_is_told(self, engine: RayEngine, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        now = time.monotonic()
-        assert engine.poll(0) == []
-        monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
-        with pytest.raises(WorkerLost, match="each takes 2 cores"):
-            engine.poll(0)
-
-    def test_a_refusal_is_the_error_that_it_was(self, engine: RayEngine, cluster: FakeCluster) -> None:
-        cluster.say(0, Refused("WeightsInvalid", "clip.pt: damaged", "fetch it again", "Traceback ..."))
-        with pytest.raises(WeightsInvalid, match=r"clip\.pt: damaged; fetch it again"):
-            engine.poll(0)
-
-    def test_closing_twice(self, engine: RayEngine, cluster: FakeCluster, tmp_path: Path) -> None:
-        assert len(list((tmp_path / ".work").iterdir())) == 1
-        engine.close()
-        engine.close()
-        assert cluster.closed == 1
-        assert list((tmp_path / ".work").iterdir()) == []
 
 
 class TestShares:
@@ -323,15 +73,15 @@ class TestShares:
         cluster = FakeCluster(Node(8, 2), Node(8, 1), Node(64))
         engine = RayEngine(options(tmp_path), cluster=cluster)
         assert engine.slots == 3
-        assert {need.gpus for need in cluster.needs} == {1.0}
+        assert cluster.need.gpus == 1.0
         assert RayEngine(options(tmp_path), files=2, cluster=cluster).slots == 2
         cluster = FakeCluster(Node(8, 2))
         on_cpu = options(tmp_path, settings={"models.device": "cpu"})
         assert RayEngine(on_cpu, cluster=cluster).slots == 4
-        assert {need.gpus for need in cluster.needs} == {0.0}
+        assert cluster.need.gpus == 0.0
         cluster = FakeCluster(Node(8, 2))
         RayEngine(options(tmp_path), jobs=1, cpus_per_worker=3, gpus_per_worker=0.25, cluster=cluster)
-        assert cluster.needs == [Need(3, 0.25)]
+        assert cluster.need == Need(3, 0.25)
 
     @pytest.mark.parametrize(("cpus", "gpus"), [(0, 0.0), (1, -1.0), (1, 1.5)])
     def test_what_no_actor_can_have(self, tmp_path: Path, cpus: int, gpus: float) -> None:
@@ -344,7 +94,7 @@ class TestShares:
 class TestWorker:
     def test_another_folder_of_the_same_name_is_noticed(self, tmp_path: Path) -> None:
         sign = Sign(tmp_path / "sign", "abc")
-        worker = RayWorker(options(tmp_path), 1, sign, _version())
+        worker = RayWorker(options(tmp_path), 1, sign, __version__)
         for text in (None, "another"):
             if text is not None:
                 sign.path.write_text(text)
@@ -366,7 +116,7 @@ class TestWorker:
         sign = Sign(folder / ".work" / "ray-1", "abc")
         sign.path.parent.mkdir(parents=True)
         sign.path.write_text("abc")
-        worker = RayWorker(options(folder), 1, sign, _version())
+        worker = RayWorker(options(folder), 1, sign, __version__)
         assert isinstance(worker.load(), Loaded)
         first, second = (Attempt(Job(0, str(clip), "clip"), number) for number in (1, 2))
         sign.revoke(first)
@@ -382,7 +132,7 @@ class TestWorker:
 
 
 class FakeRay(types.ModuleType):
-    """Ray, with answers that the test gives; a reference is their key."""
+    """Ray with one actor at a time; what it is asked is `load`, `run` or `progress`, and answered as the test says."""
 
     class exceptions:
         class RayError(Exception): ...
@@ -391,6 +141,7 @@ class FakeRay(types.ModuleType):
         super().__init__("ray")
         self.gcs_address = initialized
         self.answers: dict[str, Any] = {}
+        self.asked: list[str] = []
         self.killed: list[Any] = []
 
     def is_initialized(self) -> bool:
@@ -399,8 +150,22 @@ class FakeRay(types.ModuleType):
     def get_runtime_context(self) -> FakeRay:
         return self
 
+    def remote(self, kind: type) -> FakeRay:
+        """The actor's class, the actor itself, and each of its methods."""
+        return types.SimpleNamespace(  # type: ignore[return-value]
+            options=lambda **_: types.SimpleNamespace(
+                remote=lambda *_: types.SimpleNamespace(
+                    **{name: types.SimpleNamespace(remote=functools.partial(self._ask, name)) for name in QUESTIONS}
+                )
+            )
+        )
+
+    def _ask(self, name: str, *_: object) -> str:
+        self.asked.append(name)
+        return name
+
     def wait(self, references: list[str], *, num_returns: int, **_: Any) -> tuple[list[str], list[str]]:
-        ready = [reference for reference in references if reference in self.answers]
+        ready = [reference for reference in self.answers if reference in references]
         return ready[:num_returns], []
 
     def get(self, reference: str, timeout: float | None = None) -> Any:
@@ -413,6 +178,9 @@ class FakeRay(types.ModuleType):
         self.killed.append(handle)
 
 
+QUESTIONS = ("load", "run", "progress")
+
+
 class TestCluster:
     @pytest.fixture
     def ray(self, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
@@ -420,25 +188,70 @@ class TestCluster:
         monkeypatch.setitem(sys.modules, "ray", ray)
         return ray
 
+    @pytest.fixture
+    def now(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        now = [1000.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        return now
+
     def _cluster(self, folder: Path, address: str | None) -> RayCluster:
-        return RayCluster(options(folder), Sign(folder / "sign", "abc"), address=address, cpus=1)
+        return RayCluster(options(folder), address=address, cpus=1)
+
+    def _at_work(self, ray: FakeRay, folder: Path) -> tuple[RayCluster, Any]:
+        """With an actor that does a file."""
+        cluster = self._cluster(folder, None)
+        actor = cluster.spawn()
+        ray.answers = {"load": Loaded(7, "node")}
+        assert list(cluster.wait(0)) == [(actor, Loaded(7, "node"))]
+        cluster.give(actor, attempt(0))
+        ray.answers = {}
+        return cluster, actor
+
+    def _asked_how_far(self, ray: FakeRay, folder: Path, now: list[float]) -> tuple[RayCluster, Any]:
+        cluster, actor = self._at_work(ray, folder)
+        now[0] += 2
+        assert list(cluster.wait(0)) == [] and ray.asked[-2:] == ["run", "progress"]
+        return cluster, actor
 
     @pytest.mark.parametrize("progress_first", [True, False])
-    def test_an_answer_outlives_its_actor(self, ray: FakeRay, tmp_path: Path, progress_first: bool) -> None:
-        cluster = self._cluster(tmp_path, None)
-        actor = Actor("handle")
-        actor.asked = {"p": "progress", "r": "run"} if progress_first else {"r": "run", "p": "progress"}
-        cluster._actors.append(actor)
-        ray.answers = {"p": ray.exceptions.RayError("The actor died"), "r": finished(attempt(0))}
-        told = cluster.wait(0)
-        assert [message for _, message in told] == [finished(attempt(0)), Lost("The actor died")]
-        assert ray.killed == ["handle"] and cluster.wait(0) == []
+    def test_an_answer_outlives_its_actor(
+        self, ray: FakeRay, tmp_path: Path, now: list[float], progress_first: bool
+    ) -> None:
+        cluster, _ = self._asked_how_far(ray, tmp_path, now)
+        answers = {"progress": ray.exceptions.RayError("The actor died"), "run": finished(attempt(0))}
+        ray.answers = answers if progress_first else dict(reversed(answers.items()))
+        told = [message for _, message in cluster.wait(0)]
+        assert told == [finished(attempt(0)), Lost("was lost: The actor died")]
+        assert len(ray.killed) == 1 and list(cluster.wait(0)) == []
 
-    def test_both_lost_is_lost_once(self, ray: FakeRay, tmp_path: Path) -> None:
-        cluster = self._cluster(tmp_path, None)
-        cluster._actors.append(Actor("handle", {"p": "progress", "r": "run"}))
-        ray.answers = dict.fromkeys("pr", ray.exceptions.RayError("its node went away"))
-        assert [message for _, message in cluster.wait(0)] == [Lost("its node went away")]
+    def test_both_lost_is_lost_once_and_its_file_is_marked(
+        self, ray: FakeRay, tmp_path: Path, now: list[float]
+    ) -> None:
+        cluster, _ = self._asked_how_far(ray, tmp_path, now)
+        (sign,) = (tmp_path / ".work").iterdir()
+        marks = Sign(sign, sign.read_text())
+        assert not marks.revoked(attempt(0)).exists()
+        ray.answers = dict.fromkeys(("progress", "run"), ray.exceptions.RayError("its node went away"))
+        assert [message for _, message in cluster.wait(0)] == [Lost("was lost: its node went away")]
+        assert marks.revoked(attempt(0)).exists() and not marks.revoked(attempt(0, 2)).exists()
+        cluster.close()
+        assert list((tmp_path / ".work").iterdir()) == [], "for as long as the batch goes on"
+
+    def test_how_far_files_are_is_asked_now_and_then(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
+        cluster, actor = self._at_work(ray, tmp_path)
+        told = []
+        for frames in range(100):
+            now[0] += 0.05
+            ray.answers = {"progress": JobProgress(attempt(0), frames, None) if frames > 50 else None}
+            told += [message for _, message in cluster.wait(0)]
+        assert 4 <= ray.asked.count("progress") <= 5
+        assert told and all(isinstance(message, JobProgress) for message in told)
+        ray.answers = {"run": finished(attempt(0))}
+        assert list(cluster.wait(0)) == [(actor, finished(attempt(0)))]
+        ray.asked.clear()
+        now[0] += 10
+        list(cluster.wait(0))
+        assert ray.asked == [], "who has no file is not asked"
 
     def test_a_cluster_that_is_connected_is_the_one_or_refused(self, ray: FakeRay, tmp_path: Path) -> None:
         for address in (None, "auto", "127.0.0.1:6379", "localhost:6379"):
@@ -457,12 +270,6 @@ class TestCluster:
         assert len(os.environ["RAY_AUTH_TOKEN"]) == 64 and os.environ["RAY_DEDUP_LOGS"] == "0"
         cluster.close()
         assert dict(os.environ) == before
-
-
-def _version() -> str:
-    from arr_stream import __version__
-
-    return __version__
 
 
 ROOT = Path(__file__).parent.parent

@@ -16,7 +16,7 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from arr_stream.batch import remote
+from arr_stream.batch import inputs, remote
 from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobOptions
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
@@ -34,6 +34,10 @@ from arr_stream.records.json_lines import read_records
 from tests.media import moving_frames, write_video
 
 CLIP = bytes(range(256)) * 5000
+
+
+def expand(address: str, storage: dict[str, Any], *, recursive: bool = False) -> list[str]:
+    return inputs.expand([address], storage=storage, recursive=recursive)
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +69,18 @@ def storage(store: str) -> dict[str, Any]:
 
 class TestStore:
     def test_a_file_a_folder_and_a_glob(self, storage: dict[str, Any]) -> None:
-        assert remote.expand("s3://videos/top.mp4", storage) == ["s3://videos/top.mp4"]
+        assert expand("s3://videos/top.mp4", storage) == ["s3://videos/top.mp4"]
         in_order = ["s3://videos/a/clip9.mp4", "s3://videos/a/clip10.mp4"]
-        assert remote.expand("s3://videos/a", storage) == in_order
-        assert remote.expand("s3://videos/a/", storage) == in_order
-        assert remote.expand("s3://videos/a/*.mp4", storage) == in_order
-        assert remote.expand("s3://videos/**/*.mkv", storage) == ["s3://videos/a/b/deep.mkv"]
-        assert remote.expand("s3://videos/a", storage, recursive=True) == ["s3://videos/a/b/deep.mkv", *in_order]
+        assert expand("s3://videos/a", storage) == in_order
+        assert expand("s3://videos/a/", storage) == in_order
+        assert expand("s3://videos/a/*.mp4", storage) == in_order
+        assert expand("s3://videos/**/*.mkv", storage) == ["s3://videos/a/b/deep.mkv"]
+        assert expand("s3://videos/a", storage, recursive=True) == ["s3://videos/a/b/deep.mkv", *in_order]
 
     def test_an_odd_name(self, storage: dict[str, Any], tmp_path: Path) -> None:
-        (name,) = remote.expand("s3://videos/odd", storage)
+        (name,) = expand("s3://videos/odd", storage)
         assert name == "s3://videos/odd/50% a=b #1?.mp4"
-        assert remote.expand(name, storage) == [name]
+        assert expand(name, storage) == [name]
         with remote.fetched(name, storage, folder=tmp_path) as path:
             assert path.read_bytes() == CLIP
 
@@ -110,7 +114,7 @@ class TestStore:
     )
     def test_what_is_not_there(self, storage: dict[str, Any], address: str, error: type, says: str) -> None:
         with pytest.raises(error, match=says):
-            remote.expand(address, storage)
+            expand(address, storage)
 
     def test_a_folder_is_no_file(self, storage: dict[str, Any], tmp_path: Path) -> None:
         for doing in (
@@ -222,7 +226,7 @@ class TestWeb:
 
     def test_a_file(self, site: str, folder: Path) -> None:
         address = f"{site}/clip.mp4?version=[1]"
-        assert remote.expand(address, {}) == [address]
+        assert expand(address, {}) == [address]
         assert remote.identity(address, {})["bytes"] == len(CLIP)
         with remote.fetched(address, {}, folder=folder) as path:
             assert path.read_bytes() == CLIP
@@ -302,14 +306,14 @@ def _fetched(address: str, folder: Path) -> Any:
 )
 def test_other_schemes_are_refused(address: str) -> None:
     with pytest.raises(NotAMediaFile, match=r"not read.*s3://"):
-        remote.expand(address, {})
+        expand(address, {})
 
 
 def test_a_chain_is_no_chain(tmp_path: Path) -> None:
     secret = tmp_path / "secret.mp4"
     secret.write_bytes(b"x")
     with pytest.raises(SourceNotFound):
-        remote.expand(f"memory://a::file://{secret}", {})
+        expand(f"memory://a::file://{secret}", {})
 
 
 @pytest.mark.parametrize(
@@ -335,11 +339,3 @@ def test_a_package_that_is_missing_is_named() -> None:
     except ImportError:
         with pytest.raises(BackendUnavailable, match="pip install gcsfs"):
             remote.identity("gs://bucket/x.mp4", {})
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("s3://b/x", True), ("https://h/x", True), ("/a/b.mp4", False), ("C:\\x.mp4", False), ("a:b/c", False)],
-)
-def test_what_is_an_address(text: str, expected: bool) -> None:
-    assert remote.is_remote(text) is expected

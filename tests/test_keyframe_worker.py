@@ -333,7 +333,7 @@ def test_standard_generators_in_several_workers() -> None:
         assert made.submit(random_request(5)) == PARTS
         arrived: list[Outcome] = []
         until(lambda: arrived.extend(made.collect()) or len(arrived) == 3)
-        pids = [one._process._popen.pid for one in made.workers if one._process is not None]
+        pids = [one._process.process_id for one in made.workers if one._process is not None]
     parts = {one.part: one for one in arrived if isinstance(one, KeyframePart)}
     assert {name: part.backend for name, part in parts.items()} == {
         "clusters": "grid",

@@ -14,10 +14,9 @@ import pytest
 from arr_stream.config import SandboxSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, SandboxViolated, SourceDamaged
 from arr_stream.sources import open_source
-from arr_stream.sources.sandbox import VECTORS, SandboxedSource
-from arr_stream.sources.sandbox_limits import Layers
-from arr_stream.sources.sandbox_process import probe
-from arr_stream.sources.sandbox_seccomp import program
+from arr_stream.sources.sandbox.decoder import probe
+from arr_stream.sources.sandbox.lockdown import Layers, program
+from arr_stream.sources.sandbox.source import VECTORS, SandboxedSource
 from tests.media import moving_frames, write_images, write_video
 from tests.sandbox_hostile import FRAMES_BEFORE, SIZE_WH
 
@@ -205,7 +204,7 @@ def test_the_environment_is_not_handed_down(tmp_path: Path, monkeypatch: pytest.
     path = write_video(tmp_path / "a.mp4", moving_frames(2))
     with open_source(path, sandbox=SandboxSettings()) as source:
         assert isinstance(source, SandboxedSource)
-        given = Path(f"/proc/{source._process._popen.pid}/environ")
+        given = Path(f"/proc/{source._process.process_id}/environ")
         if not given.exists():
             pytest.skip("the environment is read through /proc")
         try:
@@ -223,7 +222,7 @@ def test_nothing_is_left_after_fifty(tmp_path: Path) -> None:
     before: int | None = None
     for number in range(52):
         source = open_source(path, sandbox=SandboxSettings())
-        pid = source._process._popen.pid  # type: ignore[attr-defined]
+        pid = source._process.process_id  # type: ignore[attr-defined]
         if number % 3 == 0:
             source.close()
         elif number % 3 == 1:

@@ -94,7 +94,7 @@ def test_ctrl_c_leaves_no_process_and_valid_records(tmp_path: Path) -> None:
         decoders = [
             child
             for child in psutil.Process(process.pid).children()
-            if any("sandbox_child" in part for part in child.cmdline())
+            if any("sandbox.child" in part for part in child.cmdline())
         ]
         assert len(decoders) == 1
         os.killpg(process.pid, signal.SIGINT)
@@ -114,7 +114,7 @@ def test_a_parent_that_is_killed_takes_its_decoder_along(tmp_path: Path) -> None
     code = (
         "import sys, time; from arr_stream.config import SandboxSettings; from arr_stream.sources import open_source\n"
         "source = open_source(sys.argv[1], sandbox=SandboxSettings())\n"
-        "print(source._process._popen.pid, flush=True); time.sleep(100)"
+        "print(source._process.process_id, flush=True); time.sleep(100)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(clip)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

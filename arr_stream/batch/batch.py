@@ -7,13 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from arr_stream.batch.coordinator import BatchResult, BatchWatcher, Coordinator
-from arr_stream.batch.job import Engine, JobOptions
+from arr_stream.batch.coordinator import BatchResult, BatchWatcher, Coordinator, Summary
+from arr_stream.batch.job import Engine, JobOptions, public_options
 from arr_stream.batch.journal import FolderLock, Journal, leave_out_broken, read_journal, read_past, source_key
 from arr_stream.batch.layout import Layout, write_json
-from arr_stream.batch.options import public_options
 from arr_stream.batch.plan import Plan, clear_work, find_past, make_plan, start_over, versions
-from arr_stream.batch.summary import Summary
 from arr_stream.errors import BatchDiffers, OutputError
 
 _POLL_SECONDS = 0.2
@@ -114,7 +112,7 @@ def _begun(engine: Engine, stop: threading.Event) -> bool:
     Raises:
         ArrStreamError: None can.
     """
-    while not engine.process_ids:
+    while not engine.begun:
         if stop.is_set():
             return False
         engine.poll(_POLL_SECONDS)

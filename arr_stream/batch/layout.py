@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from arr_stream.batch import remote
 from arr_stream.batch.job import Attempt, Job, JobFinished
 from arr_stream.files import writing
 from arr_stream.plain_text import redact_url
@@ -97,7 +98,7 @@ class Done:
         name: As in `Job`.
         source: As in `Job`.
         identity: Of the source as it was read; see `identity`.
-        options: Digest of what was asked of it; see `options.options_digest`.
+        options: Digest of what was asked of it; see `job.options_digest`.
         digest: Of its records.
         frames: How many were processed.
         seconds: How long it took.
@@ -162,9 +163,7 @@ def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
         ArrStreamError: A remote one is not there.
     """
     if "://" in source:
-        from arr_stream.batch import remote
-
-        return dict(remote.identity(source, dict(storage)))
+        return remote.identity(source, storage)
     path = Path(source)
     status = path.stat()
     if not path.is_dir():

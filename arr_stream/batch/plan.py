@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from arr_stream import __version__
-from arr_stream.batch.job import Job, JobOptions
+from arr_stream.batch.inputs import assign_names
+from arr_stream.batch.job import Job, JobOptions, difference, options_digest, public_options
 from arr_stream.batch.journal import Past, read_past, source_key
 from arr_stream.batch.layout import Done, Layout, identity, sync_folder
-from arr_stream.batch.names import assign_names
-from arr_stream.batch.options import difference, options_digest, public_options
 from arr_stream.errors import ArrStreamError, BatchDiffers
 from arr_stream.files import writing
 from arr_stream.plain_text import redact_url

@@ -2,74 +2,122 @@
 
 The output folder is one that all nodes share. An actor that ends, with its process or its whole node, is replaced by
 one that Ray places wherever there is room, and its file is told as lost, so that it is done again.
+
+A cluster of its own listens on loopback alone and wants a token that only this process and its workers know, so that
+nobody else on the machine can let it run code. It has no dashboard, sends no usage statistics, and leaves nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import os
 import secrets
 import shutil
+import signal
+import socket
 import sys
+import tempfile
+import threading
 import time
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal
 
-from arr_stream.batch.job import Attempt, Event, JobFailed, JobFinished, JobOptions, JobProgress, JobStarted
+from arr_stream import __version__
+from arr_stream.batch.engine import Answer, Lost, Message, Patience, WorkerEngine
+from arr_stream.batch.job import Attempt, JobOptions
 from arr_stream.batch.layout import Layout
 from arr_stream.batch.local import usable_cores
-from arr_stream.batch.local_worker import Refused
-from arr_stream.batch.ray_cluster import Actor, Answer, Lost, Message, Need, Node, RayCluster, share
-from arr_stream.batch.ray_worker import Loaded, Sign
+from arr_stream.batch.ray_worker import RayWorker, Sign
 from arr_stream.config import Settings
-from arr_stream.errors import WorkerLost
-from arr_stream.files import writing
+from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting
 from arr_stream.plain_text import redact_url
 
-_MOST_LOST_STARTS = 3
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # What Ray itself says of actors that end goes to standard output, unless it is told to leave out such lines.
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TQDM_PATCH_PRINT": "0",
+}
+_IDLE = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+"""What a cluster of our own need not do: nobody looks at its metrics, and cores are few where it is of use."""
+
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Set to 0, Ray calls its node 127.0.0.1 and then listens nowhere else; on Windows and macOS that is the default."""
 _MOST_LOST = 20
-"""Actors that may end in a row, none of them having done a file, before the batch is given up."""
 _START_SECONDS = 600.0
 _ASK_SECONDS = 1.0
+_OBJECT_STORE_BYTES = 80 << 20
+_END_SECONDS = 10.0
+_LONGEST_FOLDER = 20
+_MOST_SHARING_GPU = 16
+_NAMING = ("class_name:", "actor_id:", "pid:", "name:", "namespace:", "ip:", "The actor died unexpectedly")
 
 
-class Cluster(Protocol):
-    """What the engine asks of Ray; see `RayCluster`."""
+Question = Literal["load", "run", "progress"]
 
-    def nodes(self) -> tuple[Node, ...]: ...
-    def spawn(self, need: Need) -> Actor: ...
-    def give(self, actor: Actor, attempt: Attempt) -> None: ...
-    def ask(self, actor: Actor) -> None: ...
-    def wait(self, timeout_seconds: float) -> list[tuple[Actor, Message]]: ...
-    def discard(self, actor: Actor) -> Answer | None: ...
-    def close(self) -> None: ...
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a machine of the cluster has.
+
+    Args:
+        cpus: Cores, as far as Ray may use them.
+        gpus: GPUs.
+    """
+
+    cpus: float
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one actor takes.
+
+    Args:
+        cpus: Cores, at least 1.
+        gpus: GPUs, or the share of one.
+    """
+
+    cpus: int
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1:
+            raise InvalidSetting(f"{self.cpus} cores for a worker", remedy="give it at least 1")
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise InvalidSetting(f"{self.gpus:g} GPUs for a worker", remedy="give a share of one, or whole GPUs")
 
 
 @dataclass(eq=False, slots=True)
-class _Worker:
-    """What is known of an actor.
+class Actor:
+    """One actor, and what it was asked and has not answered yet.
 
     Args:
-        actor: Which.
-        loaded: Who it is, once its models are loaded.
+        handle: Ray's own.
+        asked: By Ray's reference to the answer.
         attempt: What it is doing.
-        frames: How far it is with that.
-        asked_seconds: When it was last asked.
-        moved_seconds: When it was last seen to be further.
+        asked_seconds: When it was last asked how far it is, on the clock of `time.monotonic`.
     """
 
-    actor: Actor
-    loaded: Loaded | None = None
+    handle: Any
+    asked: dict[Any, Question] = field(default_factory=dict)
     attempt: Attempt | None = None
-    frames: int = 0
     asked_seconds: float = 0.0
-    moved_seconds: float = 0.0
 
 
-class RayEngine:
-    """Actors of a Ray cluster, one a slot; started at once, and replaced when they end.
+class RayEngine(WorkerEngine):
+    """Actors of a Ray cluster, one a slot.
 
     Args:
         options: What is done with every file; the folder is shared by all nodes under the same path.
@@ -85,9 +133,6 @@ class RayEngine:
         BackendUnavailable: Ray is not installed.
         ConnectionFailed: There is no such cluster, or none can be started.
         OutputError: The folder cannot be written to.
-
-    Attributes:
-        slots: How many files are done at once.
     """
 
     def __init__(
@@ -100,199 +145,247 @@ class RayEngine:
         cpus_per_worker: int | None = None,
         gpus_per_worker: float | None = None,
         stall_seconds: float = 0.0,
-        cluster: Cluster | None = None,
+        cluster: RayCluster | None = None,
     ) -> None:
-        self._waiting: deque[Attempt] = deque()
-        self._workers: list[_Worker] = []
-        self._lost_starts = self._lost = 0
-        self._error: Exception | None = None
-        self._stall_seconds = stall_seconds
-        self._began_seconds = time.monotonic()
-        self._sign = _leave_sign(options)
-        self._cluster = cluster
+        cores = max(usable_cores(), (jobs or 1) * (cpus_per_worker or 1))
+        cluster = cluster or RayCluster(options, address=address, cpus=cores)
         try:
-            cores = max(usable_cores(), (jobs or 1) * (cpus_per_worker or 1))
-            self._cluster = cluster or RayCluster(options, self._sign, address=address, cpus=cores)
-            nodes, gpu = self._cluster.nodes(), _uses_gpu(options)
-            self.slots = min(jobs or _default_jobs(nodes, gpu), files or sys.maxsize)
-            fair = share(nodes, self.slots, gpu=gpu)
-            self._need = Need(
+            nodes, gpu = cluster.nodes(), _uses_gpu(options)
+            slots = min(jobs or _default_jobs(nodes, gpu), files or sys.maxsize)
+            fair = share(nodes, slots, gpu=gpu)
+            cluster.need = need = Need(
                 fair.cpus if cpus_per_worker is None else cpus_per_worker,
                 fair.gpus if gpus_per_worker is None else gpus_per_worker,
             )
-            for _ in range(self.slots):
-                self._start()
+        except BaseException:
+            cluster.close()
+            raise
+        patience = Patience(
+            stall_seconds,
+            start_seconds=_START_SECONDS,
+            lost=_MOST_LOST,
+            remedy="see Ray's logs; the nodes may lack memory, or arr-stream",
+            room=f"{need.cpus} cores and {need.gpus:g} GPUs",
+        )
+        super().__init__(cluster, slots, patience)
+
+
+class RayCluster:
+    """A crew of actors, on a cluster of its own or on one that is there.
+
+    Args:
+        options: What is done with every file.
+        address: Of a cluster, such as `10.0.0.1:6379`, or `auto`; None for one of its own on this machine.
+        cpus: Cores of a cluster of its own.
+
+    Where the program has initialised Ray already, that is used as it is, and left open.
+
+    Raises:
+        BackendUnavailable: Ray is not installed.
+        ConnectionFailed: There is no such cluster, it runs another version, or none can be started.
+        InvalidSetting: Ray is initialised already, with another cluster than `address`.
+        OutputError: The folder cannot be written to.
+
+    Attributes:
+        need: What each actor takes.
+    """
+
+    def __init__(self, options: JobOptions, *, address: str | None, cpus: int) -> None:
+        self.need = Need(1)
+        self._options = options
+        self._actors: list[Actor] = []
+        self._folder: Path | None = None
+        self._ours = False
+        self._environment: dict[str, str] = {}
+        self._sign = Sign.left_in(Layout(Path(options.folder)).work)
+        try:
+            loaded = sys.modules.get("ray")
+            own = address is None and not (loaded is not None and loaded.is_initialized())
+            self._environment = _told_ray(own=own)
+            self._ray = _load_ray()
+            self._ours = not self._ray.is_initialized()
+            if self._ours:
+                self._connect(address, cpus)
+            elif address is not None:
+                _check_same(address, self._ray.get_runtime_context().gcs_address)
         except BaseException:
             self.close()
             raise
 
-    def submit(self, attempt: Attempt) -> None:
-        """Give a file to the next free actor; see `Engine.submit`."""
-        self._waiting.append(attempt)
+    def nodes(self) -> tuple[Node, ...]:
+        """The machines that are up."""
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return tuple(Node(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in alive)
 
-    def poll(self, timeout_seconds: float) -> list[Event]:
-        """What happened since; see `Engine.poll`.
+    def spawn(self) -> Actor:
+        """Start an actor, wherever there is room; see `Crew.spawn`."""
+        kind = self._ray.remote(RayWorker).options(
+            num_cpus=self.need.cpus,
+            num_gpus=self.need.gpus,
+            # Loading and files one after the other, and beside it the question how far they are.
+            max_concurrency=2,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        actor = Actor(kind.remote(self._options, self.need.cpus, self._sign, __version__))
+        self._actors.append(actor)
+        actor.asked[actor.handle.load.remote()] = "load"
+        return actor
+
+    def give(self, worker: Actor, attempt: Attempt) -> None:
+        """Let it do a file; see `Crew.give`."""
+        worker.attempt, worker.asked_seconds = attempt, time.monotonic()
+        worker.asked[worker.handle.run.remote(attempt)] = "run"
+
+    def wait(self, timeout_seconds: float) -> Iterator[tuple[Actor, Message]]:
+        """What was replied since; see `Crew.wait`. What an actor said of its file before it ended comes before that."""
+        self._ask()
+        whose = {reference: actor for actor in self._actors for reference in actor.asked}
+        if not whose:
+            return
+        ready, _ = self._ray.wait(list(whose), num_returns=1, timeout=timeout_seconds, fetch_local=False)
+        if ready:
+            ready, _ = self._ray.wait(list(whose), num_returns=len(whose), timeout=0, fetch_local=False)
+        for reference in ready:
+            actor = whose[reference]
+            if reference in actor.asked:
+                for message in self._reply(actor, reference):
+                    yield actor, message
+
+    def discard(self, worker: Actor) -> Answer | None:
+        """End an actor at once, whatever it does, and wait until it is known to have ended, 10 s at most.
+
+        Its node may only be out of reach, and go on; so its file is marked, and it commits nothing any more.
+
+        Returns:
+            What it had to say of its file just before; None where it was lost with it.
 
         Raises:
-            ArrStreamError: Actors refuse to begin, end again and again, or find no room.
+            DiskFull, OutputUnwritable: The mark cannot be written.
         """
-        events: list[Event] = []
-        if self._error is None:
-            with self._keeping():
-                self._look(timeout_seconds, events)
-        # An error waits for the next call, so that what happened before it is heard.
-        if self._error is not None and not events:
-            raise self._error
-        return events
-
-    def _look(self, timeout_seconds: float, events: list[Event]) -> None:
-        assert self._cluster is not None
-        self._hand_out(events)
-        self._ask()
-        for actor, message in self._cluster.wait(0.0 if events else timeout_seconds):
-            worker = next((worker for worker in self._workers if worker.actor is actor), None)
-            if worker is not None:
-                with self._keeping():
-                    self._take(worker, message, events)
-        if self._error is None:
-            self._end_stalled(events)
-            self._hand_out(events)
-            self._check_begun()
-
-    @contextlib.contextmanager
-    def _keeping(self) -> Iterator[None]:
-        """Keep the first error for later."""
-        try:
-            yield
-        except Exception as exc:
-            self._error = self._error or exc
+        if worker.attempt is not None:
+            self._sign.revoke(worker.attempt)
+        asked = self._kill(worker)
+        told: Answer | None = None
+        with contextlib.suppress(Exception):
+            ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=_END_SECONDS, fetch_local=False)
+            for reference in ready:
+                if asked[reference] == "run":
+                    told = self._ray.get(reference, timeout=_END_SECONDS)
+        return told
 
     def close(self) -> None:
-        """End every actor, and Ray if it was started for this; safe to call again."""
-        self._workers.clear()
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-        # The sign first: without it nothing is committed any more.
-        with contextlib.suppress(OSError):
-            self._sign.path.unlink(missing_ok=True)
-        shutil.rmtree(self._sign.marks, ignore_errors=True)
-
-    @property
-    def process_ids(self) -> tuple[int, ...]:
-        """Of the actors that have begun, on whatever node they are."""
-        return tuple(worker.loaded.process_id for worker in self._workers if worker.loaded is not None)
-
-    def _start(self) -> None:
-        assert self._cluster is not None
-        self._workers.append(_Worker(self._cluster.spawn(self._need)))
-
-    def _hand_out(self, events: list[Event]) -> None:
-        assert self._cluster is not None
-        for worker in self._workers:
-            if self._waiting and worker.loaded is not None and worker.attempt is None:
-                worker.attempt, worker.frames = self._waiting.popleft(), 0
-                worker.asked_seconds = worker.moved_seconds = time.monotonic()
-                self._cluster.give(worker.actor, worker.attempt)
-                events.append(JobStarted(worker.attempt, str(worker.loaded)))
+        """End every actor, and the cluster if it is ours; safe to call again."""
+        asked = [reference for actor in list(self._actors) for reference in self._kill(actor)]
+        with contextlib.suppress(Exception):
+            if asked:
+                self._ray.wait(asked, num_returns=len(asked), timeout=_END_SECONDS, fetch_local=False)
+        if self._ours:
+            self._ours = False
+            with _own_signals():
+                self._ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        for name, value in self._environment.items():
+            # What somebody else has set meanwhile is theirs.
+            if os.environ.get(name) == value:
+                del os.environ[name]
+        self._environment = {}
+        self._sign.take_away()
 
     def _ask(self) -> None:
-        """Ask how far files are, at most once a second each."""
-        assert self._cluster is not None
+        """Ask how far files are, at most once a second each, and only who has answered the last time."""
         now = time.monotonic()
-        for worker in self._workers:
-            if worker.attempt is not None and now - worker.asked_seconds >= _ASK_SECONDS:
-                worker.asked_seconds = now
-                self._cluster.ask(worker.actor)
+        for actor in self._actors:
+            due = actor.attempt is not None and now - actor.asked_seconds >= _ASK_SECONDS
+            if due and "progress" not in actor.asked.values():
+                actor.asked_seconds = now
+                actor.asked[actor.handle.progress.remote()] = "progress"
 
-    def _end_stalled(self, events: list[Event]) -> None:
-        assert self._cluster is not None
-        now = time.monotonic()
-        for worker in list(self._workers) if self._stall_seconds else ():
-            if worker.attempt is not None and now - worker.moved_seconds > self._stall_seconds:
-                self._sign.revoke(worker.attempt)
-                told = self._cluster.discard(worker.actor)
-                # It may have been done just then; a failure may be that of what was revoked.
-                if isinstance(told, JobFinished):
-                    self._take(worker, told, events)
-                self._replace(worker, Lost(f"made no frame for {self._stall_seconds:g} s and was stopped"), events)
+    def _reply(self, actor: Actor, reference: Any) -> list[Message]:
+        question = actor.asked.pop(reference)
+        try:
+            message: Message | None = self._ray.get(reference)
+        except self._ray.exceptions.RayError as exc:
+            # The question how far it is may fail before the answer about the file is looked at.
+            told = self.discard(actor)
+            lost = Lost(f"was lost: {_reason(exc)}")
+            return [lost] if told is None else [told, lost]
+        if question == "run":
+            actor.attempt = None
+        return [] if message is None else [message]
 
-    def _take(self, worker: _Worker, message: Message, events: list[Event]) -> None:
-        match message:
-            case Refused():
-                raise message.as_error()
-            case Loaded():
-                self._lost_starts = 0
-                worker.loaded = message
-            case Lost():
-                self._replace(worker, message, events)
-            case JobProgress():
-                # An answer may be about the file before.
-                if message.attempt == worker.attempt and message.frames > worker.frames:
-                    worker.frames, worker.moved_seconds = message.frames, time.monotonic()
-                    events.append(message)
-            case JobFinished() | JobFailed() if message.attempt == worker.attempt:
-                self._lost = 0
-                worker.attempt = None
-                events.append(message)
+    def _kill(self, actor: Actor) -> dict[Any, Question]:
+        """End an actor; what it has not answered yet."""
+        if actor in self._actors:
+            self._actors.remove(actor)
+        asked, actor.asked = actor.asked, {}
+        with contextlib.suppress(Exception):
+            self._ray.kill(actor.handle, no_restart=True)
+        return asked
 
-    def _replace(self, worker: _Worker, lost: Lost, events: list[Event]) -> None:
-        """Tell what the end of an actor cost, and start another."""
-        self._workers.remove(worker)
-        if worker.attempt is not None:
-            # Its node may only be out of reach, and go on.
-            self._sign.revoke(worker.attempt)
-        self._lost += 1
-        self._lost_starts += worker.loaded is None
-        if self._lost_starts >= _MOST_LOST_STARTS or self._lost >= _MOST_LOST:
-            times = (
-                f"{self._lost} workers" if self._lost >= _MOST_LOST else f"{self._lost_starts} before they could begin"
-            )
-            raise WorkerLost(
-                f"workers of Ray end again and again ({times}): {lost.reason}",
-                remedy="see Ray's logs; the nodes may lack memory, or arr-stream",
-            )
-        if worker.attempt is not None:
-            message = redact_url(f"{worker.attempt.job.source}: {worker.loaded} was lost: {lost.reason}")
-            events.append(
-                JobFailed(
-                    worker.attempt,
-                    worker.frames,
-                    WorkerLost.__name__,
-                    message,
-                    "try it alone with `arr-stream process`; it may need more memory than there is",
-                    WorkerLost.exit_code,
-                    retryable=True,
+    def _connect(self, address: str | None, cpus: int) -> None:
+        common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            with _own_signals():
+                if address is not None:
+                    self._ray.init(address=address, **common)
+                    return
+                self._folder = _private_folder()
+                self._ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    _temp_dir=str(self._folder / "r"),
+                    **common,
                 )
-            )
-        self._start()
+        except Exception as exc:
+            what = f"the Ray cluster {address}" if address is not None else "a Ray cluster on this machine"
+            reason = redact_url(" ".join(str(exc).split()))[:300]
+            raise ConnectionFailed(
+                f"{what} cannot be had: {type(exc).__name__}: {reason}",
+                remedy="check the address and that Python and Ray are of the same version there"
+                if address is not None
+                else "try --engine local",
+            ) from exc
+        self._check_loopback()
 
-    def _check_begun(self) -> None:
+    def _check_loopback(self) -> None:
         """Raises:
-        WorkerLost: The cluster has no room for even one actor.
+        InvalidSetting: Ray listens to other machines, since it was loaded before it could be told not to.
         """
-        if any(worker.loaded is not None for worker in self._workers):
-            self._began_seconds = time.monotonic()
-        elif time.monotonic() - self._began_seconds > _START_SECONDS:
-            raise WorkerLost(
-                f"no worker could begin within {_START_SECONDS:g} s; each takes {self._need.cpus} cores and"
-                f" {self._need.gpus:g} GPUs",
-                remedy="let others finish on the cluster, or add nodes",
+        where = self._ray.util.get_node_ip_address()
+        if where not in ("127.0.0.1", "::1"):
+            raise InvalidSetting(
+                f"Ray was loaded before the batch, and listens on {where}", remedy=f"set {_LOOPBACK}=0 before that"
             )
 
 
-def _leave_sign(options: JobOptions) -> Sign:
-    """A file in the output folder by which actors know that it is the same one.
+def share(nodes: Sequence[Node], jobs: int, *, gpu: bool) -> Need:
+    """What each of `jobs` actors can have so that all of them find room at once.
 
-    Raises:
-        DiskFull, OutputUnwritable: It cannot be written.
+    Args:
+        nodes: The machines.
+        jobs: How many actors.
+        gpu: Actors use GPUs where there are any.
     """
-    work = Layout(Path(options.folder)).work
-    sign = Sign(work / f"ray-{secrets.token_hex(8)}", secrets.token_hex(16))
-    with writing(sign.path):
-        work.mkdir(parents=True, exist_ok=True)
-        sign.path.write_text(sign.text)
-    return sign
+    gpus = [node.gpus for node in nodes if node.gpus >= 1] if gpu else []
+    if not gpus:
+        return Need(_most_cpus([node.cpus for node in nodes], jobs))
+    sharing = next((n for n in range(1, _MOST_SHARING_GPU) if sum(map(int, gpus)) * n >= jobs), _MOST_SHARING_GPU)
+    fitting = [node for node in nodes if node.gpus >= 1]
+    cpus = min(max(1, int(node.cpus // (int(node.gpus) * sharing))) for node in fitting)
+    return Need(cpus, 1 / sharing)
+
+
+def _most_cpus(cpus: Sequence[float], jobs: int) -> int:
+    for each in range(int(max(cpus, default=1.0)), 1, -1):
+        if sum(int(have // each) for have in cpus) >= jobs:
+            return each
+    return 1
 
 
 def _uses_gpu(options: JobOptions) -> bool:
@@ -303,3 +396,81 @@ def _uses_gpu(options: JobOptions) -> bool:
 def _default_jobs(nodes: tuple[Node, ...], gpu: bool) -> int:
     gpus = sum(int(node.gpus) for node in nodes) if gpu else 0
     return gpus or max(1, sum(int(node.cpus) // 2 for node in nodes))
+
+
+def _told_ray(*, own: bool) -> dict[str, str]:
+    """Tell Ray, before it is loaded, to keep quiet and to itself; the variables that were set for that."""
+    wanted = dict(_QUIET)
+    if own:
+        wanted |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token(), **_IDLE}
+    told = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(told)
+    return told
+
+
+@functools.cache
+def _token() -> str:
+    """One a process, since Ray remembers the first one that it was given."""
+    return secrets.token_hex(32)
+
+
+def _load_ray() -> Any:
+    """Raises:
+    BackendUnavailable: It is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError as exc:
+        raise BackendUnavailable(f"--engine ray needs ray: {exc}", remedy="pip install 'arr-stream[ray]'") from exc
+
+
+def _check_same(asked: str, connected: str) -> None:
+    """Raises:
+    InvalidSetting: Ray is connected with another cluster than the one that was asked for.
+    """
+    if asked != "auto" and _resolved(asked) != _resolved(connected):
+        raise InvalidSetting(
+            f"Ray is connected with {connected} already, and {redact_url(asked)} was asked for",
+            remedy="name that one, or `ray.shutdown()` before",
+        )
+
+
+def _resolved(address: str) -> str:
+    """The address with its host as a number, as far as it has one."""
+    host, colon, port = address.rpartition(":")
+    try:
+        return f"{socket.gethostbyname(host)}{colon}{port}"
+    except (OSError, UnicodeError):
+        return address
+
+
+def _private_folder() -> Path:
+    """A folder that no other user may enter, short enough for the names of sockets in it.
+
+    Ray opens its own folder, with sockets and logs in it, to everybody, so it gets one within this.
+    """
+    place = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="arr-ray-", dir=place if len(place) <= _LONGEST_FOLDER else "/tmp"))
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep what SIGTERM does: Ray would end the process without a word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+def _reason(exc: Exception) -> str:
+    """What Ray says about the end of an actor, in one line, without the lines that only name it and without advice."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    if any("Traceback" in line for line in lines):
+        return redact_url(lines[-1])[:200]
+    told = " ".join(line for line in lines if not line.startswith(_NAMING)) or type(exc).__name__
+    told = told.partition("Worker exit detail: ")[2] or told
+    return redact_url(told.partition(" Some common causes")[0])[:200].rstrip(".")

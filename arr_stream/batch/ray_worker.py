@@ -5,38 +5,25 @@ Everything goes back as a value and nothing as an exception, since Ray would wra
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import shutil
 import socket
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arr_stream import __version__
-from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
-from arr_stream.batch.local_worker import Refused
-from arr_stream.errors import ArrStreamError, BackendUnavailable, OutputUnwritable, WorkerLost
+from arr_stream.batch.engine import Answer, Loaded
+from arr_stream.batch.job import Attempt, JobOptions, JobProgress
+from arr_stream.errors import BackendUnavailable, OutputUnwritable, WorkerLost
 from arr_stream.files import writing
 from arr_stream.plain_text import redact_url
+from arr_stream.processes import POOLS, Refused
 
 if TYPE_CHECKING:
     from arr_stream.batch.runner import JobRunner
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Models are loaded.
-
-    Args:
-        host: Name of the machine.
-        process_id: There.
-    """
-
-    host: str
-    process_id: int
-
-    def __str__(self) -> str:
-        return f"process {self.process_id} on {self.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +37,25 @@ class Sign:
 
     path: Path
     text: str
+
+    @classmethod
+    def left_in(cls, folder: Path) -> Sign:
+        """A new one.
+
+        Raises:
+            DiskFull, OutputUnwritable: It cannot be written.
+        """
+        sign = cls(folder / f"ray-{secrets.token_hex(8)}", secrets.token_hex(16))
+        with writing(sign.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            sign.path.write_text(sign.text)
+        return sign
+
+    def take_away(self) -> None:
+        """Let nothing be committed any more."""
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        shutil.rmtree(self.marks, ignore_errors=True)
 
     @property
     def marks(self) -> Path:
@@ -113,22 +119,17 @@ class RayWorker:
         try:
             self._check()
             # Before the libraries are loaded, which read them then.
-            for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-                os.environ[pool] = str(self._threads)
-            import cv2
-            import torch
-
+            os.environ.update(dict.fromkeys(POOLS, str(self._threads)))
             from arr_stream.batch.runner import JobRunner
+            from arr_stream.threads import limit_threads
 
-            cv2.setNumThreads(self._threads)
-            torch.set_num_threads(self._threads)
+            limit_threads(self._threads)
             self._runner = JobRunner(self._options, threads=self._threads, before_commit=self._may_commit)
         except Exception as exc:
-            message, remedy = (exc.message, exc.remedy) if isinstance(exc, ArrStreamError) else (str(exc), None)
-            return Refused(type(exc).__name__, message, remedy, traceback.format_exc())
-        return Loaded(socket.gethostname(), os.getpid())
+            return Refused.of(exc)
+        return Loaded(os.getpid(), socket.gethostname())
 
-    def run(self, attempt: Attempt) -> JobFinished | JobFailed:
+    def run(self, attempt: Attempt) -> Answer:
         """Do a file."""
         assert self._runner is not None
         self._progress = None

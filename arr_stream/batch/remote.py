@@ -11,10 +11,11 @@ manifest or error can hold them.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,12 +47,9 @@ _CHUNK_BYTES = 1 << 20
 _MAX_BYTES = int(Settings().source.remote_max_bytes)
 
 
-def is_remote(text: str) -> bool:
-    """Whether this is an address rather than a path."""
-    return _ADDRESS.match(text) is not None
-
-
-def expand(text: str, storage: Mapping[str, Any], *, recursive: bool = False) -> list[str]:
+def expand(
+    text: str, storage: Mapping[str, Any], is_wanted: Callable[[Path], bool], *, recursive: bool = False
+) -> list[str]:
     """Addresses of the files that an address means: itself, what its glob matches, or the videos of its folder.
 
     An address of a web server means itself: such a server has no folders, and a `?` in it is no glob.
@@ -59,6 +57,7 @@ def expand(text: str, storage: Mapping[str, Any], *, recursive: bool = False) ->
     Args:
         text: With a scheme of `SCHEMES`.
         storage: Options for fsspec.
+        is_wanted: Which files of a folder are videos.
         recursive: Search folders within a folder too.
 
     Raises:
@@ -70,12 +69,12 @@ def expand(text: str, storage: Mapping[str, Any], *, recursive: bool = False) ->
     if scheme in _WEB:
         return [text]
     with _asking(text):
-        if _has_magic(path) and not fs.isfile(path):
+        if glob.has_magic(path) and not fs.isfile(path):
             found = [name for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"]
             missing = "matches no file"
         elif fs.isdir(path):
             depth = None if recursive else 1
-            found = [name for name in fs.find(path, maxdepth=depth) if _is_video(name)]
+            found = [name for name in fs.find(path, maxdepth=depth) if is_wanted(Path(name))]
             missing = (
                 "a folder without videos" if recursive else "a folder without videos; its folders are not searched"
             )
@@ -281,17 +280,6 @@ def _address(text: str, name: str) -> str:
     if container != host and name.startswith(f"{container}/"):
         name = f"{host}/{name.removeprefix(f'{container}/')}"
     return f"{scheme}:///{name}" if not host else f"{scheme}://{name}"
-
-
-def _has_magic(path: str) -> bool:
-    return any(letter in path for letter in "*?[")
-
-
-def _is_video(name: str) -> bool:
-    from arr_stream.batch.inputs import VIDEO_SUFFIXES
-
-    path = Path(name)
-    return path.suffix.lower() in VIDEO_SUFFIXES and not path.name.startswith(".")
 
 
 def _suffix(path: str) -> str:

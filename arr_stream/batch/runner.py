@@ -8,13 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import arr_stream
 from arr_stream import __version__
-from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch import remote
+from arr_stream.batch.job import (
+    Attempt,
+    JobFailed,
+    JobFinished,
+    JobOptions,
+    JobProgress,
+    options_digest,
+    public_options,
+)
 from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Done, Layout, Workspace, identity
-from arr_stream.batch.options import options_digest, public_options
 from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, Consumer, Outcome
 from arr_stream.errors import (
@@ -35,7 +43,6 @@ from arr_stream.records.json_lines import Records
 from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import Query, load_example, parse_region, parse_text
 from arr_stream.run import annotated_video, header_of, report_of, run, writes_timings
-from arr_stream.sources.base import Source, SourceInfo, SourceStats
 from arr_stream.stream import Models, Stream
 from arr_stream.types import Frame
 
@@ -126,7 +133,9 @@ class JobRunner:
             before = self._identity(job.source)
             with self._open(path) as stream:
                 if "://" in job.source:
-                    stream.source = _Renamed(stream.source, redact_url(job.source))
+                    # By its address, not by the file that it was fetched to.
+                    source = cast("Any", stream.source)
+                    source.info = replaced(source.info, name=redact_url(job.source))
                 progress.num_frames = stream.source.info.num_frames
                 consumers, digesting = self._consumers(stream, workspace)
                 # The file's own notices come first.
@@ -164,8 +173,6 @@ class JobRunner:
         if "://" not in source:
             yield Path(source)
             return
-        from arr_stream.batch import remote
-
         limit = self.settings.source.remote_max_bytes
         with remote.fetched(source, self.options.storage, folder=workspace.folder, max_bytes=limit) as path:
             self._fetched = path
@@ -241,34 +248,6 @@ class Digesting:
     def hexdigest(self) -> str:
         """Of all frames so far; what `records.json_lines.records_digest` says of the file."""
         return self._digest.hexdigest()
-
-
-class _Renamed:
-    """A source under another name: what was fetched is called by its address, not by the file that it lies in."""
-
-    def __init__(self, source: Source, name: str) -> None:
-        self._source = source
-        self.info: SourceInfo = replaced(source.info, name=name)
-
-    @property
-    def stats(self) -> SourceStats:
-        return self._source.stats
-
-    @stats.setter
-    def stats(self, stats: SourceStats) -> None:
-        self._source.stats = stats
-
-    def frames(self) -> Iterator[Frame]:
-        return self._source.frames()
-
-    def close(self) -> None:
-        self._source.close()
-
-    def __enter__(self) -> _Renamed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def make_queries(options: JobOptions) -> tuple[Query, ...]:

@@ -20,9 +20,8 @@ from arr_stream.errors import BackendUnavailable, BatchIncomplete, InvalidSettin
 
 if TYPE_CHECKING:
     from arr_stream.batch.batch import MakeEngine
-    from arr_stream.batch.coordinator import BatchResult
+    from arr_stream.batch.coordinator import BatchResult, Summary
     from arr_stream.batch.job import Engine, JobOptions
-    from arr_stream.batch.summary import Summary
 
 BATCH = "How to go about it"
 

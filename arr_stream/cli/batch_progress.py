@@ -17,10 +17,10 @@ from arr_stream.cli.console import err, out
 from arr_stream.cli.running import counted
 
 if TYPE_CHECKING:
+    from arr_stream.batch.coordinator import Summary
     from arr_stream.batch.job import JobFailed, JobFinished, JobProgress, JobStarted
     from arr_stream.batch.layout import Layout
     from arr_stream.batch.plan import Plan
-    from arr_stream.batch.summary import Summary
 
 _MOST_LINES = 20
 _STATES = {

@@ -191,7 +191,7 @@ def _try_webrtc() -> str:
 
 
 def _try_sandbox() -> str:
-    from arr_stream.sources.sandbox_process import probe
+    from arr_stream.sources.sandbox.decoder import probe
 
     layers = probe()
     return f"{layers}; this system gives no {', no '.join(layers.missing)}" if layers.missing else str(layers)

@@ -3,48 +3,68 @@
 Processes and not threads: generation in a thread would share the interpreter's lock and the thread pools of OpenCV
 and onnxruntime with the frame loop, and each keyframe would be seen as a jump in latency. Heavy parts have a process
 each: the slowest holds up no other, and one that dies takes none with it.
+
+For each `KeyframeRequest` the process replies with one `KeyframePart` or `KeyframeFailure` a part as it is made, and
+then with `Done`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import importlib
 import os
 import queue
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, KeyframeFailed, error_by_name
+from arr_stream.errors import ArrStreamError, KeyframeFailed
 from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
-from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest
-from arr_stream.processes import receive, send
+from arr_stream.keyframes.generate import (
+    KeyframeFailure,
+    KeyframeGenerator,
+    KeyframeRequest,
+    make_generator,
+    make_part,
+)
+from arr_stream.processes import ChildProcess, Refused, Reply, ending, environment, serving_command
 
-if TYPE_CHECKING:
-    from arr_stream.keyframes.worker_main import Refused
-
-Reply = TypeVar("Reply")
-
-_STANDARD_FACTORY = "arr_stream.keyframes.worker_main:standard_generator"
 _START_TIMEOUT_SECONDS = 120.0
 _BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _JOIN_SECONDS = 2.0
-_STDERR_TAIL_BYTES = 4000
-
 
 Outcome = KeyframePart | KeyframeFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a worker process is there for.
+
+    Args:
+        factory: `module:function`; called with the settings, `threads` and the parts, gives a `KeyframeGenerator`.
+        settings: What it is given.
+        parts: What is to be made.
+        threads: Threads of the process's pools (OpenCV, OpenMP, onnxruntime).
+        nice: How far the process's priority is lowered, where the system has such a thing.
+    """
+
+    factory: str
+    settings: Mapping[str, Any]
+    parts: tuple[PartName, ...]
+    threads: int
+    nice: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Every part of the request is made or has failed."""
 
 
 class KeyframeWorker:
@@ -57,11 +77,8 @@ class KeyframeWorker:
     Args:
         settings: What the factory is given; values that JSON can say.
         parts: What this worker makes; of other parts it knows nothing.
-        factory: `module:function`; called in the process with the settings, `threads` and the parts, gives a
-            `KeyframeGenerator`.
         timeout_seconds: A generation that takes longer is stopped and reported.
-        threads: Threads of the process's pools (OpenCV, OpenMP, onnxruntime).
-        nice: How far the process's priority is lowered, where the system has such a thing.
+        factory, threads, nice: See `Work`.
 
     Attributes:
         ready: Set once the first start is over: models are loaded, or it failed (`wait_ready` raises then).
@@ -72,15 +89,14 @@ class KeyframeWorker:
         settings: Settings | Mapping[str, Any],
         *,
         parts: Sequence[PartName] = PARTS,
-        factory: str = _STANDARD_FACTORY,
+        factory: str = f"{__name__}:standard_generator",
         timeout_seconds: float = 30.0,
         threads: int = 1,
         nice: int = 15,
     ) -> None:
         values = settings.model_dump(mode="json") if isinstance(settings, Settings) else dict(settings)
         self.parts = tuple(parts)
-        self._command = _command(values, factory, self.parts, threads, nice)
-        self._environment = _environment(threads)
+        self._work = Work(factory, values, self.parts, threads, nice)
         self._timeout_seconds = timeout_seconds
         self._inbox: queue.SimpleQueue[KeyframeRequest | None] = queue.SimpleQueue()
         self._arrived: deque[Outcome] = deque()
@@ -153,9 +169,6 @@ class KeyframeWorker:
 
     def _serve(self) -> None:
         """The thread: first start, then one request after the other until closed."""
-        if hasattr(signal, "pthread_sigmask"):
-            # Inherited by the process: Ctrl-C cannot reach it before it has arranged to ignore it.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._first_start()
             while (request := self._inbox.get()) is not None:
@@ -207,7 +220,7 @@ class KeyframeWorker:
         if self._process is not None and self._process.alive:
             return self._process
         self._discard()
-        process = _Process(self._command, self._environment)
+        process = _Process(self._work)
         with self._lock:
             self._process = process
             if self._closed:
@@ -226,7 +239,7 @@ class KeyframeWorker:
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
-            process.end()
+            process.close()
 
 
 class KeyframeWorkers:
@@ -300,23 +313,15 @@ class _Lost(KeyframeFailed):
         self.details = details
 
 
-class _Process:
-    """One child process and its pipes, used from one thread except for `kill`."""
+class _Process(ChildProcess):
+    """A process that generates."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        # A file and not a pipe: nobody need read it for the process to go on, and it is there after a crash.
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+    def __init__(self, work: Work) -> None:
         try:
-            self._popen = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=environment
-            )
+            super().__init__(serving_command(f"{__name__}:generate"), environment(work.threads))
         except OSError as exc:
-            self._stderr.close()
-            raise KeyframeFailed(f"keyframe worker: {command[0]} does not start: {exc}") from exc
-
-    @property
-    def alive(self) -> bool:
-        return self._popen.poll() is None
+            raise KeyframeFailed(f"keyframe worker: the process does not start: {exc}") from exc
+        self._work = work
 
     def wait_ready(self, timeout_seconds: float) -> None:
         """Wait for the models.
@@ -324,12 +329,15 @@ class _Process:
         Raises:
             ArrStreamError: The error that the factory raised, or that the process ended.
         """
-        # Imported late: `python -m ...worker_main` warns when importing the package has imported it already.
-        from arr_stream.keyframes.worker_main import Refused
 
-        reply = self._within(timeout_seconds, "starting", lambda: receive(self._replies))
+        def exchange() -> Any:
+            self.send(self._work)
+            return self.receive()
+
+        reply = self._within(timeout_seconds, "starting", exchange)
         if isinstance(reply, Refused):
-            raise _as_error(reply)
+            lost = _Lost(f"keyframe worker: starting: {reply.error}: {reply.message}", reply.details)
+            raise reply.as_error() or lost
 
     def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Callable[[Outcome], None]) -> None:
         """One request; `arrive` is called with each part as it comes.
@@ -337,101 +345,28 @@ class _Process:
         Raises:
             KeyframeFailed: The process ended, or took longer and was killed.
         """
-        from arr_stream.keyframes.worker_main import Done
 
         def exchange() -> None:
-            send(self._requests, request)
-            while not isinstance(reply := receive(self._replies), Done):
+            self.send(request)
+            while not isinstance(reply := self.receive(), Done):
                 arrive(reply)
 
         self._within(timeout_seconds, "generating", exchange)
 
-    def kill(self) -> None:
-        """Stop at once; whoever waits for a reply is told that there will be none."""
-        self._popen.kill()
-
-    def end(self) -> None:
-        """Stop, and free the process entry and the pipes."""
-        self._popen.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(_JOIN_SECONDS)
-        for pipe in (self._requests, self._replies, self._stderr):
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-    @property
-    def _requests(self) -> IO[bytes]:
-        return cast("IO[bytes]", self._popen.stdin)
-
-    @property
-    def _replies(self) -> IO[bytes]:
-        return cast("IO[bytes]", self._popen.stdout)
-
-    def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Reply]) -> Reply:
+    def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Any]) -> Any:
         """Do something that waits for the process; kill it when that takes too long."""
-        deadline = _Deadline(timeout_seconds, self.kill)
         try:
-            return work()
+            with self.within(timeout_seconds):
+                return work()
         except (EOFError, OSError) as exc:
-            expired = f"took longer than {timeout_seconds:g} s and was stopped" if deadline.expired else self._ending()
-            raise _Lost(f"keyframe worker: {doing}: {expired}", self._last_words()) from exc
-        finally:
-            deadline.cancel()
+            how = str(exc) if isinstance(exc, TimeoutError) else f"the process {self._ending()}"
+            raise _Lost(f"keyframe worker: {doing}: {how}", self.last_words()) from exc
 
     def _ending(self) -> str:
-        try:
-            code = self._popen.wait(_JOIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "the process closed its pipes"
-        if code == -signal.SIGKILL:
-            return "the process was ended by SIGKILL, as the system does when memory runs out"
-        if code < 0:
-            return f"the process was ended by {signal.Signals(-code).name}"
-        return f"the process ended with exit code {code}"
-
-    def _last_words(self) -> str:
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - _STDERR_TAIL_BYTES))
-        return self._stderr.read().decode("utf-8", "replace").strip()
-
-
-class _Deadline:
-    """Calls `expire` after a time, unless cancelled before; afterwards `expired` tells which it was."""
-
-    def __init__(self, seconds: float, expire: Callable[[], None]) -> None:
-        self.expired = False
-        self._over = False
-        self._lock = threading.Lock()
-        self._expire = expire
-        self._timer = threading.Timer(seconds, self._fire)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def cancel(self) -> None:
-        with self._lock:
-            self._over = True
-        self._timer.cancel()
-
-    def _fire(self) -> None:
-        with self._lock:
-            if not self._over:
-                self.expired = True
-                self._expire()
-
-
-def _command(
-    settings: Mapping[str, Any], factory: str, parts: Sequence[PartName], threads: int, nice: int
-) -> list[str]:
-    # -P keeps the current folder from shadowing modules; PYTHONPATH says where this process finds them.
-    program = [sys.executable, "-P", "-m", "arr_stream.keyframes.worker_main"]
-    options = ["--factory", factory, "--settings", json.dumps(settings), "--parts", ",".join(parts)]
-    return [*program, *options, "--threads", str(threads), "--nice", str(nice)]
-
-
-def _environment(threads: int) -> dict[str, str]:
-    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return {**os.environ, **dict.fromkeys(pools, str(threads)), "PYTHONPATH": path}
+        code = self.exit_code(_JOIN_SECONDS)
+        if code is None:
+            return "closed its pipes"
+        return ending(code) + (", as the system does when memory runs out" if code == -signal.SIGKILL else "")
 
 
 def _without_vectors(request: KeyframeRequest) -> KeyframeRequest:
@@ -439,7 +374,37 @@ def _without_vectors(request: KeyframeRequest) -> KeyframeRequest:
     return replace(request, frame=replace(request.frame, motion_vectors=None))
 
 
-def _as_error(refused: Refused) -> ArrStreamError:
-    """The factory's error, of its own class where that is one of ours."""
-    lost = _Lost(f"keyframe worker: starting: {refused.error}: {refused.message}", refused.details)
-    return error_by_name(refused.error, refused.message, refused.remedy) or lost
+def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+    """The generator for the fields of `Settings`.
+
+    Nobody reads anything in a worker process, so what is made when it is read is made at once.
+    """
+    wanted = Settings.model_validate(settings)
+    if wanted.keyframes.clusters == "auto":
+        wanted = wanted.with_values({"keyframes.clusters": "slic"})
+    return make_generator(wanted, threads, parts)
+
+
+def generate(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
+    """In the process: load the models, and give what answers a request; see `arr_stream.processes`."""
+    import cv2
+
+    # The processor is for the frame loop.
+    cv2.setNumThreads(work.threads)
+    if hasattr(os, "nice"):
+        os.nice(work.nice)
+    module, _, function = work.factory.partition(":")
+    make = getattr(importlib.import_module(module), function)
+    generator: KeyframeGenerator = make(work.settings, work.threads, work.parts)
+
+    def answer(request: KeyframeRequest, reply: Reply) -> None:
+        index = request.frame.index
+        try:
+            for part, job in generator.jobs(request).items():
+                reply(make_part(index, part, job))
+        except Exception as exc:
+            message = f"generation: {type(exc).__name__}: {exc}"
+            reply(KeyframeFailure(index, message, traceback.format_exc(), request.parts))
+        reply(Done())
+
+    return answer

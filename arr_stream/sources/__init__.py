@@ -100,7 +100,7 @@ def _open_pictures(paths: Sequence[Path], wish: _Wish, path: Path | None) -> Sou
 
 
 def _open_sandboxed(paths: Sequence[Path], wish: _Wish, path: Path | None, *, pictures: bool) -> Source:
-    from arr_stream.sources.sandbox import SandboxedSource
+    from arr_stream.sources.sandbox.source import SandboxedSource
 
     return SandboxedSource(
         paths,

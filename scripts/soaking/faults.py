@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 90.0
 _POLL_SECONDS = 0.02
 _BLOCK_SECONDS = 3.0
 _HOUR, _DAY = 3600.0, 86_400.0
-_WORKER = b"arr_stream.keyframes.worker_main"
+_WORKER = b"arr_stream.keyframes.worker"
 _WORDS = (("red",), ("green", "blue"), ("circle", "red", "left"))
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName, PartValue, TextFinding
 from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
-from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, worker_groups
-from arr_stream.keyframes.worker_main import standard_generator
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, standard_generator, worker_groups
 from arr_stream.types import Clusters, Embedding
 
 ORDERS_VARIABLE = "ARR_STREAM_SOAK_ORDERS"

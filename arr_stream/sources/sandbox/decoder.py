@@ -11,19 +11,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from arr_stream.config import SandboxSettings
 from arr_stream.errors import BackendUnavailable, SandboxViolated
-from arr_stream.sources.sandbox_limits import Layers
-from arr_stream.sources.sandbox_wire import Garbled, Message, close_all, receive, send
+from arr_stream.processes import POOLS, ChildProcess, module_command, module_path, signal_name
+from arr_stream.sources.sandbox.lockdown import Layers
+from arr_stream.sources.sandbox.messages import Garbled, Message, clean, close_all, receive, send, whole
 
-CHILD = "arr_stream.sources.sandbox_child"
+CHILD = "arr_stream.sources.sandbox.child"
 """Module that is run as the decoding process."""
 
+_DISTRUST = "do not trust this file"
 _START_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
 _MOST_FILES_AT_ONCE = 16
@@ -37,7 +39,7 @@ class DecodingProcess:
     """A child process that decodes one source, used from one thread except for `close`.
 
     Args:
-        job: What it is told; see `sandbox_child`.
+        job: What it is told; see `child`.
         files: What it may ask for, opened here for reading.
         name: What the source is called in messages.
         settings: Its limits.
@@ -76,7 +78,17 @@ class DecodingProcess:
         self._words, words = os.pipe()
         try:
             os.set_blocking(words, False)
-            self._popen = _start(module, theirs.fileno(), words)
+            # What it writes goes into a pipe, which is soon full, and not into a file, which would fill the disk.
+            self._child = ChildProcess(
+                module_command(module, theirs.fileno()),
+                _environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                pass_fds=[theirs.fileno()],
+                # No terminal, into which a process that was taken over could type.
+                new_session=True,
+            )
         except OSError as exc:
             self._end.close()
             os.close(self._words)
@@ -97,9 +109,9 @@ class DecodingProcess:
         import resource
 
         if hasattr(resource, "prlimit"):
-            hard = resource.prlimit(self._popen.pid, resource.RLIMIT_CPU)[1]
             with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(self._popen.pid, resource.RLIMIT_CPU, (hard, hard))
+                hard = resource.prlimit(self.process_id, resource.RLIMIT_CPU)[1]
+                resource.prlimit(self.process_id, resource.RLIMIT_CPU, (hard, hard))
 
     def next(self) -> Message | None:
         """The next message about the source: `info`, `frame`, `end`, `error` or `failed`; None once closed.
@@ -140,14 +152,24 @@ class DecodingProcess:
         kept = "" if self.frames_read == 0 else "; what came before is kept"
         return SandboxViolated(f"{self._name}: {what} {after}", frames_read=self.frames_read, remedy=f"{remedy}{kept}")
 
+    @contextlib.contextmanager
+    def checked(self) -> Iterator[None]:
+        """Turn what is found to be garbled into the error for it."""
+        try:
+            yield
+        except Garbled as exc:
+            raise self._garbled() from exc
+
+    @property
+    def process_id(self) -> int:
+        return self._child.process_id
+
     def close(self) -> None:
         """End the process and free what it used, at once; safe to call again."""
         if self.closed:
             return
         self.closed = True
-        self._popen.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(_JOIN_SECONDS)
+        self._child.close(_JOIN_SECONDS)
         self._end.close()
         os.close(self._words)
         for memory in self._slots.values():
@@ -224,24 +246,25 @@ class DecodingProcess:
             return self.violated(f"no frame came within {seconds},", "raise sandbox.stall_seconds if it is only slow")
         if isinstance(error, EOFError | OSError):
             return self._ended()
-        return self.violated("the decoder broke the protocol", "do not trust this file")
+        return self._garbled()
+
+    def _garbled(self) -> SandboxViolated:
+        return self.violated("the decoder broke the protocol", _DISTRUST)
 
     def _ended(self) -> SandboxViolated:
-        try:
-            code = self._popen.wait(_JOIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            return self.violated("the decoder fell silent", "do not trust this file")
+        code = self._child.exit_code(_JOIN_SECONDS)
+        if code is None:
+            return self.violated("the decoder fell silent", _DISTRUST)
         if code >= 0:
-            return self.violated(f"the decoder ended by itself, with {self._last_word()},", "do not trust this file")
+            return self.violated(f"the decoder ended by itself, with {self._last_word()},", _DISTRUST)
         if -code == signal.SIGXCPU:
             seconds = self._settings.open_cpu_seconds
             return self.violated(f"more than {seconds} s of processor time", "raise sandbox.open_cpu_seconds")
         if -code == signal.SIGSYS:
-            return self.violated("the decoder tried a forbidden system call", "do not trust this file")
+            return self.violated("the decoder tried a forbidden system call", _DISTRUST)
         if -code == signal.SIGKILL:
             return self.violated("the decoder was killed, as when memory runs out,", "see the system's log")
-        name = signal.Signals(-code).name if -code in {*map(int, signal.Signals)} else f"signal {-code}"
-        return self.violated(f"the decoder crashed ({name})", "do not trust this file")
+        return self.violated(f"the decoder crashed ({signal_name(-code)})", _DISTRUST)
 
     def _last_word(self) -> str:
         """The last line that the process wrote, for its reader: nothing in it can control a terminal."""
@@ -265,28 +288,6 @@ def probe(settings: SandboxSettings | None = None) -> Layers:
     return process.layers
 
 
-def whole(value: object, least: int, most: int) -> int:
-    """A whole number from an untrusted message.
-
-    Raises:
-        Garbled: It is none, or not within the limits.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise Garbled(f"a number that is not within {least} and {most}")
-    return value
-
-
-def clean(text: object, longest: int = 2000) -> str:
-    """Text from an untrusted message without anything that could control a terminal.
-
-    Raises:
-        Garbled: It is no text.
-    """
-    if not isinstance(text, str):
-        raise Garbled("no text")
-    return "".join(char if char.isprintable() else "?" for char in text[:longest])
-
-
 def _layers(message: Message) -> Layers:
     values: Any = message.get("layers")
     if message["kind"] != "ready" or not isinstance(values, dict):
@@ -296,27 +297,12 @@ def _layers(message: Message) -> Layers:
     return Layers(**flags, landlock=landlock)
 
 
-def _start(module: str, end: int, words: int) -> subprocess.Popen[bytes]:
-    # -P keeps the current folder from shadowing modules; PYTHONPATH says where this process finds them.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-B", "-m", module, str(end)],
-        stdin=subprocess.DEVNULL,
-        stdout=words,
-        stderr=words,
-        env=_environment(),
-        pass_fds=[end],
-        # Out of reach of the terminal's Ctrl-C, which is the parent's to answer.
-        start_new_session=True,
-    )
-
-
 def _environment() -> dict[str, str]:
     """Nothing of the parent's but what Python needs to start: the rest may hold secrets."""
-    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     # Each arena of malloc reserves writable memory, which counts.
-    return {**kept, **dict.fromkeys(pools, "1"), "MALLOC_ARENA_MAX": "2", "PYTHONUTF8": "1", "PYTHONPATH": path}
+    ours = {"MALLOC_ARENA_MAX": "2", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, **dict.fromkeys(POOLS, "1"), **ours, **module_path()}
 
 
 def _shared_memory(size: int) -> int:

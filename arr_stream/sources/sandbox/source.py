@@ -20,8 +20,8 @@ import arr_stream.errors
 from arr_stream.config import SandboxSettings
 from arr_stream.errors import InvalidSetting, SandboxViolated, SourceDamaged, SourceError
 from arr_stream.sources.base import OnePass, SourceInfo, SourceKind, SourceStats
-from arr_stream.sources.sandbox_process import CHILD, DecodingProcess, clean, whole
-from arr_stream.sources.sandbox_wire import Garbled, Message
+from arr_stream.sources.sandbox.decoder import CHILD, DecodingProcess
+from arr_stream.sources.sandbox.messages import Garbled, Message, clean, number, size, whole
 from arr_stream.sources.span import Span
 from arr_stream.types import Frame
 
@@ -40,7 +40,7 @@ VECTORS = np.dtype(
 """PyAV's motion vectors: a type from the child could name Python objects."""
 
 _COUNTERS = tuple(field.name for field in fields(SourceStats))
-_MOST, _HUGE = 1 << 53, 1e300
+_MOST = 1 << 53
 _TURNS = (0, 90, 180, 270)
 
 
@@ -126,7 +126,7 @@ class SandboxedSource(OnePass):
         if message is None:
             raise self._process.violated("the decoder gave no frame", "do not trust this file")
         self._process.opened()
-        with _Checked(self._process):
+        with self._process.checked():
             self.info, has_audio = self._info(message.get("info"), automatic=automatic)
             self._count(message)
         self.notices = tuple(_notices(self._name, self.layers.missing, has_audio=has_audio))
@@ -138,7 +138,7 @@ class SandboxedSource(OnePass):
     def _frames(self) -> Iterator[Frame]:
         while (message := self._next("frame")) is not None:
             try:
-                with _Checked(self._process):
+                with self._process.checked():
                     frame = self._frame(message)
             except ValueError:
                 # Closed by another thread, and the memory with it.
@@ -157,7 +157,7 @@ class SandboxedSource(OnePass):
         message = self._process.next()
         if message is None:
             return None
-        with _Checked(self._process):
+        with self._process.checked():
             if message["kind"] == kind:
                 return message
             if kind == "frame":
@@ -172,8 +172,8 @@ class SandboxedSource(OnePass):
 
     def _frame(self, message: Message) -> Frame:
         memory = self._process.bytes_of(slot := message.get("slot"))
-        width, height = _size(message.get("size_wh"), self._max_pixels)
-        pts_seconds, intra = _number(message.get("pts_seconds")), message.get("intra")
+        width, height = size(message.get("size_wh"), self._max_pixels)
+        pts_seconds, intra = number(message.get("pts_seconds")), message.get("intra")
         vectors = None if message.get("vectors") is None else whole(message["vectors"], 0, len(memory))
         nbytes = width * height * 3
         later = pts_seconds is not None and pts_seconds >= self._pts_seconds
@@ -233,16 +233,16 @@ class SandboxedSource(OnePass):
             raise Garbled("info")
         frames = values.get("num_frames")
         turned = whole(values.get("rotation_degrees"), 0, 270)
-        offset, aspect = _number(values.get("start_offset_seconds")), _number(values.get("pixel_aspect"))
+        offset, aspect = number(values.get("start_offset_seconds")), number(values.get("pixel_aspect"))
         if turned not in _TURNS or offset is None or aspect is None or aspect <= 0:
             raise Garbled("info")
         info = SourceInfo(
             name=self._name,
             kind=values["kind"],
-            size_wh=_size(values.get("size_wh"), self._max_pixels),
+            size_wh=size(values.get("size_wh"), self._max_pixels),
             pixel_aspect=aspect,
-            average_fps=_number(values.get("average_fps")),
-            duration_seconds=_number(values.get("duration_seconds")),
+            average_fps=number(values.get("average_fps")),
+            duration_seconds=number(values.get("duration_seconds")),
             num_frames=None if frames is None else whole(frames, -_MOST, _MOST),
             codec=clean(values.get("codec"), 100),
             has_audio=False,
@@ -258,38 +258,8 @@ class SandboxedSource(OnePass):
         self._process.close()
 
 
-class _Checked:
-    """Turns what is found to be garbled into the error for it."""
-
-    def __init__(self, process: DecodingProcess) -> None:
-        self._process = process
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Garbled):
-            raise self._process.violated("the decoder broke the protocol", "do not trust this file") from error
-
-
 def _notices(name: str, missing: Sequence[str], *, has_audio: bool) -> Iterator[str]:
     if missing:
         yield f"sandbox: this system gives no {', no '.join(missing)}; see docs/sandbox.md"
     if has_audio:
         yield f"sound left out: {name} is read in a sandbox, and sound would be read outside"
-
-
-def _size(value: object, max_pixels: int) -> tuple[int, int]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise Garbled("size")
-    width, height = (whole(side, 1, max_pixels) for side in value)
-    if width * height > max_pixels:
-        raise Garbled("size")
-    return width, height
-
-
-def _number(value: object) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -_HUGE < value < _HUGE:
-        raise Garbled("number")
-    return float(value)

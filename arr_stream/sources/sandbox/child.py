@@ -1,9 +1,9 @@
-"""The decoding process of `sources.sandbox`: reads one source for its parent, with nothing but the source's own files.
+"""The decoding process: reads one source for its parent, with nothing but the source's own files.
 
-    python -m arr_stream.sources.sandbox_child SOCKET
+    python -m arr_stream.sources.sandbox.child SOCKET
 
 First message from the parent: the job. The process limits itself, imports what it will need, closes itself in (see
-`sandbox_limits`) and says `ready`. Files are handed to it open, one after the other as it asks for them; frames go into
+`lockdown`) and says `ready`. Files are handed to it open, one after the other as it asks for them; frames go into
 memory that the parent has made. It ends when its parent does. What it sends:
 
 | kind | with |
@@ -42,8 +42,8 @@ import numpy as np
 
 from arr_stream.errors import ArrStreamError, SandboxViolated, SourceDamaged
 from arr_stream.sources.base import Source
-from arr_stream.sources.sandbox_limits import be_modest, forbidden, limit_resources, lock_down
-from arr_stream.sources.sandbox_wire import Message, close_all, receive_with_files, send
+from arr_stream.sources.sandbox.lockdown import be_modest, forbidden, limit_resources, lock_down
+from arr_stream.sources.sandbox.messages import Message, close_all, receive_with_files, send
 from arr_stream.sources.span import Span
 from arr_stream.types import ByteArray, Frame
 

@@ -1,7 +1,7 @@
 """Messages between a sandboxed decoder and its parent: JSON with a length before it, over a pair of sockets.
 
 JSON and not pickle: whoever has taken over the decoder must not be able to run anything in the parent by what it
-sends. The parent never takes a descriptor from the child, and checks every value where it is used.
+sends. The parent never takes a descriptor from the child, and every value goes through one of the checks below.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-LONGEST_REPLY_BYTES = 1 << 16
-"""Of a message from the child."""
-
 _LENGTH = struct.Struct("<I")
+_HUGE = 1e300
+_LONGEST_REPLY_BYTES = 1 << 16
 _MOST_DESCRIPTORS = 32
 
 Message = dict[str, Any]
@@ -50,7 +49,7 @@ def receive(end: socket.socket, timeout_seconds: float) -> Message:
     """
     deadline = time.monotonic() + timeout_seconds
     (length,) = _LENGTH.unpack(_exactly(end, _LENGTH.size, deadline))
-    if length > LONGEST_REPLY_BYTES:
+    if length > _LONGEST_REPLY_BYTES:
         raise Garbled(f"a message of {length} bytes")
     return _parsed(_exactly(end, length, deadline))
 
@@ -97,3 +96,52 @@ def _parsed(body: bytearray) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise Garbled("no kind")
     return message
+
+
+def whole(value: object, least: int, most: int) -> int:
+    """A whole number from an untrusted message.
+
+    Raises:
+        Garbled: It is none, or not within the limits.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise Garbled(f"a number that is not within {least} and {most}")
+    return value
+
+
+def number(value: object) -> float | None:
+    """A number, or nothing, from an untrusted message.
+
+    Raises:
+        Garbled: It is neither, or not finite.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -_HUGE < value < _HUGE:
+        raise Garbled("number")
+    return float(value)
+
+
+def size(value: object, max_pixels: int) -> tuple[int, int]:
+    """Width and height from an untrusted message.
+
+    Raises:
+        Garbled: They are none, or more pixels than `max_pixels`.
+    """
+    if not isinstance(value, list) or len(value) != 2:
+        raise Garbled("size")
+    width, height = (whole(side, 1, max_pixels) for side in value)
+    if width * height > max_pixels:
+        raise Garbled("size")
+    return width, height
+
+
+def clean(text: object, longest: int = 2000) -> str:
+    """Text from an untrusted message without anything that could control a terminal.
+
+    Raises:
+        Garbled: It is no text.
+    """
+    if not isinstance(text, str):
+        raise Garbled("no text")
+    return "".join(char if char.isprintable() else "?" for char in text[:longest])

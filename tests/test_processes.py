@@ -1,0 +1,160 @@
+"""Child processes of our own: what they answer, and that they end, whoever ends first and whatever they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from arr_stream.errors import InvalidSetting
+from arr_stream.processes import ChildProcess, Ready, Refused, Reply, ending, environment, serving_command
+
+MODULE = "tests.test_processes"
+
+
+def act(first: str) -> Callable[[object, Reply], None]:
+    """In the child: does what it is asked."""
+    if first == "refuse":
+        raise InvalidSetting("no such thing", remedy="choose another")
+    if first == "print":
+        print("a careless library")  # noqa: T201
+
+    def respond(asked: object, reply: Reply) -> None:
+        match asked:
+            case "hang":
+                time.sleep(3600)
+            case "exit":
+                sys.stderr.write("the reason\n")
+                sys.stderr.flush()
+                os._exit(3)
+            case "raise":
+                raise ArithmeticError("a mistake")
+            case "threads":
+                reply(os.environ["OMP_NUM_THREADS"])
+            case _:
+                reply(asked)
+
+    return respond
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., ChildProcess]]:
+    started: list[ChildProcess] = []
+
+    def start(first: object = "", make: str = f"{MODULE}:act", **options: object) -> ChildProcess:
+        started.append(ChildProcess(serving_command(make), environment(2), **options))  # type: ignore[arg-type]
+        started[-1].send(first)
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+        one.close()
+        assert not one.alive
+
+
+def test_messages_come_back_with_their_arrays(child: Callable[..., ChildProcess]) -> None:
+    process = child("print")
+    assert process.receive() == Ready()
+    picture = np.arange(1 << 18, dtype=np.uint8).reshape(512, 512)
+    process.send({"picture": picture, "index": 3})
+    returned = process.receive()
+    np.testing.assert_array_equal(returned["picture"], picture)
+    assert returned["index"] == 3 and returned["picture"].flags.writeable
+    process.send("threads")
+    assert process.receive() == "2"
+    assert process.last_words() == "a careless library", "what is printed does not get among the messages"
+
+
+@pytest.mark.parametrize(
+    ("make", "first", "error", "words"),
+    [
+        (f"{MODULE}:act", "refuse", "InvalidSetting", "no such thing"),
+        (f"{MODULE}:nothing", "", "AttributeError", "nothing"),
+        ("tests.no_such_module:act", "", "ModuleNotFoundError", "no_such_module"),
+    ],
+)
+def test_who_cannot_begin_says_why(
+    child: Callable[..., ChildProcess], make: str, first: str, error: str, words: str
+) -> None:
+    process = child(first, make)
+    refused = process.receive()
+    assert isinstance(refused, Refused) and refused.error == error and words in refused.message
+    assert "Traceback" in refused.details
+    ours = refused.as_error()
+    assert isinstance(ours, InvalidSetting) if error == "InvalidSetting" else ours is None
+    assert process.exit_code(20.0) == 1
+
+
+@pytest.mark.parametrize(("asked", "code", "words"), [("exit", 3, "the reason"), ("raise", 1, "a mistake")])
+def test_one_that_ends_is_told_with_its_last_words(
+    child: Callable[..., ChildProcess], asked: str, code: int, words: str
+) -> None:
+    process = child()
+    assert process.receive() == Ready()
+    process.send(asked)
+    with pytest.raises(EOFError):
+        process.receive()
+    assert process.exit_code(20.0) == code
+    assert process.last_words().splitlines()[-1].endswith(words)
+
+
+def test_one_that_hangs_is_killed(child: Callable[..., ChildProcess]) -> None:
+    process = child()
+    assert process.receive() == Ready()
+    process.send("hang")
+    with pytest.raises(TimeoutError, match=r"took longer than 0\.3 s"), process.within(0.3):
+        process.receive()
+    assert process.exit_code(20.0) == -signal.SIGKILL
+
+
+def test_what_is_done_in_time_is_not_killed(child: Callable[..., ChildProcess]) -> None:
+    process = child()
+    with process.within(60.0):
+        assert process.receive() == Ready()
+    assert process.alive
+    # Nor is an end for another reason taken for that.
+    process.send("exit")
+    with pytest.raises(EOFError), process.within(60.0):
+        process.receive()
+
+
+@pytest.mark.parametrize("new_session", [False, True])
+def test_it_is_out_of_reach_of_ctrl_c(child: Callable[..., ChildProcess], new_session: bool) -> None:
+    process = child(new_session=new_session)
+    assert os.getpgid(process.process_id) != os.getpgid(0)
+    assert (os.getsid(process.process_id) != os.getsid(0)) == new_session
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it notices when it next listens")
+def test_it_dies_with_its_parent() -> None:
+    script = (
+        "import time; from arr_stream.processes import *\n"
+        f"child = ChildProcess(serving_command('{MODULE}:act'), environment(1)); child.send('')\n"
+        "assert child.receive() == Ready(); child.send('hang'); print(child.process_id, flush=True); time.sleep(3600)"
+    )
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=path)
+    assert parent.stdout is not None
+    orphan = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.communicate()
+    psutil.wait_procs([orphan], timeout=20)
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+
+
+def test_endings_in_words() -> None:
+    assert [ending(code) for code in (0, 3, -9, -250)] == [
+        "ended with exit code 0",
+        "ended with exit code 3",
+        "was ended by SIGKILL",
+        "was ended by signal 250",
+    ]
