@@ -63,8 +63,8 @@ _JOIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelPlan:
-    """What a channel begins with.
+class RunnerPlan:
+    """What a stream begins with.
 
     Args:
         id: Short and unique.
@@ -84,27 +84,27 @@ class ChannelPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelParts:
-    """What a channel works with.
+class RunnerParts:
+    """What a stream works with.
 
     Args:
         hub: Where its events go.
-        pool: Keyframe workers that channels share.
+        pool: Keyframe workers that streams share.
         make_viewer: Makes the model that watches; None without one.
         make_consumers: Makes further consumers, such as alerts and metrics.
-        on_error: Called with what ended a run of a channel.
-        on_end: Called when the channel's thread has ended for good.
+        on_error: Called with what ended a run of a stream.
+        on_end: Called when the runner's thread has ended for good.
     """
 
     hub: EventHub
     pool: WorkerPool = field(default_factory=WorkerPool)
     make_viewer: Callable[[Settings], Viewer] | None = None
-    make_consumers: Callable[[Channel], Sequence[Consumer]] | None = None
-    on_error: Callable[[Channel, Exception], None] | None = None
-    on_end: Callable[[Channel], None] | None = None
+    make_consumers: Callable[[StreamRunner], Sequence[Consumer]] | None = None
+    on_error: Callable[[StreamRunner, Exception], None] | None = None
+    on_end: Callable[[StreamRunner], None] | None = None
 
 
-class Channel:
+class StreamRunner:
     """Runs a source through its own stream in its own thread, and again when it fails, until closed.
 
     All methods may be called from any thread.
@@ -113,10 +113,10 @@ class Channel:
         plan: What it begins with.
         opener: Opens the source.
         parts: What it works with.
-        once: The source cannot be opened again: the channel ends with it.
+        once: The source cannot be opened again: the runner ends with it.
     """
 
-    def __init__(self, plan: ChannelPlan, opener: Opener, parts: ChannelParts, *, once: bool = False) -> None:
+    def __init__(self, plan: RunnerPlan, opener: Opener, parts: RunnerParts, *, once: bool = False) -> None:
         self.id = plan.id
         self.name = plan.name
         self.room = PictureRoom(plan.id)
