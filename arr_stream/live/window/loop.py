@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 import time
 from collections.abc import Callable
@@ -198,20 +200,17 @@ class WindowLoop:
         """
         from PIL import Image
 
-        assert self._picture is not None and self._newest is not None
+        assert self._picture is not None
         head = drawing.bars_px(self._picture.shape[1::-1])[0]
-        image = Image.fromarray(self._picture[head:])
+        png = io.BytesIO()
+        Image.fromarray(self._picture[head:]).save(png, "PNG")
         stem = time.strftime("arr-stream-%Y%m%d-%H%M%S")
         for number in range(_MOST_SNAPSHOTS):
             path = self._folder / (f"{stem}-{number + 1}.png" if number else f"{stem}.png")
-            with writing(path):
-                try:
-                    file = path.open("xb")
-                except FileExistsError:
-                    continue
-                with file:
-                    image.save(file, "PNG")
-            return path
+            with writing(path), contextlib.suppress(FileExistsError):
+                with path.open("xb") as file:
+                    file.write(png.getbuffer())
+                return path
         raise OutputExists(f"{stem}.png: exists already", remedy="wait a second")
 
 
