@@ -8,8 +8,8 @@ from arr_stream.cli.live_options import LiveOptions
 from arr_stream.draw.annotate import Annotator
 from arr_stream.errors import InvalidSetting
 from arr_stream.files import check_folder
-from arr_stream.live.actions import Action, PostJson, RunCommand
-from arr_stream.live.alerts import Alert, Alerts
+from arr_stream.live.actions import PostJson, RunCommand
+from arr_stream.live.alerts import Action, Alert, Alerts
 from arr_stream.live.rules import parse_rule
 from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet

@@ -34,11 +34,12 @@ from arr_stream.patch_set import PatchSet
 LONGEST_TEXT = 4096
 """Only so many characters of an answer are looked at: the time that an expression takes may grow fast with them."""
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+"""Messages are shown in terminals, and answers come from elsewhere."""
+
 _LONGEST_RULE = 1000
 _DEEPEST = 20
 _LONGEST_SECONDS = 86_400
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-"""Messages are shown in terminals, and answers come from elsewhere."""
 _MOVES = 0.1
 """From this value of the motion channel on a place counts as moving. With a still camera, noise alone (standard
 deviation of 8 levels at 640x360) stays below it everywhere, and a square of 3.5% of the picture is found to be 2% of it
@@ -202,7 +203,7 @@ def _answered(pattern: re.Pattern[str]) -> Term:
     def holds(sight: Sight) -> bool:
         for answer in sight.patches.answers:
             if answer.finish in ("stop", "length") and pattern.search(answer.text[:LONGEST_TEXT]):
-                text = " ".join(_CONTROL.sub(" ", answer.text[:LONGEST_TEXT]).split())
+                text = " ".join(CONTROL.sub(" ", answer.text[:LONGEST_TEXT]).split())
                 sight.seen.append(f"answer: {text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''}")
                 return True
         return False

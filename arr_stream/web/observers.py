@@ -10,8 +10,8 @@ from pathlib import Path
 
 from arr_stream.consumer import Consumer
 from arr_stream.draw.views import render
-from arr_stream.live.actions import Action, PostJson, RunCommand
-from arr_stream.live.alerts import Alert, Alerts
+from arr_stream.live.actions import PostJson, RunCommand
+from arr_stream.live.alerts import Action, Alert, Alerts
 from arr_stream.live.events import EventHub
 from arr_stream.live.metrics import LiveMetrics
 from arr_stream.live.pictures import Watching
