@@ -21,7 +21,7 @@ from PIL import Image
 import arr_stream
 from arr_stream.errors import DisplayUnavailable, OutputUnwritable
 from arr_stream.live.pictures import Shown
-from arr_stream.live.pointing import LiveGaze
+from arr_stream.live.stream import PointerGaze
 from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene
 from arr_stream.live.window.drawing import bars_px, panes
@@ -51,7 +51,7 @@ class FakeStream:
     """Takes commands as a stream does, and keeps them."""
 
     paused: bool = False
-    pointer: LiveGaze = field(default_factory=LiveGaze)
+    pointer: PointerGaze = field(default_factory=PointerGaze)
     queries: tuple[Query, ...] = (parse_text("red"),)
     notices: tuple[str, ...] = ()
 
