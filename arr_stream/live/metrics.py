@@ -274,17 +274,12 @@ class LiveMetrics:
 
 
 class _WithoutCreated:
-    """A registry without the `_created` series, which double the text and say little.
-
-    Args:
-        registry: Where the values are.
-    """
+    """A registry without the `_created` series, which double the text and say little."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric with the samples that are wanted."""
         for metric in self._registry.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
