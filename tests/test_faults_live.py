@@ -25,11 +25,11 @@ from arr_stream.config import Settings
 from arr_stream.errors import CameraNotFound
 from arr_stream.keyframes.base import PARTS
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.channel import Channel, ChannelParts
 from arr_stream.live.clips import ClipRecorder, list_clips
 from arr_stream.live.events import EventHub, Subscription
+from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.stream import LiveStream
-from arr_stream.live.studio import Studio
+from arr_stream.live.streams import LiveStreams
 from arr_stream.patch_set import PatchSet
 from arr_stream.run import run
 from arr_stream.sources.live import SourceState, camera, open_live
@@ -180,18 +180,18 @@ class Live:
         self.observer = Observer(self.hub, AlertPlan(("keyframe = 1",), 0.3, 0.3, folder))
         self.feed = feed()
         self.errors: list[Exception] = []
-        made = ChannelParts(
+        made = RunnerParts(
             self.hub,
             make_consumers=self.observer.consumers,
             on_error=lambda _, error: self.errors.append(error),
             **parts,
         )
-        self.studio = Studio(settings, parts=made)
-        self.channel: Channel = self.studio.add("camera", opener=self.feed.open)
+        self.streams = LiveStreams(settings, parts=made)
+        self.runner: StreamRunner = self.streams.add("camera", opener=self.feed.open)
 
     @property
     def newest(self) -> PatchSet:
-        newest = self.channel.publisher.newest
+        newest = self.runner.publisher.newest
         assert newest is not None
         return newest
 
@@ -199,8 +199,8 @@ class Live:
         wait_until(condition, seconds)
 
     def wait_frames(self, count: int) -> None:
-        wanted = self.channel.status()["frames"] + count
-        self.wait(lambda: self.channel.status()["frames"] >= wanted)
+        wanted = self.runner.status()["frames"] + count
+        self.wait(lambda: self.runner.status()["frames"] >= wanted)
 
     def _hear(self) -> None:
         for event in self._subscription.take():
@@ -216,7 +216,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
     try:
         yield made
     finally:
-        made.studio.close()
+        made.streams.close()
     assert not made.errors
 
 
@@ -231,9 +231,9 @@ def test_alerts_clips_and_metrics_survive_a_wall_clock_that_is_set(live: Live, l
         assert len(live.alerts) > alerts
         step = live.alerts[-1]["made_unix"] - live.alerts[-2]["made_unix"]
         assert abs(step - leap_seconds) < 120, "alerts tell the clock's own time"
-        status = live.channel.status()
+        status = live.runner.status()
         assert status["state"] == "live" and 0 < status["fps"] < 60
-        text = live.observer.metrics(live.studio, 0)[0].decode()
+        text = live.observer.metrics(live.streams, 0)[0].decode()
         (fps,) = (float(line.split()[-1]) for line in text.splitlines() if line.startswith("arr_stream_fps{"))
         assert 0 < fps < 60
 
@@ -305,7 +305,7 @@ def disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]
     try:
         yield made
     finally:
-        made.studio.close()
+        made.streams.close()
     assert not made.errors and not worker_pids()
 
 
@@ -322,7 +322,7 @@ def wait_keyframe(live: Live) -> None:
 )
 def test_frames_go_on_while_a_keyframe_model_fails(disturbed: Live, tmp_path: Path, order: str, words: str) -> None:
     live = disturbed
-    live.wait(lambda: live.channel.publisher.newest is not None)
+    live.wait(lambda: live.runner.publisher.newest is not None)
     wait_keyframe(live)
     path = tmp_path / "orders" / order
     path.touch()
@@ -335,7 +335,7 @@ def test_frames_go_on_while_a_keyframe_model_fails(disturbed: Live, tmp_path: Pa
 @pytest.mark.slow
 def test_a_keyframe_worker_that_is_killed_is_replaced_while_frames_go_on(disturbed: Live) -> None:
     live = disturbed
-    live.wait(lambda: live.channel.publisher.newest is not None)
+    live.wait(lambda: live.runner.publisher.newest is not None)
     wait_keyframe(live)
     (killed,) = worker_pids()
     os.kill(killed, signal.SIGKILL)

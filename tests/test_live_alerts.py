@@ -233,6 +233,15 @@ def test_a_command_that_hangs_is_stopped_with_its_children(
         until(lambda pid=int(pid): not alive(pid))
 
 
+def test_a_command_that_never_stops_talking_is_stopped(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 1.0)
+    action = RunCommand(python("while True: print('x' * 10000)"))
+    action.start(ALERT, heard.notices.append)
+    until(lambda: heard.notices)
+    action.close()
+    assert "stopped after 1 s" in heard.notices[0]
+
+
 def alive(pid: int) -> bool:
     """Whether a process still runs; one that only waits to be collected does not."""
     try:

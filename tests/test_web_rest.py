@@ -159,7 +159,7 @@ def test_too_many_streams() -> None:
 def test_what_makes_no_sense_gets_one_line(
     server: RunningServer, method: str, path: str, body: object, status: int
 ) -> None:
-    id = server.serving.studio.channels[0].id
+    id = server.serving.streams.runners[0].id
     # As json.dumps writes it: lone surrogates too.
     content = None if body is None else json.dumps(body)
     headers = {"content-type": "application/json"}
@@ -169,7 +169,7 @@ def test_what_makes_no_sense_gets_one_line(
     assert set(told) == {"error", "remedy"}
     assert told["error"]
     assert "\n" not in told["error"]
-    assert len(server.serving.studio.channels) == 1
+    assert len(server.serving.streams.runners) == 1
 
 
 def test_no_json_at_all(server: RunningServer) -> None:
@@ -180,7 +180,7 @@ def test_no_json_at_all(server: RunningServer) -> None:
 
 
 def test_what_to_look_for(server: RunningServer, tmp_path: Path) -> None:
-    id = server.serving.studio.channels[0].id
+    id = server.serving.streams.runners[0].id
     path = f"/api/streams/{id}"
     body = {"texts": ["red", "moving"], "region": {"xywh": [10, 10, 40, 30]}}
     status = server.http.put(f"{path}/query", json=body).json()
@@ -199,7 +199,7 @@ def test_what_to_look_for(server: RunningServer, tmp_path: Path) -> None:
 
 
 def test_questions_and_answers(server: RunningServer) -> None:
-    id = server.serving.studio.channels[0].id
+    id = server.serving.streams.runners[0].id
     path = f"/api/streams/{id}"
     asked = server.http.post(f"{path}/questions", json={"question": "What is red?"})
     assert asked.status_code == 202
@@ -230,7 +230,7 @@ def test_without_a_model_there_are_no_answers() -> None:
 
 
 def test_records_can_be_read_back(server: RunningServer, tmp_path: Path) -> None:
-    id = server.serving.studio.channels[0].id
+    id = server.serving.streams.runners[0].id
     until(lambda: server.status(id)["frames"] > 12)
     answer = server.http.get(f"/api/streams/{id}/records", params={"last": 10})
     path = tmp_path / "records.jsonl"
@@ -244,7 +244,7 @@ def test_records_can_be_read_back(server: RunningServer, tmp_path: Path) -> None
 
 
 def test_pictures(server: RunningServer) -> None:
-    id = server.serving.studio.channels[0].id
+    id = server.serving.streams.runners[0].id
     views = [*server.http.get("/api/info").json()["views"], "channel:edge_rising"]
     pictures = [server.http.get(f"/api/streams/{id}/snapshot.jpg", params={"view": view}) for view in views]
     assert all(picture.content.startswith(JPEG) for picture in pictures)
@@ -252,7 +252,7 @@ def test_pictures(server: RunningServer) -> None:
 
 
 def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer) -> None:
-    id = server.serving.studio.channels[0].id
+    id = server.serving.streams.runners[0].id
     received = b""
     with server.http.stream("GET", f"/api/streams/{id}/video.mjpeg", params={"view": "source"}) as answer:
         kind, _, boundary = answer.headers["content-type"].partition("; boundary=")
@@ -324,7 +324,7 @@ def test_browsers_are_refused_where_not_wanted() -> None:
 def test_an_offer_that_is_none(server: RunningServer) -> None:
     answer = server.http.post("/api/browser", json={"sdp": "v=0", "type": "offer"})
     assert answer.status_code == 400
-    assert len(server.serving.studio.channels) == 1
+    assert len(server.serving.streams.runners) == 1
 
 
 def test_the_page_and_its_files(server: RunningServer) -> None:
@@ -358,9 +358,9 @@ def test_the_description_of_the_interface(server: RunningServer) -> None:
 def test_streams_that_come_and_go_leave_no_metrics_behind() -> None:
     """Also where nobody asks for the metrics."""
     with running() as server:
-        observer, studio = server.serving.observer, server.serving.studio
+        observer, streams = server.serving.observer, server.serving.streams
         for number in range(3):
-            studio.remove(server.add(name=f"stream {number}"))
+            streams.remove(server.add(name=f"stream {number}"))
         server.add(name="the last")
         labels = {line.split('stream="')[1].split('"')[0] for line in _samples(observer) if 'stream="' in line}
     assert labels == {"the last"}

@@ -59,7 +59,7 @@ def test_another_origin_changes_nothing(server: RunningServer, origin: str) -> N
     for method, path in (("POST", "/api/streams"), ("DELETE", "/api/streams/s1"), ("OPTIONS", "/api/streams")):
         answer = server.http.request(method, path, headers={"origin": origin}, json={"source": PICTURE})
         assert answer.status_code == 403
-    assert not server.serving.studio.channels
+    assert not server.serving.streams.runners
 
 
 def test_the_own_origin_may(server: RunningServer) -> None:

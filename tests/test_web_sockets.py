@@ -27,7 +27,7 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def id(server: RunningServer) -> str:
-    return server.serving.studio.channels[0].id
+    return server.serving.streams.runners[0].id
 
 
 def _said(client: ClientConnection) -> dict[str, Any]:

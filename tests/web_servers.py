@@ -20,9 +20,9 @@ pytest.importorskip("prometheus_client", reason="needs the extra `web`")
 from websockets.sync.client import ClientConnection, connect
 
 from arr_stream.config import Settings
-from arr_stream.live.channel import ChannelParts
 from arr_stream.live.events import EventHub
-from arr_stream.live.studio import Studio
+from arr_stream.live.runner import RunnerParts
+from arr_stream.live.streams import LiveStreams
 from arr_stream.vlm.viewer import Viewer
 from arr_stream.web.access import make_access
 from arr_stream.web.observers import AlertPlan, Observer
@@ -50,9 +50,9 @@ class RunningServer:
 
     def add(self, source: str = PICTURE, **kwargs: Any) -> str:
         """Add a stream that is allowed anyway, and wait for its first frame; its id."""
-        channel = self.serving.studio.add(source, **kwargs)
-        until(lambda: self.status(channel.id)["frames"] > 0)
-        return channel.id
+        runner = self.serving.streams.add(source, **kwargs)
+        until(lambda: self.status(runner.id)["frames"] > 0)
+        return runner.id
 
     def status(self, id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.http.get(f"/api/streams/{id}").json()
@@ -76,11 +76,11 @@ def running(
     port = listener.getsockname()[1]
     hub = EventHub()
     observer = Observer(hub, plan)
-    parts = ChannelParts(hub, make_viewer=make_viewer, make_consumers=observer.consumers)
-    studio = Studio(SETTINGS, presets=presets, parts=parts, most_channels=most)
+    parts = RunnerParts(hub, make_viewer=make_viewer, make_consumers=observer.consumers)
+    streams = LiveStreams(SETTINGS, presets=presets, parts=parts, most_streams=most)
     access = make_access(host, token=token, names=names, port=port)
     serving = Serving(
-        studio,
+        streams,
         access,
         allowed or AllowedSources(named=(PICTURE,)),
         observer,

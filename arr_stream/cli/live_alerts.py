@@ -8,9 +8,9 @@ from arr_stream.cli.live_options import LiveOptions
 from arr_stream.draw.annotate import Annotator
 from arr_stream.errors import InvalidSetting
 from arr_stream.files import check_folder
-from arr_stream.live.actions import Action, PostJson, RunCommand
-from arr_stream.live.alerts import Alert, Alerts
-from arr_stream.live.rules import Answered, Lasting, Term, Together, parse_rule
+from arr_stream.live.actions import PostJson, RunCommand
+from arr_stream.live.alerts import Action, Alert, Alerts
+from arr_stream.live.rules import parse_rule
 from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet
 from arr_stream.run import asked_text
@@ -40,19 +40,8 @@ def check_answerable(rules: Sequence[str] | None, *, remedy: str) -> None:
         InvalidSetting: A rule speaks of answers, or is none.
     """
     for rule in rules or ():
-        if _asks(parse_rule(rule).term):
+        if parse_rule(rule).needs_answers:
             raise InvalidSetting(f"rule {rule!r} waits for answers, and no model is asked", remedy=remedy)
-
-
-def _asks(term: Term) -> bool:
-    match term:
-        case Answered():
-            return True
-        case Together():
-            return any(map(_asks, term.terms))
-        case Lasting():
-            return _asks(term.term)
-    return False
 
 
 def make_alerts(options: LiveOptions, stream: LiveStream, notice: Callable[[str], None]) -> Alerts:

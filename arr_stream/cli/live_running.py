@@ -21,9 +21,8 @@ from arr_stream.config import Settings
 from arr_stream.consumer import Consumer
 from arr_stream.live.background import LiveBeside
 from arr_stream.live.stream import LiveStream
-from arr_stream.live.window import Window, open_window
-from arr_stream.live.window_feed import Feed
-from arr_stream.live.window_loop import WindowLoop
+from arr_stream.live.window.loop import Feed, WindowLoop
+from arr_stream.live.window.screen import Window
 from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.query import Query
 from arr_stream.run import RunResult, annotated_video, records_of, report_of, run, stop_on_signals
@@ -52,7 +51,7 @@ def run_live(options: LiveOptions) -> None:
     with contextlib.ExitStack() as stack:
         window = None
         if not options.headless:
-            window = stack.enter_context(contextlib.closing(open_window("arr-stream")))
+            window = stack.enter_context(contextlib.closing(Window("arr-stream")))
         reporter = stack.enter_context(reporting(None, quiet=options.quiet, log_json=options.log_json))
         viewer = None
         if options.question is not None:

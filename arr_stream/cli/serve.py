@@ -132,9 +132,9 @@ def serve(
 
     from arr_stream.answers import model_name
     from arr_stream.cli.live_alerts import check_answerable
-    from arr_stream.live.channel import ChannelParts
     from arr_stream.live.events import EventHub
-    from arr_stream.live.studio import Studio
+    from arr_stream.live.runner import RunnerParts
+    from arr_stream.live.streams import LiveStreams
     from arr_stream.run import stop_on_signals
     from arr_stream.web.access import make_access
     from arr_stream.web.observers import AlertPlan, Observer
@@ -165,21 +165,21 @@ def serve(
             from arr_stream.web.viewers import Viewers
 
             viewers = Viewers(settings)
-        parts = ChannelParts(
+        parts = RunnerParts(
             hub,
             make_viewer=viewers.make if viewers is not None else None,
             make_consumers=observer.consumers,
             on_error=observer.failed,
         )
-        studio = Studio(settings, presets=presets.by_name, parts=parts, most_channels=max_streams)
-        stack.callback(studio.close)
+        streams = LiveStreams(settings, presets=presets.by_name, parts=parts, most_streams=max_streams)
+        stack.callback(streams.close)
         name = model_name(viewers.name) if viewers is not None else None
-        serving = Serving(studio, access, allowed, observer, presets.descriptions, name)
+        serving = Serving(streams, access, allowed, observer, presets.descriptions, name)
         stop = stack.enter_context(stop_on_signals())
         teller = _Teller(hub, stop, quiet=quiet, log_json=log_json)
         stack.enter_context(teller.telling())
         for source in sources or ():
-            studio.add(source, query=query or (), preset=presets.first)
+            streams.add(source, query=query or (), preset=presets.first)
 
         def ready() -> None:
             _tell_address(access, browser_camera=allowed.browser)

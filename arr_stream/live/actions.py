@@ -10,25 +10,19 @@ import json
 import os
 import queue
 import re
-import selectors
 import shlex
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
 from urllib.parse import unquote, urljoin, urlsplit
 
 from arr_stream.errors import ArrStreamError, ConnectionFailed, ConsumerFailed, InvalidSetting
-
-if TYPE_CHECKING:
-    from arr_stream.live.alerts import Alert
-
-Notice = Callable[[str], None]
+from arr_stream.live.alerts import Alert, Notice
+from arr_stream.live.rules import CONTROL
 
 PLACEHOLDERS = ("rule", "message", "stream", "clip", "time")
 """What a command's arguments may name in braces."""
@@ -46,31 +40,13 @@ _RETRY_SECONDS = 1.0
 _END_SECONDS = 3.0
 """How long what is under way, or waits, may still take when the stream ends."""
 _KILL_SECONDS = 1.0
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
 _TAIL_BYTES = 2048
 _TAIL_SHOWN = 200
 _MOST_REDIRECTS = 3
 
 
-class Action(Protocol):
-    """Something that an alert sets off.
-
-    Attributes:
-        after_clip: It needs the finished clip, so that it is started only then.
-    """
-
-    after_clip: bool
-
-    def start(self, alert: Alert, notice: Notice) -> None:
-        """Begin, and return at once; what goes wrong is told later by `notice`, from another thread."""
-        ...
-
-    def close(self) -> None:
-        """End everything within seconds."""
-        ...
-
-
-class _Beside:
+class _QueuedAction:
     """Takes alerts through a bounded queue and deals with them in threads that start when first needed.
 
     Args:
@@ -151,7 +127,7 @@ class _Beside:
         """Wake what waits for something outside."""
 
 
-class RunCommand(_Beside):
+class RunCommand(_QueuedAction):
     """Runs a program for each alert, at most two at once and each for at most 30 s; never through a shell.
 
     `{rule}`, `{message}`, `{stream}`, `{clip}` (the path of the MP4, empty without one) and `{time}` (ISO 8601) in an
@@ -193,7 +169,8 @@ class RunCommand(_Beside):
 
     def _deal_with(self, alert: Alert) -> None:
         values = _values(alert)
-        argv = [_filled(argument, values) for argument in self._argv]
+        # All at once: what is filled in is not looked at again.
+        argv = [_PLACEHOLDER.sub(lambda match: values[match[1]], argument) for argument in self._argv]
         inherited = {name: value for name, value in os.environ.items() if name != _TOKEN_VARIABLE}
         environment = inherited | {f"ARR_STREAM_{name.upper()}": value for name, value in values.items()}
         try:
@@ -226,31 +203,27 @@ class RunCommand(_Beside):
             ConsumerFailed: It took too long.
         """
         assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
         deadline = time.monotonic() + _RUN_SECONDS
         tail = b""
-        os.set_blocking(process.stdout.fileno(), False)
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while True:
-                # Asked before reading: what it wrote before it ended is then there. Its own children may keep the pipe.
-                ended = process.poll() is not None
-                if selector.get_map() and selector.select(0 if ended else _POLL_SECONDS):
-                    if piece := process.stdout.read(65_536):
-                        tail = (tail + piece)[-_TAIL_BYTES:]
-                        continue
-                    selector.unregister(process.stdout)
-                elif not selector.get_map() and not ended:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_POLL_SECONDS)
-                if ended:
-                    return tail
-                if self._ending.is_set():
-                    raise ConsumerFailed(f"{self.name}: stopped, since the stream has ended")
-                if time.monotonic() > deadline:
-                    raise ConsumerFailed(f"{self.name}: stopped after {_RUN_SECONDS:g} s")
+        while True:
+            # Asked before reading: what it wrote before it ended is then there. Its own children may keep the pipe.
+            ended = process.poll() is not None
+            piece = process.stdout.read(65_536)
+            tail = (tail + (piece or b""))[-_TAIL_BYTES:]
+            late = time.monotonic() > deadline
+            if ended and (late or not piece):
+                return tail
+            if late:
+                raise ConsumerFailed(f"{self.name}: stopped after {_RUN_SECONDS:g} s")
+            if self._ending.is_set():
+                raise ConsumerFailed(f"{self.name}: stopped, since the stream has ended")
+            if not piece:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_SECONDS)
 
 
-class PostJson(_Beside):
+class PostJson(_QueuedAction):
     """Sends each alert as a JSON object by POST; tries a second time when that fails for a reason that may pass.
 
     The object is that of `Alert.record`. At most 10 s an attempt; redirects are followed on the same host alone. User
@@ -357,13 +330,8 @@ def _values(alert: Alert) -> dict[str, str]:
     clip = str(alert.clip_path) if alert.clip_path is not None else ""
     texts = {"rule": alert.rule, "message": alert.message, "stream": alert.stream}
     # Names and answers come from elsewhere.
-    clean = {name: re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text).lstrip("- ") for name, text in texts.items()}
+    clean = {name: CONTROL.sub(" ", text).lstrip("- ") for name, text in texts.items()}
     return clean | {"clip": clip, "time": when}
-
-
-def _filled(argument: str, values: dict[str, str]) -> str:
-    """All at once: what is filled in is not looked at again."""
-    return _PLACEHOLDER.sub(lambda match: values[match.group(1)], argument)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -380,7 +348,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _last_line(output: bytes) -> str:
     lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", lines[-1])[:_TAIL_SHOWN] if lines else ""
+    return CONTROL.sub(" ", lines[-1])[:_TAIL_SHOWN] if lines else ""
 
 
 def _place(url: str) -> tuple[str, str | None, int | None]:
@@ -408,10 +376,8 @@ def _checked_host(url: str) -> str:
 
 def _connection(url: str) -> http.client.HTTPConnection:
     scheme, host, port = _place(url)
-    if scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host or "", port, timeout=_CONNECT_SECONDS, context=context)
-    return http.client.HTTPConnection(host or "", port, timeout=_CONNECT_SECONDS)
+    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+    return kind(host or "", port, timeout=_CONNECT_SECONDS)
 
 
 def _target(url: str) -> str:

@@ -12,17 +12,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from arr_stream.config import VideoSettings
 from arr_stream.consumer import Outcome
-from arr_stream.live.actions import Action
 from arr_stream.live.clips import DEFAULT_MOST_BYTES, ClipRecorder
 from arr_stream.live.rules import Rule, RuleWatch, parse_rule
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import ByteArray, Frame
 
 Draw = Callable[[Frame, PatchSet], ByteArray]
+Notice = Callable[[str], None]
 
 _WAITING_FRAMES = 8
 """Each holds its texture, a few MB."""
@@ -69,6 +69,24 @@ class Alert:
             "made_unix": round(self.made_unix, 3),
             "clip": self.clip,
         }
+
+
+class Action(Protocol):
+    """Something that an alert sets off.
+
+    Attributes:
+        after_clip: It needs the finished clip, so that it is started only then.
+    """
+
+    after_clip: bool
+
+    def start(self, alert: Alert, notice: Notice) -> None:
+        """Begin, and return at once; what goes wrong is told later by `notice`, from another thread."""
+        ...
+
+    def close(self) -> None:
+        """End everything within seconds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,11 +6,13 @@ import threading
 from collections import deque
 
 from arr_stream.consumer import Consumer, Outcome
+from arr_stream.errors import ConsumerFailed
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import Frame
 
 _WAITING_FRAMES = 8
 """Each holds its texture, a few MB."""
+_CLOSE_SECONDS = 10.0
 
 
 class LiveBeside:
@@ -63,14 +65,24 @@ class LiveBeside:
                 self.dropped += 1
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Deal with the frames that wait, end the thread and close the consumer."""
+        """Deal with the frames that wait, end the thread and close the consumer.
+
+        Raises:
+            Whatever the consumer raised on an earlier frame.
+            ConsumerFailed: The consumer hangs; it is left to itself.
+        """
         if self._closed:
             return
         self._closed = True
         with self._changed:
             self._ending = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            raise ConsumerFailed(
+                f"{self._what}: {type(self.consumer).__name__} hangs and was given up",
+                remedy="what it has written so far is under its partial name",
+            )
         self.consumer.close(failed=failed or self._error is not None, outcome=outcome)
         # A run that failed for the consumer's error knows it already.
         if self._error is not None and not failed:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -25,6 +24,7 @@ from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.draw.overlay import centred
 from arr_stream.errors import EncodingFailed, OutputError
 from arr_stream.files import make_parent, partial_path, writing
+from arr_stream.live.pictures import encode
 from arr_stream.types import ByteArray
 
 CLIP_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[a-z0-9-]{1,40}_[a-z0-9-]{1,40}(?:_\d{1,3})?(\.partial)?\.mp4")
@@ -63,7 +63,7 @@ class _Kept:
     """One picture of the past: its time, and the whole JPEG."""
 
     pts_seconds: float
-    jpeg: ByteArray
+    jpeg: bytes
 
 
 @dataclass(slots=True)
@@ -138,9 +138,9 @@ class ClipRecorder:
             # The stream's time began anew.
             self.finish()
             self._forget(before_seconds=float("inf"))
-        kept = _Kept(pts_seconds, _encoded(rgb))
+        kept = _Kept(pts_seconds, encode(rgb, longest_px=_LONGEST_SIDE_PX, quality=_JPEG_QUALITY))
         self._past.append(kept)
-        self._past_bytes += kept.jpeg.nbytes
+        self._past_bytes += len(kept.jpeg)
         self._forget(before_seconds=pts_seconds - self._before_seconds)
         recording = self._recording
         if recording is None:
@@ -150,7 +150,7 @@ class ClipRecorder:
             return
         recording.pending.append(kept)
         recording.taken_seconds = pts_seconds
-        while sum(picture.jpeg.nbytes for picture in recording.pending) > _MOST_KEPT_BYTES and self.recording:
+        while sum(len(picture.jpeg) for picture in recording.pending) > _MOST_KEPT_BYTES and self.recording:
             self.write_some()
 
     def start(self, pts_seconds: float, rule: str, made_unix: float) -> Path | None:
@@ -272,7 +272,7 @@ class ClipRecorder:
 
     def _forget(self, *, before_seconds: float) -> None:
         while self._past and (self._past[0].pts_seconds < before_seconds or self._past_bytes > _MOST_KEPT_BYTES):
-            self._past_bytes -= self._past.popleft().jpeg.nbytes
+            self._past_bytes -= len(self._past.popleft().jpeg)
 
 
 def list_clips(folder: Path) -> list[ClipFile]:
@@ -296,7 +296,9 @@ def delete_oldest(folder: Path, most_bytes: int, keep: Path | None = None) -> No
         OutputUnwritable: The folder cannot be listed, or a clip not be deleted.
     """
     with writing(folder):
-        found = sorted([*_clips(folder), *_left_over(folder)], key=_age)
+        last = time.time() - _LEFT_OVER_SECONDS
+        left_over = (clip for clip in _clips(folder, partial=True) if clip[2] < last)
+        found = sorted([*_clips(folder), *left_over], key=_age)
         total = sum(size for _, size, _ in found)
         for path, size, _ in found:
             if total <= most_bytes:
@@ -334,11 +336,6 @@ def _take(partial: Path) -> None:
             raise
 
 
-def _left_over(folder: Path) -> Iterator[tuple[Path, int, float]]:
-    last = time.time() - _LEFT_OVER_SECONDS
-    return (clip for clip in _clips(folder, partial=True) if clip[2] < last)
-
-
 def _age(clip: tuple[Path, int, float]) -> tuple[float, str]:
     return clip[2], clip[0].name
 
@@ -347,17 +344,5 @@ def _slug(text: str, otherwise: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or otherwise
 
 
-def _encoded(rgb: ByteArray) -> ByteArray:
-    height, width = rgb.shape[:2]
-    scale = _LONGEST_SIDE_PX / max(height, width)
-    picture: Any = rgb
-    if scale < 1:
-        size = max(1, round(width * scale)), max(1, round(height * scale))
-        picture = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
-    picture = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
-    _, jpeg = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    return np.asarray(jpeg, dtype=np.uint8)
-
-
-def _decoded(jpeg: ByteArray) -> ByteArray:
-    return np.asarray(cv2.imdecode(jpeg, cv2.IMREAD_COLOR_RGB), dtype=np.uint8)
+def _decoded(jpeg: bytes) -> ByteArray:
+    return np.asarray(cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB), dtype=np.uint8)

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from arr_stream.consumer import Outcome, total_ms
 from arr_stream.errors import BackendUnavailable
+from arr_stream.live.rates import Rate
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import SourceStats
@@ -95,12 +95,12 @@ class _Seen:
     Attributes:
         label: Under which it stands.
         counters: The last value of each counter that somebody else keeps.
-        times: When the last frames were processed, on the monotonic clock.
+        fps: Frames processed a second.
     """
 
     label: str
     counters: dict[str, int] = field(default_factory=dict)
-    times: deque[float] = field(default_factory=deque)
+    fps: Rate = field(default_factory=lambda: Rate(_FPS_SECONDS))
 
 
 class LiveMetrics:
@@ -153,9 +153,7 @@ class LiveMetrics:
             seen = self._seen.get(stream_name)
             if seen is None:
                 return
-            seen.times.append(now)
-            while now - seen.times[0] > _FPS_SECONDS:
-                seen.times.popleft()
+            seen.fps.add()
             self._count("frames_total", seen)
             if patches.keyframe:
                 self._count("keyframes_total", seen, patches.refresh_reason or OTHER)
@@ -255,7 +253,7 @@ class LiveMetrics:
         taken = any(other.label == label for other in self._seen.values())
         seen = self._seen[name] = _Seen(OTHER if taken or len(self._seen) >= _MOST_STREAMS else label)
         if seen.label != OTHER:
-            self._child("fps", seen).set_function(lambda: _fps(seen.times))
+            self._child("fps", seen).set_function(lambda: seen.fps.value)
         for metric in _FROM_THE_START:
             self._child(metric, seen)
 
@@ -276,17 +274,12 @@ class LiveMetrics:
 
 
 class _WithoutCreated:
-    """A registry without the `_created` series, which double the text and say little.
-
-    Args:
-        registry: Where the values are.
-    """
+    """A registry without the `_created` series, which double the text and say little."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric with the samples that are wanted."""
         for metric in self._registry.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
@@ -324,13 +317,3 @@ def resident_bytes() -> float:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return float(peak if sys.platform == "darwin" else peak * 1024)
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
-
-
-def _fps(times: deque[float]) -> float:
-    """Of the last seconds, up to now: it falls when nothing comes."""
-    now = time.monotonic()
-    recent = [at for at in list(times) if now - at <= _FPS_SECONDS]
-    if len(recent) < 2:
-        return 0.0
-    # A new stream has not had all of the seconds.
-    return len(recent) / max(now - recent[0], 1e-3) if len(recent) == len(times) else len(recent) / _FPS_SECONDS

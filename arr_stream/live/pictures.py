@@ -252,15 +252,15 @@ def checked_views(views: Sequence[str]) -> tuple[str, ...]:
     return tuple(check_view(view) for view in views)
 
 
-def encode(rgb: ByteArray) -> bytes:
-    """A JPEG of a picture `[H, W, 3]`, scaled down where a side is longer than 1280 px."""
+def encode(rgb: ByteArray, *, longest_px: int = _LONGEST_SIDE_PX, quality: int = _JPEG_QUALITY) -> bytes:
+    """A JPEG of a picture `[H, W, 3]`, scaled down where a side is longer than `longest_px`."""
     height, width = rgb.shape[:2]
-    scale = _LONGEST_SIDE_PX / max(height, width)
+    scale = longest_px / max(height, width)
     if scale < 1:
         size_wh = max(1, round(width * scale)), max(1, round(height * scale))
         rgb = cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA)
     bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
-    done, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    done, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])
     if not done:
         raise ValueError(f"a picture of {width}x{height} does not become a JPEG")
     return jpeg.tobytes()

@@ -1,4 +1,4 @@
-"""What each frame of a channel becomes: a picture for viewers, records that are kept, and events."""
+"""What each frame of a stream becomes: a picture for viewers, records that are kept, and events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Publisher:
     """A consumer that hands a stream's frames to all who are interested; never waits for any of them.
 
     Args:
-        stream: The channel's id.
+        stream: The stream's id.
         hub: Where events go.
         room: Where pictures are drawn.
         dropped: Tells how many frames were passed over so far.

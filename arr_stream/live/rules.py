@@ -11,6 +11,8 @@ whole rule only in parentheses. `contains` takes capital and small letters for t
     relevance > 0.6 for 2s
     (relevance[0] > 0.5 and motion > 0.02) for 1.5s or cut = 1
     answer contains "a dog" and tokens > 50
+
+The parser is our own: a grammar library would still need each refusal, with its place and remedy, written by hand.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 
@@ -32,10 +34,12 @@ from arr_stream.patch_set import PatchSet
 LONGEST_TEXT = 4096
 """Only so many characters of an answer are looked at: the time that an expression takes may grow fast with them."""
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+"""Messages are shown in terminals, and answers come from elsewhere."""
+
 _LONGEST_RULE = 1000
 _DEEPEST = 20
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-"""Messages are shown in terminals, and answers come from elsewhere."""
+_LONGEST_SECONDS = 86_400
 _MOVES = 0.1
 """From this value of the motion channel on a place counts as moving. With a still camera, noise alone (standard
 deviation of 8 levels at 640x360) stays below it everywhere, and a square of 3.5% of the picture is found to be 2% of it
@@ -44,7 +48,8 @@ _SHOWN = 200
 _GAP_SECONDS = 2.0
 _GAP_STEPS = 4.0
 
-Condition = Callable[["Sight"], bool]
+Read = Callable[[PatchSet], float | None]
+"""Takes a number from a patch set; None where there is none, which fits no comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +57,13 @@ class Field:
     """A number that a frame has.
 
     Args:
-        read: Takes it from a patch set; None where there is none, which fits no comparison.
+        read: Takes it from a patch set.
         low, high: Between which it always lies; a comparison with anything else is a mistake.
-        meaning: One line.
     """
 
-    read: Callable[[PatchSet], float | None]
-    low: float
-    high: float
-    meaning: str
-
-
-def _relevance(patches: PatchSet) -> float:
-    return max(patches.query_scores, default=0.0)
+    read: Read
+    low: float = 0
+    high: float = 1
 
 
 def _motion(patches: PatchSet) -> float:
@@ -79,16 +78,16 @@ def _covered(patches: PatchSet) -> float:
 
 
 FIELDS: dict[str, Field] = {
-    "relevance": Field(_relevance, 0, 1, "highest score of any query; 0 without one"),
-    "tokens": Field(len, 0, math.inf, "cells chosen"),
-    "covered": Field(_covered, 0, 1, "share of the frame's cells that were chosen"),
-    "confidence": Field(lambda patches: patches.confidence, 0, 1, "mean trust in what is carried between keyframes"),
-    "motion": Field(_motion, 0, 1, "share of the picture that moves against the camera"),
-    "cut": Field(lambda patches: patches.refresh_reason == "cut", 0, 1, "1 on the refresh after a cut, otherwise 0"),
-    "keyframe": Field(lambda patches: patches.keyframe, 0, 1, "1 where a refresh was asked for, otherwise 0"),
-    "latency_ms": Field(lambda patches: total_ms(patches.latency_ms), 0, math.inf, "milliseconds that the frame took"),
+    "relevance": Field(lambda patches: max(patches.query_scores, default=0.0)),
+    "tokens": Field(len, high=math.inf),
+    "covered": Field(_covered),
+    "confidence": Field(lambda patches: patches.confidence),
+    "motion": Field(_motion),
+    "cut": Field(lambda patches: patches.refresh_reason == "cut"),
+    "keyframe": Field(lambda patches: patches.keyframe),
+    "latency_ms": Field(lambda patches: total_ms(patches.latency_ms), high=math.inf),
 }
-"""What may be compared; beside these, `relevance[K]` is the score of one query, the first being 0."""
+"""What may be compared, see docs/alerts.md; beside these, `relevance[K]` is the score of query K, the first being 0."""
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -101,90 +100,24 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
+@dataclass(slots=True)
 class Sight:
-    """One frame as the conditions of a rule see it.
+    """One frame as the terms of a rule see it.
 
     Args:
         patches: The frame's cells and answers.
-        held: How long each condition with a `for` has been true, by its number: the time since which; kept from
-            frame to frame, and changed here.
-
-    Attributes:
+        held: How long each term with a `for` has been true, by its number: the time since which; kept from frame to
+            frame, and changed here.
         seen: What was found true, for the message.
     """
 
-    def __init__(self, patches: PatchSet, held: dict[int, float]) -> None:
-        self.patches = patches
-        self.held = held
-        self.seen: list[str] = []
+    patches: PatchSet
+    held: dict[int, float]
+    seen: list[str] = field(default_factory=list)
 
 
-class Term(Protocol):
-    """A part of a rule."""
-
-    def holds(self, sight: Sight) -> bool:
-        """Whether it is true of this frame; every part is asked on every frame, since some remember."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A field against a number."""
-
-    name: str
-    read: Callable[[PatchSet], float | None]
-    sign: str
-    number: float
-
-    def holds(self, sight: Sight) -> bool:
-        value = self.read(sight.patches)
-        true = value is not None and _OPERATORS[self.sign](value, self.number)
-        if true:
-            sight.seen.append(f"{self.name} {value:.3g}")
-        return true
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer that came with the frame fits a pattern; true on that frame alone."""
-
-    pattern: re.Pattern[str]
-
-    def holds(self, sight: Sight) -> bool:
-        for answer in sight.patches.answers:
-            if answer.finish in ("stop", "length") and self.pattern.search(answer.text[:LONGEST_TEXT]):
-                text = " ".join(_CONTROL.sub(" ", answer.text[:LONGEST_TEXT]).split())
-                sight.seen.append(f"answer: {text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''}")
-                return True
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Several terms joined by `and` or by `or`."""
-
-    joined: Callable[[list[bool]], bool]
-    terms: tuple[Term, ...]
-
-    def holds(self, sight: Sight) -> bool:
-        return self.joined([term.holds(sight) for term in self.terms])
-
-
-@dataclass(frozen=True, slots=True)
-class Lasting:
-    """A term that has been true on every frame for so long, in the stream's time."""
-
-    term: Term
-    seconds: float
-    number: int
-
-    def holds(self, sight: Sight) -> bool:
-        if not self.term.holds(sight):
-            sight.held.pop(self.number, None)
-            return False
-        now = sight.patches.pts_seconds
-        # Sums of frame times miss round numbers by a rounding error.
-        return now - sight.held.setdefault(self.number, now) >= self.seconds - 1e-6
+Term = Callable[[Sight], bool]
+"""Whether a part of a rule is true of a frame; every part is asked on every frame, since some remember."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +127,12 @@ class Rule:
     Args:
         text: As it was written.
         term: Its meaning.
+        needs_answers: It speaks of answers, which come only where a model is asked.
     """
 
     text: str
     term: Term
+    needs_answers: bool
 
 
 class RuleWatch:
@@ -223,7 +158,7 @@ class RuleWatch:
         now = patches.pts_seconds
         self._bridge(now)
         sight = Sight(patches, self._held)
-        if not self.rule.term.holds(sight):
+        if not self.rule.term(sight):
             self._armed = True
             return None
         if not self._armed or 0 <= now - self._fired_seconds < self._cooldown_seconds:
@@ -247,7 +182,47 @@ def parse_rule(text: str) -> Rule:
     Raises:
         InvalidSetting: Not a rule; names the place, what was expected there, and what may have been meant.
     """
-    return Rule(" ".join(text.split()), _Parser(text).rule())
+    parser = _Parser(text)
+    return Rule(" ".join(text.split()), parser.rule(), parser.answers > 0)
+
+
+def _compared(name: str, read: Read, sign: str, number: float) -> Term:
+    def holds(sight: Sight) -> bool:
+        value = read(sight.patches)
+        true = value is not None and _OPERATORS[sign](value, number)
+        if true:
+            sight.seen.append(f"{name} {value:.3g}")
+        return true
+
+    return holds
+
+
+def _answered(pattern: re.Pattern[str]) -> Term:
+    """An answer that came with the frame fits a pattern; true on that frame alone."""
+
+    def holds(sight: Sight) -> bool:
+        for answer in sight.patches.answers:
+            if answer.finish in ("stop", "length") and pattern.search(answer.text[:LONGEST_TEXT]):
+                text = " ".join(CONTROL.sub(" ", answer.text[:LONGEST_TEXT]).split())
+                sight.seen.append(f"answer: {text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''}")
+                return True
+        return False
+
+    return holds
+
+
+def _lasting(term: Term, seconds: float, number: int) -> Term:
+    """A term that has been true on every frame for so long, in the stream's time."""
+
+    def holds(sight: Sight) -> bool:
+        if not term(sight):
+            sight.held.pop(number, None)
+            return False
+        now = sight.patches.pts_seconds
+        # Sums of frame times miss round numbers by a rounding error.
+        return now - sight.held.setdefault(number, now) >= seconds - 1e-6
+
+    return holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,115 +239,108 @@ _TOKENS = re.compile(
       | (?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
       | (?P<word>[A-Za-z_][A-Za-z_0-9]*)
       | (?P<sign><=|>=|!=|==|<|>|=)
-      | (?P<mark>[()\[\]])""",
+      | (?P<mark>[()\[\]])
+      | (?P<odd>.)""",
     re.VERBOSE | re.DOTALL,
 )
 
 
 class _Parser:
-    """Reads a rule from left to right; each method takes what its name says, or refuses."""
+    """Reads a rule from left to right; each method takes what its name says, or refuses.
+
+    Attributes:
+        answers: How many conditions about answers were read.
+    """
 
     def __init__(self, text: str) -> None:
+        self.answers = 0
         self._text = text
         if len(text) > _LONGEST_RULE:
             self._refuse(_LONGEST_RULE, f"longer than {_LONGEST_RULE} characters", "write several shorter rules")
-        self._tokens = [*self._split(), _Token("end", "", len(text))]
+        found = [_Token(str(match.lastgroup), match.group(), match.start()) for match in _TOKENS.finditer(text)]
+        for token in found:
+            if token.kind == "odd":
+                opens = token.text in "\"'/"
+                self._refuse(
+                    token.place,
+                    f"{token.text!r} needs an end with `{token.text}`"
+                    if opens
+                    else f"{token.text!r} has no meaning here",
+                )
+        self._tokens = [*(token for token in found if token.kind != "space"), _Token("end", "", len(text))]
         self._at = 0
         self._depth = 0
         self._durations = 0
-        self._answers = 0
 
     def rule(self) -> Term:
         """All of it."""
-        term = self._any()
-        if self._next.kind != "end":
-            self._expected("`and`, `or`, `for` or the end")
+        term = self._either()
+        self._take("end", "`and`, `or`, `for` or the end")
         return term
-
-    def _split(self) -> Iterator[_Token]:
-        place = 0
-        while place < len(self._text):
-            match = _TOKENS.match(self._text, place)
-            if match is None:
-                what = self._text[place]
-                open_end = {'"': 'an end with `"`', "'": "an end with `'`", "/": "an end with `/`"}.get(what)
-                self._refuse(
-                    place, f"{what!r} has no meaning here" if open_end is None else f"{what!r} needs {open_end}"
-                )
-            if match.lastgroup != "space":
-                yield _Token(str(match.lastgroup), match.group(), place)
-            place = match.end()
 
     @property
     def _next(self) -> _Token:
         return self._tokens[self._at]
 
-    def _take(self) -> _Token:
+    def _take(self, kind: str, expected: str) -> _Token:
+        """The next token, which must be of this kind."""
         token = self._next
-        self._at += token.kind != "end"
+        if token.kind != kind:
+            self._expected(expected)
+        self._at += kind != "end"
         return token
 
-    def _word(self, *words: str) -> bool:
-        """Take one of some words, if it comes next."""
-        found = self._next.kind in ("word", "mark") and self._next.text.lower() in words
-        if found:
-            self._at += 1
+    def _skip(self, word: str) -> bool:
+        """Take a word or a mark, if it comes next."""
+        found = self._next.kind in ("word", "mark") and self._next.text.lower() == word
+        self._at += found
         return found
 
-    def _any(self) -> Term:
-        terms = [self._all()]
-        while self._word("or"):
-            terms.append(self._all())
-        return terms[0] if len(terms) == 1 else Together(any, tuple(terms))
+    def _either(self) -> Term:
+        return self._joined("or", any, lambda: self._joined("and", all, self._condition))
 
-    def _all(self) -> Term:
-        terms = [self._condition()]
-        while self._word("and"):
-            terms.append(self._condition())
-        return terms[0] if len(terms) == 1 else Together(all, tuple(terms))
+    def _joined(self, word: str, joined: Callable[[list[bool]], bool], part: Callable[[], Term]) -> Term:
+        terms = [part()]
+        while self._skip(word):
+            terms.append(part())
+        return terms[0] if len(terms) == 1 else lambda sight: joined([term(sight) for term in terms])
 
     def _condition(self) -> Term:
-        answers, place = self._answers, self._next.place
-        if self._word("("):
+        answers, place = self.answers, self._next.place
+        if self._skip("("):
             term = self._bracketed(place)
-        elif self._word("answer"):
-            term = self._answer()
+        elif self._skip("answer"):
+            term = _answered(self._pattern())
         else:
             term = self._comparison()
         duration_place = self._next.place
-        if not self._word("for"):
+        if not self._skip("for"):
             return term
         seconds = self._duration()
-        if self._answers > answers:
+        if self.answers > answers:
             self._refuse(duration_place, "an answer comes in one moment and lasts for none", "leave out `for`")
         self._durations += 1
-        return Lasting(term, seconds, self._durations)
+        return _lasting(term, seconds, self._durations)
 
     def _bracketed(self, place: int) -> Term:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._refuse(place, f"more than {_DEEPEST} parentheses in each other", "write a simpler rule")
-        term = self._any()
-        if not self._word(")"):
+        term = self._either()
+        if not self._skip(")"):
             self._expected("`)`")
         self._depth -= 1
         return term
 
-    def _answer(self) -> Term:
-        self._answers += 1
-        if self._word("matches"):
-            return Answered(self._regex())
-        if self._word("contains"):
-            if self._next.kind != "string":
-                self._expected('a text in quotes, such as "a dog"')
-            text = re.sub(r"\\(.)", r"\1", self._take().text[1:-1], flags=re.DOTALL)
-            return Answered(re.compile(re.escape(text), re.IGNORECASE))
-        self._expected('`matches /REGEX/` or `contains "TEXT"`')
-
-    def _regex(self) -> re.Pattern[str]:
-        if self._next.kind != "regex":
-            self._expected("an expression between slashes, such as /dogs?/i")
-        token = self._take()
+    def _pattern(self) -> re.Pattern[str]:
+        """What an answer has to fit."""
+        self.answers += 1
+        if self._skip("contains"):
+            text = self._take("string", 'a text in quotes, such as "a dog"').text[1:-1]
+            return re.compile(re.escape(re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)), re.IGNORECASE)
+        if not self._skip("matches"):
+            self._expected('`matches /REGEX/` or `contains "TEXT"`')
+        token = self._take("regex", "an expression between slashes, such as /dogs?/i")
         body, _, flags = token.text[1:].rpartition("/")
         if flags not in ("", "i"):
             self._refuse(token.place, f"{flags!r} is no flag", "write `i` after the slash to ignore case, or nothing")
@@ -382,56 +350,51 @@ class _Parser:
             self._refuse(token.place, f"not a regular expression: {exc}", "escape special characters with a backslash")
 
     def _comparison(self) -> Term:
-        token = self._next
-        if token.kind != "word" or token.text.lower() in ("and", "or", "for"):
+        if self._next.text.lower() in ("and", "or", "for"):
             self._expected("a field, `answer` or `(`")
-        name = self._take().text
+        token = self._take("word", "a field, `answer` or `(`")
+        name = token.text
         if name not in FIELDS:
             near = difflib.get_close_matches(name.lower(), [*FIELDS, "answer"], n=1, cutoff=0.0)[0]
-            self._refuse(
-                token.place, f"there is no field {name!r}", f"did you mean {near!r}? fields: {', '.join(FIELDS)}"
-            )
-        field, read, shown = FIELDS[name], FIELDS[name].read, name
-        if name == "relevance" and self._word("["):
+            remedy = f"did you mean {near!r}? fields: {', '.join(FIELDS)}"
+            self._refuse(token.place, f"there is no field {name!r}", remedy)
+        compared, read = FIELDS[name], FIELDS[name].read
+        if name == "relevance" and self._skip("["):
             query = self._query_number()
-            read, shown = _score_of(query), f"relevance[{query}]"
-        if self._next.kind != "sign":
-            self._expected(f"one of {' '.join(_OPERATORS)}, such as `{shown} > {0 if field.high > 1 else 0.5}`")
-        sign = self._take().text.replace("==", "=")
-        place = self._next.place
-        number = self._number("a number")
-        if not field.low <= number <= field.high:
-            bounds = f"{field.low:g} to {field.high:g}" if math.isfinite(field.high) else f"{field.low:g} or more"
-            self._refuse(place, f"{shown} is never {number:g}", f"it is {bounds}")
-        return Comparison(shown, read, sign, number)
+            name, read = f"relevance[{query}]", _score_of(query)
+        example = f"{name} > {0 if compared.high > 1 else 0.5}"
+        sign = self._take("sign", f"one of {' '.join(_OPERATORS)}, such as `{example}`").text.replace("==", "=")
+        place, number = self._next.place, self._number("a number")
+        if not compared.low <= number <= compared.high:
+            above = f"{compared.low:g} or more"
+            bounds = f"{compared.low:g} to {compared.high:g}" if math.isfinite(compared.high) else above
+            self._refuse(place, f"{name} is never {number:g}", f"it is {bounds}")
+        return _compared(name, read, sign, number)
 
     def _query_number(self) -> int:
-        token = self._next
-        if token.kind != "number" or not token.text.isdecimal():
-            self._expected("the number of a query, the first being 0")
-        self._at += 1
-        if not self._word("]"):
+        expected = "the number of a query, the first being 0"
+        if not self._next.text.isdecimal():
+            self._expected(expected)
+        number = int(self._take("number", expected).text)
+        if not self._skip("]"):
             self._expected("`]`")
-        return int(token.text)
+        return number
 
-    def _number(self, what: str) -> float:
-        if self._next.kind != "number":
-            self._expected(what)
-        token = self._take()
+    def _number(self, expected: str) -> float:
+        token = self._take("number", expected)
         if not math.isfinite(float(token.text)):
             self._refuse(token.place, f"{token.text} is too large")
         return float(token.text)
 
     def _duration(self) -> float:
-        place = self._next.place
-        number = self._number("a duration, such as 2s")
-        unit = self._next
-        if unit.kind != "word" or unit.text not in _UNITS:
-            self._expected(f"a unit of time ({', '.join(_UNITS)}), such as 2s")
-        self._at += 1
-        seconds = number * _UNITS[unit.text]
-        if not 0 < seconds <= 86_400:
-            self._refuse(place, f"{number:g}{unit.text} is not a duration", "write more than nothing and at most 24h")
+        place, number = self._next.place, self._number("a duration, such as 2s")
+        expected = f"a unit of time ({', '.join(_UNITS)}), such as 2s"
+        if self._next.text not in _UNITS:
+            self._expected(expected)
+        unit = self._take("word", expected).text
+        seconds = number * _UNITS[unit]
+        if not 0 < seconds <= _LONGEST_SECONDS:
+            self._refuse(place, f"{number:g}{unit} is not a duration", "write more than nothing and at most 24h")
         return seconds
 
     def _expected(self, what: str) -> NoReturn:
@@ -444,6 +407,6 @@ class _Parser:
         raise InvalidSetting(f"rule {shown!r}, character {place + 1}: {what}", remedy=remedy)
 
 
-def _score_of(query: int) -> Callable[[PatchSet], float | None]:
+def _score_of(query: int) -> Read:
     """Reads the score of one query, which may not be there."""
     return lambda patches: patches.query_scores[query] if query < len(patches.query_scores) else None

@@ -5,15 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError
+from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.keyframes.generate import KeyframeProvider
 from arr_stream.keyframes.sharing import Lease, WorkerPool, maker_values
 from arr_stream.keyframes.worker import KeyframeWorkers
-from arr_stream.live.pointing import LiveGaze
 from arr_stream.live.quality import STEPS, Governor
 from arr_stream.live_reader import LiveReader
 from arr_stream.patch_set import PatchSet
@@ -22,6 +24,34 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
 from arr_stream.stream import Stream, fetch_weights
 from arr_stream.types import FloatArray, Frame, Grid
+
+_MOST_POINTS = 256
+
+
+class PointerGaze:
+    """A `GazeSource` that is told points as they come; each falls to the next frame. Any thread may tell."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float]] = deque(maxlen=_MOST_POINTS)
+        self._lock = threading.Lock()
+
+    def look(self, x: float, y: float) -> None:
+        """Someone looks here, normalised to [0, 1].
+
+        Raises:
+            InvalidSetting: Outside [0, 1].
+        """
+        if not (0 <= x <= 1 and 0 <= y <= 1):
+            raise InvalidSetting(f"gaze ({x:g}, {y:g}) is outside the frame", remedy="give x and y in [0, 1]")
+        with self._lock:
+            self._points.append((x, y))
+
+    def between(self, after_seconds: float, until_seconds: float) -> FloatArray:
+        """`[N, 2]`: every point since the frame before, whatever its time."""
+        with self._lock:
+            points = np.array(self._points, np.float32).reshape(-1, 2)
+            self._points.clear()
+        return points
 
 
 class LiveStream(Stream):
@@ -47,7 +77,7 @@ class LiveStream(Stream):
         pool: WorkerPool | None = None,
         on_notice: Callable[[str], None] | None = None,
     ) -> None:
-        self.pointer = LiveGaze()
+        self.pointer = PointerGaze()
         self.paused = False
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._governor = Governor()
@@ -64,8 +94,7 @@ class LiveStream(Stream):
     @property
     def grid(self) -> Grid:
         """The cells of the newest frame."""
-        size_wh = self.frame.size_wh if self.frame is not None else self.source.info.size_wh
-        return Grid.for_size(size_wh, max_pixels=self.settings.grid.max_pixels)
+        return Grid.for_size(self._size_wh, max_pixels=self.settings.grid.max_pixels)
 
     @property
     def waiting(self) -> int:
@@ -84,8 +113,7 @@ class LiveStream(Stream):
             QueryError: Empty, or a region outside the frame.
         """
         asked = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
-        size_wh = self.frame.size_wh if self.frame is not None else self.source.info.size_wh
-        asked = tuple(query.checked(size_wh) if isinstance(query, RegionQuery) else query for query in asked)
+        asked = tuple(query.checked(self._size_wh) if isinstance(query, RegionQuery) else query for query in asked)
         self.queries = asked
         self._commands.put(lambda: self.pipeline.ask(asked))
 
@@ -139,6 +167,10 @@ class LiveStream(Stream):
         self.source.close()
         super().close()
 
+    @property
+    def _size_wh(self) -> tuple[int, int]:
+        return self.frame.size_wh if self.frame is not None else self.source.info.size_wh
+
     def _frames(self) -> Iterator[Frame]:
         self._warm_up()
         room = self.settings.live.buffer_frames if self.settings.live.policy == "every" else 1
@@ -168,11 +200,10 @@ class LiveStream(Stream):
                 self._commands.get()()
             except ArrStreamError as exc:
                 said.append(str(exc))
-        return tuple(said) + self._told_quality()
-
-    def _told_quality(self) -> tuple[str, ...]:
-        told, self._untold_quality = self._untold_quality, None
-        return (told,) if told is not None else ()
+        if self._untold_quality is not None:
+            said.append(self._untold_quality)
+            self._untold_quality = None
+        return tuple(said)
 
     def _govern(self, now_seconds: float, busy_seconds: float, dropped: int) -> None:
         before = self._governor.step

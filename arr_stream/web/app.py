@@ -32,7 +32,7 @@ def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Secur
     """An ASGI application.
 
     Args:
-        serving: What it serves. Its studio is not closed with the application.
+        serving: What it serves. Its streams are not closed with the application.
         on_error: Called with an error that nobody expected.
 
     Raises:
@@ -45,7 +45,7 @@ def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Secur
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         # Made here, since it belongs to the running event loop.
         if serving.allowed.browser:
-            serving.cameras = BrowserCameras(loopback=serving.access.loopback, most=serving.studio.most_channels)
+            serving.cameras = BrowserCameras(loopback=serving.access.loopback, most=serving.streams.most_streams)
         try:
             yield
         finally:

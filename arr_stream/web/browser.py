@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from arr_stream.config import Settings
-from arr_stream.live.channel import Channel
+from arr_stream.live.runner import StreamRunner
 from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.sources.live.state import OnState
@@ -28,9 +28,9 @@ def browser_routes(serving: Serving) -> APIRouter:
         if serving.cameras is None:
             raise Forbidden("cameras of browsers are not taken", remedy="start the server without --no-browser")
         check_room(serving)
-        studio = serving.studio
-        settings = studio.preset(offer.preset) if offer.preset is not None else studio.settings
-        made: list[Channel] = []
+        streams = serving.streams
+        settings = streams.preset(offer.preset) if offer.preset is not None else streams.settings
+        made: list[StreamRunner] = []
 
         async def take(source: BrowserSource) -> None:
             made.append(await run_in_threadpool(_add, serving, source, offer))
@@ -42,12 +42,12 @@ def browser_routes(serving: Serving) -> APIRouter:
     return router
 
 
-def _add(serving: Serving, source: BrowserSource, offer: Offer) -> Channel:
+def _add(serving: Serving, source: BrowserSource, offer: Offer) -> StreamRunner:
     def open_it(_settings: Settings, _on_state: OnState) -> Source:
         source.wait_first()
         # Its `info` is known by now, and never set again.
         return cast(Source, source)
 
-    return serving.studio.add(
+    return serving.streams.add(
         _SOURCE_NAME, opener=open_it, name=source.name, query=offer.query, preset=offer.preset, once=True
     )

@@ -72,14 +72,14 @@ class Wanted:
             if kind not in KINDS:
                 raise NoSuchKind(f"there are no events of kind {kind[:40]!r}", remedy=f"choose of {', '.join(KINDS)}")
         self._serving = serving
-        self._streams = {serving.channel(id).id for id in streams} or None
+        self._streams = {serving.runner(id).id for id in streams} or None
         self._kinds = frozenset(kinds) or None
 
     def subscribe(self, bell: Bell) -> Subscription:
         """From now on; the list of streams comes first, where it is wanted."""
         subscription = self._serving.listen(bell.ring, streams=self._streams, kinds=self._kinds)
         if subscription.wants("streams", None):
-            subscription.put({"type": "streams", "streams": self._serving.studio.statuses()})
+            subscription.put({"type": "streams", "streams": self._serving.streams.statuses()})
         return subscription
 
 
@@ -124,7 +124,7 @@ class EventSocket(StayingSocket):
                 await self.bell.wait()
             return Close(ENDING, "the server is ending")
         finally:
-            self.serving.studio.hub.unsubscribe(subscription)
+            self.serving.streams.hub.unsubscribe(subscription)
 
     def heard(self, text: str) -> None:
         """See `StayingSocket.heard`."""
@@ -153,4 +153,4 @@ class ServerSentEvents(EndlessResponse):
                 except TimeoutError:
                     continue
         finally:
-            self.serving.studio.hub.unsubscribe(subscription)
+            self.serving.streams.hub.unsubscribe(subscription)

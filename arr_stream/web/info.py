@@ -23,13 +23,13 @@ def info_routes(serving: Serving) -> APIRouter:
     @router.get("/healthz")
     def health() -> JSONResponse:
         """Whether all streams' threads run; needs no token."""
-        channels = serving.studio.channels
-        well = all(channel.alive for channel in channels)
+        runners = serving.streams.runners
+        well = all(runner.alive for runner in runners)
         told = {
             "status": "ok" if well else "degraded",
             "version": arr_stream.__version__,
-            "streams": len(channels),
-            "live": sum(channel.live for channel in channels),
+            "streams": len(runners),
+            "live": sum(runner.live for runner in runners),
             "uptime_seconds": round(time.monotonic() - serving.started_seconds, 1),
         }
         return JSONResponse(told, 200 if well else 503)
@@ -37,7 +37,7 @@ def info_routes(serving: Serving) -> APIRouter:
     @router.get("/metrics", response_class=Response)
     def metrics() -> Response:
         """Everything that is counted and measured, for Prometheus."""
-        text, content_type = serving.observer.metrics(serving.studio, len(serving.clients))
+        text, content_type = serving.observer.metrics(serving.streams, len(serving.clients))
         return Response(text, media_type=content_type)
 
     @router.get("/api/info")
@@ -95,7 +95,7 @@ def _info(serving: Serving) -> dict[str, Any]:
             "folders": bool(allowed.folders),
         },
         "model": serving.model,
-        "settings": describe(serving.studio.settings),
-        "max_streams": serving.studio.most_channels,
+        "settings": describe(serving.streams.settings),
+        "max_streams": serving.streams.most_streams,
         "alerts": list(serving.observer.plan.rules),
     }

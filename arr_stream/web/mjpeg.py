@@ -8,7 +8,7 @@ import struct
 from starlette.types import Receive, Scope, Send
 
 from arr_stream.draw.views import check_view
-from arr_stream.live.channel import Channel
+from arr_stream.live.runner import StreamRunner
 from arr_stream.web.clients import Bell
 from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Serving
@@ -26,16 +26,16 @@ class Mjpeg(EndlessResponse):
 
     Args:
         serving: What the server has.
-        channel: Whose pictures.
+        runner: Whose pictures.
         view: Which.
 
     Raises:
         InvalidSetting: There is no such view.
     """
 
-    def __init__(self, serving: Serving, channel: Channel, view: str) -> None:
-        super().__init__(serving, channel.id, f"multipart/x-mixed-replace; boundary={_BOUNDARY}")
-        self._channel = channel
+    def __init__(self, serving: Serving, runner: StreamRunner, view: str) -> None:
+        super().__init__(serving, runner.id, f"multipart/x-mixed-replace; boundary={_BOUNDARY}")
+        self._runner = runner
         self._view = check_view(view)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,11 +46,11 @@ class Mjpeg(EndlessResponse):
         await super().__call__(scope, receive, send)
 
     async def speak(self, send: Send, bell: Bell) -> None:
-        watching = self._channel.room.watch([self._view], bell.ring)
+        watching = self._runner.room.watch([self._view], bell.ring)
         subscription = self.serving.wake_for(bell.ring, "streams")
         try:
             await _send(send, _HEAD)
-            while not self.serving.clients.ended and self.serving.has(self._channel) and watching.error is None:
+            while not self.serving.clients.ended and self.serving.has(self._runner) and watching.error is None:
                 message = watching.take()
                 if message is None:
                     await bell.wait()
@@ -59,11 +59,11 @@ class Mjpeg(EndlessResponse):
                 await _send(send, b"\r\n".join([jpeg, _HEAD]))
                 # Returns when all before it has gone to the system.
                 await _send(send, b"")
-                self.serving.observer.picture_sent(self._channel)
+                self.serving.observer.picture_sent(self._runner)
                 watching.acknowledge(sequence)
         finally:
             watching.close()
-            self.serving.studio.hub.unsubscribe(subscription)
+            self.serving.streams.hub.unsubscribe(subscription)
 
 
 async def _send(send: Send, body: bytes) -> None:

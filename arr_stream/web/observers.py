@@ -10,14 +10,14 @@ from pathlib import Path
 
 from arr_stream.consumer import Consumer
 from arr_stream.draw.views import render
-from arr_stream.live.actions import Action, PostJson, RunCommand
-from arr_stream.live.alerts import Alert, Alerts
-from arr_stream.live.channel import Channel
+from arr_stream.live.actions import PostJson, RunCommand
+from arr_stream.live.alerts import Action, Alert, Alerts
 from arr_stream.live.events import EventHub
 from arr_stream.live.metrics import LiveMetrics
 from arr_stream.live.pictures import Watching
 from arr_stream.live.rules import parse_rule
-from arr_stream.live.studio import Studio
+from arr_stream.live.runner import StreamRunner
+from arr_stream.live.streams import LiveStreams
 from arr_stream.sources.base import SourceStats
 
 
@@ -70,74 +70,74 @@ class Observer:
         self._hub = hub
         self._metrics = LiveMetrics()
         self._labels: dict[str, str] = {}
-        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._runners: weakref.WeakSet[StreamRunner] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def consumers(self, channel: Channel) -> Sequence[Consumer]:
-        """Those of one run of a channel."""
+    def consumers(self, runner: StreamRunner) -> Sequence[Consumer]:
+        """Those of one run of a stream."""
         with self._lock:
-            self._channels.add(channel)
-            there = {each.id for each in self._channels if each.alive}
+            self._runners.add(runner)
+            there = {each.id for each in self._runners if each.alive}
         # Here too: where nobody asks for the metrics, streams that come and go would pile up.
         self._forget(there)
-        made: list[Consumer] = [self._metrics.consumer(self._label(channel))]
+        made: list[Consumer] = [self._metrics.consumer(self._label(runner))]
         if self.plan.rules:
             made.append(
                 Alerts(
                     self.plan.rules,
-                    stream_name=channel.name,
+                    stream_name=runner.name,
                     clip_folder=self.plan.clip_folder,
                     before_seconds=self.plan.before_seconds,
                     after_seconds=self.plan.after_seconds,
                     actions=self.plan.actions(),
-                    on_alert=lambda alert: self._alerted(channel, alert),
-                    on_notice=channel.publisher.notice,
+                    on_alert=lambda alert: self._alerted(runner, alert),
+                    on_notice=runner.publisher.notice,
                     draw=lambda frame, patches: render("patches", frame, patches),
-                    video=channel.settings.video,
+                    video=runner.settings.video,
                 )
             )
         return made
 
-    def watch(self, channel: Channel, views: Sequence[str], wake: Callable[[], None], *, cells: bool) -> Watching:
-        """Watch a channel's pictures, their ages counted in.
+    def watch(self, runner: StreamRunner, views: Sequence[str], wake: Callable[[], None], *, cells: bool) -> Watching:
+        """Watch a stream's pictures, their ages counted in.
 
         Raises:
             InvalidSetting: No such view, none, or more than two.
         """
-        label = self._label(channel)
+        label = self._label(runner)
 
         def on_age(seconds: float) -> None:
-            channel.publisher.age(seconds)
+            runner.publisher.age(seconds)
             self._metrics.shown(label, seconds)
 
-        return channel.room.watch(views, wake, cells=cells, on_age=on_age)
+        return runner.room.watch(views, wake, cells=cells, on_age=on_age)
 
-    def picture_sent(self, channel: Channel) -> None:
-        self._metrics.picture_sent(self._label(channel))
+    def picture_sent(self, runner: StreamRunner) -> None:
+        self._metrics.picture_sent(self._label(runner))
 
-    def failed(self, channel: Channel, error: Exception) -> None:
+    def failed(self, runner: StreamRunner, error: Exception) -> None:
         """A run of a stream has ended in an error."""
-        self._metrics.error(self._label(channel), error)
+        self._metrics.error(self._label(runner), error)
 
-    def metrics(self, studio: Studio, clients: int) -> tuple[bytes, str]:
+    def metrics(self, streams: LiveStreams, clients: int) -> tuple[bytes, str]:
         """Everything in Prometheus' text format, and its content type."""
-        channels = studio.channels
-        self._forget({channel.id for channel in channels})
-        self._metrics.streams(len(channels))
+        runners = streams.runners
+        self._forget({runner.id for runner in runners})
+        self._metrics.streams(len(runners))
         self._metrics.clients(clients)
-        for channel in channels:
-            label = self._label(channel)
-            self._metrics.queue(label, channel.waiting)
-            if stats := channel.stats:
-                self._metrics.source(label, SourceStats(**stats), channel.status()["dropped"])
+        for runner in runners:
+            label = self._label(runner)
+            self._metrics.queue(label, runner.waiting)
+            if stats := runner.stats:
+                self._metrics.source(label, SourceStats(**stats), runner.status()["dropped"])
         return self._metrics.render()
 
-    def _alerted(self, channel: Channel, alert: Alert) -> None:
-        self._metrics.alert(self._label(channel))
+    def _alerted(self, runner: StreamRunner, alert: Alert) -> None:
+        self._metrics.alert(self._label(runner))
         self._hub.publish(
             {
                 "type": "alert",
-                "stream": channel.id,
+                "stream": runner.id,
                 "rule": alert.rule,
                 "message": alert.message,
                 "clip": alert.clip,
@@ -145,14 +145,14 @@ class Observer:
             }
         )
 
-    def _label(self, channel: Channel) -> str:
+    def _label(self, runner: StreamRunner) -> str:
         """Under which a stream is counted: the name that it began with, and its id where two have the same."""
         with self._lock:
-            label = self._labels.get(channel.id)
+            label = self._labels.get(runner.id)
             if label is None:
-                name = channel.name
-                label = f"{name} ({channel.id})" if name in self._labels.values() else name
-                self._labels[channel.id] = label
+                name = runner.name
+                label = f"{name} ({runner.id})" if name in self._labels.values() else name
+                self._labels[runner.id] = label
             return label
 
     def _forget(self, there: set[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from arr_stream.live.channel import Channel
+from arr_stream.live.runner import StreamRunner
 from arr_stream.web.bodies import NewQuestion
 from arr_stream.web.serving import NotNow, Serving
 
@@ -25,18 +25,18 @@ def question_routes(serving: Serving) -> APIRouter:
     @router.post("/questions", status_code=202)
     def ask(id: str, new: NewQuestion) -> dict[str, Any]:
         """Ask the model: at once, every so often, or when the scene changes. Answers come as events."""
-        channel = serving.channel(id)
-        if serving.studio.parts.make_viewer is None:
+        runner = serving.runner(id)
+        if serving.streams.parts.make_viewer is None:
             raise NotNow("there is no model to ask", remedy="start the server with --model or --endpoint")
-        if not channel.status()["frames"]:
-            raise NotNow(f"{channel.name} has shown nothing yet", remedy="ask when there is a picture")
-        channel.question(new.question, new.when, new.every_seconds)
-        return channel.status()
+        if not runner.status()["frames"]:
+            raise NotNow(f"{runner.name} has shown nothing yet", remedy="ask when there is a picture")
+        runner.question(new.question, new.when, new.every_seconds)
+        return runner.status()
 
     @router.delete("/questions", status_code=204)
     def ask_no_more(id: str) -> Response:
         """End what `every` or `change` began."""
-        serving.channel(id).ask_no_more()
+        serving.runner(id).ask_no_more()
         return Response(status_code=204)
 
     @router.get("/answers")
@@ -46,12 +46,12 @@ def question_routes(serving: Serving) -> APIRouter:
         format: Literal["json", "jsonl", "markdown"] = "json",
     ) -> Response:
         """The answers that are kept, oldest first."""
-        channel = serving.channel(id)
-        found = [answer for answer in tuple(channel.publisher.answers) if _holds(answer, search)]
+        runner = serving.runner(id)
+        found = [answer for answer in tuple(runner.publisher.answers) if _holds(answer, search)]
         headers = {}
         if format in _ENDINGS:
-            headers["content-disposition"] = f'attachment; filename="answers-{channel.id}.{_ENDINGS[format]}"'
-        return Response(_written(channel, found, format), media_type=_MEDIA[format], headers=headers)
+            headers["content-disposition"] = f'attachment; filename="answers-{runner.id}.{_ENDINGS[format]}"'
+        return Response(_written(runner, found, format), media_type=_MEDIA[format], headers=headers)
 
     return router
 
@@ -61,12 +61,12 @@ def _holds(answer: dict[str, Any], search: str) -> bool:
     return all(word in text for word in search.casefold().split())
 
 
-def _written(channel: Channel, answers: list[dict[str, Any]], format: str) -> str:
+def _written(runner: StreamRunner, answers: list[dict[str, Any]], format: str) -> str:
     if format == "json":
         return json.dumps(answers, ensure_ascii=False)
     if format == "jsonl":
         return "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-    said = [f"# {channel.name}\n"]
+    said = [f"# {runner.name}\n"]
     for answer in answers:
         text = answer["text"].strip() or f"({answer['error'] or answer['finish']})"
         said.append(f"## {answer['pts_seconds']:.1f} s: {answer['question']}\n\n{text}\n")

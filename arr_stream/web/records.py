@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from arr_stream.config import public_settings
-from arr_stream.live.channel import Channel
 from arr_stream.live.publishing import MOST_RECORDS
+from arr_stream.live.runner import StreamRunner
 from arr_stream.records.schema import Header
 from arr_stream.selection.budget import fitted_tokens
 from arr_stream.web.mjpeg import Mjpeg
@@ -27,37 +27,37 @@ def record_routes(serving: Serving) -> APIRouter:
     @router.get("/records")
     def records(id: str, last: int = Query(MOST_RECORDS, ge=1, le=MOST_RECORDS)) -> Response:
         """The last frames as JSON lines, with a header, and the answers that came on them."""
-        channel = serving.channel(id)
-        header = _header(channel)
-        kept = list(channel.publisher.records)[-last:]
-        lines = _lines(header, kept, list(channel.publisher.answers))
-        disposition = f'attachment; filename="records-{channel.id}.jsonl"'
+        runner = serving.runner(id)
+        header = _header(runner)
+        kept = list(runner.publisher.records)[-last:]
+        lines = _lines(header, kept, list(runner.publisher.answers))
+        disposition = f'attachment; filename="records-{runner.id}.jsonl"'
         return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
 
     @router.get("/snapshot.jpg", response_class=Response)
     async def snapshot(id: str, view: str = _View) -> Response:
         """The newest picture."""
-        channel = serving.channel(id)
+        runner = serving.runner(id)
         # So many at a time: whoever asks for more must not take the processor from the streams.
         async with serving.drawing:
-            jpeg = await run_in_threadpool(channel.room.snapshot, view)
+            jpeg = await run_in_threadpool(runner.room.snapshot, view)
         if jpeg is None:
-            raise NotYet(f"{channel.name} has no picture yet", remedy="try again in a moment")
+            raise NotYet(f"{runner.name} has no picture yet", remedy="try again in a moment")
         return Response(jpeg, media_type="image/jpeg")
 
     @router.get("/video.mjpeg", response_class=Response)
     async def mjpeg(id: str, view: str = _View) -> Response:
         """Pictures one after the other, the newest each time (`multipart/x-mixed-replace`)."""
-        return Mjpeg(serving, serving.channel(id), view)
+        return Mjpeg(serving, serving.runner(id), view)
 
     return router
 
 
-def _header(channel: Channel) -> Header:
-    grid = channel.publisher.grid
+def _header(runner: StreamRunner) -> Header:
+    grid = runner.publisher.grid
     if grid is None:
-        raise NotYet(f"{channel.name} has no frame yet", remedy="try again in a moment")
-    status, settings = channel.status(), channel.settings
+        raise NotYet(f"{runner.name} has no frame yet", remedy="try again in a moment")
+    status, settings = runner.status(), runner.settings
     return Header.for_grid(
         grid,
         source=status["source"],

@@ -110,7 +110,7 @@ def run_server(
     on_ready: Callable[[], None],
     on_error: Callable[[Exception], None],
 ) -> None:
-    """Serve until `stop` is set; the listener and the studio are closed in the end.
+    """Serve until `stop` is set; the listener and the streams are closed in the end.
 
     Args:
         serving: What is served.
@@ -123,7 +123,7 @@ def run_server(
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
     prepare_for_live()
-    closing = threading.Thread(target=serving.studio.close, name="arr-stream-end", daemon=True)
+    closing = threading.Thread(target=serving.streams.close, name="arr-stream-end", daemon=True)
 
     def end() -> None:
         serving.clients.end()

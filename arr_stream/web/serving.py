@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from arr_stream.errors import ArrStreamError
-from arr_stream.live.channel import Channel
 from arr_stream.live.events import Subscription
-from arr_stream.live.studio import Studio
+from arr_stream.live.runner import StreamRunner
+from arr_stream.live.streams import LiveStreams
 from arr_stream.web.access import Access
 from arr_stream.web.clients import Clients
 from arr_stream.web.observers import Observer
@@ -42,7 +42,7 @@ class Serving:
     """Everything that answers to requests.
 
     Args:
-        studio: The streams.
+        streams: The streams.
         access: Who may speak to the server.
         allowed: What the page may open.
         observer: Metrics and alerts.
@@ -51,7 +51,7 @@ class Serving:
         cameras: Browsers' cameras; made when the server starts, None where they are not allowed.
     """
 
-    studio: Studio
+    streams: LiveStreams
     access: Access
     allowed: AllowedSources
     observer: Observer
@@ -62,16 +62,16 @@ class Serving:
     drawing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     started_seconds: float = field(default_factory=time.monotonic)
 
-    def channel(self, id: str) -> Channel:
+    def runner(self, id: str) -> StreamRunner:
         """The stream of that id.
 
         Raises:
             NoSuchThing: There is none.
         """
-        channel = self.studio.get(id)
-        if channel is None:
+        runner = self.streams.get(id)
+        if runner is None:
             raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
-        return channel
+        return runner
 
     def listen(
         self, wake: Callable[[], None], *, streams: Collection[str] | None = None, kinds: Collection[str] | None = None
@@ -84,9 +84,9 @@ class Serving:
         return self._subscribed(Subscription(wake, kinds={kind}, most_waiting=1))
 
     def _subscribed(self, subscription: Subscription) -> Subscription:
-        self.studio.hub.subscribe(subscription)
+        self.streams.hub.subscribe(subscription)
         return subscription
 
-    def has(self, channel: Channel) -> bool:
+    def has(self, runner: StreamRunner) -> bool:
         """It has not been removed."""
-        return self.studio.get(channel.id) is channel
+        return self.streams.get(runner.id) is runner

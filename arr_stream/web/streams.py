@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from arr_stream.errors import ExampleUnreadable, InvalidSetting
-from arr_stream.live.channel import Channel
+from arr_stream.live.runner import StreamRunner
 from arr_stream.relevance.query import ExampleQuery, load_example
 from arr_stream.web.bodies import Looks, NewQuery, NewStream, StreamChange
 from arr_stream.web.editable_settings import checked_changes
@@ -30,7 +30,7 @@ def stream_routes(serving: Serving) -> APIRouter:
     @router.get("")
     def list_streams() -> list[Status]:
         """All streams, in the order in which they were added."""
-        return serving.studio.statuses()
+        return serving.streams.statuses()
 
     @router.post("", status_code=201)
     def add_stream(new: NewStream) -> Status:
@@ -38,66 +38,66 @@ def stream_routes(serving: Serving) -> APIRouter:
         source = serving.allowed.resolve(new.source)
         check_room(serving)
         changes = checked_changes(new.settings, running=False)
-        return serving.studio.add(source, name=new.name, query=new.query, preset=new.preset, settings=changes).status()
+        return serving.streams.add(source, name=new.name, query=new.query, preset=new.preset, settings=changes).status()
 
     @router.get("/{id}")
     def get_stream(id: str) -> Status:
         """How a stream is doing."""
-        return serving.channel(id).status()
+        return serving.runner(id).status()
 
     @router.delete("/{id}", status_code=204)
     def remove_stream(id: str) -> Response:
         """End a stream and forget it."""
-        serving.channel(id)
-        serving.studio.remove(id)
+        serving.runner(id)
+        serving.streams.remove(id)
         return Response(status_code=204)
 
     @router.patch("/{id}")
     def change_stream(id: str, change: StreamChange) -> Status:
         """Pause or go on, rename, take a preset or other settings; at once. Of two errors, neither changes anything."""
-        channel = serving.channel(id)
-        _configure(serving, channel, change)
+        runner = serving.runner(id)
+        _configure(serving, runner, change)
         if change.name is not None:
-            channel.rename(change.name)
+            runner.rename(change.name)
         if change.paused is not None:
-            channel.paused = change.paused
-        return channel.status()
+            runner.paused = change.paused
+        return runner.status()
 
     @router.post("/{id}/retry")
     def retry(id: str) -> Status:
         """Open the source again now, where it has failed or ended."""
-        channel = serving.channel(id)
-        channel.retry()
-        return channel.status()
+        runner = serving.runner(id)
+        runner.retry()
+        return runner.status()
 
     @router.put("/{id}/query")
     def look_for(id: str, new: NewQuery) -> Status:
         """What to look for from the next frame on; an example picture stays."""
-        channel = serving.channel(id)
+        runner = serving.runner(id)
         region = new.region.xywh if new.region is not None else None
         if "region" not in new.model_fields_set:
-            region = channel.region_xywh
-        channel.ask_for(new.texts, region_xywh=region, example=channel.example)
-        return channel.status()
+            region = runner.region_xywh
+        runner.ask_for(new.texts, region_xywh=region, example=runner.example)
+        return runner.status()
 
     @router.put("/{id}/example", openapi_extra={"requestBody": _PICTURE})
     async def look_for_example(id: str, request: Request) -> Status:
         """Look for what is like a picture, too. The body is the picture, at most 10 MB."""
-        channel = serving.channel(id)
+        runner = serving.runner(id)
         picture = await request.body()
-        return await run_in_threadpool(lambda: _exemplified(channel, _read_example(picture)))
+        return await run_in_threadpool(lambda: _exemplified(runner, _read_example(picture)))
 
     @router.delete("/{id}/example")
     def forget_example(id: str) -> Status:
         """Look for the example no more."""
-        return _exemplified(serving.channel(id), None)
+        return _exemplified(serving.runner(id), None)
 
     @router.post("/{id}/gaze", status_code=204)
     def look_at(id: str, looks: Looks) -> Response:
         """Tell where someone looks."""
-        channel = serving.channel(id)
+        runner = serving.runner(id)
         for x, y in looks.points:
-            channel.look(x, y)
+            runner.look(x, y)
         return Response(status_code=204)
 
     return router
@@ -107,25 +107,25 @@ def check_room(serving: Serving) -> None:
     """Raises:
     NotNow: There are as many streams as there may be.
     """
-    count, most = len(serving.studio.channels), serving.studio.most_channels
+    count, most = len(serving.streams.runners), serving.streams.most_streams
     if count >= most:
         raise NotNow(f"{count} streams run already", remedy=f"remove one; {most} is the limit")
 
 
-def _configure(serving: Serving, channel: Channel, change: StreamChange) -> None:
+def _configure(serving: Serving, runner: StreamRunner, change: StreamChange) -> None:
     changes = checked_changes(change.settings, running=True)
     if "preset" in change.model_fields_set:
-        studio = serving.studio
-        base = studio.preset(change.preset) if change.preset is not None else studio.settings
-        channel.configure(changes, base=base, preset=change.preset)
+        streams = serving.streams
+        base = streams.preset(change.preset) if change.preset is not None else streams.settings
+        runner.configure(changes, base=base, preset=change.preset)
     elif changes:
-        channel.configure(changes)
+        runner.configure(changes)
 
 
-def _exemplified(channel: Channel, example: ExampleQuery | None) -> Status:
+def _exemplified(runner: StreamRunner, example: ExampleQuery | None) -> Status:
     """Everything else that is looked for stays."""
-    channel.ask_for(channel.texts, region_xywh=channel.region_xywh, example=example)
-    return channel.status()
+    runner.ask_for(runner.texts, region_xywh=runner.region_xywh, example=example)
+    return runner.status()
 
 
 def _read_example(picture: bytes) -> ExampleQuery:

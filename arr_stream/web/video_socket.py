@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.websockets import WebSocket
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.channel import Channel
 from arr_stream.live.pictures import Watching, checked_views
+from arr_stream.live.runner import StreamRunner
 from arr_stream.web.serving import NoSuchThing, Serving
 from arr_stream.web.sockets import (
     ENDING,
@@ -40,12 +40,12 @@ def video_routes(serving: Serving) -> APIRouter:
     @router.websocket("/api/streams/{id}/video")
     async def video(websocket: WebSocket, id: str) -> None:
         try:
-            channel = serving.channel(id)
+            runner = serving.runner(id)
         except NoSuchThing as exc:
             await websocket.accept()
             await websocket.close(NO_STREAM, exc.message[:120])
             return
-        await VideoSocket(serving, websocket, channel).run(channel.id)
+        await VideoSocket(serving, websocket, runner).run(runner.id)
 
     return router
 
@@ -56,19 +56,19 @@ class VideoSocket(StayingSocket):
     Args:
         serving: What the server has.
         websocket: The client; its query names the views.
-        channel: The stream.
+        runner: The stream.
     """
 
-    def __init__(self, serving: Serving, websocket: WebSocket, channel: Channel) -> None:
+    def __init__(self, serving: Serving, websocket: WebSocket, runner: StreamRunner) -> None:
         super().__init__(serving, websocket)
-        self._channel = channel
+        self._runner = runner
         self._watching: Watching | None = None
 
     async def speak(self) -> Close:
         query = self.websocket.query_params
         views, cells = query.getlist("view") or ["patches"], query.get("cells", "0") in {"1", "true"}
         try:
-            watching = self.serving.observer.watch(self._channel, views, self.bell.ring, cells=cells)
+            watching = self.serving.observer.watch(self._runner, views, self.bell.ring, cells=cells)
         except InvalidSetting as exc:
             await self.send_text(error_text(str(exc)))
             return Close(MALFORMED, exc.message)
@@ -78,7 +78,7 @@ class VideoSocket(StayingSocket):
             return await self._pictures(watching)
         finally:
             watching.close()
-            self.serving.studio.hub.unsubscribe(subscription)
+            self.serving.streams.hub.unsubscribe(subscription)
 
     def heard(self, text: str) -> None:
         """See `StayingSocket.heard`."""
@@ -92,7 +92,7 @@ class VideoSocket(StayingSocket):
             if message.cells is not None:
                 watching.cells = message.cells
             if message.gaze is not None:
-                self._channel.look(*message.gaze)
+                self._runner.look(*message.gaze)
         except ValidationError as exc:
             first = exc.errors()[0]
             place = ".".join(map(str, first["loc"]))[:60]
@@ -106,7 +106,7 @@ class VideoSocket(StayingSocket):
         while True:
             if self.serving.clients.ended:
                 return Close(ENDING, "the server is ending")
-            if not self.serving.has(self._channel):
+            if not self.serving.has(self._runner):
                 return Close(REMOVED, "the stream was removed")
             if watching.error is not None:
                 await self.send_text(error_text(watching.error))
@@ -116,4 +116,4 @@ class VideoSocket(StayingSocket):
                 await self.bell.wait()
                 continue
             await self.send_bytes(message)
-            self.serving.observer.picture_sent(self._channel)
+            self.serving.observer.picture_sent(self._runner)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arr_stream.config import Settings
-from arr_stream.live.channel import ChannelParts
 from arr_stream.live.events import EventHub
-from arr_stream.live.studio import Studio
+from arr_stream.live.runner import RunnerParts
+from arr_stream.live.streams import LiveStreams
 from arr_stream.run import stop_on_signals
 from arr_stream.sources.base import Source
 from arr_stream.web.access import make_access
@@ -42,12 +42,12 @@ def _opener(fps: float, number: int, folder: Path) -> Callable[[Settings, Callab
     return lambda settings, on_state: CounterSource(scene, fps, SIZE_WH, on_capture)
 
 
-def _fill(studio: Studio, given: argparse.Namespace) -> None:
+def _fill(streams: LiveStreams, given: argparse.Namespace) -> None:
     for number, fps in enumerate(given.counter):
         name = f"counter {number + 1}"
-        studio.add(name, opener=_opener(fps, number, given.captures), name=name)
+        streams.add(name, opener=_opener(fps, number, given.captures), name=name)
     for source in given.source:
-        studio.add(source)
+        streams.add(source)
 
 
 def main() -> None:
@@ -62,12 +62,14 @@ def main() -> None:
     end_with_parent()
     hub = EventHub()
     observer = Observer(hub, AlertPlan())
-    studio = Studio(Settings.load(None, given.overrides), parts=ChannelParts(hub, make_consumers=observer.consumers))
+    streams = LiveStreams(
+        Settings.load(None, given.overrides), parts=RunnerParts(hub, make_consumers=observer.consumers)
+    )
     access = make_access(HOST, token=None, port=given.port)
-    serving = Serving(studio, access, make_allowed(given.source), observer)
+    serving = Serving(streams, access, make_allowed(given.source), observer)
     listener = listen(HOST, given.port)
     with stop_on_signals() as stop:
-        _fill(studio, given)
+        _fill(streams, given)
         run_server(serving, listener, stop=stop, on_ready=lambda: None, on_error=_tell)
 
 

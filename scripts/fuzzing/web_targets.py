@@ -34,20 +34,20 @@ def _messages() -> list[bytes]:
 
 def _open_messages(scratch: Path) -> Run:
     from arr_stream.config import Settings
-    from arr_stream.live.pointing import LiveGaze
+    from arr_stream.live.stream import PointerGaze
     from arr_stream.relevance.query import RegionQuery, parse_text
     from arr_stream.web import bodies
     from arr_stream.web.editable_settings import checked_changes
     from arr_stream.web.video_socket import VideoSocket
 
     serving: Any = SimpleNamespace()
-    gaze = LiveGaze()
+    gaze = PointerGaze()
     watching = SimpleNamespace(views=[], cells=False, acknowledge=lambda number: number == 3)
 
     def socket_says(text: str) -> str:
         # No event loop runs here, and this part of a socket needs none.
         socket: Any = VideoSocket.__new__(VideoSocket)
-        socket.serving, socket._channel, socket._watching = serving, gaze, watching
+        socket.serving, socket._runner, socket._watching = serving, gaze, watching
         socket.heard(text)
         return "socket"
 
@@ -99,9 +99,9 @@ def _requests() -> list[bytes]:
 
 def _open_requests(scratch: Path) -> Run:
     from arr_stream.config import Settings
-    from arr_stream.live.channel import ChannelParts
     from arr_stream.live.events import EventHub
-    from arr_stream.live.studio import Studio
+    from arr_stream.live.runner import RunnerParts
+    from arr_stream.live.streams import LiveStreams
     from arr_stream.web.access import make_access
     from arr_stream.web.app import create_app
     from arr_stream.web.observers import Observer
@@ -111,9 +111,9 @@ def _open_requests(scratch: Path) -> Run:
     runner = asyncio.Runner()
     hub = EventHub()
     unexpected: list[Exception] = []
-    studio = Studio(Settings(), parts=ChannelParts(hub))
+    streams = LiveStreams(Settings(), parts=RunnerParts(hub))
     access = make_access("127.0.0.1", token="secret-token")
-    serving = Serving(studio, access, AllowedSources(browser=False), Observer(hub))
+    serving = Serving(streams, access, AllowedSources(browser=False), Observer(hub))
     app = create_app(serving, unexpected.append)
 
     def run(data: bytes) -> str:

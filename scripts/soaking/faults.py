@@ -278,13 +278,13 @@ def _choose_models(trial: Trial, _: WallClock) -> None:
 
 
 def _pass_by(trial: Trial, _: WallClock) -> None:
-    channel = trial.stage.studio.add("lavfi:testsrc2=size=160x96:rate=15", name="passing", query=["blue"])
+    runner = trial.stage.streams.add("lavfi:testsrc2=size=160x96:rate=15", name="passing", query=["blue"])
     try:
-        trial.until(lambda: channel.publisher.newest is not None and channel.publisher.newest.index > 20, "its frames")
+        trial.until(lambda: runner.publisher.newest is not None and runner.publisher.newest.index > 20, "its frames")
     finally:
-        trial.stage.studio.remove(channel.id)
+        trial.stage.streams.remove(runner.id)
     trial.over()
-    trial.until(lambda: not channel.alive, "its end")
+    trial.until(lambda: not runner.alive, "its end")
     trial.frames()
 
 

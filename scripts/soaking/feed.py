@@ -61,7 +61,7 @@ class Feed:
         self._due = time.monotonic()
 
     def open(self, settings: Settings, on_state: OnState) -> Source:
-        """See `Channel`'s opener."""
+        """See `StreamRunner`'s opener."""
 
         def open_once(interrupt: Interrupt, stats: SourceStats) -> Decoding:
             return self._connect(settings, interrupt, stats)

@@ -68,9 +68,9 @@ class Soak:
 
     def look(self) -> tuple[float, str | None, int, int]:
         """For the sampler."""
-        channels = self._stage.studio.channels
-        dropped = sum(channel.status()["dropped"] for channel in (self._stage.main, self._stage.other))
-        return self._stage.stream_seconds, self.fault, sum(channel.waiting for channel in channels), dropped
+        runners = self._stage.streams.runners
+        dropped = sum(runner.status()["dropped"] for runner in (self._stage.main, self._stage.other))
+        return self._stage.stream_seconds, self.fault, sum(runner.waiting for runner in runners), dropped
 
     def _planned(self) -> tuple[Planned, ...]:
         plan = self._plan

@@ -16,9 +16,9 @@ from pathlib import Path
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.channel import Channel, ChannelParts
 from arr_stream.live.events import Event, EventHub, Subscription
-from arr_stream.live.studio import Studio
+from arr_stream.live.runner import RunnerParts, StreamRunner
+from arr_stream.live.streams import LiveStreams
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import Records
 from arr_stream.records.schema import Header
@@ -71,7 +71,7 @@ class Progress:
     """A consumer that counts, remembers the newest patch set, and blocks for as long as it is told to.
 
     Attributes:
-        frames: Processed so far, over all runs of the channel.
+        frames: Processed so far, over all runs of the runner.
         block_seconds: The next frame is kept for so long.
         blocked: It is being kept.
     """
@@ -178,10 +178,10 @@ class Stage:
         self.hub = EventHub()
         rules = AlertPlan(RULES, 1.5, 1.0, self.clip_folder, ("true",), (hook,))
         self.observer = Observer(self.hub, rules)
-        parts = ChannelParts(self.hub, WorkerPool(SoakedWorkers), make_consumers=self._consumers, on_error=self._failed)
-        self.studio = Studio(self.plan.settings, parts=parts)
+        parts = RunnerParts(self.hub, WorkerPool(SoakedWorkers), make_consumers=self._consumers, on_error=self._failed)
+        self.streams = LiveStreams(self.plan.settings, parts=parts)
         access = make_access("127.0.0.1", token=None, port=port)
-        self.serving = Serving(self.studio, access, AllowedSources(), self.observer)
+        self.serving = Serving(self.streams, access, AllowedSources(), self.observer)
         thread = threading.Thread(
             target=run_server,
             args=(self.serving, listener),
@@ -194,10 +194,10 @@ class Stage:
     def _add_streams(self) -> None:
         self._subscription = Subscription(self._hear, kinds={"alert", "notice"})
         self.hub.subscribe(self._subscription)
-        self.feed = Feed(lambda: sum(channel.waiting for channel in self.studio.channels[:1]), paced=self.plan.paced)
+        self.feed = Feed(lambda: sum(runner.waiting for runner in self.streams.runners[:1]), paced=self.plan.paced)
         self.progress = {NAME: Progress(self.feed.taken), OTHER: Progress()}
-        self.main = self.studio.add(NAME, opener=self.feed.open, name=NAME, query=["red"])
-        self.other = self.studio.add(self.sender.address, name=OTHER, query=["green"])
+        self.main = self.streams.add(NAME, opener=self.feed.open, name=NAME, query=["red"])
+        self.other = self.streams.add(self.sender.address, name=OTHER, query=["green"])
         self.wait_for_frames()
 
     def wait_for_frames(self) -> None:
@@ -209,7 +209,7 @@ class Stage:
         deadline = time.monotonic() + _START_SECONDS
         while not all(progress.frames > FPS for progress in self.progress.values()):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the streams do not run: {[each.status() for each in self.studio.channels]}")
+                raise RuntimeError(f"the streams do not run: {[each.status() for each in self.streams.runners]}")
             time.sleep(0.05)
 
     @property
@@ -217,21 +217,21 @@ class Stage:
         """How much of the main stream has been processed."""
         return self.progress[NAME].frames / FPS
 
-    def _consumers(self, channel: Channel) -> Sequence[Consumer]:
-        made = list(self.observer.consumers(channel))
-        if channel.name not in self.progress:
+    def _consumers(self, runner: StreamRunner) -> Sequence[Consumer]:
+        made = list(self.observer.consumers(runner))
+        if runner.name not in self.progress:
             return made
         self._runs += 1
-        grid = Grid.for_size((160, 120), max_pixels=channel.settings.grid.max_pixels)
+        grid = Grid.for_size((160, 120), max_pixels=runner.settings.grid.max_pixels)
         header = Header.for_grid(
-            grid, source=channel.name, query=None, budget_tokens=0, config=public_settings(channel.settings)
+            grid, source=runner.name, query=None, budget_tokens=0, config=public_settings(runner.settings)
         )
-        path = self.plan.folder / f"records-{channel.id}-{self._runs}.jsonl"
-        return [*made, Records(path, header, True), self.progress[channel.name]]
+        path = self.plan.folder / f"records-{runner.id}-{self._runs}.jsonl"
+        return [*made, Records(path, header, True), self.progress[runner.name]]
 
-    def _failed(self, channel: Channel, error: Exception) -> None:
-        self.failures.append(f"{channel.name}: {type(error).__name__}: {error}")
-        self.observer.failed(channel, error)
+    def _failed(self, runner: StreamRunner, error: Exception) -> None:
+        self.failures.append(f"{runner.name}: {type(error).__name__}: {error}")
+        self.observer.failed(runner, error)
 
     def _surprised(self, error: Exception) -> None:
         self.failures.append(f"server: {type(error).__name__}: {error}")

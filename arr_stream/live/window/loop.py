@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from arr_stream.draw.typeface import ALARM, WHITE
+from arr_stream.consumer import Outcome
+from arr_stream.draw.overlay import draw_box
+from arr_stream.draw.typeface import ACCENT, ALARM, WHITE
 from arr_stream.errors import OutputExists
 from arr_stream.files import writing
-from arr_stream.live import window_drawing as drawing
-from arr_stream.live.annotator import LiveAnnotator, bars_px, panes
 from arr_stream.live.pictures import Shown
-from arr_stream.live.rates import Recent
+from arr_stream.live.rates import Rate, Recent
 from arr_stream.live.stream import LiveStream
-from arr_stream.live.window import Window, first_size
-from arr_stream.live.window_control import Controls, Scene
-from arr_stream.live.window_feed import Feed
+from arr_stream.live.window import drawing
+from arr_stream.live.window.controls import Controls, Scene
+from arr_stream.live.window.screen import Window
+from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import Query, RegionQuery
-from arr_stream.types import ByteArray
+from arr_stream.types import ByteArray, Frame
 
 _WAIT_SECONDS = 0.012
 """Keys and the pointer are looked at so often while no frame comes."""
 _REDRAW_SECONDS = 0.03
 _IDLE_SECONDS = 0.5
 _MOST_SNAPSHOTS = 1000
+_MOST_ANSWERS = 8
+
+
+class Feed:
+    """A consumer that keeps the newest frame for a window, and the answers of those that were never shown.
+
+    Args:
+        dropped: Tells how many frames were passed over so far.
+
+    Attributes:
+        fps: Frames a second that are processed.
+    """
+
+    def __init__(self, dropped: Callable[[], int]) -> None:
+        self.fps = Rate()
+        self._dropped = dropped
+        self._newest: tuple[Frame, PatchSet] | None = None
+        self._answers: tuple[Answer, ...] = ()
+        self._changed = threading.Condition()
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        """Take a frame in the place of the one before; never waits."""
+        self.fps.add()
+        with self._changed:
+            self._newest = frame, patches
+            self._answers = (*self._answers, *patches.answers)[-_MOST_ANSWERS:]
+            self._changed.notify()
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
+
+    def take(self, longest_seconds: float) -> Shown | None:
+        """The newest frame if it was not taken yet, as soon as there is one; None where none comes in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None, longest_seconds)
+            if self._newest is None:
+                return None
+            frame, patches = self._newest
+            self._newest, answers, self._answers = None, self._answers, ()
+        return Shown(frame, replace(patches, answers=answers), self._dropped(), self.fps.value)
 
 
 class WindowLoop:
@@ -40,7 +84,6 @@ class WindowLoop:
 
     Attributes:
         ages_ms: From capture to display, of the pictures that were shown.
-        shown: Frames that were shown.
     """
 
     def __init__(
@@ -54,10 +97,9 @@ class WindowLoop:
         folder: Path,
     ) -> None:
         self.ages_ms = Recent()
-        self.shown = 0
         self._window, self._stream, self._feed = window, stream, feed
         self._state, self._folder = state, folder
-        self._annotator = LiveAnnotator(dim=stream.settings.video.dim, asked=_asked(stream.queries))
+        self._annotator = drawing.LiveAnnotator(dim=stream.settings.video.dim, asked=_asked(stream.queries))
         self._controls = Controls(stream, view=view, save=self._save, on_ask=self._asked)
         self._newest: Shown | None = None
         self._picture: ByteArray | None = None
@@ -79,12 +121,12 @@ class WindowLoop:
                 self._window.full_screen(self._full_screen)
             if self._newest is not None and (fresh is not None or self._is_stale()):
                 self._draw(self._newest)
-                self._count(fresh)
+            if fresh is not None:
+                self.ages_ms.add((time.monotonic() - fresh.captured_seconds) * 1e3)
 
     def _begin(self, fresh: Shown) -> None:
         if self._newest is None:
-            size_wh = first_size(fresh.frame.size_wh, sum(bars_px(first_size(fresh.frame.size_wh, 0))))
-            self._window.resize(size_wh)
+            self._window.resize(drawing.first_size(fresh.frame.size_wh))
             self._controls.tell("h shows the keys")
         self._newest = fresh
         for notice in fresh.patches.notices:
@@ -94,7 +136,7 @@ class WindowLoop:
         if self._newest is None or self._drawn_wh is None:
             return None
         frame = self._newest.frame
-        seen = panes(self._drawn_wh, frame.size_wh, 2 if self._controls.beside else 1)
+        seen = drawing.panes(self._drawn_wh, frame.size_wh, 2 if self._controls.beside else 1)
         return Scene(seen, frame.size_wh, frame.pts_seconds)
 
     def _is_stale(self) -> bool:
@@ -130,7 +172,7 @@ class WindowLoop:
         drawing.draw_status(picture, status)
         if controls.drag is not None:
             x0, y0, x1, y1 = controls.drag
-            drawing.draw_drag(picture, (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)))
+            draw_box(picture, (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)), ACCENT)
         scene = self._scene()
         if scene is not None and controls.gaze and controls.pointer_xy is not None:
             drawing.draw_gaze(picture, controls.pointer_xy)
@@ -140,11 +182,6 @@ class WindowLoop:
             drawing.draw_help(picture)
         if controls.typed is not None:
             drawing.draw_prompt(picture, controls.typed)
-
-    def _count(self, fresh: Shown | None) -> None:
-        if fresh is not None:
-            self.shown += 1
-            self.ages_ms.add((time.monotonic() - fresh.captured_seconds) * 1e3)
 
     def _asked(self, queries: tuple[Query, ...], at_seconds: float) -> None:
         """The strip says what is looked for; a region that was just marked is shown for a moment."""
@@ -163,20 +200,17 @@ class WindowLoop:
         """
         from PIL import Image
 
-        assert self._picture is not None and self._newest is not None
-        head = bars_px((self._picture.shape[1], self._picture.shape[0]))[0]
-        image = Image.fromarray(self._picture[head:])
+        assert self._picture is not None
+        head = drawing.bars_px(self._picture.shape[1::-1])[0]
+        png = io.BytesIO()
+        Image.fromarray(self._picture[head:]).save(png, "PNG")
         stem = time.strftime("arr-stream-%Y%m%d-%H%M%S")
         for number in range(_MOST_SNAPSHOTS):
             path = self._folder / (f"{stem}-{number + 1}.png" if number else f"{stem}.png")
-            with writing(path):
-                try:
-                    file = path.open("xb")
-                except FileExistsError:
-                    continue
-                with file:
-                    image.save(file, "PNG")
-            return path
+            with writing(path), contextlib.suppress(FileExistsError):
+                with path.open("xb") as file:
+                    file.write(png.getbuffer())
+                return path
         raise OutputExists(f"{stem}.png: exists already", remedy="wait a second")
 
 

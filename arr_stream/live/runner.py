@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from arr_stream.config import Settings, public_settings, setting_keys
+from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
 from arr_stream.errors import (
     ArrStreamError,
@@ -29,6 +29,7 @@ from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom
 from arr_stream.live.publishing import Publisher
 from arr_stream.live.stream import LiveStream
+from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, parse_text
 from arr_stream.run import run
@@ -60,11 +61,14 @@ _WANT_A_CHANGE = (
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 15.0
 _JOIN_SECONDS = 3.0
+_TELL_SECONDS = 0.5
+_SILENT = Plan("", "never")
+_DEFAULTS = public_settings(Settings())
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelPlan:
-    """What a channel begins with.
+class RunnerPlan:
+    """What a stream begins with.
 
     Args:
         id: Short and unique.
@@ -84,27 +88,27 @@ class ChannelPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelParts:
-    """What a channel works with.
+class RunnerParts:
+    """What a stream works with.
 
     Args:
         hub: Where its events go.
-        pool: Keyframe workers that channels share.
+        pool: Keyframe workers that streams share.
         make_viewer: Makes the model that watches; None without one.
         make_consumers: Makes further consumers, such as alerts and metrics.
-        on_error: Called with what ended a run of a channel.
-        on_end: Called when the channel's thread has ended for good.
+        on_error: Called with what ended a run of a stream.
+        on_end: Called when the runner's thread has ended for good.
     """
 
     hub: EventHub
     pool: WorkerPool = field(default_factory=WorkerPool)
     make_viewer: Callable[[Settings], Viewer] | None = None
-    make_consumers: Callable[[Channel], Sequence[Consumer]] | None = None
-    on_error: Callable[[Channel, Exception], None] | None = None
-    on_end: Callable[[Channel], None] | None = None
+    make_consumers: Callable[[StreamRunner], Sequence[Consumer]] | None = None
+    on_error: Callable[[StreamRunner, Exception], None] | None = None
+    on_end: Callable[[StreamRunner], None] | None = None
 
 
-class Channel:
+class StreamRunner:
     """Runs a source through its own stream in its own thread, and again when it fails, until closed.
 
     All methods may be called from any thread.
@@ -113,10 +117,10 @@ class Channel:
         plan: What it begins with.
         opener: Opens the source.
         parts: What it works with.
-        once: The source cannot be opened again: the channel ends with it.
+        once: The source cannot be opened again: the runner ends with it.
     """
 
-    def __init__(self, plan: ChannelPlan, opener: Opener, parts: ChannelParts, *, once: bool = False) -> None:
+    def __init__(self, plan: RunnerPlan, opener: Opener, parts: RunnerParts, *, once: bool = False) -> None:
         self.id = plan.id
         self.name = plan.name
         self.room = PictureRoom(plan.id)
@@ -177,10 +181,8 @@ class Channel:
         source, stream, newest = self._source, self._stream, self.publisher.newest
         info = source.info if source is not None else None
         stats = self.stats
-        latency_ms, age_ms = self.publisher.latency_ms.median, self.publisher.ages_ms.median
         size_wh = newest.grid.size_wh if newest is not None else info.size_wh if info is not None else None
         region, example = self.region_xywh, self.example
-        asking = self._asking
         return {
             "id": self.id,
             "name": self.name,
@@ -196,8 +198,8 @@ class Channel:
             "reconnects": stats.get("reconnects", 0),
             "stalls": stats.get("stalls", 0),
             "quality": stream.quality if stream is not None else 0,
-            "latency_ms": round(latency_ms, 2) if latency_ms is not None else None,
-            "age_ms": round(age_ms, 1) if age_ms is not None else None,
+            "latency_ms": _rounded(self.publisher.latency_ms.median, 2),
+            "age_ms": _rounded(self.publisher.ages_ms.median, 1),
             "tokens": len(newest) if newest is not None else None,
             "confidence": round(newest.confidence, 4) if newest is not None else None,
             "query": [redact_url(query.label) for query in self._queries],
@@ -207,7 +209,7 @@ class Channel:
             "preset": self._plan.preset,
             "settings": self._changed_settings(),
             "paused": self.paused,
-            "plan": None if asking is None else asdict(asking),
+            "plan": asdict(plan) if (plan := self._asking) is not None else None,
             "asking": self.publisher.answering,
             "started_unix": round(self.started_unix, 3),
         }
@@ -251,8 +253,11 @@ class Channel:
                 self._queries = self._stream.queries
             else:
                 self._queries = tuple(queries)
+        stream = self._stream
+        understood = stream.pipeline.phrases if stream is not None else ()
         for query in queries:
-            if not self._understood(query) and (notice := query.notice()) is not None:
+            known = isinstance(query, TextQuery) and query.phrase in understood
+            if not known and (notice := query.notice()) is not None:
                 self.publisher.notice(notice)
         self.tell_state()
 
@@ -272,8 +277,9 @@ class Channel:
 
     def look(self, x: float, y: float) -> None:
         """Someone looks here, normalised to [0, 1]; forgotten while nothing runs."""
-        if self._stream is not None:
-            self._stream.pointer.look(x, y)
+        stream = self._stream
+        if stream is not None:
+            stream.pointer.look(x, y)
 
     def configure(self, values: Mapping[str, Any], *, base: Settings | None = None, preset: str | None = None) -> None:
         """Change settings, by dotted key.
@@ -290,7 +296,7 @@ class Channel:
             settings = (base or self._settings).with_values(values)
             if self._stream is not None:
                 self._stream.configure(settings)
-            elif not settings.selection.budget.strip().endswith("%"):
+            else:
                 budget_tokens(settings.selection.budget, 1 << 30)
             self._settings = settings
             if base is not None:
@@ -308,14 +314,13 @@ class Channel:
                 raise InvalidSetting("there is no model to ask", remedy="start with --model or --endpoint")
             if self._watcher is None:
                 raise InvalidSetting(f"{self.name} does not run", remedy="ask when there is a picture")
+            if when not in ("now", "every", "change"):
+                raise InvalidSetting(f"when={when!r}", remedy="choose now, every or change")
             if when == "now":
                 self._watcher.request(question)
-            elif when in ("every", "change"):
-                plan = Plan(question, "every" if when == "every" else "change", every_seconds)
-                self._watcher.plan = plan
-                self._asking = plan
             else:
-                raise InvalidSetting(f"when={when!r}", remedy="choose now, every or change")
+                plan = Plan(question, "every" if when == "every" else "change", every_seconds)
+                self._watcher.plan = self._asking = plan
         self.tell_state()
 
     def ask_no_more(self) -> None:
@@ -352,17 +357,12 @@ class Channel:
         stream = self._stream
         return self._dropped_before + (stream.dropped if stream is not None else 0)
 
-    def _understood(self, query: Query) -> bool:
-        stream = self._stream
-        return stream is not None and isinstance(query, TextQuery) and query.phrase in stream.pipeline.phrases
-
     def _changed_settings(self) -> dict[str, Any]:
-        defaults = {key: default for key, (default, _) in setting_keys().items()}
         return {
             f"{section}.{key}": value
             for section, values in public_settings(self._settings).items()
             for key, value in values.items()
-            if value != defaults[f"{section}.{key}"]
+            if value != _DEFAULTS[section][key]
         }
 
     def _work(self) -> None:
@@ -390,7 +390,7 @@ class Channel:
     def _run(self) -> Exception | None:
         """Open the source and process it to its end; what went wrong."""
         self._set_state("connecting", None)
-        consumers: list[Consumer] = [self.publisher, _Counting(self._count)]
+        consumers: list[Consumer] = [self.publisher]
         try:
             stream = self._open()
             if stream is None:
@@ -400,7 +400,7 @@ class Channel:
                     consumers += self._parts.make_consumers(self)
                 self._watcher = self._make_watcher(stream)
                 self._set_state("live", None)
-                return run(stream, consumers, watcher=self._watcher, stop=self._stop).error
+                return run(stream, consumers, watcher=self._watcher, on_frame=self._count, stop=self._stop).error
             finally:
                 stream.close()
                 with self._lock:
@@ -449,14 +449,10 @@ class Channel:
         attend = stream.attend if self._settings.vlm.feedback else None
         return LiveWatcher(watcher, follow=stream.follow, attend=attend)
 
-    def _count(self) -> None:
+    def _count(self, patches: PatchSet) -> None:
         self._processed += 1
-        if self._processed % 8 == 0:
-            self._tell_often()
-
-    def _tell_often(self) -> None:
         now = time.monotonic()
-        if now - self._told_seconds >= 0.5:
+        if now - self._told_seconds >= _TELL_SECONDS:
             self._told_seconds = now
             self.tell_state()
 
@@ -470,21 +466,6 @@ class Channel:
         self.tell_state()
 
 
-_SILENT = Plan("", "never")
-
-
-class _Counting:
-    """A consumer that counts."""
-
-    def __init__(self, count: Callable[[], None]) -> None:
-        self._count = count
-
-    def consume(self, frame: object, patches: object) -> None:
-        self._count()
-
-    def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
-
-
 def _fitting(queries: Sequence[Query], source: Source) -> list[Query]:
     """The queries without a region that lies outside the frame, which has changed since it was drawn."""
     kept: list[Query] = []
@@ -492,6 +473,10 @@ def _fitting(queries: Sequence[Query], source: Source) -> list[Query]:
         with contextlib.suppress(ArrStreamError):
             kept.append(query.checked(source.info.size_wh) if isinstance(query, RegionQuery) else query)
     return kept
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _may_pass(error: Exception | None) -> bool:

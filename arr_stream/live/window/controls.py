@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from arr_stream.draw.views import CHANNEL_PREFIX, VIEWS
 from arr_stream.errors import ArrStreamError
-from arr_stream.live.annotator import Pane
-from arr_stream.live.pointing import LiveGaze
-from arr_stream.live.window import KeyPressed, PointerEvent, WindowClosed, WindowEvent
+from arr_stream.live.stream import LiveStream
+from arr_stream.live.window.drawing import Pane
+from arr_stream.live.window.screen import KeyPressed, PointerEvent, WindowClosed, WindowEvent
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
 from arr_stream.texture.layout import CHANNELS
 
@@ -20,21 +19,7 @@ _MOST_SIGNS = 200
 _LEAST_DRAG_PX = 6
 _MESSAGE_SECONDS = 4.0
 _MOST_MESSAGES = 3
-
-
-class Commanded(Protocol):
-    """The stream that a window commands; a `LiveStream` is one."""
-
-    paused: bool
-
-    @property
-    def pointer(self) -> LiveGaze: ...
-    @property
-    def queries(self) -> tuple[Query, ...]: ...
-    @property
-    def notices(self) -> tuple[str, ...]: ...
-
-    def ask(self, *queries: Query | str) -> None: ...
+_CHANNEL_VIEWS = tuple(CHANNEL_PREFIX + channel.name for channel in CHANNELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +60,7 @@ class Controls:
 
     def __init__(
         self,
-        stream: Commanded,
+        stream: LiveStream,
         *,
         view: str,
         save: Callable[[], Path],
@@ -106,7 +91,7 @@ class Controls:
             "s": self._snapshot,
             "/": self._begin_typing,
             "enter": self._begin_typing,
-            "q": self._quit,
+            "q": lambda: self._toggle("quitting"),
             "escape": self._escape,
         }
 
@@ -126,7 +111,7 @@ class Controls:
     def take(self, event: WindowEvent, scene: Scene | None) -> None:
         """Deal with what has happened; before the first frame there is no scene."""
         if isinstance(event, WindowClosed):
-            self._quit()
+            self.quitting = True
         elif isinstance(event, KeyPressed):
             self._key(event.key)
         else:
@@ -138,9 +123,8 @@ class Controls:
             return
         x, y = self.pointer_xy
         for pane in scene.panes:
-            if pane.holds(x, y):
-                u, v = pane.frame_point(x, y, (1, 1), hold=True)
-                self._stream.pointer.look(u, v)
+            if pane.contains(x, y):
+                self._stream.pointer.look(*pane.frame_point(x, y, (1, 1)))
 
     def _key(self, key: str) -> None:
         if self.typed is not None:
@@ -184,7 +168,7 @@ class Controls:
         if scene is None:
             return
         if event.kind == "press":
-            self._dragged = next((pane for pane in scene.panes if pane.holds(event.x, event.y)), None)
+            self._dragged = next((pane for pane in scene.panes if pane.contains(event.x, event.y)), None)
             self.drag = (event.x, event.y, event.x, event.y) if self._dragged is not None else None
         elif event.kind in ("move", "release") and self.drag is not None:
             self.drag = (*self.drag[:2], event.x, event.y)
@@ -198,8 +182,8 @@ class Controls:
         pane, self.drag, self._dragged, self.changed = self._dragged, None, None, True
         if min(abs(x1 - x0), abs(y1 - y0)) < _LEAST_DRAG_PX:
             return
-        first = pane.frame_point(min(x0, x1), min(y0, y1), scene.frame_wh, hold=True)
-        last = pane.frame_point(max(x0, x1), max(y0, y1), scene.frame_wh, hold=True)
+        first = pane.frame_point(min(x0, x1), min(y0, y1), scene.frame_wh)
+        last = pane.frame_point(max(x0, x1), max(y0, y1), scene.frame_wh)
         width, height = last[0] - first[0], last[1] - first[1]
         if width < 1 or height < 1:
             return
@@ -241,15 +225,7 @@ class Controls:
         """Leave what is open; with nothing open, quit."""
         if self.drag is not None:
             self.drag = self._dragged = None
-        elif self.help:
-            self.help = False
-        elif self.full_screen:
-            self.full_screen = False
+        elif self.help or self.full_screen:
+            self._toggle("help" if self.help else "full_screen")
         else:
-            self._quit()
-
-    def _quit(self) -> None:
-        self.quitting = True
-
-
-_CHANNEL_VIEWS = tuple(CHANNEL_PREFIX + channel.name for channel in CHANNELS)
+            self.quitting = True

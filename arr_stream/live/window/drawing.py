@@ -1,4 +1,4 @@
-"""What a live window draws over its picture: the bar at the head, what is being typed, help, and short messages."""
+"""The picture that a live window shows: one view of a frame, or two side by side, and what is written over them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
+import numpy as np
 
 from arr_stream.draw import typeface
-from arr_stream.draw.overlay import draw_box
-from arr_stream.draw.strip import font_px
+from arr_stream.draw.annotate import Annotator
+from arr_stream.draw.strip import band_px, font_px
 from arr_stream.draw.typeface import ACCENT, ALARM, GREY, WHITE, Colour
-from arr_stream.live.annotator import bars_px
+from arr_stream.live.pictures import Shown
 from arr_stream.plain_text import redact_url
 from arr_stream.types import ByteArray
 
@@ -30,9 +31,106 @@ KEYS = (
     ("q  Esc", "quit"),
 )
 
-GOOD: Colour = (92, 214, 140)
+_GOOD: Colour = (92, 214, 140)
+_BACKGROUND: Colour = (13, 15, 19)
+_GAP_PX = 4
+_MOST_WH = (1280, 800)
+_LEAST_WIDTH = 800
 _SHADE = 0.16
 _GAZE_RADIUS = 0.016
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """Where a frame is seen on the picture of a window.
+
+    Args:
+        x, y, width, height: In pixels of that picture.
+    """
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def frame_point(self, x: float, y: float, frame_wh: tuple[int, int]) -> tuple[float, float]:
+        """The place on the frame that is seen at `x, y`, or the nearest one."""
+        u, v = (x - self.x) / self.width, (y - self.y) / self.height
+        return min(1.0, max(0.0, u)) * frame_wh[0], min(1.0, max(0.0, v)) * frame_wh[1]
+
+    def contains(self, x: float, y: float) -> bool:
+        return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
+
+
+def bars_px(size_wh: tuple[int, int]) -> tuple[int, int]:
+    """Heights of the bar at the head and of the strip at the foot; the latter 0 where it has no room."""
+    size = font_px(*size_wh)
+    return band_px(max(11, size)), band_px(size) if size else 0
+
+
+def first_size(frame_wh: tuple[int, int]) -> tuple[int, int]:
+    """How large a window begins: the frame as it is, within bounds, and so much higher for the bars around it."""
+    width, height = frame_wh
+
+    def around(bars: int) -> tuple[int, int]:
+        scale = min(max(1.0, _LEAST_WIDTH / width), _MOST_WH[0] / width, (_MOST_WH[1] - bars) / height)
+        return max(160, round(width * scale)), max(120, round(height * scale)) + bars
+
+    return around(sum(bars_px(around(0))))
+
+
+def panes(size_wh: tuple[int, int], frame_wh: tuple[int, int], count: int) -> tuple[Pane, ...]:
+    """Where one frame, or several side by side, are seen on a picture: as large as they fit between the bars."""
+    width, height = size_wh
+    head, foot = bars_px(size_wh)
+    room_w, room_h = max(1, (width - _GAP_PX * (count - 1)) // count), max(1, height - head - foot)
+    scale = min(room_w / frame_wh[0], room_h / frame_wh[1])
+    pane_w, pane_h = (max(1, round(side * scale)) for side in frame_wh)
+    pane_w, pane_h = min(pane_w, room_w), min(pane_h, room_h)
+    left = (width - pane_w * count - _GAP_PX * (count - 1)) // 2
+    y = head + (room_h - pane_h) // 2
+    return tuple(Pane(left + place * (pane_w + _GAP_PX), y, pane_w, pane_h) for place in range(count))
+
+
+class LiveAnnotator:
+    """Draws a frame for a window.
+
+    Args:
+        dim: Brightness of what was not chosen, in [0, 1].
+        asked: What was asked for, for the strip.
+    """
+
+    def __init__(self, *, dim: float, asked: str | None = None) -> None:
+        self._annotator = Annotator(dim=dim, asked=asked)
+        self._source = Annotator("source", dim=dim)
+        self._taken: Shown | None = None
+
+    def ask(self, asked: str | None, region_xyxy: tuple[float, float, float, float] | None, at_seconds: float) -> None:
+        """Something else is asked for; a region is shown for a moment from `at_seconds` on."""
+        self._annotator.ask(asked, region_xyxy, at_seconds)
+
+    def draw(self, shown: Shown, view: str, size_wh: tuple[int, int], *, beside: bool = False) -> ByteArray:
+        """The picture, `[H, W, 3]` uint8 of `size_wh`; the bar at its head is left free.
+
+        Args:
+            shown: The frame; may be drawn again in another view.
+            view: What to show, see `arr_stream.draw.views`.
+            size_wh: Of the picture.
+            beside: The source is on the left and the view on the right.
+        """
+        frame, patches = shown.frame, shown.patches
+        if shown is not self._taken:
+            self._annotator.take(patches)
+            self._taken = shown
+        self._annotator.view = view
+        annotators = [self._source, self._annotator] if beside else [self._annotator]
+        canvas = np.empty((size_wh[1], size_wh[0], 3), np.uint8)
+        canvas[...] = _BACKGROUND
+        for annotator, pane in zip(annotators, panes(size_wh, frame.size_wh, len(annotators)), strict=True):
+            picture = annotator.picture(frame, patches, (pane.width, pane.height))
+            canvas[pane.y : pane.y + pane.height, pane.x : pane.x + pane.width] = picture
+        self._annotator.finish(canvas, patches)
+        return canvas
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +159,9 @@ class Status:
 def draw_status(picture: ByteArray, status: Status) -> None:
     """Write the bar onto the head of a picture, in place: the source on the left, figures on the right."""
     size, pad = _size(picture), _size(picture) // 2 + 3
-    head = picture[: bars_px((picture.shape[1], picture.shape[0]))[0]]
+    head = picture[: bars_px(picture.shape[1::-1])[0]]
     y = (head.shape[0] - typeface.mask("0", size).shape[0]) // 2
-    colour = GOOD if status.state == "live" else ALARM if status.state == "failed" else ACCENT
+    colour = _GOOD if status.state == "live" else ALARM if status.state == "failed" else ACCENT
     cv2.circle(head, (pad + size // 2, head.shape[0] // 2), max(3, size * 2 // 5), colour, cv2.FILLED, cv2.LINE_AA)
     right = picture.shape[1] - pad
     for text, tint, bold in reversed(_figures(status)):
@@ -103,7 +201,7 @@ def draw_prompt(picture: ByteArray, typed: str) -> None:
     hint = "Enter: look for it   Esc: leave it"
     line_h, hint_h = typeface.mask("0", size).shape[0], typeface.mask("0", small).shape[0]
     height = line_h + hint_h + 2 * small
-    foot = bars_px((picture.shape[1], picture.shape[0]))[1]
+    foot = bars_px(picture.shape[1::-1])[1]
     panel = _panel(picture, (picture.shape[1] - width) // 2, picture.shape[0] - foot - height - small, width, height)
     label_end = typeface.draw(panel, "look for", (small, small * 3 // 4), size, GREY) + size // 2
     typed = typeface.drawable(typed) + (" " if typed.endswith(" ") else "")
@@ -132,7 +230,7 @@ def draw_help(picture: ByteArray) -> None:
 def draw_message(picture: ByteArray, lines: Sequence[tuple[str, Colour]]) -> None:
     """Short messages below the bar at the head, the newest last."""
     size = _size(picture)
-    y = bars_px((picture.shape[1], picture.shape[0]))[0] + size // 2
+    y = bars_px(picture.shape[1::-1])[0] + size // 2
     for line, colour in lines:
         text = typeface.fitted(typeface.drawable(redact_url(line)), size, picture.shape[1] - 4 * size)
         if not text:
@@ -141,11 +239,6 @@ def draw_message(picture: ByteArray, lines: Sequence[tuple[str, Colour]]) -> Non
         panel = _panel(picture, size // 2, y, typeface.width_px(text, size) + size, height)
         typeface.draw(panel, text, (size // 2, size // 4), size, colour)
         y += height + size // 4
-
-
-def draw_drag(picture: ByteArray, xyxy: tuple[float, float, float, float]) -> None:
-    """The box that is being dragged."""
-    draw_box(picture, xyxy, ACCENT)
 
 
 def draw_gaze(picture: ByteArray, xy: tuple[int, int]) -> None:

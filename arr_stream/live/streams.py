@@ -10,26 +10,26 @@ from typing import Any
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.channel import Channel, ChannelParts, ChannelPlan, Opener
 from arr_stream.live.events import EventHub
+from arr_stream.live.runner import Opener, RunnerParts, RunnerPlan, StreamRunner
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.sources.live import open_live
 
-MOST_CHANNELS = 8
+MOST_STREAMS = 8
 
 
-class Studio:
-    """Holds the channels.
+class LiveStreams:
+    """Holds the streams.
 
     Args:
-        settings: What a channel starts from where no preset is named.
+        settings: What a stream starts from where no preset is named.
         presets: Settings by name.
-        parts: What channels work with; its `hub` is the one below.
-        most_channels: Beyond these, none is added.
+        parts: What runners work with; its `hub` is the one below.
+        most_streams: Beyond these, none is added.
 
     Attributes:
-        hub: Events of all channels; `streams` when one is added or removed.
+        hub: Events of all streams; `streams` when one is added or removed.
     """
 
     def __init__(
@@ -37,26 +37,26 @@ class Studio:
         settings: Settings,
         *,
         presets: Mapping[str, Settings] | None = None,
-        parts: ChannelParts | None = None,
-        most_channels: int = MOST_CHANNELS,
+        parts: RunnerParts | None = None,
+        most_streams: int = MOST_STREAMS,
     ) -> None:
         self.settings = settings
         self.presets = dict(presets or {})
-        self.most_channels = most_channels
-        self.parts = parts or ChannelParts(EventHub())
+        self.most_streams = most_streams
+        self.parts = parts or RunnerParts(EventHub())
         self.hub = self.parts.hub
-        self._channels: dict[str, Channel] = {}
+        self._runners: dict[str, StreamRunner] = {}
         self._numbers = itertools.count(1)
         self._closed = False
         self._lock = threading.Lock()
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def runners(self) -> tuple[StreamRunner, ...]:
         """In the order in which they were added."""
-        return tuple(self._channels.values())
+        return tuple(self._runners.values())
 
-    def get(self, id: str) -> Channel | None:
-        return self._channels.get(id)
+    def get(self, id: str) -> StreamRunner | None:
+        return self._runners.get(id)
 
     def add(
         self,
@@ -68,7 +68,7 @@ class Studio:
         preset: str | None = None,
         settings: Mapping[str, Any] | None = None,
         once: bool = False,
-    ) -> Channel:
+    ) -> StreamRunner:
         """Add a stream and start it; its source is opened in the background.
 
         Args:
@@ -89,28 +89,28 @@ class Studio:
             values = values.with_values(settings)
         queries = tuple(parse_text(text) if isinstance(text, str) else text for text in query)
         with self._lock:
-            if self._closed or len(self._channels) >= self.most_channels:
+            if self._closed or len(self._runners) >= self.most_streams:
                 raise InvalidSetting(
-                    f"{len(self._channels)} streams run already",
-                    remedy=f"remove one; {self.most_channels} is the limit",
+                    f"{len(self._runners)} streams run already",
+                    remedy=f"remove one; {self.most_streams} is the limit",
                 )
             number = next(self._numbers)
             public = redact_url(source)
-            plan = ChannelPlan(f"s{number}", (name or "").strip()[:80] or public[:80], public, values, queries, preset)
+            plan = RunnerPlan(f"s{number}", (name or "").strip()[:80] or public[:80], public, values, queries, preset)
             parts = replace(self.parts, on_end=self._ended if once else None)
-            channel = Channel(plan, opener or _opener(source), parts, once=once)
-            self._channels[channel.id] = channel
-        channel.start()
+            runner = StreamRunner(plan, opener or _opener(source), parts, once=once)
+            self._runners[runner.id] = runner
+        runner.start()
         self.tell()
-        return channel
+        return runner
 
     def remove(self, id: str) -> bool:
         """End a stream and forget it; False where there is none."""
         with self._lock:
-            channel = self._channels.pop(id, None)
-        if channel is None:
+            runner = self._runners.pop(id, None)
+        if runner is None:
             return False
-        channel.close()
+        runner.close()
         self.tell()
         return True
 
@@ -125,7 +125,7 @@ class Studio:
         return self.presets[name]
 
     def statuses(self) -> list[dict[str, Any]]:
-        return [channel.status() for channel in self.channels]
+        return [runner.status() for runner in self.runners]
 
     def tell(self) -> None:
         """Publish which streams there are."""
@@ -135,19 +135,19 @@ class Studio:
         """End all streams, side by side."""
         with self._lock:
             self._closed = True
-            channels = self.channels
-        closing = [threading.Thread(target=channel.close, daemon=True) for channel in channels]
+            runners = self.runners
+        closing = [threading.Thread(target=runner.close, daemon=True) for runner in runners]
         for thread in closing:
             thread.start()
         for thread in closing:
             thread.join()
 
-    def _ended(self, channel: Channel) -> None:
-        """A source that cannot be opened again takes its channel with it."""
+    def _ended(self, runner: StreamRunner) -> None:
+        """A source that cannot be opened again takes its runner with it."""
         with self._lock:
-            known = self._channels.pop(channel.id, None)
+            known = self._runners.pop(runner.id, None)
         if known is not None:
-            channel.room.close()
+            runner.room.close()
             self.tell()
 
 

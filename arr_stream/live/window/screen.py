@@ -1,11 +1,17 @@
-"""A window of Tk, which comes with Python itself."""
+"""A window on the screen, by Tk, which comes with Python itself.
+
+It belongs to the main thread, shows pictures and tells of keys and the pointer, and knows nothing of streams.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from arr_stream.errors import DisplayUnavailable
-from arr_stream.live.window import REMEDY, KeyPressed, PointerEvent, WindowClosed, WindowEvent
 from arr_stream.types import ByteArray
 
 if TYPE_CHECKING:
@@ -13,51 +19,79 @@ if TYPE_CHECKING:
 
     from PIL.ImageTk import PhotoImage
 
-_NAMES = {"Return": "enter", "KP_Enter": "enter", "Escape": "escape", "BackSpace": "backspace", "Delete": "backspace"}
+_REMEDY = "watch in a browser with --serve, or run without pictures with --headless"
+PointerKind = Literal["move", "press", "release", "leave"]
+
+_POINTER_KINDS: dict[str, PointerKind] = {
+    "<Motion>": "move",
+    "<ButtonPress-1>": "press",
+    "<B1-Motion>": "move",
+    "<ButtonRelease-1>": "release",
+    "<Leave>": "leave",
+}
+_KEY_NAMES = {
+    "Return": "enter",
+    "KP_Enter": "enter",
+    "Escape": "escape",
+    "BackSpace": "backspace",
+    "Delete": "backspace",
+}
 _COMMAND_KEYS = 0x4 | 0x8
 """Bits of Tk's key state for Control and Alt: with them a key types nothing."""
 
 
-def check_tk() -> str | None:
-    """Why there is no Tk here, in a few words; None where there is.
+@dataclass(frozen=True, slots=True)
+class KeyPressed:
+    """A key, as the sign that it types, or `escape`, `enter` or `backspace`."""
 
-    Raises:
-        DisplayUnavailable: There is, and the display refuses it.
-    """
-    try:
-        import tkinter
-
-        from PIL import ImageTk  # noqa: F401
-    except ImportError as exc:
-        return f"this Python has no Tk ({exc})"
-    try:
-        root = tkinter.Tk()
-    except tkinter.TclError as exc:
-        raise DisplayUnavailable(f"the display cannot be used: {exc}", remedy=REMEDY) from exc
-    root.destroy()
-    return None
+    key: str
 
 
-class TkWindow:
-    """See `Window`.
+@dataclass(frozen=True, slots=True)
+class PointerEvent:
+    """What the pointer did, and where on the picture that is shown, in its pixels."""
+
+    kind: PointerKind
+    x: int = 0
+    y: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowClosed:
+    """Somebody has closed the window."""
+
+
+WindowEvent = KeyPressed | PointerEvent | WindowClosed
+
+
+class Window:
+    """A window, not seen before its first picture; all calls come from the main thread.
 
     Args:
         title: Of the window.
 
     Raises:
-        DisplayUnavailable: The display refuses it.
+        DisplayUnavailable: No display, one that refuses, or a Python without Tk.
     """
 
     def __init__(self, title: str) -> None:
-        import tkinter
+        if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            raise DisplayUnavailable("there is no display for a window", remedy=_REMEDY)
+        try:
+            import tkinter
 
+            from PIL import ImageTk  # noqa: F401
+        except ImportError as exc:
+            raise DisplayUnavailable(
+                f"nothing to open a window with: this Python has no Tk ({exc})", remedy=_REMEDY
+            ) from exc
         self._events: list[WindowEvent] = []
         self._photo: PhotoImage | None = None
         self._gone = tkinter.TclError
         try:
             self._root: tkinter.Tk | None = tkinter.Tk(className="arr-stream")
         except tkinter.TclError as exc:
-            raise DisplayUnavailable(f"the display cannot be used: {exc}", remedy=REMEDY) from exc
+            raise DisplayUnavailable(f"the display cannot be used: {exc}", remedy=_REMEDY) from exc
         self._root.withdraw()
         self._root.title(title)
         self._root.minsize(320, 240)
@@ -69,11 +103,13 @@ class TkWindow:
 
     @property
     def size_wh(self) -> tuple[int, int]:
+        """The size that a picture should have now, in pixels."""
         if self._root is None:
             return 1, 1
         return max(1, self._canvas.winfo_width()), max(1, self._canvas.winfo_height())
 
     def resize(self, size_wh: tuple[int, int]) -> None:
+        """Ask for another size."""
         if self._root is not None:
             # The window manager tells the new size some time later; until then this one is asked for and drawn.
             self._root.geometry(f"{size_wh[0]}x{size_wh[1]}")
@@ -81,6 +117,7 @@ class TkWindow:
             self._root.update()
 
     def show(self, rgb: ByteArray) -> None:
+        """Show a picture `[H, W, 3]`, uint8."""
         from PIL import Image, ImageTk
 
         if self._root is None:
@@ -99,6 +136,7 @@ class TkWindow:
             self._events.append(WindowClosed())
 
     def events(self) -> list[WindowEvent]:
+        """What has happened since the last call; keeps the window alive, so call it often."""
         if self._root is not None:
             try:
                 self._root.update()
@@ -108,10 +146,12 @@ class TkWindow:
         return taken
 
     def full_screen(self, on: bool) -> None:
+        """Fill the screen, or no longer."""
         if self._root is not None:
             self._root.attributes("-fullscreen", on)
 
     def close(self) -> None:
+        """Take the window away; safe to call again."""
         root, self._root = self._root, None
         # The picture must go before what it was made with, and in this thread.
         self._photo = None
@@ -125,18 +165,14 @@ class TkWindow:
     def _bind(self, root: tkinter.Tk) -> None:
         root.protocol("WM_DELETE_WINDOW", lambda: self._events.append(WindowClosed()))
         root.bind("<Key>", self._key)
-        self._canvas.bind("<Motion>", lambda event: self._pointer("move", event))
-        self._canvas.bind("<ButtonPress-1>", lambda event: self._pointer("press", event))
-        self._canvas.bind("<B1-Motion>", lambda event: self._pointer("move", event))
-        self._canvas.bind("<ButtonRelease-1>", lambda event: self._pointer("release", event))
-        self._canvas.bind("<Leave>", lambda event: self._pointer("leave", event))
+        for sequence, kind in _POINTER_KINDS.items():
+            self._canvas.bind(sequence, partial(self._pointer, kind))
 
-    def _pointer(self, kind: str, event: tkinter.Event[tkinter.Canvas]) -> None:
-        assert kind in ("move", "press", "release", "leave")
-        self._events.append(PointerEvent(kind, event.x, event.y))  # type: ignore[arg-type]
+    def _pointer(self, kind: PointerKind, event: tkinter.Event[tkinter.Canvas]) -> None:
+        self._events.append(PointerEvent(kind, event.x, event.y))
 
     def _key(self, event: tkinter.Event[tkinter.Misc]) -> None:
-        if event.keysym in _NAMES:
-            self._events.append(KeyPressed(_NAMES[event.keysym]))
+        if event.keysym in _KEY_NAMES:
+            self._events.append(KeyPressed(_KEY_NAMES[event.keysym]))
         elif event.char and event.char.isprintable() and not int(event.state) & _COMMAND_KEYS:
             self._events.append(KeyPressed(event.char))

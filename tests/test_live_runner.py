@@ -21,9 +21,9 @@ from arr_stream.errors import (
     InvalidSetting,
     RegionOutsideFrame,
 )
-from arr_stream.live.channel import Channel, ChannelParts
 from arr_stream.live.events import EventHub, Subscription
-from arr_stream.live.studio import Studio
+from arr_stream.live.runner import RunnerParts, StreamRunner
+from arr_stream.live.streams import LiveStreams
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
 from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, picture, wait_until
@@ -31,18 +31,18 @@ from tests.test_watching import ScriptedViewer
 
 
 class Listening:
-    """A studio whose events are kept."""
+    """Live streams whose events are kept."""
 
     def __init__(self, **parts: Any) -> None:
         self.hub = EventHub()
         self.events: list[dict[str, Any]] = []
         self._subscription = Subscription(lambda: self.events.extend(self._subscription.take()))
         self.hub.subscribe(self._subscription)
-        self.studio = Studio(
+        self.streams = LiveStreams(
             LIGHT,
             presets={"few": LIGHT.with_values({"selection.budget": "3"})},
-            parts=ChannelParts(self.hub, **parts),
-            most_channels=3,
+            parts=RunnerParts(self.hub, **parts),
+            most_streams=3,
         )
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -54,26 +54,26 @@ def listening() -> Iterator[Listening]:
     before = set(threading.enumerate())
     made = Listening()
     yield made
-    made.studio.close()
+    made.streams.close()
     wait_until(lambda: not [t for t in set(threading.enumerate()) - before if t.name.startswith("arr-stream")], 15)
 
 
-def live(channel: Channel, frames: int = 1) -> Channel:
-    wait_until(lambda: channel.status()["state"] == "live" and channel.status()["frames"] >= frames)
-    return channel
+def live(runner: StreamRunner, frames: int = 1) -> StreamRunner:
+    wait_until(lambda: runner.status()["state"] == "live" and runner.status()["frames"] >= frames)
+    return runner
 
 
 def test_streams_are_added_and_removed_while_others_run(listening: Listening) -> None:
-    studio = listening.studio
-    first = live(studio.add(TEST_PICTURE, query=["red"], name="door"))
-    second = live(studio.add(TEST_PICTURE, preset="few", settings={"keyframes.interval": 9}))
-    assert [channel.name for channel in studio.channels] == ["door", TEST_PICTURE]
+    streams = listening.streams
+    first = live(streams.add(TEST_PICTURE, query=["red"], name="door"))
+    second = live(streams.add(TEST_PICTURE, preset="few", settings={"keyframes.interval": 9}))
+    assert [runner.name for runner in streams.runners] == ["door", TEST_PICTURE]
     status = second.status()
     assert status["tokens"] == 3 and status["settings"]["keyframes.interval"] == 9 and status["preset"] == "few"
     assert first.status()["tokens"] == 12 and first.status()["query"] == ["red"]
-    json.dumps(studio.statuses(), allow_nan=False)
+    json.dumps(streams.statuses(), allow_nan=False)
     before = first.status()["frames"]
-    assert studio.remove(second.id) and not studio.remove(second.id) and studio.get(second.id) is None
+    assert streams.remove(second.id) and not streams.remove(second.id) and streams.get(second.id) is None
     assert not second.alive
     wait_until(lambda: first.status()["frames"] > before + 5)
     assert [len(event["streams"]) for event in listening.of("streams")] == [1, 2, 1]
@@ -81,63 +81,63 @@ def test_streams_are_added_and_removed_while_others_run(listening: Listening) ->
 
 def test_there_is_a_limit_and_presets_are_known(listening: Listening) -> None:
     with pytest.raises(InvalidSetting, match="choose one of few"):
-        listening.studio.add(TEST_PICTURE, preset="many")
+        listening.streams.add(TEST_PICTURE, preset="many")
     with pytest.raises(EmptyQuery):
-        listening.studio.add(TEST_PICTURE, query=[" "])
-    assert not listening.studio.channels
+        listening.streams.add(TEST_PICTURE, query=[" "])
+    assert not listening.streams.runners
     for _ in range(3):
-        listening.studio.add(TEST_PICTURE)
+        listening.streams.add(TEST_PICTURE)
     with pytest.raises(InvalidSetting, match="3 is the limit"):
-        listening.studio.add(TEST_PICTURE)
+        listening.streams.add(TEST_PICTURE)
 
 
 def test_what_is_asked_and_set_takes_effect_and_what_is_wrong_changes_nothing(listening: Listening) -> None:
-    channel = live(listening.studio.add(TEST_PICTURE))
-    channel.ask_for(["red", "zebras"], region_xywh=(10, 10, 50, 50))
-    wait_until(lambda: len(channel.publisher.newest.query_scores) == 3)
-    assert channel.status()["region"] == [10, 10, 50, 50] and channel.status()["texts"] == ["red", "zebras"]
+    runner = live(listening.streams.add(TEST_PICTURE))
+    runner.ask_for(["red", "zebras"], region_xywh=(10, 10, 50, 50))
+    wait_until(lambda: len(runner.publisher.newest.query_scores) == 3)
+    assert runner.status()["region"] == [10, 10, 50, 50] and runner.status()["texts"] == ["red", "zebras"]
     assert any("'zebras'" in notice["text"] for notice in listening.of("notice"))
     with pytest.raises(RegionOutsideFrame):
-        channel.ask_for(["red"], region_xywh=(900, 10, 50, 50))
-    assert len(channel.status()["query"]) == 3
-    channel.configure({"selection.budget": "4"})
-    wait_until(lambda: channel.status()["tokens"] == 4)
+        runner.ask_for(["red"], region_xywh=(900, 10, 50, 50))
+    assert len(runner.status()["query"]) == 3
+    runner.configure({"selection.budget": "4"})
+    wait_until(lambda: runner.status()["tokens"] == 4)
     for wrong in ({"selection.budget": "9999"}, {"selection.budget": "much"}):
         with pytest.raises(BudgetError):
-            channel.configure(wrong)
-    assert channel.status()["settings"]["selection.budget"] == "4"
-    channel.rename(" gate ")
-    assert channel.status()["name"] == "gate"
-    channel.look(0.5, 0.5)
+            runner.configure(wrong)
+    assert runner.status()["settings"]["selection.budget"] == "4"
+    runner.rename(" gate ")
+    assert runner.status()["name"] == "gate"
+    runner.look(0.5, 0.5)
     with pytest.raises(InvalidSetting):
-        channel.look(2, 0)
+        runner.look(2, 0)
 
 
 def test_records_and_summaries_tell_every_frame(listening: Listening) -> None:
-    channel = live(listening.studio.add(TEST_PICTURE), frames=20)
-    channel.close()
-    indices = [record["index"] for record in channel.publisher.records]
+    runner = live(listening.streams.add(TEST_PICTURE), frames=20)
+    runner.close()
+    indices = [record["index"] for record in runner.publisher.records]
     told = [point[0] for event in listening.of("summary") for point in event["points"]]
     assert indices == sorted(set(indices)) and told == indices[: len(told)] and len(told) > 5
     assert not listening.of("frame"), "only for those who name it"
 
 
 def test_pausing_stops_frames_and_goes_on(listening: Listening) -> None:
-    channel = live(listening.studio.add(TEST_PICTURE))
-    channel.paused = True
-    assert channel.status()["state"] == "paused"
-    wait_until(lambda: channel.status()["fps"] == 0)
-    before = channel.status()["frames"]
-    channel.paused = False
-    wait_until(lambda: channel.status()["frames"] > before)
+    runner = live(listening.streams.add(TEST_PICTURE))
+    runner.paused = True
+    assert runner.status()["state"] == "paused"
+    wait_until(lambda: runner.status()["fps"] == 0)
+    before = runner.status()["frames"]
+    runner.paused = False
+    wait_until(lambda: runner.status()["frames"] > before)
 
 
 def test_viewers_see_how_old_their_pictures_are(listening: Listening) -> None:
-    channel = live(listening.studio.add(TEST_PICTURE))
+    runner = live(listening.streams.add(TEST_PICTURE))
     woken = threading.Event()
-    watching = channel.room.watch(["patches"], woken.set, on_age=channel.publisher.age)
+    watching = runner.room.watch(["patches"], woken.set, on_age=runner.publisher.age)
     assert woken.wait(10) and watching.take() is not None and watching.acknowledge(1)
-    assert 0 < channel.status()["age_ms"] < 60_000
+    assert 0 < runner.status()["age_ms"] < 60_000
     watching.close()
 
 
@@ -156,50 +156,50 @@ class Failing:
 
 def test_a_source_that_is_down_is_tried_again_and_disturbs_nobody(listening: Listening) -> None:
     opener = Failing(ConnectionFailed("rtsp://host/x: refused", remedy="start the server"), good=3)
-    other = live(listening.studio.add(TEST_PICTURE))
-    channel = listening.studio.add("rtsp://user:secret@host/x", opener=opener)
-    wait_until(lambda: channel.status()["state"] == "failed")
-    assert "refused" in channel.status()["message"] and "next attempt in" in channel.status()["message"]
-    live(channel)
+    other = live(listening.streams.add(TEST_PICTURE))
+    runner = listening.streams.add("rtsp://user:secret@host/x", opener=opener)
+    wait_until(lambda: runner.status()["state"] == "failed")
+    assert "refused" in runner.status()["message"] and "next attempt in" in runner.status()["message"]
+    live(runner)
     assert opener.times == 3 and other.status()["state"] == "live"
     assert "secret" not in json.dumps(listening.events)
 
 
 def test_a_wrong_password_is_not_tried_again_by_itself(listening: Listening) -> None:
     opener = Failing(AuthenticationFailed("rtsp://host/x: wrong password"), good=2)
-    channel = listening.studio.add("rtsp://host/x", opener=opener)
-    wait_until(lambda: channel.status()["state"] == "failed")
+    runner = listening.streams.add("rtsp://host/x", opener=opener)
+    wait_until(lambda: runner.status()["state"] == "failed")
     time.sleep(1.5)
     assert opener.times == 1
-    channel.retry()
-    live(channel)
+    runner.retry()
+    live(runner)
 
 
 def test_an_unexpected_error_is_told_and_only_this_stream_stands(listening: Listening) -> None:
-    channel = listening.studio.add("x", opener=Failing(ZeroDivisionError("oh")))
-    wait_until(lambda: channel.status()["state"] == "failed")
-    assert channel.status()["message"].startswith("ZeroDivisionError: oh; next attempt in") and channel.alive
+    runner = listening.streams.add("x", opener=Failing(ZeroDivisionError("oh")))
+    wait_until(lambda: runner.status()["state"] == "failed")
+    assert runner.status()["message"].startswith("ZeroDivisionError: oh; next attempt in") and runner.alive
 
 
 def test_a_file_ends_and_can_be_shown_again(listening: Listening) -> None:
-    channel = listening.studio.add(str(Path(__file__).parent.parent / "sample_videos" / "shapes.mp4"))
-    channel.configure({"live.fps": 0})
-    live(channel, frames=3)
-    wait_until(lambda: channel.status()["state"] == "ended", 60)
-    before = channel.status()["frames"]
-    channel.retry()
-    wait_until(lambda: channel.status()["frames"] > before)
+    runner = listening.streams.add(str(Path(__file__).parent.parent / "sample_videos" / "shapes.mp4"))
+    runner.configure({"live.fps": 0})
+    live(runner, frames=3)
+    wait_until(lambda: runner.status()["state"] == "ended", 60)
+    before = runner.status()["frames"]
+    runner.retry()
+    wait_until(lambda: runner.status()["frames"] > before)
 
 
 def test_a_source_that_cannot_be_opened_again_takes_its_channel_with_it(listening: Listening) -> None:
     source = fed_source()
-    channel = listening.studio.add("browser camera", opener=lambda settings, on_state: source, once=True)
+    runner = listening.streams.add("browser camera", opener=lambda settings, on_state: source, once=True)
     for number in range(5):
         source.push(picture(number), time.monotonic())
         time.sleep(0.02)
-    live(channel)
+    live(runner)
     source.finish()
-    wait_until(lambda: not listening.studio.channels and not channel.alive)
+    wait_until(lambda: not listening.streams.runners and not runner.alive)
     assert listening.of("streams")[-1]["streams"] == []
 
 
@@ -212,27 +212,27 @@ def test_the_model_is_asked_at_once_every_so_often_and_no_more() -> None:
 
     listening = Listening(make_viewer=make_viewer)
     try:
-        channel = live(listening.studio.add(TEST_PICTURE))
-        channel.question("What is there?")
+        runner = live(listening.streams.add(TEST_PICTURE))
+        runner.question("What is there?")
         wait_until(lambda: listening.of("answer"))
         answer = listening.of("answer")[0]
-        assert answer["question"] == "What is there?" and answer["text"] == "fine" and answer["stream"] == channel.id
+        assert answer["question"] == "What is there?" and answer["text"] == "fine" and answer["stream"] == runner.id
         kinds = [event["type"] for event in listening.events if event["type"] in ("asking", "text", "answer")]
         assert kinds[:3] == ["asking", "text", "answer"]
-        channel.question("And now?", "every", 0.5)
-        assert channel.status()["plan"] == {"question": "And now?", "when": "every", "every_seconds": 0.5}
+        runner.question("And now?", "every", 0.5)
+        assert runner.status()["plan"] == {"question": "And now?", "when": "every", "every_seconds": 0.5}
         wait_until(lambda: len(listening.of("answer")) >= 4)
-        assert [each["question"] for each in channel.publisher.answers][1:4] == ["And now?"] * 3
-        channel.ask_no_more()
+        assert [each["question"] for each in runner.publisher.answers][1:4] == ["And now?"] * 3
+        runner.ask_no_more()
         time.sleep(0.6)
         count = len(listening.of("answer"))
         time.sleep(1.2)
-        assert len(listening.of("answer")) == count and channel.status()["plan"] is None
+        assert len(listening.of("answer")) == count and runner.status()["plan"] is None
         for wrong in (("x", "sometimes", 5.0), ("x", "every", 0.0)):
             with pytest.raises(InvalidSetting):
-                channel.question(*wrong)
+                runner.question(*wrong)
     finally:
-        listening.studio.close()
+        listening.streams.close()
     assert viewers[0].closed
 
 
@@ -251,31 +251,31 @@ def test_a_model_that_cannot_be_made_leaves_nothing_behind() -> None:
     errors: list[Exception] = []
     listening = Listening(
         make_viewer=make_viewer,
-        make_consumers=lambda channel: [Watching()],
-        on_error=lambda channel, error: errors.append(error),
+        make_consumers=lambda runner: [Watching()],
+        on_error=lambda runner, error: errors.append(error),
     )
     try:
-        channel = listening.studio.add(TEST_PICTURE)
-        wait_until(lambda: channel.status()["state"] == "failed")
-        assert channel.status()["message"] == "transformers is not installed"
+        runner = listening.streams.add(TEST_PICTURE)
+        wait_until(lambda: runner.status()["state"] == "failed")
+        assert runner.status()["message"] == "transformers is not installed"
         assert closed == [True] and isinstance(errors[0], BackendUnavailable)
     finally:
-        listening.studio.close()
+        listening.streams.close()
 
 
 def test_without_a_model_there_is_nothing_to_ask(listening: Listening) -> None:
-    channel = live(listening.studio.add(TEST_PICTURE))
+    runner = live(listening.streams.add(TEST_PICTURE))
     with pytest.raises(InvalidSetting, match="no model"):
-        channel.question("What is there?")
+        runner.question("What is there?")
 
 
 def test_a_studio_closes_within_seconds_whatever_its_streams_do(listening: Listening) -> None:
-    listening.studio.add("x", opener=Failing(ConnectionFailed("x: refused")))
-    live(listening.studio.add(TEST_PICTURE))
-    paused = live(listening.studio.add(TEST_PICTURE))
+    listening.streams.add("x", opener=Failing(ConnectionFailed("x: refused")))
+    live(listening.streams.add(TEST_PICTURE))
+    paused = live(listening.streams.add(TEST_PICTURE))
     paused.paused = True
     began = time.monotonic()
-    listening.studio.close()
+    listening.streams.close()
     assert time.monotonic() - began < 5
     with pytest.raises(InvalidSetting):
-        listening.studio.add(TEST_PICTURE)
+        listening.streams.add(TEST_PICTURE)
