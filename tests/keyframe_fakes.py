@@ -50,7 +50,6 @@ class Fake:
     - `raise`, `nan`, `exit`, `segfault`: as named
     - `hang`: never comes back
     - `sleep`: takes `settings["seconds"]`
-    - `print`: writes to standard output, as careless libraries do
     - `priority`: reports its niceness as the backend of its clusters
 
     `settings["to"]` are the parts that it happens to (the first where not given).
@@ -84,9 +83,6 @@ class Fake:
                 time.sleep(3600)
             case "sleep":
                 time.sleep(self.settings["seconds"])
-            case "print":
-                print("a careless library says hello")  # noqa: T201
-                os.write(1, b"and writes to the descriptor\n")
             case "priority":
                 return made[0], str(os.nice(0))
         return made

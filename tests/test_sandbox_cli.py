@@ -114,12 +114,13 @@ def test_a_parent_that_is_killed_takes_its_decoder_along(tmp_path: Path) -> None
     code = (
         "import sys, time; from arr_stream.config import SandboxSettings; from arr_stream.sources import open_source\n"
         "source = open_source(sys.argv[1], sandbox=SandboxSettings())\n"
-        "print(source._process.process_id, flush=True); time.sleep(100)"
+        "print('open', flush=True); time.sleep(100)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(clip)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        decoder = psutil.Process(int(process.stdout.readline()))
+        assert process.stdout.readline() == "open\n"
+        (decoder,) = psutil.Process(process.pid).children()
         process.kill()
         gone, _ = psutil.wait_procs([decoder], timeout=20)
         assert gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from arr_stream.config import Settings
@@ -25,50 +25,6 @@ def maker_values(settings: Settings) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-@dataclass(slots=True, eq=False)
-class _Shared:
-    """Workers with all who lease them.
-
-    Requests are numbered anew, since frames of different streams bear the same index.
-    """
-
-    workers: KeyframeWorkers
-    leases: set[Lease] = field(default_factory=set)
-    owners: dict[int, tuple[Lease, int]] = field(default_factory=dict)
-
-    def hand_out(self) -> None:
-        """Give what has arrived to those who asked for it."""
-        for outcome in self.workers.collect():
-            owner = self.owners.get(outcome.index)
-            if owner is not None and owner[0] in self.leases:
-                owner[0].arrived.append(replace(outcome, index=owner[1]))
-
-
-class Lease:
-    """One stream's share in the workers; a `KeyframeProvider`.
-
-    Where the workers are busy with another stream, nothing is accepted, and the pipeline asks again on its next frame.
-    """
-
-    def __init__(self, pool: WorkerPool, shared: _Shared) -> None:
-        self.arrived: list[Outcome] = []
-        self._pool = pool
-        self._shared = shared
-
-    def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """See `KeyframeWorkers.wait_ready`."""
-        return self._shared.workers.wait_ready(timeout_seconds)
-
-    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
-        return self._pool.submit(self, self._shared, request)
-
-    def collect(self) -> list[Outcome]:
-        return self._pool.collect(self, self._shared)
-
-    def close(self) -> None:
-        self._pool.give_back(self, self._shared)
-
-
 class WorkerPool:
     """Lends keyframe workers to streams; those with the same models share them. Any thread may call.
 
@@ -79,27 +35,64 @@ class WorkerPool:
     def __init__(self, make: Callable[[Settings], KeyframeWorkers] = KeyframeWorkers) -> None:
         self._make = make
         self._shared: dict[str, _Shared] = {}
-        self._tickets = itertools.count()
         self._lock = threading.Lock()
 
     def lease(self, settings: Settings) -> Lease:
         """Workers for these settings; they end when the last lease of them is closed."""
         key = maker_values(settings)
         with self._lock:
+            self._shared = {key: shared for key, shared in self._shared.items() if not shared.ended}
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared(self._make(settings))
-            lease = Lease(self, shared)
-            shared.leases.add(lease)
+                shared = self._shared[key] = _Shared(self._make(settings), self._lock)
+            lease = Lease(shared)
+            shared.arrived[lease] = []
         return lease
 
-    def submit(self, lease: Lease, shared: _Shared, request: KeyframeRequest) -> tuple[PartName, ...]:
-        with self._lock:
-            if lease not in shared.leases:
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    """Workers with all who lease them.
+
+    Args:
+        workers: Make the keyframes.
+        lock: Of the pool.
+        arrived: By lease, what it has not collected yet.
+        owners: Whose request each is, and its frame's index there. Requests are numbered anew, since frames of
+            different streams bear the same index.
+        tickets: The new numbers.
+        ended: The last lease was closed.
+    """
+
+    workers: KeyframeWorkers
+    lock: threading.Lock
+    arrived: dict[Lease, list[Outcome]] = field(default_factory=dict)
+    owners: dict[int, tuple[Lease, int]] = field(default_factory=dict)
+    tickets: Iterator[int] = field(default_factory=itertools.count)
+    ended: bool = False
+
+
+class Lease:
+    """One stream's share in the workers; a `KeyframeProvider`, made by `WorkerPool.lease`.
+
+    Where the workers are busy with another stream, nothing is accepted, and the pipeline asks again on its next frame.
+    """
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
+
+    def wait_ready(self, timeout_seconds: float | None = None) -> bool:
+        """See `KeyframeWorkers.wait_ready`."""
+        return self._shared.workers.wait_ready(timeout_seconds)
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        shared = self._shared
+        with shared.lock:
+            if self not in shared.arrived:
                 return ()
-            ticket = next(self._tickets)
+            ticket = next(shared.tickets)
             # Before the request is under way: its first part may arrive at once.
-            shared.owners[ticket] = lease, request.frame.index
+            shared.owners[ticket] = self, request.frame.index
             accepted = shared.workers.submit(replace(request, frame=replace(request.frame, index=ticket)))
             if not accepted:
                 del shared.owners[ticket]
@@ -108,18 +101,23 @@ class WorkerPool:
                 del shared.owners[next(iter(shared.owners))]
         return accepted
 
-    def collect(self, lease: Lease, shared: _Shared) -> list[Outcome]:
-        with self._lock:
-            shared.hand_out()
-            arrived, lease.arrived = lease.arrived, []
+    def collect(self) -> list[Outcome]:
+        shared = self._shared
+        with shared.lock:
+            for outcome in shared.workers.collect():
+                owner, index = shared.owners.get(outcome.index, (None, 0))
+                if owner is not None and owner in shared.arrived:
+                    shared.arrived[owner].append(replace(outcome, index=index))
+            mine = shared.arrived.get(self, [])
+            arrived = mine[:]
+            mine.clear()
         return arrived
 
-    def give_back(self, lease: Lease, shared: _Shared) -> None:
-        """End a lease, and the workers with the last one."""
-        with self._lock:
-            shared.leases.discard(lease)
-            last = not shared.leases
-            if last:
-                self._shared = {key: value for key, value in self._shared.items() if value is not shared}
-        if last:
+    def close(self) -> None:
+        """End it, and the workers with the last one."""
+        shared = self._shared
+        with shared.lock:
+            shared.arrived.pop(self, None)
+            shared.ended = not shared.arrived
+        if shared.ended:
             shared.workers.close()

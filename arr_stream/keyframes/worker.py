@@ -318,7 +318,7 @@ class _Process(ChildProcess):
 
     def __init__(self, work: Work) -> None:
         try:
-            super().__init__(serving_command(f"{__name__}:generate"), environment(work.threads))
+            super().__init__(serving_command(f"{__name__}:make_keyframes"), environment(work.threads))
         except OSError as exc:
             raise KeyframeFailed(f"keyframe worker: the process does not start: {exc}") from exc
         self._work = work
@@ -385,7 +385,7 @@ def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequenc
     return make_generator(wanted, threads, parts)
 
 
-def generate(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
+def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
     """In the process: load the models, and give what answers a request; see `arr_stream.processes`."""
     import cv2
 
