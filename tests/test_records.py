@@ -50,18 +50,20 @@ def lines_of(path: Path) -> list[Line]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def in_a_process(script: str) -> subprocess.CompletedProcess[str]:
+SCRIPT = """
+import os, resource, signal
+from arr_stream.errors import DiskFull
+from arr_stream.records.json_lines import Records
+from tests.choices import choose, frames_of, header
+from tests.media import moving_frames
+FRAMES = frames_of(moving_frames(6, (200, 120)))
+"""
+
+
+def in_a_process(body: str) -> subprocess.CompletedProcess[str]:
     """Run a script that has what it takes to write records of six frames."""
-    names = """if True:
-        import os, signal
-        from arr_stream.errors import DiskFull
-        from arr_stream.records.json_lines import Records
-        from tests.choices import choose, frames_of, header
-        from tests.media import moving_frames
-        FRAMES = frames_of(moving_frames(6, (200, 120)))
-    """
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(names) + textwrap.dedent(script)],
+        [sys.executable, "-c", SCRIPT + textwrap.dedent(body)],
         cwd=ROOT, check=False, timeout=100, capture_output=True, text=True,
     )  # fmt: skip
 
@@ -380,7 +382,6 @@ class TestTrouble:
 
     def test_a_disk_that_fills_up_leaves_whole_lines(self, tmp_path: Path) -> None:
         done = in_a_process(f"""
-            import resource
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (3900, 3900))
             records = Records({str(tmp_path / "r.jsonl")!r}, header())
