@@ -274,30 +274,10 @@ def write_with_sound(path: Path, codec: str, *, seconds: float, video: str) -> N
 
 
 class TestTrouble:
-    def test_a_file_that_exists_is_kept(self, tmp_path: Path) -> None:
-        path = tmp_path / "out.mp4"
-        path.write_bytes(b"precious")
-        with pytest.raises(OutputExists, match="--force"):
-            AnnotatedVideo(path, size_wh=(8, 8), source=PlainSource())
-        assert path.read_bytes() == b"precious"
-
-    def test_force_replaces_only_when_there_is_something_to_replace_it_with(self, tmp_path: Path) -> None:
-        path = tmp_path / "out.mp4"
-        path.write_bytes(b"precious")
-        AnnotatedVideo(path, size_wh=(8, 8), source=PlainSource(), force=True).close(failed=True)
-        assert path.read_bytes() == b"precious"
-        annotate(path, frames_of(moving_frames(2)), force=True)
-        assert len(read_back(path)[0]) == 2
-
     def test_leftovers_of_a_killed_run_are_not_overwritten(self, tmp_path: Path) -> None:
         partial_path(tmp_path / "out.mp4").write_bytes(b"precious")
         with pytest.raises(OutputExists, match=r"out\.partial\.mp4"):
             AnnotatedVideo(tmp_path / "out.mp4", size_wh=(8, 8), source=PlainSource())
-
-    def test_no_frame_leaves_no_file(self, tmp_path: Path) -> None:
-        for failed in (False, True):
-            AnnotatedVideo(tmp_path / "new" / "out.mp4", size_wh=(8, 8), source=PlainSource()).close(failed=failed)
-        assert list(tmp_path.iterdir()) == []
 
     def test_folders_are_made(self, tmp_path: Path) -> None:
         annotate(tmp_path / "a" / "b" / "-out.mp4", frames_of(moving_frames(1)))
@@ -331,11 +311,8 @@ class TestTrouble:
         for frame in itertools.islice(source.frames(), 25):
             video.consume(frame, choose(frame))
         video.close(failed=True)
-        video.close()
         assert len(read_back(tmp_path / "out.mp4")[0]) == 25
         assert audio_packets(tmp_path / "out.mp4")[-1][0] <= 25 / 30
-        with pytest.raises(ValueError, match="closed"):
-            video.consume(frame, choose(frame))
 
     def run(self, tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
         script = f"""

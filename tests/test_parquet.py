@@ -195,13 +195,15 @@ class TestTrouble:
     def test_a_killed_run_leaves_no_broken_table(self, tmp_path: Path) -> None:
         script = f"""
             import os, signal
-            from tests.test_parquet import FRAMES_OF_SIZE, ParquetRecords, choose, header
+            from arr_stream.records.parquet import ParquetRecords
+            from tests.choices import choose, frames_of, header
+            from tests.media import moving_frames
             records = ParquetRecords({str(tmp_path)!r}, header())
-            for frame in FRAMES_OF_SIZE:
+            for frame in frames_of(moving_frames(6, (200, 120))):
                 records.consume(frame, choose(frame))
             os.kill(os.getpid(), signal.SIGKILL)
         """
-        done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=False, timeout=60)
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=False, timeout=100)
         assert done.returncode == -signal.SIGKILL
         assert sorted(path.name for path in tmp_path.iterdir()) == [f"{CELLS}.partial", f"{FRAMES}.partial"]
         with pytest.raises(OutputExists, match="killed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,21 +15,24 @@ from PIL import Image
 from arr_stream.config import Settings
 from arr_stream.consumer import Outcome
 from arr_stream.draw.report import ContactSheet, Report, clock_time
-from arr_stream.draw.statistics import Quantiles, Timeline
+from arr_stream.draw.statistics import ModelStatistics, Quantiles, Timeline
 from arr_stream.errors import OutputExists, OutputUnwritable
-from tests.choices import choose, frames_of
+from arr_stream.patch_set import Answer, Feeding
+from tests.choices import FED, answer_on, choose, frames_of
 from tests.media import moving_frames
 
 FRAMES = frames_of(moving_frames(23, (128, 96)))
 FILES = ["contact_sheet.png", "latency.png", "summary.json"]
 
 
-def write(folder: Path, **options) -> dict:
+def write(folder: Path, changes: list[dict[str, Any]] | None = None, **options: Any) -> dict[str, Any]:
+    """The summary of a report on all frames, or on the first ones with these changes to what was chosen."""
     report = Report(folder, **options)
-    for frame in FRAMES:
-        report.consume(frame, choose(frame))
+    for frame, change in zip(FRAMES, changes or [{}] * len(FRAMES), strict=False):
+        report.consume(frame, choose(frame, **change))
     report.close()
-    return json.loads((folder / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
 
 
 def test_three_files(tmp_path: Path) -> None:
@@ -73,11 +77,6 @@ def test_outcome_is_told(tmp_path: Path) -> None:
     assert summary["amortised_fps"] is None
 
 
-def test_no_frame_leaves_nothing(tmp_path: Path) -> None:
-    Report(tmp_path / "new").close(failed=True)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_exist_are_kept(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
@@ -93,6 +92,49 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputUnwritable):
         Report(tmp_path / "file")
+
+
+def test_the_summary_tells_what_was_fed_and_answered(tmp_path: Path) -> None:
+    fed = [FED, Feeding(10, 42, 1853, 8 << 20, 10.5, 20.25), Feeding(memory_tokens=1853, error="no cells"), None]
+    said = answer_on(choose(FRAMES[1]), model="/home/anna/tiny", text="see http://me:secret@host")
+    failed = Answer("And now?", "", 3, FRAMES[3].pts_seconds, "tiny", finish="failed", error="down")
+    answers = [(), (said,), (), (failed,)]
+    changes = [{"feeding": feeding, "answers": told} for feeding, told in zip(fed, answers, strict=True)]
+    model = write(tmp_path, changes)["model"]
+    feeding = model["feeding"]
+    assert (feeding["frames"], feeding["failed"], feeding["sent"], feeding["held"]) == (3, 1, 50, 54)
+    assert feeding["rebuilt"] == {"cut": 1}
+    assert feeding["memory_tokens"] == {"last": 1853, "max": 1853}
+    assert feeding["cache_bytes_max"] == 9 << 20
+    assert feeding["vision_ms"]["mean"] == pytest.approx(21.0), "frames that failed have no times"
+    assert feeding["prefill_ms"]["max"] == 48.25
+    assert (model["answers"]["count"], model["answers"]["failed"]) == (2, 1)
+    assert model["answers"]["newest"] == [
+        {
+            "pts_seconds": round(FRAMES[1].pts_seconds, 6), "question": "What is red?", "text": "see http://***@host",
+            "model": "tiny", "answer_tokens": 6, "prefill_ms": 61.0, "decode_ms": 120.4, "finish": "stop",
+            "error": None,
+        },
+        {
+            "pts_seconds": round(FRAMES[3].pts_seconds, 6), "question": "And now?", "text": "", "model": "tiny",
+            "answer_tokens": 0, "prefill_ms": 0.0, "decode_ms": 0.0, "finish": "failed", "error": "down",
+        },
+    ]  # fmt: skip
+
+
+def test_without_a_model_there_is_no_such_section(tmp_path: Path) -> None:
+    assert "model" not in write(tmp_path)
+
+
+def test_only_the_newest_answers_are_kept() -> None:
+    statistics = ModelStatistics()
+    for number in range(1500):
+        answer = Answer(f"{number}?", "Yes.", 0, float(number), "tiny")
+        statistics.add(choose(FRAMES[0], answers=(answer,)))
+    summary = statistics.summary()
+    assert summary is not None
+    assert summary["answers"]["count"] == 1500
+    assert [one["question"] for one in summary["answers"]["newest"]] == [f"{number}?" for number in range(500, 1500)]
 
 
 @pytest.mark.parametrize("size_wh", [(1, 1), (8, 8), (3000, 20), (20, 3000)])
@@ -112,7 +154,7 @@ def test_contact_sheet_is_spread_over_the_whole_run(count: int) -> None:
     patches = choose(frame)
     for index in range(count):
         sheet.add(type(frame)(index, float(index), frame.rgb), patches)
-    kept = [thumb.pts_seconds for thumb in sheet._kept]
+    kept = [thumb.pts_seconds for thumb in sheet.kept]
     assert len(kept) <= 32
     assert kept[0] == 0
     assert len(set(np.diff(kept))) <= 1, "even"

@@ -20,6 +20,7 @@ from arr_stream.records.json_lines import read_records
 from arr_stream.run import records_of, run
 from arr_stream.stream import Stream
 from arr_stream.types import Frame
+from tests.choices import choose
 from tests.media import write_video
 from tests.scenes import moving_square
 
@@ -107,6 +108,25 @@ def test_a_slow_consumer_beside_holds_the_queue_bounded(clip: Path) -> None:
     )
     assert slow.indices == list(range(12))
     assert max(ahead) <= 4
+
+
+def test_what_finds_no_room_in_the_background_is_left_out_and_told_of_where_that_is_wanted() -> None:
+    may_go = threading.Event()
+
+    class Waiting(Collecting):
+        def consume(self, frame: Frame, patches: PatchSet) -> None:
+            may_go.wait()
+            super().consume(frame, patches)
+
+    waiting = Waiting()
+    background = BackgroundConsumer(waiting, depth=3, drops_for="out.mp4")
+    for frame in _frames(20):
+        background.consume(frame, choose(frame))
+    assert background.dropped in (16, 17)
+    may_go.set()
+    background.close()
+    assert waiting.indices == sorted(waiting.indices) and len(waiting.indices) == 20 - background.dropped
+    assert background.notices == [f"out.mp4: frames missing for want of time: {background.dropped}"]
 
 
 def test_stop_ends_after_the_present_frame(clip: Path) -> None:

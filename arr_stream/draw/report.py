@@ -189,28 +189,31 @@ class ContactSheet:
 
     Args:
         dim: Brightness of what was not chosen.
+
+    Attributes:
+        kept: Frames so far, at most 32, evenly spread.
     """
 
     def __init__(self, dim: float) -> None:
         self._dim = dim
         self._seen = 0
         self._stride = 1
-        self._kept: list[Thumbnail] = []
+        self.kept: list[Thumbnail] = []
 
     def add(self, frame: Frame, patches: PatchSet) -> None:
         """Look at one frame."""
         if self._seen % self._stride == 0:
-            if len(self._kept) == 2 * _SHOWN:
-                self._kept = self._kept[::2]
+            if len(self.kept) == 2 * _SHOWN:
+                self.kept = self.kept[::2]
                 self._stride *= 2
-            self._kept.append(self._thumbnail(frame, patches))
+            self.kept.append(self._thumbnail(frame, patches))
         self._seen += 1
 
     def picture(self, title: str, subtitle: str) -> ByteArray:
         """The sheet, `[H, W, 3]`; at least one frame must have been added."""
-        shown = min(_SHOWN, len(self._kept))
-        places = np.linspace(0, len(self._kept) - 1, shown).round().astype(int)
-        chosen = [self._kept[place] for place in places]
+        shown = min(_SHOWN, len(self.kept))
+        places = np.linspace(0, len(self.kept) - 1, shown).round().astype(int)
+        chosen = [self.kept[place] for place in places]
         columns = min(_COLUMNS, shown)
         cell_w = max(thumb.rgb.shape[1] for thumb in chosen)
         cell_h = max(thumb.rgb.shape[0] for thumb in chosen)

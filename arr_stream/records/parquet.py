@@ -24,7 +24,6 @@ import os
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
@@ -153,8 +152,9 @@ class ParquetRecords:
         self.header = header
         self.timings = timings
         self.frames = 0
-        self._frame_table = _Table(self.folder / FRAMES, FRAME_COLUMNS, _FRAMES_A_GROUP, header, force)
-        self._cell_table = _Table(self.folder / CELLS, CELL_COLUMNS, _CELLS_A_GROUP, header, force)
+        metadata = {HEADER_KEY: to_json(header_record(header))}
+        self._frame_table = _Table(self.folder / FRAMES, FRAME_COLUMNS.with_metadata(metadata), _FRAMES_A_GROUP, force)
+        self._cell_table = _Table(self.folder / CELLS, CELL_COLUMNS.with_metadata(metadata), _CELLS_A_GROUP, force)
         self._tables = (self._cell_table, self._frame_table)
         self._digest = Digest()
         self._digest.add(header_record(header))
@@ -202,47 +202,39 @@ class ParquetRecords:
                 table.abandon()
 
 
-@dataclass(slots=True)
 class _Table:
     """One file, and the rows that wait for their group to be full.
 
     Args:
         path: Its final name.
-        columns: What it holds.
+        columns: What it holds, with its metadata.
         group: Rows that are written at a time.
-        header: For the metadata.
         force: Replace the file if it exists.
     """
 
-    path: Path
-    columns: pa.Schema
-    group: int
-    header: Header
-    force: bool
-    _rows: dict[str, list[Any]] = field(default_factory=dict)
-    _file: IO[bytes] | None = None
-    _writer: pq.ParquetWriter | None = None
-    _error: Exception | None = None
-
-    def __post_init__(self) -> None:
-        prepare_output(self.path, self.force)
-        if os.path.lexists(self.partial) and not self.force:
+    def __init__(self, path: Path, columns: pa.Schema, group: int, force: bool) -> None:
+        self.path, self.partial = prepare_output(path, force), path.with_name(f"{path.name}.partial")
+        if os.path.lexists(self.partial) and not force:
             raise OutputExists(
                 f"{self.partial}: left by a run that was killed, or being written by another",
                 remedy="move it away, or --force to replace it",
             )
-        self._empty()
-
-    @property
-    def partial(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.partial")
+        self._columns, self._group, self._force = columns, group, force
+        self._rows: dict[str, list[Any]] = {name: [] for name in columns.names}
+        self._file: IO[bytes] | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._error: Exception | None = None
 
     def add(self, rows: Mapping[str, Sequence[Any]]) -> None:
         """Take rows, as the values of every column; a full group is written."""
-        self._open()
+        if self._file is None:
+            make_parent(self.path)
+            with self._writing():
+                self._file = self.partial.open("wb" if self._force else "xb")
+                self._writer = pq.ParquetWriter(self._file, self._columns, compression="zstd", write_page_checksum=True)
         for name, values in rows.items():
             self._rows[name] += values
-        if len(self._rows[self.columns.names[0]]) >= self.group:
+        if len(self._rows[self._columns.names[0]]) >= self._group:
             self._write()
 
     def finish(self, end: Mapping[str, Any]) -> None:
@@ -265,7 +257,7 @@ class _Table:
         Raises:
             OutputExists: Something else made a file of that name meanwhile.
         """
-        if os.path.lexists(self.path) and not self.force:
+        if os.path.lexists(self.path) and not self._force:
             raise OutputExists(
                 f"{self.path}: was made by something else meanwhile", remedy=f"what was written is in {self.partial}"
             )
@@ -274,33 +266,18 @@ class _Table:
 
     def abandon(self) -> None:
         """Let go of a file that is not finished; it keeps its partial name. Harmless on one that is."""
-        writer, file = self._writer, self._file
+        # The file first, so that the end, which would make it look whole, does not get there.
+        for one in (self._file, self._writer):
+            if one is not None:
+                with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+                    one.close()
         self._writer = self._file = None
-        if file is not None:
-            # First, so that the end of the file, which would make it look whole, does not get there.
-            with contextlib.suppress(OSError):
-                file.close()
-        if writer is not None:
-            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
-                writer.close()
-
-    def _open(self) -> None:
-        if self._file is not None:
-            return
-        make_parent(self.path)
-        schema = self.columns.with_metadata({HEADER_KEY: to_json(header_record(self.header))})
-        with self._writing():
-            self._file = self.partial.open("wb" if self.force else "xb")
-            self._writer = pq.ParquetWriter(self._file, schema, compression="zstd", write_page_checksum=True)
 
     def _write(self) -> None:
         assert self._writer is not None
         with self._writing():
-            self._writer.write_table(pa.Table.from_pydict(self._rows, self.columns), row_group_size=self.group)
-        self._empty()
-
-    def _empty(self) -> None:
-        self._rows = {name: [] for name in self.columns.names}
+            self._writer.write_table(pa.Table.from_pydict(self._rows, self._columns), row_group_size=self._group)
+        self._rows = {name: [] for name in self._columns.names}
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

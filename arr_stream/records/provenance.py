@@ -7,6 +7,7 @@ of the same write the same. How many threads there were is left out as well: res
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import platform
@@ -195,46 +196,35 @@ def source_identity(source: Source) -> SourceIdentity:
     if info.path is not None and info.path.is_file():
         identity = file_identity(info.path)
     else:
-        identity = pictures_identity(_pictures(info.path, info.name))
+        identity = _pictures_identity(_pictures(info.path, info.name))
     return SourceIdentity(kind=info.kind, **identity.model_dump() | {"path": name})
 
 
 def file_identity(path: Path | str) -> FileIdentity:
-    """Size and hash of a file.
+    """Size and hash of a file; one that has not changed since it was last asked for is not read again.
 
     Raises:
         OSError: It cannot be read.
     """
-    size_bytes, sha256 = hashed(Path(path))
-    return FileIdentity(path=str(path), size_bytes=size_bytes, sha256=sha256)
+    status = Path(path).stat()
+    sha256 = _sha256(Path(path).resolve(), status.st_size, status.st_mtime_ns, status.st_ino)
+    return FileIdentity(path=str(path), size_bytes=status.st_size, sha256=sha256)
 
 
-def pictures_identity(paths: Sequence[Path]) -> FileIdentity:
-    """Size and hash of pictures that are frames in this order.
-
-    Raises:
-        OSError: One cannot be read.
-    """
-    whole, total_bytes = hashlib.sha256(), 0
-    for path in paths:
-        size_bytes, sha256 = hashed(path)
-        whole.update(f"{path.name}\0{sha256}\n".encode("utf-8", "surrogateescape"))
-        total_bytes += size_bytes
-    return FileIdentity(path="", size_bytes=total_bytes, sha256=whole.hexdigest(), files=len(paths))
-
-
-def hashed(path: Path) -> tuple[int, str]:
-    """Size in bytes and SHA-256 of a file; one that has not changed since it was last asked for is not read again.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    status = path.stat()
-    return status.st_size, _hashed(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ino)
+def _pictures_identity(paths: Sequence[Path]) -> FileIdentity:
+    """Size and hash of pictures that are frames in this order."""
+    pictures = [file_identity(path) for path in paths]
+    lines = "".join(f"{path.name}\0{picture.sha256}\n" for path, picture in zip(paths, pictures, strict=True))
+    return FileIdentity(
+        path="",
+        size_bytes=sum(picture.size_bytes or 0 for picture in pictures),
+        sha256=hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(),
+        files=len(paths),
+    )
 
 
 @functools.lru_cache(maxsize=256)
-def _hashed(path: Path, size_bytes: int, modified_ns: int, inode: int) -> str:
+def _sha256(path: Path, size_bytes: int, modified_ns: int, inode: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -299,24 +289,21 @@ def _gpu(settings: Settings) -> str | None:
 
 def _deciding(settings: Settings) -> list[str]:
     """Packages that have a say in the results, as they are called where they are installed from."""
-    names = [*_PACKAGES, *_OPENCV, *_TEXT_PACKAGES[settings.keyframes.text]]
-    if settings.keyframes.clusters in ("auto", "slic", "slic-fast"):
-        names.append("fast-slic")
-    if settings.keyframes.clusters == "sam":
-        names.append("segment-anything")
-    if settings.keyframes.embeddings == "clip":
-        names.append("open_clip_torch")
-    if settings.vlm.model and not settings.vlm.endpoint:
-        names.append("transformers")
-    return sorted(names)
+    keyframes = settings.keyframes
+    optional = {
+        "fast-slic": keyframes.clusters in ("auto", "slic", "slic-fast"),
+        "segment-anything": keyframes.clusters == "sam",
+        "open_clip_torch": keyframes.embeddings == "clip",
+        "transformers": bool(settings.vlm.model) and not settings.vlm.endpoint,
+    }
+    used = (name for name, wanted in optional.items() if wanted)
+    return sorted([*_PACKAGES, *_OPENCV, *_TEXT_PACKAGES[keyframes.text], *used])
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
     """The version of each package that is installed."""
     versions = {}
     for name in names:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions

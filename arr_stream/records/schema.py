@@ -175,19 +175,13 @@ class Header(_Line):
     provenance: Annotated[Provenance | None, Written(volatile=True)] = None
 
     @classmethod
-    def for_grid(
-        cls,
-        grid: Grid,
-        *,
-        source: str,
-        query: JsonValue,
-        budget_tokens: int,
-        config: dict[str, JsonValue],
-        provenance: Provenance | None = None,
-    ) -> Header:
-        """The header of a run whose first frame has this grid."""
-        given = {"query": query, "budget_tokens": budget_tokens, "config": config, "provenance": provenance}
-        return cls.model_validate({"source": source, **_geometry(grid), **given})
+    def for_grid(cls, grid: Grid, **said: Any) -> Header:
+        """The header of a run whose first frame has this grid; `said` are the other fields.
+
+        Raises:
+            pydantic.ValidationError: One is missing, or of another type.
+        """
+        return cls(**_geometry(grid), **said)
 
 
 class FeedingRecord(_Line):
@@ -387,20 +381,14 @@ def _record(kind: type[_Line], of: object, **made: Any) -> Record:
 
 
 def _reasons(patches: PatchSet) -> list[list[Any]]:
+    told = patches.scorer, patches.query, patches.carried, patches.fresh, patches.level
     return [
         [
             SCORERS[scorer],
-            query if query >= 0 else None,
-            "carried" if carried else "computed",
-            "fresh" if fresh else "seen",
+            None if query < 0 else query,
+            ("computed", "carried")[carried],
+            ("seen", "fresh")[fresh],
             level,
         ]
-        for scorer, query, carried, fresh, level in zip(
-            patches.scorer.tolist(),
-            patches.query.tolist(),
-            patches.carried.tolist(),
-            patches.fresh.tolist(),
-            patches.level.tolist(),
-            strict=True,
-        )
+        for scorer, query, carried, fresh, level in zip(*(array.tolist() for array in told), strict=True)
     ]

@@ -1,7 +1,5 @@
 """From records back to what they were made of and with: the video drawn again, and the run done again.
 
-rebuild    a patch set from a frame's record
-recording  a file of records, frame by frame, and its source
 redraw     the annotated video from source and records, without the pipeline
 rerun      the same run once more, and whether it gives the same records
 """
