@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -38,3 +40,11 @@ def wait_until(true: Callable[[], object], seconds: float = 30.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "what was waited for did not come about"
         time.sleep(0.01)
+
+
+@contextmanager
+def no_thread_left(seconds: float = 15.0) -> Iterator[None]:
+    """Fails unless every thread of the product that began within has ended soon after."""
+    before = set(threading.enumerate())
+    yield
+    wait_until(lambda: not [t for t in set(threading.enumerate()) - before if t.name.startswith("arr-stream")], seconds)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,12 +195,9 @@ class Live:
         assert newest is not None
         return newest
 
-    def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        wait_until(condition, seconds)
-
     def wait_frames(self, count: int) -> None:
         wanted = self.runner.status()["frames"] + count
-        self.wait(lambda: self.runner.status()["frames"] >= wanted)
+        wait_until(lambda: self.runner.status()["frames"] >= wanted)
 
     def _hear(self) -> None:
         for event in self._subscription.take():
@@ -224,10 +221,10 @@ def live(tmp_path: Path) -> Iterator[Live]:
 @pytest.mark.parametrize("leap_seconds", [-HOUR, DAY])
 def test_alerts_clips_and_metrics_survive_a_wall_clock_that_is_set(live: Live, leap_seconds: float) -> None:
     with WallClock().installed() as clock:
-        live.wait(lambda: list_clips(live.clips))
+        wait_until(lambda: list_clips(live.clips))
         clips, alerts = {clip.name for clip in list_clips(live.clips)}, len(live.alerts)
         clock.leap(leap_seconds)
-        live.wait(lambda: {clip.name for clip in list_clips(live.clips)} - clips)
+        wait_until(lambda: {clip.name for clip in list_clips(live.clips)} - clips)
         assert len(live.alerts) > alerts
         step = live.alerts[-1]["made_unix"] - live.alerts[-2]["made_unix"]
         assert abs(step - leap_seconds) < 120, "alerts tell the clock's own time"
@@ -312,7 +309,7 @@ def disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]
 def wait_keyframe(live: Live) -> None:
     """Until every part of a keyframe that is younger than now is in use."""
     now = live.newest.index
-    live.wait(lambda: all(live.newest.parts.get(part, (-1, ""))[0] > now for part in PARTS))
+    wait_until(lambda: all(live.newest.parts.get(part, (-1, ""))[0] > now for part in PARTS))
 
 
 @pytest.mark.slow
@@ -322,20 +319,20 @@ def wait_keyframe(live: Live) -> None:
 )
 def test_frames_go_on_while_a_keyframe_model_fails(disturbed: Live, tmp_path: Path, order: str, words: str) -> None:
     live = disturbed
-    live.wait(lambda: live.runner.publisher.newest is not None)
+    wait_until(lambda: live.runner.publisher.newest is not None)
     wait_keyframe(live)
     path = tmp_path / "orders" / order
     path.touch()
-    live.wait(lambda: not path.exists())
+    wait_until(lambda: not path.exists())
     live.wait_frames(10)
-    live.wait(lambda: any(words in notice for notice in live.notices))
+    wait_until(lambda: any(words in notice for notice in live.notices))
     wait_keyframe(live)
 
 
 @pytest.mark.slow
 def test_a_keyframe_worker_that_is_killed_is_replaced_while_frames_go_on(disturbed: Live) -> None:
     live = disturbed
-    live.wait(lambda: live.runner.publisher.newest is not None)
+    wait_until(lambda: live.runner.publisher.newest is not None)
     wait_keyframe(live)
     (killed,) = worker_pids()
     os.kill(killed, signal.SIGKILL)

@@ -20,30 +20,16 @@ import pytest
 from arr_stream.config import VideoSettings
 from arr_stream.errors import InvalidSetting
 from arr_stream.live.actions import PostJson, RunCommand
-from arr_stream.live.alerts import Alert, Alerts
+from arr_stream.live.alerts import Action, Alert, Alerts
 from arr_stream.live.clips import list_clips
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import Frame
 from tests.choices import choose
+from tests.live_fakes import no_thread_left, wait_until
 from tests.test_live_clips import FPS, MADE_UNIX, grey, shown
 
 FAST = VideoSettings(preset="ultrafast", crf=18)
 ALERT = Alert("relevance > 0.6", "relevance 0.9", 7, 0.7, MADE_UNIX, "door", Path("/clips/a.mp4"))
-
-
-_THREADS = ("arr-stream-alerts", "arr-stream-action", "arr-stream-closing")
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for a condition; fail when it does not come true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for has not come"
-        time.sleep(0.01)
-
-
-def threads_of_alerts() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name in _THREADS]
 
 
 def watch(alerts: Alerts, frames: range, hits: tuple[int, ...] = (), **changes) -> None:
@@ -51,7 +37,7 @@ def watch(alerts: Alerts, frames: range, hits: tuple[int, ...] = (), **changes) 
     for index in frames:
         frame = Frame(index, index / FPS, grey(index))
         alerts.consume(frame, choose(frame, query_scores=(0.9 if index in hits else 0.1,), **changes))
-        until(lambda: not alerts._waiting)
+        wait_until(lambda: not alerts._waiting)
 
 
 def python(code: str, *arguments: str) -> list[str]:
@@ -71,9 +57,16 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    yield Heard()
-    until(lambda: not threads_of_alerts())
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+    monkeypatch.setattr("arr_stream.live.actions._END_SECONDS", 0.5)
+    with no_thread_left():
+        yield Heard()
+
+
+def deal_with(action: Action, heard: Heard, done: Callable[[], object]) -> None:
+    action.start(ALERT, heard.notices.append)
+    wait_until(done)
+    action.close()
 
 
 def test_an_alert_tells_what_was_seen(heard: Heard) -> None:
@@ -104,7 +97,7 @@ def test_a_clip_is_recorded_and_shows_what_is_drawn(tmp_path: Path, heard: Heard
 
     alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path / "clips", draw=draw)
     watch(alerts, range(40), (20,))
-    until(lambda: list_clips(tmp_path / "clips"))
+    wait_until(lambda: list_clips(tmp_path / "clips"))
     alerts.close()
     (clip,), (alert,) = list_clips(tmp_path / "clips"), heard.alerts
     assert clip.name == alert.clip and alert.record()["clip"] == clip.name
@@ -123,7 +116,7 @@ def test_a_source_that_goes_silent_ends_the_clip(tmp_path: Path, heard: Heard, m
     monkeypatch.setattr("arr_stream.live.alerts._SILENT_SECONDS", 0.2)
     alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, after_seconds=0.3)
     watch(alerts, range(6), (5,))
-    until(lambda: list_clips(tmp_path))
+    wait_until(lambda: list_clips(tmp_path))
     watch(alerts, range(6, 10))
     alerts.close()
     assert len(list_clips(tmp_path)) == 1
@@ -180,7 +173,7 @@ def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard, monkey
     action = RunCommand(argv)
     assert action.after_clip
     action.start(odd, heard.notices.append)
-    until(lambda: out.exists() and out.read_text().endswith("}]"))
+    wait_until(lambda: out.exists() and out.read_text().endswith("}]"))
     action.close()
     arguments, environment = json.loads(out.read_text())
     assert arguments[0] == "x $(touch /tmp/no) `id` \"q\" 'q' {rule}; rf"
@@ -199,17 +192,14 @@ def test_a_command_that_names_the_clip_waits_for_it(tmp_path: Path, heard: Heard
         ["relevance > 0.6"], clip_folder=tmp_path, actions=[RunCommand(python(code, str(out), "{clip}"))]
     )
     watch(alerts, range(40), (20,))
-    until(lambda: out.exists() and out.read_text())
+    wait_until(lambda: out.exists() and out.read_text())
     alerts.close()
     assert int(out.read_text()) == list_clips(tmp_path)[0].bytes
 
 
 def test_a_command_that_fails_is_told_with_its_last_words(heard: Heard) -> None:
     code = "import sys; print('x' * 100000, flush=True); print('no printer', file=sys.stderr); sys.exit(3)"
-    action = RunCommand(python(code))
-    action.start(ALERT, heard.notices.append)
-    until(lambda: heard.notices)
-    action.close()
+    deal_with(RunCommand(python(code)), heard, lambda: heard.notices)
     assert "ended with 3: no printer" in heard.notices[0] and len(heard.notices[0]) < 300
 
 
@@ -217,28 +207,20 @@ def test_a_command_that_hangs_is_stopped_with_its_children(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = tmp_path / "pids"
-    code = (
-        "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid} .')\n"
-        "time.sleep(60)"
-    )
-    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 4.0)
-    action = RunCommand(python(code, str(pids)))
+    code = f"sleep 60 & echo $$ $! . > {pids}; wait"
+    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 1.5)
+    action = RunCommand(["sh", "-c", code])
     action.start(ALERT, heard.notices.append)
-    until(lambda: heard.notices)
+    wait_until(lambda: heard.notices)
     action.close()
-    assert "stopped after 4 s" in heard.notices[0]
+    assert "stopped after 1.5 s" in heard.notices[0]
     for pid in pids.read_text().split()[:2]:
-        until(lambda pid=int(pid): not alive(pid))
+        wait_until(lambda pid=int(pid): not alive(pid))
 
 
 def test_a_command_that_never_stops_talking_is_stopped(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 1.0)
-    action = RunCommand(python("while True: print('x' * 10000)"))
-    action.start(ALERT, heard.notices.append)
-    until(lambda: heard.notices)
-    action.close()
+    deal_with(RunCommand(python("while True: print('x' * 10000)")), heard, lambda: heard.notices)
     assert "stopped after 1 s" in heard.notices[0]
 
 
@@ -258,12 +240,11 @@ def test_closing_ends_commands_within_seconds(heard: Heard) -> None:
     action = RunCommand(python("import time; time.sleep(60)"))
     for _ in range(5):
         action.start(ALERT, heard.notices.append)
-    began = time.monotonic()
     action.close()
-    assert time.monotonic() - began < 15
     assert len(heard.notices) == 5, "two were stopped, and three never begun"
     action.start(ALERT, heard.notices.append)
-    assert threads_of_alerts() == []
+    action.close()
+    assert len(heard.notices) == 5, "nothing is begun any more"
 
 
 def test_a_command_that_leaves_a_child_behind_is_done_when_it_ends(tmp_path: Path, heard: Heard) -> None:
@@ -273,10 +254,7 @@ def test_a_command_that_leaves_a_child_behind_is_done_when_it_ends(tmp_path: Pat
         "print(subprocess.Popen(child, start_new_session=True).pid, file=open(sys.argv[1], 'w'))"
     )
     out = tmp_path / "pid"
-    action = RunCommand(python(code, str(out)))
-    action.start(ALERT, heard.notices.append)
-    until(lambda: out.exists() and out.read_text())
-    action.close()
+    deal_with(RunCommand(python(code, str(out))), heard, lambda: out.exists() and out.read_text())
     child = int(out.read_text())
     assert heard.notices == [] and alive(child), "it holds the command's output, which nobody waits for"
     os.kill(child, signal.SIGKILL)
@@ -297,7 +275,7 @@ def test_two_commands_at_once_and_too_many_are_counted(tmp_path: Path, heard: He
         action.start(ALERT, heard.notices.append)
     assert action.dropped >= 20
     started = 40 - action.dropped
-    until(lambda: out.exists() and len(out.read_text().split()) == started, 60)
+    wait_until(lambda: out.exists() and len(out.read_text().split()) == started, 60)
     action.close()
     assert max(map(int, out.read_text().split())) <= 2
     assert len(heard.notices) == 1 and "passed over" in heard.notices[0]
@@ -361,16 +339,9 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def post(url: str, heard: Heard, done: Callable[[], object]) -> None:
-    action = PostJson(url)
-    action.start(ALERT, heard.notices.append)
-    until(done)
-    action.close()
-
-
 def test_an_alert_is_sent_as_json(server: Server, heard: Heard) -> None:
     url = server.url.replace("//", "//me:s%40fe@") + "/hook/T0/secret?token=abc"
-    post(url, heard, lambda: server.bodies)
+    deal_with(PostJson(url), heard, lambda: server.bodies)
     assert server.bodies == [ALERT.record() | {"at": "/hook/T0/secret?token=abc"}]
     assert server.bodies[0]["clip"] == "a.mp4" and "/clips" not in json.dumps(server.bodies)
     assert server.headers[0]["Authorization"] == "Basic bWU6c0BmZQ=="
@@ -379,14 +350,14 @@ def test_an_alert_is_sent_as_json(server: Server, heard: Heard) -> None:
 
 def test_a_second_attempt_after_a_failure_that_may_pass(server: Server, heard: Heard) -> None:
     server.answers = [(503, None)]
-    post(server.url, heard, lambda: len(server.bodies) == 2)
+    deal_with(PostJson(server.url), heard, lambda: len(server.bodies) == 2)
     assert heard.notices == []
 
 
 def test_no_second_attempt_after_a_refusal_and_no_secret_in_the_notice(server: Server, heard: Heard) -> None:
     server.answers = [(403, None)]
     url = server.url.replace("//", "//me:hunter2@") + "/hook/hunter2?key=hunter2"
-    post(url, heard, lambda: heard.notices)
+    deal_with(PostJson(url), heard, lambda: heard.notices)
     assert len(server.bodies) == 1
     assert "answered with 403" in heard.notices[0] and "hunter2" not in heard.notices[0]
 
@@ -395,15 +366,15 @@ def test_redirects_are_followed_on_the_same_host_alone(server: Server, heard: He
     other = Server()
     try:
         server.answers = [(307, "/there")]
-        post(server.url, heard, lambda: len(server.bodies) == 2)
+        deal_with(PostJson(server.url), heard, lambda: len(server.bodies) == 2)
         assert server.bodies[1]["at"] == "/there" and heard.notices == []
         server.answers = [(302, f"{other.url}/x")]
-        post(server.url, heard, lambda: heard.notices)
+        deal_with(PostJson(server.url), heard, lambda: heard.notices)
         assert "another host" in heard.notices[0] and other.bodies == []
         server.answers = [(307, "http://[broken")]
-        post(server.url, heard, lambda: len(heard.notices) == 2)
+        deal_with(PostJson(server.url), heard, lambda: len(heard.notices) == 2)
         server.answers = [(307, "/a"), (307, "/b"), (307, "/c"), (307, "/d")]
-        post(server.url, heard, lambda: len(heard.notices) == 3)
+        deal_with(PostJson(server.url), heard, lambda: len(heard.notices) == 3)
         assert "307" in heard.notices[2]
     finally:
         other.close()
@@ -413,14 +384,14 @@ def test_nobody_there_is_told_after_the_second_attempt(heard: Heard) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    post(f"http://127.0.0.1:{port}/x", heard, lambda: heard.notices)
+    deal_with(PostJson(f"http://127.0.0.1:{port}/x"), heard, lambda: heard.notices)
     assert heard.notices == [f"POST to 127.0.0.1:{port}: connection refused"]
 
 
 def test_a_server_that_never_answers_is_given_up(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arr_stream.live.actions._SEND_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        post(f"http://127.0.0.1:{silent.getsockname()[1]}", heard, lambda: heard.notices)
+        deal_with(PostJson(f"http://127.0.0.1:{silent.getsockname()[1]}"), heard, lambda: heard.notices)
     assert len(heard.notices) == 1
 
 
@@ -429,10 +400,8 @@ def test_closing_ends_a_message_within_seconds(heard: Heard) -> None:
         action = PostJson(f"http://127.0.0.1:{silent.getsockname()[1]}")
         action.start(ALERT, heard.notices.append)
         taken, _ = silent.accept()
-        began = time.monotonic()
         action.close()
         taken.close()
-    assert time.monotonic() - began < 8 and threads_of_alerts() == []
     assert len(heard.notices) == 1
 
 

@@ -75,6 +75,7 @@ def test_shows_the_seconds_before_and_after_at_their_own_times(tmp_path: Path, t
     (path,) = play(recorder, range(50), (20,))
     assert told.finished == [(path, True)] and told.notices == []
     assert path is not None and CLIP_NAME.fullmatch(path.name) and path.name.endswith("_front-door_relevance-0-6.mp4")
+    assert path.name.startswith(time.strftime("%Y-%m-%d_%H-%M-%S_", time.localtime(MADE_UNIX)))
     times, numbers, size_wh = shown(path)
     assert numbers == list(range(10, 31))
     assert times == pytest.approx([i / FPS for i in range(21)], abs=2e-4)
@@ -83,12 +84,6 @@ def test_shows_the_seconds_before_and_after_at_their_own_times(tmp_path: Path, t
     with av.open(str(path)) as container:
         assert container.streams.video[0].codec_context.name == "h264"
         assert container.streams.video[0].pix_fmt == "yuv420p"
-
-
-def test_name_tells_the_local_time_of_the_alert(tmp_path: Path, told: Told) -> None:
-    (path,) = play(told.recorder(tmp_path), range(3), (1,))
-    assert path is not None
-    assert path.name.startswith(time.strftime("%Y-%m-%d_%H-%M-%S_", time.localtime(MADE_UNIX)))
 
 
 def test_an_alert_on_the_first_frame_and_an_end_soon_after(tmp_path: Path, told: Told) -> None:

@@ -19,14 +19,13 @@ from arr_stream.run import records_of, run
 from arr_stream.sources.live import open_live
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
-from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, picture, wait_until
+from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, no_thread_left, picture, wait_until
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    wait_until(lambda: not [t for t in set(threading.enumerate()) - before if t.name.startswith("arr-stream")], 10)
+    with no_thread_left():
+        yield
 
 
 class Fed:

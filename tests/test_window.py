@@ -266,15 +266,6 @@ class TestDrawing:
             assert 160 <= width <= 1280 and 120 <= height <= 800
 
 
-def test_without_a_display_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not sys.platform.startswith("linux"):
-        pytest.skip("only Linux tells of its display in the environment")
-    monkeypatch.delenv("DISPLAY", raising=False)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    with pytest.raises(DisplayUnavailable, match=r"--serve.*--headless"):
-        Window("nothing")
-
-
 def test_a_display_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tkinter", reason="this Python has no Tk")
     if not sys.platform.startswith("linux"):

@@ -240,8 +240,7 @@ class PostJson(_QueuedAction):
     after_clip = False
 
     def __init__(self, url: str) -> None:
-        self._host = _checked_host(url)
-        super().__init__(f"POST to {self._host}", 1)
+        super().__init__(f"POST to {_checked_host(url)}", 1)
         self._url = url
         self._connection: http.client.HTTPConnection | None = None
 
@@ -284,18 +283,21 @@ class PostJson(_QueuedAction):
 
     def _exchanged(self, url: str, body: bytes) -> tuple[int, str | None]:
         """Status and place of redirection."""
-        connection = _connection(url)
+        scheme, host, port = _place(url)
+        kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+        connection = self._connection = kind(host or "", port, timeout=_CONNECT_SECONDS)
         # A time-out of the socket begins anew with every byte that comes; this one does not.
         timer = threading.Timer(_SEND_SECONDS, _abort, (connection,))
         timer.daemon = True
         timer.start()
-        self._connection = connection
         try:
             if self._ending.is_set():
                 raise OSError("the stream has ended")
             connection.connect()
             connection.sock.settimeout(_SEND_SECONDS)
-            connection.request("POST", _target(url), body, _headers(url))
+            parts = urlsplit(url)
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request("POST", target, body, _headers(url))
             response = connection.getresponse()
             return response.status, response.getheader("Location")
         except (OSError, http.client.HTTPException, ValueError) as exc:
@@ -372,17 +374,6 @@ def _checked_host(url: str) -> str:
     if not host or re.search(r"[\x00-\x20\x7f]", url) or not url.isascii():
         raise InvalidSetting("alerts cannot be sent there: the address has no host or odd characters", remedy=remedy)
     return host if port is None else f"{host}:{port}"
-
-
-def _connection(url: str) -> http.client.HTTPConnection:
-    scheme, host, port = _place(url)
-    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-    return kind(host or "", port, timeout=_CONNECT_SECONDS)
-
-
-def _target(url: str) -> str:
-    parts = urlsplit(url)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def _headers(url: str) -> dict[str, str]:

@@ -166,10 +166,6 @@ class PictureRoom:
         self._thread = threading.Thread(target=self._work, name=f"arr-stream-pictures-{name}", daemon=True)
         self._thread.start()
 
-    @property
-    def watchers(self) -> int:
-        return len(self._watching)
-
     def show(self, shown: Shown) -> None:
         """The newest frame; never waits."""
         with self._changed:
