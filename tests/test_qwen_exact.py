@@ -11,11 +11,10 @@ import torch
 
 from arr_stream.plain_text import plain
 from arr_stream.types import Grid
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import LEAST_WEIGHT, Mode
-from arr_stream.vlm.qwen3_vl.pixels import patch_rows, texture_picture
-from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+from tests.tiny_qwen import load_tiny, picture
 
 pytest.importorskip("transformers")
 
@@ -34,8 +33,6 @@ from tests.qwen_stock import (
     video_inputs,
     visual,
 )
-
-__all__ = ["tiny_qwen"]
 
 SIZES = [(320, 256), (330, 270), (289, 431)]
 HALF = np.full(3, 0.5, np.float32)

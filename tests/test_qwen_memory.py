@@ -20,10 +20,9 @@ from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
-from arr_stream.vlm.qwen3_vl.eviction import DIALOGUE_SHARE, survivors
-from arr_stream.vlm.qwen3_vl.memory import Entry, Memory, Said, Seen
+from arr_stream.vlm.qwen3_vl.memory import DIALOGUE_SHARE, Entry, FrameEntry, Memory, TextEntry, survivors
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+from tests.tiny_qwen import load_tiny, picture
 
 pytest.importorskip("transformers")
 
@@ -37,8 +36,6 @@ from tests.qwen_stock import (
     stock_answer,
     viewer_of,
 )
-
-__all__ = ["tiny_qwen"]
 
 SIZE = (160, 128)
 HW = (4, 5)
@@ -128,7 +125,7 @@ def test_a_question_between_the_frames_of_a_pair_lets_the_first_stand_alone(tiny
     assert answer.frame_index == 0 and answer.visual_tokens == 12
     viewer.see(*second)
     assert viewer.see(*third).sent
-    assert [entry.seconds for entry in viewer.memory.entries if isinstance(entry, Seen)] == [0.0, 0.75]
+    assert [entry.seconds for entry in viewer.memory.entries if isinstance(entry, FrameEntry)] == [0.0, 0.75]
 
 
 def test_questions_in_a_row_get_what_each_gets_alone(tiny: tuple[Any, Any]) -> None:
@@ -228,13 +225,13 @@ def entries_of(draw: st.DrawFn) -> list[Entry]:
     for index in range(draw(st.integers(0, 8))):
         seconds += draw(st.floats(0, 20))
         if draw(st.integers(0, 3)) == 0:
-            entries.append(Said(tuple(range(draw(st.integers(1, 15))))))
+            entries.append(TextEntry(tuple(range(draw(st.integers(1, 15))))))
             continue
         count = draw(st.integers(1, 12))
         scores = draw(st.lists(st.floats(0, 1, width=32), min_size=count, max_size=count))
         cells = some_cells((8, 10), count, seed=index)
         cells = Cells(cells.grid_hw, cells.rows, cells.columns, cells.level, np.array(scores, np.float32))
-        entries.append(Seen(Block(cells, _tokens(count)), grid, index, seconds))
+        entries.append(FrameEntry(Block(cells, _tokens(count)), grid, index, seconds))
     return entries
 
 
@@ -242,18 +239,18 @@ def entries_of(draw: st.DrawFn) -> list[Entry]:
 @settings(deadline=None, max_examples=200)
 def test_survivors(entries: list[Entry], capacity: int, overhead: int, half_life: float) -> None:
     kept = survivors(entries, capacity, lambda seen: overhead, half_life)
-    looks = {entry.frame_index: entry for entry in entries if isinstance(entry, Seen)}
-    seen = [entry for entry in kept if isinstance(entry, Seen)]
-    said = [entry for entry in kept if isinstance(entry, Said)]
+    looks = {entry.frame_index: entry for entry in entries if isinstance(entry, FrameEntry)}
+    seen = [entry for entry in kept if isinstance(entry, FrameEntry)]
+    said = [entry for entry in kept if isinstance(entry, TextEntry)]
     dialogue = sum(len(entry.ids) for entry in said)
     assert dialogue + sum(len(entry.block) + overhead for entry in seen) <= max(0, capacity)
     assert dialogue <= max(0, capacity) * DIALOGUE_SHARE
     # The newest turns, without a gap.
-    all_said = [entry for entry in entries if isinstance(entry, Said)]
+    all_said = [entry for entry in entries if isinstance(entry, TextEntry)]
     assert [id(entry) for entry in said] == [id(entry) for entry in all_said[len(all_said) - len(said) :]]
 
-    order = [id(entry) if isinstance(entry, Said) else entry.frame_index for entry in entries]
-    places = [order.index(id(entry) if isinstance(entry, Said) else entry.frame_index) for entry in kept]
+    order = [id(entry) if isinstance(entry, TextEntry) else entry.frame_index for entry in entries]
+    places = [order.index(id(entry) if isinstance(entry, TextEntry) else entry.frame_index) for entry in kept]
     assert places == sorted(places)
 
     stays: dict[int, set[int]] = {}
@@ -283,9 +280,9 @@ def test_survivors(entries: list[Entry], capacity: int, overhead: int, half_life
 def test_of_a_still_scene_the_last_look_stays() -> None:
     grid, cells = Grid((320, 256), 8, 10), some_cells((8, 10), 4)
     same = Cells(cells.grid_hw, cells.rows, cells.columns, cells.level, np.zeros(4, np.float32))
-    entries = [Seen(Block(same, _tokens(4)), grid, index, float(index)) for index in range(5)]
+    entries = [FrameEntry(Block(same, _tokens(4)), grid, index, float(index)) for index in range(5)]
     kept = survivors(entries, 9, lambda seen: 5, 30.0)
-    assert [entry.frame_index for entry in kept if isinstance(entry, Seen)] == [4]
+    assert [entry.frame_index for entry in kept if isinstance(entry, FrameEntry)] == [4]
 
 
 @pytest.mark.parametrize("mode", ["sparse", "weight"])
@@ -357,7 +354,7 @@ def test_unchanged_cells_are_not_sent_again_and_changed_ones_are(tiny: tuple[Any
     fed = viewer.see(changed, patches_of(changed, cells))
     assert (fed.sent, fed.held) == (1, 7)
     entry = viewer.memory.entries[-1]
-    assert isinstance(entry, Seen)
+    assert isinstance(entry, FrameEntry)
     assert (int(entry.block.cells.rows[0]), int(entry.block.cells.columns[0])) == place
     whole = viewer.see(_still(3, [place], brightness=255), patches_of(_still(3)))
     assert (whole.sent, whole.held) == (12, 8)
@@ -374,7 +371,7 @@ def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tupl
     assert viewer.see(_still(0), patches_of(_still(0), cells)).sent == 16
     again = patches_of(_still(1), cells, keyframe=True, refresh_reason="interval")
     fed = viewer.see(_still(1), again)
-    kept = [len(entry.block) for entry in viewer.memory.entries if isinstance(entry, Seen)]
+    kept = [len(entry.block) for entry in viewer.memory.entries if isinstance(entry, FrameEntry)]
     assert fed.rebuilt == "keyframe" and len(kept) == 2 and 0 < kept[0] < 16
     assert (fed.sent, fed.held) == (kept[1], kept[0]) == (16 - kept[0], kept[0])
 
@@ -407,7 +404,7 @@ def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[
         rebuilds += viewer.see(frame, shown).rebuilt is not None
         newest = np.full(HW, -1)
         for entry in viewer.memory.entries:
-            if isinstance(entry, Seen):
+            if isinstance(entry, FrameEntry):
                 newest[entry.block.cells.rows, entry.block.cells.columns] = entry.frame_index
         for row, column in zip(cells.rows, cells.columns, strict=True):
             assert newest[row, column] >= 0, (index, row, column)
@@ -513,28 +510,20 @@ def _sentence(raised: pytest.ExceptionInfo[ArrStreamError]) -> str:
     return text
 
 
-@pytest.mark.parametrize("question", ["", "  \n\t"])
-def test_an_empty_question_is_refused(tiny: tuple[Any, Any], question: str) -> None:
-    viewer = viewer_of(*tiny)
+def test_questions_that_cannot_be_asked_are_refused(tiny: tuple[Any, Any]) -> None:
+    viewer, small, big = viewer_of(*tiny), viewer_of(*tiny, context_tokens=64), _frame(0, size=(320, 256))
     viewer.see(*next(_shown(1)))
-    with pytest.raises(EmptyQuery) as raised:
-        viewer.ask(question)
-    _sentence(raised)
-
-
-def test_a_question_before_the_first_frame_is_refused(tiny: tuple[Any, Any]) -> None:
-    with pytest.raises(NothingChosen) as raised:
-        viewer_of(*tiny).ask(QUESTION)
-    _sentence(raised)
-
-
-def test_a_question_after_nothing_but_failures_is_refused(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=64)
-    big = _frame(0, size=(320, 256))
     with pytest.raises(ContextExceeded):
-        viewer.see(big, patches_of(big))
-    with pytest.raises(NothingChosen):
-        viewer.ask(QUESTION)
+        small.see(big, patches_of(big))
+    for asked, question, kind in (
+        (viewer, "", EmptyQuery),
+        (viewer, "  \n\t", EmptyQuery),
+        (viewer_of(*tiny), QUESTION, NothingChosen),
+        (small, QUESTION, NothingChosen),
+    ):
+        with pytest.raises(kind) as raised:
+            asked.ask(question)
+        _sentence(raised)
 
 
 def test_a_question_longer_than_the_context_is_refused_and_nothing_is_lost(tiny: tuple[Any, Any]) -> None:
@@ -604,7 +593,7 @@ def test_frames_of_another_size_go_on_in_the_same_memory(
         shown = patches_of(frame, keyframe=changed or at == 0, refresh_reason="size" if changed else None)
         viewer.see(frame, shown)
     viewer.ask(QUESTION)
-    grids = [entry.block.cells.grid_hw for entry in viewer.memory.entries if isinstance(entry, Seen)]
+    grids = [entry.block.cells.grid_hw for entry in viewer.memory.entries if isinstance(entry, FrameEntry)]
     assert grids[0] == HW and (2, 3) in grids and grids[-1] == HW
     _assert_same(viewer.memory, _at_once(viewer, bench), bench)
 
