@@ -1,8 +1,9 @@
 """A Qwen3-VL from disk into memory: looked at first, then loaded, then looked at again.
 
-Before: the version of transformers, what the folder holds, and whether it fits into memory. After: that every tensor
-came from the files (transformers fills what is missing with random numbers and goes on), and that all numbers are
-finite. No code of the checkpoint is ever run, and nothing is asked of the network here.
+Before: the version of transformers, what the folder holds, and whether it fits into memory, told from the headers: the
+weights and the key-value cache of a full context exactly, what lives for a moment while a picture passes through as an
+estimate. After: that every tensor came from the files (transformers fills what is missing with random numbers and goes
+on), and that all numbers are finite. No code of the checkpoint is ever run; only `locate` may ask the network.
 """
 
 from __future__ import annotations
@@ -93,17 +94,10 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
             remedy="choose a smaller model, --dtype bfloat16, --quantize int8, or fewer tokens with "
             "--set vlm.context_tokens=N",
         )
-    tokenizer = _tokenizer(checkpoint)
-    model = _model(checkpoint, settings.quantize, device, getattr(torch, dtype))
-    return LoadedModel(
-        checkpoint.name,
-        model,
-        tokenizer,
-        checkpoint.image_mean,
-        checkpoint.image_std,
-        device,
-        getattr(torch, dtype),
-    )
+    tokenizer, torch_dtype = _tokenizer(checkpoint), getattr(torch, dtype)
+    model = _model(checkpoint, settings.quantize, device, torch_dtype)
+    pixels = checkpoint.image_mean, checkpoint.image_std
+    return LoadedModel(checkpoint.name, model, tokenizer, *pixels, device, torch_dtype)
 
 
 def need_package(name: str, what_for: str, remedy: str = INSTALL) -> None:
