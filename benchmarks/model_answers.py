@@ -12,18 +12,17 @@ import torch
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
-from arr_stream.vlm.qwen3_vl.memory import Memory, Seen
-from arr_stream.vlm.qwen3_vl.pixels import texture_picture
+from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.questions import Mode, Reply
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from arr_stream.vlm.qwen3_vl.loading import Loaded
+    from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
 ANSWER_TOKENS = 12
 
@@ -40,7 +39,7 @@ class ModelAnswerer:
         ModelUnsupported: This transformers builds the model otherwise than expected.
     """
 
-    def __init__(self, loaded: Loaded, *, halo: int = 1, instruction: str = "") -> None:
+    def __init__(self, loaded: LoadedModel, *, halo: int = 1, instruction: str = "") -> None:
         self.name = loaded.name
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
@@ -61,7 +60,7 @@ class ModelAnswerer:
         picture = texture_picture(rgb, grid.texture_wh)
         chosen = Cells((grid.rows, grid.columns), cells.rows, cells.columns, cells.level, cells.score)
         memory = Memory(self._adapter, self._prompt, self._instruction)
-        memory.append([Seen(feeder.feed(picture, picture, chosen), grid, 0, 0.0, "image")])
+        memory.append([FrameEntry(feeder.feed(picture, picture, chosen), grid, 0, 0.0, "image")])
         asked = self._prompt.question(question)
         sampler = Sampler(temperature=0.0)
         said = respond(self._adapter, memory, self._prompt, asked, most_tokens=ANSWER_TOKENS, sampler=sampler)

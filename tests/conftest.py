@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -34,3 +37,16 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
         return code, out, err
 
     return call
+
+
+@pytest.fixture
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Key and self-signed certificate for this machine, in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    pem, key = tmp_path_factory.mktemp("tls") / "both.pem", tmp_path_factory.mktemp("tls") / "key.pem"
+    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject)
+    subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
+    pem.write_text(pem.read_text() + key.read_text())
+    return pem

@@ -21,11 +21,10 @@ from arr_stream.config import Settings
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode, Normalisation
-from arr_stream.vlm.qwen3_vl.loading import Loaded
-from arr_stream.vlm.qwen3_vl.memory import Entry, Memory, Seen
-from arr_stream.vlm.qwen3_vl.pixels import texture_picture
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel
+from arr_stream.vlm.qwen3_vl.memory import Entry, FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from tests.choices import choose
@@ -35,10 +34,10 @@ EXACT = 1e-5
 """Largest absolute difference of logits; of the tiny model they have a standard deviation of about 1."""
 
 
-def loaded_of(model: Any, processor: Any) -> Loaded:
+def loaded_of(model: Any, processor: Any) -> LoadedModel:
     """What the viewer takes."""
     half = (0.5, 0.5, 0.5)
-    return Loaded("tiny", model, processor.tokenizer, half, half, torch.device("cpu"), torch.float32)
+    return LoadedModel("tiny", model, processor.tokenizer, half, half, torch.device("cpu"), torch.float32)
 
 
 def viewer_of(model: Any, processor: Any, **vlm: Any) -> QwenViewer:
@@ -247,10 +246,10 @@ class Bench:
         return run
 
 
-def seen(block: Block, seconds: float = 0.0, media: Media = "image", index: int = 0) -> Seen:
+def seen(block: Block, seconds: float = 0.0, media: Media = "image", index: int = 0) -> FrameEntry:
     """A block in the memory."""
     grid = Grid((block.cells.grid_hw[1] * 32, block.cells.grid_hw[0] * 32), *block.cells.grid_hw)
-    return Seen(block, grid, index, seconds, media)
+    return FrameEntry(block, grid, index, seconds, media)
 
 
 def some_cells(grid_hw: tuple[int, int], count: int, seed: int = 0) -> Cells:

@@ -22,7 +22,7 @@ from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
-from arr_stream.vlm.qwen3_vl.memory import Memory, Seen
+from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.vlm.bench import bench_vlm
 from benchmarks.vlm.memory import MemoryReport
@@ -58,7 +58,7 @@ def _first_scores(model: Timed, tokens: int | None) -> tuple[torch.Tensor, torch
     memory = Memory(adapter, prompt)
     with torch.inference_mode():
         block = Feeder(adapter, normalisation).feed(frame.rgb, frame.rgb, cells)
-        memory.append([Seen(block, grid, 0, 0.0, "image")])
+        memory.append([FrameEntry(block, grid, 0, 0.0, "image")])
         ours = adapter.logits(memory.read(prompt.question(QUESTION), memory.position))
     stock = StockModel(model)
     inputs = stock.picture_inputs(frame.rgb, QUESTION)

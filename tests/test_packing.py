@@ -44,13 +44,17 @@ def chosen(frame: Frame, places: npt.ArrayLike, score: npt.ArrayLike, relevance:
     )  # fmt: skip
 
 
+def cost(packed: Packed) -> int:
+    return sum(picture.tokens for picture in packed.pictures)
+
+
 def score_shown(patches: PatchSet, packed: Packed) -> float:
     return float(patches.score[packed.cells_shown].sum())
 
 
 def in_crops(patches: PatchSet, packed: Packed) -> npt.NDArray[np.bool_]:
     shown = np.zeros(len(patches), np.bool_)
-    for crop in packed.crops:
+    for crop in packed.pictures[1:]:
         x0, y0, x1, y1 = crop.cells
         ends = np.minimum(patches.columns + patches.span, patches.grid.columns)
         below = np.minimum(patches.rows + patches.span, patches.grid.rows)
@@ -87,9 +91,7 @@ def test_is_within_the_budget_and_the_frame(
             pack(frame.rgb, patches, budget_tokens=budget, minimum_pixels=minimum_pixels)
         return
     packed = pack(frame.rgb, patches, budget_tokens=budget, minimum_pixels=minimum_pixels)
-    assert packed.tokens <= (budget if budget is not None else max(len(patches), 2 * cheapest))
-    assert packed.tokens == sum(picture.tokens for picture in packed.pictures)
-    assert packed.prompt.splitlines() == [picture.caption for picture in packed.pictures]
+    assert cost(packed) <= (budget if budget is not None else max(len(patches), 2 * cheapest))
     texture_wh = grid.texture_wh
     texture = frame.rgb if texture_wh == frame.size_wh else None
     for picture in packed.pictures:
@@ -102,10 +104,14 @@ def test_is_within_the_budget_and_the_frame(
             assert (width, height) == ((x1 - x0) * CELL_PX, (y1 - y0) * CELL_PX)
             if texture is not None:
                 assert np.array_equal(picture.rgb, texture[y0 * 32 : y1 * 32, x0 * 32 : x1 * 32])
-    assert packed.overview.cells == (0, 0, grid.columns, grid.rows)
-    if not packed.crops and (budget is None or budget >= picture_tokens(grid.rows, grid.columns, minimum_pixels)):
-        assert packed.overview.rgb.shape[0] * packed.overview.rgb.shape[1] >= min(minimum_pixels, grid.cells * 1024)
-    full = packed.overview.rgb.shape[:2] == (texture_wh[1], texture_wh[0])
+    assert packed.pictures[0].cells == (0, 0, grid.columns, grid.rows)
+    if not packed.pictures[1:] and (
+        budget is None or budget >= picture_tokens(grid.rows, grid.columns, minimum_pixels)
+    ):
+        assert packed.pictures[0].rgb.shape[0] * packed.pictures[0].rgb.shape[1] >= min(
+            minimum_pixels, grid.cells * 1024
+        )
+    full = packed.pictures[0].rgb.shape[:2] == (texture_wh[1], texture_wh[0])
     assert np.array_equal(packed.cells_shown, in_crops(patches, packed) | full)
 
 
@@ -139,10 +145,10 @@ def test_the_crop_shows_what_was_chosen() -> None:
     places = [row * 32 + column for row in range(10, 20) for column in range(3, 15)]
     relevance = np.zeros((32, 32))
     packed = pack(rgb, chosen(frame, places, np.full(len(places), 0.9), relevance), budget_tokens=190)
-    assert [crop.cells for crop in packed.crops] == [(3, 10, 15, 20)]
-    assert (packed.crops[0].rgb == (255, 0, 0)).all()
+    assert [crop.cells for crop in packed.pictures[1:]] == [(3, 10, 15, 20)]
+    assert (packed.pictures[1:][0].rgb == (255, 0, 0)).all()
     assert packed.cells_shown.all()
-    assert "from 9% to 47% across, 31% to 62% down" in packed.prompt
+    assert "from 9% to 47% across, 31% to 62% down" in packed.pictures[1].caption
 
 
 @pytest.mark.parametrize("cells", [273, 512])
@@ -155,8 +161,8 @@ def test_shows_more_relevance_per_token_than_the_bounding_box(cells: int) -> Non
         across = patches.columns.max() + 1 - patches.columns.min()
         down = patches.rows.max() + 1 - patches.rows.min()
         box = float(patches.score.sum()) / (across * down)
-        gains.append(score_shown(patches, packed) / packed.tokens / box)
-        crops = sum(crop.tokens for crop in packed.crops)
+        gains.append(score_shown(patches, packed) / cost(packed) / box)
+        crops = sum(crop.tokens for crop in packed.pictures[1:])
         wasted.append(1 - in_crops(patches, packed).sum() / crops)
     assert np.median(gains) > 1.5 and min(gains) > 1.0
     assert np.median(wasted) < 0.35
@@ -168,21 +174,21 @@ def test_whole_regions_stay_in_one_piece() -> None:
     places = [row * 32 + column for row in range(4, 14) for column in range(4, 16)]
     score = np.array([1.0 if place % 32 < 12 else 0.8 for place in places])
     packed = pack(frame.rgb, chosen(frame, places, score, np.zeros((32, 32))), budget_tokens=300)
-    assert [crop.cells for crop in packed.crops] == [(4, 4, 16, 14)]
+    assert [crop.cells for crop in packed.pictures[1:]] == [(4, 4, 16, 14)]
 
 
 def test_small_regions_near_each_other_share_a_crop() -> None:
     frame = Frame(0, 0.0, np.zeros((1024, 1024, 3), np.uint8))
     places = [4 * 32 + 4, 4 * 32 + 10, 10 * 32 + 4, 10 * 32 + 10]
     packed = pack(frame.rgb, chosen(frame, places, np.ones(4), np.zeros((32, 32))), budget_tokens=300)
-    assert len(packed.crops) == 1 and packed.cells_shown.all()
+    assert len(packed.pictures[1:]) == 1 and packed.cells_shown.all()
 
 
 def test_a_frame_within_the_budget_is_sent_whole() -> None:
     frame, patches = scene((320, 256), 80, blobs=1)
     packed = pack(frame.rgb, patches)
-    assert not packed.crops and packed.tokens == 80 and packed.cells_shown.all()
-    assert np.array_equal(packed.overview.rgb, frame.rgb)
+    assert not packed.pictures[1:] and cost(packed) == 80 and packed.cells_shown.all()
+    assert np.array_equal(packed.pictures[0].rgb, frame.rgb)
 
 
 def test_coarse_cells_are_shown_by_an_overview_that_is_fine_enough() -> None:
@@ -191,7 +197,7 @@ def test_coarse_cells_are_shown_by_an_overview_that_is_fine_enough() -> None:
     levels[-2:] = (1, 2)
     # Eight of 32 columns: a quarter of the resolution, which is what level 2 asks for.
     packed = pack(frame.rgb, dataclasses.replace(patches, level=levels, rows=patches.rows // 4 * 4), budget_tokens=64)
-    assert packed.overview.rgb.shape == (256, 256, 3)
+    assert packed.pictures[0].rgb.shape == (256, 256, 3)
     assert packed.cells_shown[-1] and not packed.cells_shown[-2] and not packed.cells_shown[0]
 
 

@@ -11,12 +11,11 @@ import torch
 
 from arr_stream.errors import InvalidSetting
 from arr_stream.types import Frame, Grid
-from arr_stream.vlm.qwen3_vl.attention import AttentionGatherer, default_layer
-from arr_stream.vlm.qwen3_vl.cell_map import Standing
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.decoding import Response, Sampler, respond
-from arr_stream.vlm.qwen3_vl.memory import Seen
-from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
+from arr_stream.vlm.qwen3_vl.memory import FrameEntry
+from arr_stream.vlm.qwen3_vl.sent_cells import TokenMap
+from tests.tiny_qwen import load_tiny, picture
 
 pytest.importorskip("transformers")
 
@@ -32,8 +31,6 @@ from tests.qwen_stock import (
     viewer_of,
     visual,
 )
-
-__all__ = ["tiny_qwen"]
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +169,7 @@ def test_the_newest_view_stands_but_a_coarse_one_not_before_a_finer(tiny: tuple[
     bench, rgb = Bench.of(*tiny), picture(128, 128)
     grid = Grid((128, 128), 4, 4)
 
-    def shown(index: int, *places: tuple[int, int, int]) -> Seen:
+    def shown(index: int, *places: tuple[int, int, int]) -> FrameEntry:
         rows, columns, level = np.array(places, np.int32).T
         cells = Cells((4, 4), rows, columns, level, np.ones(len(places), np.float32))
         return seen(bench.block("sparse", rgb, rgb, cells), index=index)
@@ -181,9 +178,9 @@ def test_the_newest_view_stands_but_a_coarse_one_not_before_a_finer(tiny: tuple[
     expected = np.full((4, 4), 2)
     expected[:2, :2] = expected[2:, 2:] = 3
     expected[3, 3] = 1
-    np.testing.assert_array_equal(Standing.of(views, grid, 0).entry, expected)
-    np.testing.assert_array_equal(Standing.of(views, grid, 3).entry >= 0, expected != 2)
-    assert (Standing.of(views, Grid((129, 128), 4, 4), 0).entry == -1).all()
+    np.testing.assert_array_equal(TokenMap.of(views, grid, 0).entry, expected)
+    np.testing.assert_array_equal(TokenMap.of(views, grid, 3).entry >= 0, expected != 2)
+    assert (TokenMap.of(views, Grid((129, 128), 4, 4), 0).entry == -1).all()
 
 
 @pytest.mark.parametrize(("layers", "layer"), [(1, 0), (4, 2), (28, 18), (36, 23)])

@@ -12,13 +12,11 @@ from torch import Tensor
 
 from arr_stream.errors import ModelUnsupported
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from tests.tiny_qwen import load_tiny, tiny_qwen
+from tests.tiny_qwen import load_tiny
 
 pytest.importorskip("transformers")
 
 from transformers.models.qwen3_vl import modeling_qwen3_vl
-
-__all__ = ["tiny_qwen"]
 
 library: Any = modeling_qwen3_vl
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,10 @@ import torch
 
 from arr_stream.plain_text import plain
 from arr_stream.types import Grid
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import LEAST_WEIGHT, Mode
-from arr_stream.vlm.qwen3_vl.pixels import patch_rows, texture_picture
-from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+from tests.tiny_qwen import load_tiny, picture
 
 pytest.importorskip("transformers")
 
@@ -34,8 +35,6 @@ from tests.qwen_stock import (
     video_inputs,
     visual,
 )
-
-__all__ = ["tiny_qwen"]
 
 SIZES = [(320, 256), (330, 270), (289, 431)]
 HALF = np.full(3, 0.5, np.float32)
@@ -164,53 +163,37 @@ def test_greedy_answers_are_those_of_generate(stock: tuple[Any, Any], bench: Ben
 # ---- some cells
 
 
+def masked_tower(model: Any, mode: Mode, chosen: Sequence[Cells]) -> AbstractContextManager[None]:
+    """In `sparse` the tower sees nothing but the chosen cells, in `prune` it sees all."""
+    return hidden_patches(model, [shown(cells) for cells in chosen]) if mode == "sparse" else nullcontext()
+
+
+@pytest.mark.parametrize("mode", ["prune", "sparse"])
 @pytest.mark.parametrize("count", [1, 7, 30])
-def test_prune_is_the_stock_model_with_the_other_cells_masked(stock: tuple[Any, Any], bench: Bench, count: int) -> None:
-    rgb = picture(320, 256)
-    inputs = image_inputs(stock[1], [rgb])
-    cells = some_cells((8, 10), count).in_reading_order()
-    hidden = left_out(inputs, [cells])
-    theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
-    assert bench.run([seen(bench.block("prune", rgb, rgb, cells))]).differs(theirs) <= EXACT
-
-
-def test_prune_of_a_video_is_the_stock_model_with_the_other_cells_masked(stock: tuple[Any, Any], bench: Bench) -> None:
-    frames = _video()
-    inputs = video_inputs(stock[1], frames, fps=2.0)
-    chosen = [some_cells((3, 4), 5, seed).in_reading_order() for seed in (1, 2)]
-    hidden = left_out(inputs, chosen)
-    theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
-    entries = [
-        seen(bench.block("prune", frames[2 * at], frames[2 * at + 1], cells), at + 0.25, "video")
-        for at, cells in enumerate(chosen)
-    ]
-    assert bench.run(entries, piecewise=True).differs(theirs) <= EXACT
-
-
-@pytest.mark.parametrize("count", [1, 7, 30])
-def test_sparse_is_the_whole_tower_with_the_other_patches_masked(
-    stock: tuple[Any, Any], bench: Bench, count: int
+def test_some_cells_are_the_stock_model_with_the_others_masked(
+    stock: tuple[Any, Any], bench: Bench, mode: Mode, count: int
 ) -> None:
     rgb = picture(330, 270)
     inputs = image_inputs(stock[1], [rgb])
     cells = some_cells((8, 10), count).in_reading_order()
     hidden = left_out(inputs, [cells])
-    with hidden_patches(stock[0], [shown(cells)]):
+    with masked_tower(stock[0], mode, [cells]):
         theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
-    assert bench.run([seen(bench.block("sparse", rgb, rgb, cells))]).differs(theirs) <= EXACT
+    assert bench.run([seen(bench.block(mode, rgb, rgb, cells))]).differs(theirs) <= EXACT
 
 
-def test_sparse_of_a_video_is_the_whole_tower_with_the_other_patches_masked(
-    stock: tuple[Any, Any], bench: Bench
+@pytest.mark.parametrize("mode", ["prune", "sparse"])
+def test_some_cells_of_a_video_are_the_stock_model_with_the_others_masked(
+    stock: tuple[Any, Any], bench: Bench, mode: Mode
 ) -> None:
     frames = _video()
     inputs = video_inputs(stock[1], frames, fps=2.0)
-    chosen = [some_cells((3, 4), 5, seed).in_reading_order() for seed in (3, 4)]
+    chosen = [some_cells((3, 4), 5, seed).in_reading_order() for seed in (1, 2)]
     hidden = left_out(inputs, chosen)
-    with hidden_patches(stock[0], [shown(cells) for cells in chosen]):
+    with masked_tower(stock[0], mode, chosen):
         theirs = stock_run(stock[0], inputs, torch.where(hidden, -torch.inf, 0.0)).take(~hidden)
     entries = [
-        seen(bench.block("sparse", frames[2 * at], frames[2 * at + 1], cells), at + 0.25, "video")
+        seen(bench.block(mode, frames[2 * at], frames[2 * at + 1], cells), at + 0.25, "video")
         for at, cells in enumerate(chosen)
     ]
     assert bench.run(entries, piecewise=True).differs(theirs) <= EXACT

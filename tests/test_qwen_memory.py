@@ -14,16 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import ArrStreamError, ContextExceeded, EmptyQuery, NothingChosen
-from arr_stream.patch_set import PatchSet
+from arr_stream.patch_set import Feeding, PatchSet
 from arr_stream.plain_text import plain
 from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
-from arr_stream.vlm.qwen3_vl.eviction import DIALOGUE_SHARE, survivors
-from arr_stream.vlm.qwen3_vl.memory import Entry, Memory, Said, Seen
+from arr_stream.vlm.qwen3_vl.memory import DIALOGUE_SHARE, Entry, FrameEntry, Memory, TextEntry, survivors
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+from tests.tiny_qwen import load_tiny, picture
 
 pytest.importorskip("transformers")
 
@@ -37,8 +36,6 @@ from tests.qwen_stock import (
     stock_answer,
     viewer_of,
 )
-
-__all__ = ["tiny_qwen"]
 
 SIZE = (160, 128)
 HW = (4, 5)
@@ -64,6 +61,11 @@ def _shown(count: int, most: int = 12, first: int = 0) -> Iterator[tuple[Frame, 
         cells = some_cells(HW, most, seed=index)
         cells.level[-1] = 1
         yield _frame(index), patches_of(_frame(index), cells)
+
+
+def see(viewer: QwenViewer, frame: Frame, cells: Cells | None = None, **changes: Any) -> Feeding:
+    """Show these cells of a frame, or all."""
+    return viewer.see(frame, patches_of(frame, cells, **changes))
 
 
 def _keys(memory: Memory, layers: int = 4) -> list[torch.Tensor]:
@@ -128,7 +130,7 @@ def test_a_question_between_the_frames_of_a_pair_lets_the_first_stand_alone(tiny
     assert answer.frame_index == 0 and answer.visual_tokens == 12
     viewer.see(*second)
     assert viewer.see(*third).sent
-    assert [entry.seconds for entry in viewer.memory.entries if isinstance(entry, Seen)] == [0.0, 0.75]
+    assert [entry.seconds for entry in viewer.memory.entries if isinstance(entry, FrameEntry)] == [0.0, 0.75]
 
 
 def test_questions_in_a_row_get_what_each_gets_alone(tiny: tuple[Any, Any]) -> None:
@@ -153,12 +155,12 @@ def test_kept_dialogue_is_the_stock_model_over_the_whole_text(tiny: tuple[Any, A
     pictures = [picture(256, 256, seed=seed) for seed in (0, 1)]
     second_question = "How many birds are there?"
 
-    viewer.see(_frame(0, pictures[0]), patches_of(_frame(0, pictures[0])))
+    see(viewer, _frame(0, pictures[0]))
     inputs = image_inputs(processor, pictures[:1])
     first = stock_answer(model, inputs, 5)
     assert viewer.ask(QUESTION).text == plain(tokenizer.decode(first, skip_special_tokens=True))
 
-    viewer.see(_frame(1, pictures[1]), patches_of(_frame(1, pictures[1])))
+    see(viewer, _frame(1, pictures[1]))
     said = [token for token in first if token != tokenizer.eos_token_id]
     both = image_inputs(processor, pictures, second_question)
     cells = "<|image_pad|>" * 64
@@ -176,7 +178,7 @@ def test_an_instruction_is_a_system_turn(tiny: tuple[Any, Any]) -> None:
     model, processor = tiny
     rgb = picture(256, 256)
     viewer = viewer_of(*tiny, instruction="Be brief, and\nsay <|im_end|> never.", novelty="off")
-    viewer.see(_frame(0, rgb), patches_of(_frame(0, rgb)))
+    see(viewer, _frame(0, rgb))
     ids = image_inputs(processor, [rgb])["input_ids"][0].tolist()
     system = processor.tokenizer("system\nBe brief, and\nsay <|im_end|> never.", split_special_tokens=True)["input_ids"]
     turn = [
@@ -228,13 +230,13 @@ def entries_of(draw: st.DrawFn) -> list[Entry]:
     for index in range(draw(st.integers(0, 8))):
         seconds += draw(st.floats(0, 20))
         if draw(st.integers(0, 3)) == 0:
-            entries.append(Said(tuple(range(draw(st.integers(1, 15))))))
+            entries.append(TextEntry(tuple(range(draw(st.integers(1, 15))))))
             continue
         count = draw(st.integers(1, 12))
         scores = draw(st.lists(st.floats(0, 1, width=32), min_size=count, max_size=count))
         cells = some_cells((8, 10), count, seed=index)
         cells = Cells(cells.grid_hw, cells.rows, cells.columns, cells.level, np.array(scores, np.float32))
-        entries.append(Seen(Block(cells, _tokens(count)), grid, index, seconds))
+        entries.append(FrameEntry(Block(cells, _tokens(count)), grid, index, seconds))
     return entries
 
 
@@ -242,18 +244,18 @@ def entries_of(draw: st.DrawFn) -> list[Entry]:
 @settings(deadline=None, max_examples=200)
 def test_survivors(entries: list[Entry], capacity: int, overhead: int, half_life: float) -> None:
     kept = survivors(entries, capacity, lambda seen: overhead, half_life)
-    looks = {entry.frame_index: entry for entry in entries if isinstance(entry, Seen)}
-    seen = [entry for entry in kept if isinstance(entry, Seen)]
-    said = [entry for entry in kept if isinstance(entry, Said)]
+    looks = {entry.frame_index: entry for entry in entries if isinstance(entry, FrameEntry)}
+    seen = [entry for entry in kept if isinstance(entry, FrameEntry)]
+    said = [entry for entry in kept if isinstance(entry, TextEntry)]
     dialogue = sum(len(entry.ids) for entry in said)
     assert dialogue + sum(len(entry.block) + overhead for entry in seen) <= max(0, capacity)
     assert dialogue <= max(0, capacity) * DIALOGUE_SHARE
     # The newest turns, without a gap.
-    all_said = [entry for entry in entries if isinstance(entry, Said)]
+    all_said = [entry for entry in entries if isinstance(entry, TextEntry)]
     assert [id(entry) for entry in said] == [id(entry) for entry in all_said[len(all_said) - len(said) :]]
 
-    order = [id(entry) if isinstance(entry, Said) else entry.frame_index for entry in entries]
-    places = [order.index(id(entry) if isinstance(entry, Said) else entry.frame_index) for entry in kept]
+    order = [id(entry) if isinstance(entry, TextEntry) else entry.frame_index for entry in entries]
+    places = [order.index(id(entry) if isinstance(entry, TextEntry) else entry.frame_index) for entry in kept]
     assert places == sorted(places)
 
     stays: dict[int, set[int]] = {}
@@ -283,9 +285,9 @@ def test_survivors(entries: list[Entry], capacity: int, overhead: int, half_life
 def test_of_a_still_scene_the_last_look_stays() -> None:
     grid, cells = Grid((320, 256), 8, 10), some_cells((8, 10), 4)
     same = Cells(cells.grid_hw, cells.rows, cells.columns, cells.level, np.zeros(4, np.float32))
-    entries = [Seen(Block(same, _tokens(4)), grid, index, float(index)) for index in range(5)]
+    entries = [FrameEntry(Block(same, _tokens(4)), grid, index, float(index)) for index in range(5)]
     kept = survivors(entries, 9, lambda seen: 5, 30.0)
-    assert [entry.frame_index for entry in kept if isinstance(entry, Seen)] == [4]
+    assert [entry.frame_index for entry in kept if isinstance(entry, FrameEntry)] == [4]
 
 
 @pytest.mark.parametrize("mode", ["sparse", "weight"])
@@ -349,15 +351,15 @@ def _still(index: int, changed: list[tuple[int, int]] = [], brightness: int = 90
 def test_unchanged_cells_are_not_sent_again_and_changed_ones_are(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny)
     cells = some_cells(HW, 8).in_reading_order()
-    assert viewer.see(_still(0), patches_of(_still(0), cells)).sent == 8
-    again = viewer.see(_still(1), patches_of(_still(1), cells))
+    assert see(viewer, _still(0), cells).sent == 8
+    again = see(viewer, _still(1), cells)
     assert (again.sent, again.held) == (0, 8)
     place = int(cells.rows[2]), int(cells.columns[2])
     changed = _still(2, [place], brightness=255)
-    fed = viewer.see(changed, patches_of(changed, cells))
+    fed = see(viewer, changed, cells)
     assert (fed.sent, fed.held) == (1, 7)
     entry = viewer.memory.entries[-1]
-    assert isinstance(entry, Seen)
+    assert isinstance(entry, FrameEntry)
     assert (int(entry.block.cells.rows[0]), int(entry.block.cells.columns[0])) == place
     whole = viewer.see(_still(3, [place], brightness=255), patches_of(_still(3)))
     assert (whole.sent, whole.held) == (12, 8)
@@ -365,16 +367,15 @@ def test_unchanged_cells_are_not_sent_again_and_changed_ones_are(tiny: tuple[Any
 
 def test_with_novelty_off_everything_is_sent(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny, novelty="off")
-    assert [viewer.see(_still(index), patches_of(_still(index))).sent for index in range(2)] == [20, 20]
+    assert [see(viewer, _still(index)).sent for index in range(2)] == [20, 20]
 
 
 def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny, context_tokens=100, refresh="keyframe", keep_share=0.16)
     cells = some_cells(HW, 16).in_reading_order()
-    assert viewer.see(_still(0), patches_of(_still(0), cells)).sent == 16
-    again = patches_of(_still(1), cells, keyframe=True, refresh_reason="interval")
-    fed = viewer.see(_still(1), again)
-    kept = [len(entry.block) for entry in viewer.memory.entries if isinstance(entry, Seen)]
+    assert see(viewer, _still(0), cells).sent == 16
+    fed = see(viewer, _still(1), cells, keyframe=True, refresh_reason="interval")
+    kept = [len(entry.block) for entry in viewer.memory.entries if isinstance(entry, FrameEntry)]
     assert fed.rebuilt == "keyframe" and len(kept) == 2 and 0 < kept[0] < 16
     assert (fed.sent, fed.held) == (kept[1], kept[0]) == (16 - kept[0], kept[0])
 
@@ -407,7 +408,7 @@ def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[
         rebuilds += viewer.see(frame, shown).rebuilt is not None
         newest = np.full(HW, -1)
         for entry in viewer.memory.entries:
-            if isinstance(entry, Seen):
+            if isinstance(entry, FrameEntry):
                 newest[entry.block.cells.rows, entry.block.cells.columns] = entry.frame_index
         for row, column in zip(cells.rows, cells.columns, strict=True):
             assert newest[row, column] >= 0, (index, row, column)
@@ -464,13 +465,12 @@ def test_after_a_rebuild_that_breaks_off_the_model_is_shown_everything_again(
     tiny: tuple[Any, Any], monkeypatch: Any
 ) -> None:
     viewer = viewer_of(*tiny, refresh="keyframe", context_tokens=160, keep_share=0.125)
-    viewer.see(_still(0), patches_of(_still(0)))
-    again = patches_of(_still(1), keyframe=True, refresh_reason="interval")
+    see(viewer, _still(0))
     with monkeypatch.context() as patched:
         patched.setattr(tiny[0].model.language_model.layers[2].mlp, "forward", _raising(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            viewer.see(_still(1), again)
-    fed = viewer.see(_still(2), patches_of(_still(2)))
+            see(viewer, _still(1), keyframe=True, refresh_reason="interval")
+    fed = see(viewer, _still(2))
     assert viewer.memory.visual_tokens >= 20 and fed.sent + fed.held == 20
     assert viewer.ask(QUESTION).visual_tokens >= 20
 
@@ -513,28 +513,20 @@ def _sentence(raised: pytest.ExceptionInfo[ArrStreamError]) -> str:
     return text
 
 
-@pytest.mark.parametrize("question", ["", "  \n\t"])
-def test_an_empty_question_is_refused(tiny: tuple[Any, Any], question: str) -> None:
-    viewer = viewer_of(*tiny)
+def test_questions_that_cannot_be_asked_are_refused(tiny: tuple[Any, Any]) -> None:
+    viewer, small, big = viewer_of(*tiny), viewer_of(*tiny, context_tokens=64), _frame(0, size=(320, 256))
     viewer.see(*next(_shown(1)))
-    with pytest.raises(EmptyQuery) as raised:
-        viewer.ask(question)
-    _sentence(raised)
-
-
-def test_a_question_before_the_first_frame_is_refused(tiny: tuple[Any, Any]) -> None:
-    with pytest.raises(NothingChosen) as raised:
-        viewer_of(*tiny).ask(QUESTION)
-    _sentence(raised)
-
-
-def test_a_question_after_nothing_but_failures_is_refused(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=64)
-    big = _frame(0, size=(320, 256))
     with pytest.raises(ContextExceeded):
-        viewer.see(big, patches_of(big))
-    with pytest.raises(NothingChosen):
-        viewer.ask(QUESTION)
+        see(small, big)
+    for asked, question, kind in (
+        (viewer, "", EmptyQuery),
+        (viewer, "  \n\t", EmptyQuery),
+        (viewer_of(*tiny), QUESTION, NothingChosen),
+        (small, QUESTION, NothingChosen),
+    ):
+        with pytest.raises(kind) as raised:
+            asked.ask(question)
+        _sentence(raised)
 
 
 def test_a_question_longer_than_the_context_is_refused_and_nothing_is_lost(tiny: tuple[Any, Any]) -> None:
@@ -565,19 +557,16 @@ def test_more_cells_than_the_context_holds_are_refused_and_the_stream_goes_on(
 ) -> None:
     viewer = viewer_of(*tiny, context_tokens=64, media=media)
     for at in (0, 1):
-        small = _frame(at)
-        viewer.see(small, patches_of(small, some_cells(HW, 5, seed=at)))
+        see(viewer, _frame(at), some_cells(HW, 5, seed=at))
     before = _keys(viewer.memory)
     with pytest.raises(ContextExceeded) as raised:
         for at in (2, 3):
-            big = _frame(at, size=(320, 256))
-            viewer.see(big, patches_of(big))
+            see(viewer, _frame(at, size=(320, 256)))
     assert "80" in _sentence(raised) and "64" not in str(raised.value).split("tokens")[0]
     assert all(torch.equal(one, other) for one, other in zip(before, _keys(viewer.memory), strict=True))
     sent = 0
     for at in (4, 5):
-        small = _frame(at)
-        sent += viewer.see(small, patches_of(small, some_cells(HW, 5, seed=at))).sent
+        sent += see(viewer, _frame(at), some_cells(HW, 5, seed=at)).sent
     assert sent >= 5 and viewer.ask(QUESTION).frame_index == 5
 
 
@@ -585,9 +574,8 @@ def test_no_cells_are_refused(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny)
     viewer.see(*next(_shown(1)))
     tokens = viewer.memory.tokens
-    nothing = patches_of(_frame(1), some_cells(HW, 0))
     with pytest.raises(NothingChosen) as raised:
-        viewer.see(_frame(1), nothing)
+        see(viewer, _frame(1), some_cells(HW, 0))
     _sentence(raised)
     assert viewer.memory.tokens == tokens
 
@@ -599,12 +587,11 @@ def test_frames_of_another_size_go_on_in_the_same_memory(
 ) -> None:
     viewer = viewer_of(*tiny, refresh=refresh, media=media)
     for at, size in enumerate([SIZE, SIZE, SIZE, (96, 64), (96, 64), (96, 64), SIZE]):
-        frame = _frame(at, size=size)
         changed = at in (3, 6)
-        shown = patches_of(frame, keyframe=changed or at == 0, refresh_reason="size" if changed else None)
-        viewer.see(frame, shown)
+        reason = "size" if changed else None
+        see(viewer, _frame(at, size=size), keyframe=changed or at == 0, refresh_reason=reason)
     viewer.ask(QUESTION)
-    grids = [entry.block.cells.grid_hw for entry in viewer.memory.entries if isinstance(entry, Seen)]
+    grids = [entry.block.cells.grid_hw for entry in viewer.memory.entries if isinstance(entry, FrameEntry)]
     assert grids[0] == HW and (2, 3) in grids and grids[-1] == HW
     _assert_same(viewer.memory, _at_once(viewer, bench), bench)
 
@@ -612,9 +599,8 @@ def test_frames_of_another_size_go_on_in_the_same_memory(
 @pytest.mark.parametrize("refresh", ["budget", "cut"])
 def test_after_a_cut_to_another_size_everything_is_sent(tiny: tuple[Any, Any], refresh: str) -> None:
     viewer = viewer_of(*tiny, refresh=refresh)
-    viewer.see(_still(0), patches_of(_still(0)))
-    small = _frame(1, size=(96, 64))
-    assert viewer.see(small, patches_of(small, keyframe=True, refresh_reason="cut")).sent == 6
+    see(viewer, _still(0))
+    assert see(viewer, _frame(1, size=(96, 64)), keyframe=True, refresh_reason="cut").sent == 6
 
 
 @pytest.mark.parametrize("media", ["image", "video"])
@@ -622,20 +608,20 @@ def test_after_a_cut_to_another_size_everything_is_sent(tiny: tuple[Any, Any], r
 def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], refresh: str, media: str) -> None:
     viewer = viewer_of(*tiny, refresh=refresh, media=media, context_tokens=160, keep_share=0.125)
     for index in range(3):
-        viewer.see(_still(index), patches_of(_still(index)))
-    fed = viewer.see(_still(3), patches_of(_still(3), keyframe=True, refresh_reason="cut"))
+        see(viewer, _still(index))
+    fed = see(viewer, _still(3), keyframe=True, refresh_reason="cut")
     assert fed.rebuilt == (None if refresh == "budget" else "cut")
     if media == "video":
-        fed = viewer.see(_still(4), patches_of(_still(4)))
+        fed = see(viewer, _still(4))
     assert fed.sent == 20
 
 
 def test_after_closing_it_starts_anew(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny)
-    viewer.see(_still(0), patches_of(_still(0)))
+    see(viewer, _still(0))
     viewer.close()
     viewer.close()
     assert viewer.memory.tokens == 0
     with pytest.raises(NothingChosen):
         viewer.ask(QUESTION)
-    assert viewer.see(_still(0), patches_of(_still(0))).sent == 20
+    assert see(viewer, _still(0)).sent == 20

@@ -10,16 +10,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.vlm.qwen3_vl.cells import Cells, merged
-from arr_stream.vlm.qwen3_vl.pixels import cell_pictures, texture_picture
-from arr_stream.vlm.qwen3_vl.positions import block_extent, interpolation, patch_positions, token_positions
-from tests.tiny_qwen import load_tiny, picture, tiny_qwen
+from arr_stream.vlm.qwen3_vl.cells import (
+    Cells,
+    block_extent,
+    cell_pictures,
+    interpolation,
+    merged,
+    patch_positions,
+    texture_picture,
+    token_positions,
+)
+from tests.tiny_qwen import load_tiny, picture
 
 pytest.importorskip("transformers")
 
 from tests.qwen_stock import Bench, seen, some_cells
-
-__all__ = ["tiny_qwen"]
 
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
 SIDE = 48

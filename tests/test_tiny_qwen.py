@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tiny_qwen import load_tiny, maker, picture, tiny_qwen
+from tests.tiny_qwen import load_tiny, maker, picture
 
 pytest.importorskip("transformers")
-
-__all__ = ["tiny_qwen"]
 
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}]
 

@@ -128,8 +128,8 @@ def ask(
     from arr_stream.plain_text import redact_url
     from arr_stream.records.provenance import Question
     from arr_stream.run import stop_on_signals
+    from arr_stream.vlm import make_viewer
     from arr_stream.vlm.live_watcher import LiveWatcher
-    from arr_stream.vlm.viewer import make_viewer
     from arr_stream.vlm.watcher import Plan, Watcher
 
     when: Literal["end", "every", "change"] = "every" if every is not None else "change" if watch else "end"

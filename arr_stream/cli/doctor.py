@@ -178,7 +178,7 @@ def _try_flow(name: str) -> str:
 
 
 def _try_qwen() -> str:
-    from arr_stream.vlm.qwen3_vl.self_check import self_check
+    from arr_stream.vlm.qwen3_vl.adapter import self_check
 
     return self_check()
 

@@ -29,8 +29,9 @@ from arr_stream.run import RunResult, annotated_video, records_of, report_of, ru
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
 from arr_stream.threads import prepare_for_live
+from arr_stream.vlm import make_viewer
 from arr_stream.vlm.live_watcher import LiveWatcher
-from arr_stream.vlm.viewer import Viewer, make_viewer
+from arr_stream.vlm.viewer import Viewer
 from arr_stream.vlm.watcher import Plan, Watcher
 
 _GRACE_SECONDS = 1.0

@@ -5,27 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import replace
 
-from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.patch_set import PatchSet
 from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm.viewer import Stop
-from arr_stream.vlm.watcher import Ending, PassedOver, Plan, Watcher
+from arr_stream.vlm.watcher import Ending, Plan, SkippedFrames, Watcher
 
 _END_SECONDS = 10.0
 """Longest wait for the thread at the end: one pass of the model, since answers are cut short."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Result:
-    """What came of a frame that was handed over."""
-
-    index: int
-    feeding: Feeding | None
-    answers: tuple[Answer, ...]
-    notices: tuple[str, ...]
-    attention: FloatArray | None
-    error: BaseException | None = None
 
 
 class _AnyStop:
@@ -47,9 +36,6 @@ class LiveWatcher:
         watcher: Shows frames and asks; made with `attend=None`, since its answers come late.
         follow: Called when the last frame is handed over, so that attention to it can be carried.
         attend: Takes attention and the index of the frame that it belongs to; None to leave it.
-
-    Attributes:
-        busy: A frame is under way; what comes of it is told with a later one.
     """
 
     def __init__(
@@ -59,7 +45,6 @@ class LiveWatcher:
         follow: Callable[[], None],
         attend: Callable[[FloatArray, int], object] | None,
     ) -> None:
-        self.busy = False
         self._watcher = watcher
         self._closing = threading.Event()
         self._superseded = threading.Event()
@@ -67,28 +52,33 @@ class LiveWatcher:
         watcher.on_begin = self._superseded.clear
         self._follow = follow
         self._attend = attend
-        self._passed = PassedOver()
-        self._handed: queue.Queue[tuple[Frame, PatchSet] | None] = queue.Queue(1)
-        self._results: queue.Queue[_Result] = queue.Queue()
+        self._skipped = SkippedFrames()
+        self._queue: queue.Queue[tuple[Frame, PatchSet, Future[PatchSet]] | None] = queue.Queue(1)
+        self._pending: Future[PatchSet] | None = None
         self._thread = threading.Thread(target=self._work, name="arr-stream-watcher", daemon=True)
         self._thread.start()
 
+    @property
+    def busy(self) -> bool:
+        """A frame is under way; what comes of it is told with a later one."""
+        return self._pending is not None
+
     def watch(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
         """The frame's patch set with what has come of an earlier frame; at an ending that is waited for."""
-        if self.busy and (ending is not None or not self._results.empty()):
-            patches = self._taken(patches, self._results.get())
+        if self._pending is not None and (ending is not None or self._pending.done()):
+            patches = self._with_pending(patches, self._pending)
         if ending is not None:
-            return _merged(patches, self._result(frame, self._passed.onto(patches), ending))
-        if self.busy:
-            self._passed.add(patches)
+            return _merged(patches, self._shown(frame, self._skipped.onto(patches), ending))
+        if self._pending is not None:
+            self._skipped.add(patches)
             if self._watcher.supersedes(patches):
                 self._superseded.set()
             return patches
         if self._attend is not None:
             self._follow()
-        self.busy = True
         self._superseded.clear()
-        self._handed.put((frame, self._passed.onto(patches)))
+        self._pending = Future()
+        self._queue.put((frame, self._skipped.onto(patches), self._pending))
         return patches
 
     @property
@@ -114,37 +104,38 @@ class LiveWatcher:
         """
         if self._thread.is_alive():
             self._closing.set()
-            self._handed.put(None)
+            self._queue.put(None)
             self._thread.join(_END_SECONDS)
         if not self._thread.is_alive():
             self._watcher.close()
 
     def _work(self) -> None:
-        while (handed := self._handed.get()) is not None:
-            self._results.put(self._result(*handed))
+        while (handed := self._queue.get()) is not None:
+            frame, patches, shown = handed
+            try:
+                shown.set_result(self._shown(frame, patches))
+            except BaseException as exc:
+                shown.set_exception(exc)
 
-    def _result(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> _Result:
-        try:
-            shown = self._watcher.watch(frame, replace(patches, answers=(), notices=(), feeding=None), ending)
-        except BaseException as exc:
-            return _Result(frame.index, None, (), (), None, exc)
-        attention = self._watcher.viewer.attention if any(answer.error is None for answer in shown.answers) else None
-        return _Result(frame.index, shown.feeding, shown.answers, shown.notices, attention)
+    def _shown(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
+        return self._watcher.watch(frame, replace(patches, answers=(), notices=(), feeding=None), ending)
 
-    def _taken(self, patches: PatchSet, result: _Result) -> PatchSet:
-        self.busy = False
-        if self._attend is not None and result.attention is not None:
-            self._attend(result.attention, result.index)
-        return _merged(patches, result)
+    def _with_pending(self, patches: PatchSet, pending: Future[PatchSet]) -> PatchSet:
+        """What has come of the frame that was under way, with a newer frame's; its attention goes where it is used."""
+        self._pending = None
+        shown = pending.result()
+        attention = self._watcher.viewer.attention
+        if self._attend is not None and attention is not None and any(answer.error is None for answer in shown.answers):
+            self._attend(attention, shown.index)
+        return _merged(patches, shown)
 
 
-def _merged(patches: PatchSet, result: _Result) -> PatchSet:
-    if result.error is not None:
-        raise result.error
-    earlier, later = patches.feeding, result.feeding
+def _merged(patches: PatchSet, shown: PatchSet) -> PatchSet:
+    """A frame's patch set with what the model made of an earlier one, or of itself."""
+    earlier, later = patches.feeding, shown.feeding
     return replace(
         patches,
         feeding=earlier.then(later) if earlier is not None and later is not None else later or earlier,
-        answers=(*patches.answers, *result.answers),
-        notices=(*patches.notices, *result.notices),
+        answers=(*patches.answers, *shown.answers),
+        notices=(*patches.notices, *shown.notices),
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
 
@@ -55,24 +53,3 @@ class Viewer(Protocol):
     def close(self) -> None:
         """Let go of what was seen, of threads and of connections; safe to call again."""
         ...
-
-
-def make_viewer(settings: Settings) -> Viewer:
-    """The viewer that the settings name: a server where `vlm.endpoint` is given, a Qwen3-VL of our own otherwise.
-
-    Raises:
-        InvalidSetting: Neither is named.
-        BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
-    """
-    if settings.vlm.endpoint:
-        from arr_stream.vlm.server import ServerViewer
-
-        return ServerViewer(settings.vlm)
-    if not settings.vlm.model:
-        raise InvalidSetting(
-            "no model was named", remedy="give --model ORG/NAME or a folder with a Qwen3-VL, or --endpoint URL"
-        )
-    from arr_stream.vlm.qwen3_vl.loading import load
-    from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-
-    return QwenViewer(load(settings.vlm, settings.models), settings)

@@ -47,7 +47,7 @@ class Plan:
             raise InvalidSetting(f"--every {self.every_seconds:g}", remedy="give seconds above 0")
 
 
-class PassedOver:
+class SkippedFrames:
     """What frames that a model was not shown leave for the next one that it is: a cut must not be missed."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Watcher:
         self._ask_from_seconds = 0.0
         self._asked_seconds: float | None = None
         self._answered_grey: ByteArray | None = None
-        self._passed = PassedOver()
+        self._skipped = SkippedFrames()
         self._requested: str | None = None
         self._on_request = False
         self.on_begin: Callable[[], None] | None = None
@@ -162,7 +162,7 @@ class Watcher:
             return patches
         last = ending == "last"
         if not (self._is_due(frame.pts_seconds) or last or self._requested is not None):
-            self._passed.add(patches)
+            self._skipped.add(patches)
             return patches
         feeding, notices = self._show(frame, patches)
         answers: tuple[Answer, ...] = ()
@@ -198,12 +198,12 @@ class Watcher:
         return self._started_seconds + steps * step_seconds
 
     def _show(self, frame: Frame, patches: PatchSet) -> tuple[Feeding, tuple[str, ...]]:
-        shown = self._passed.onto(patches)
+        shown = self._skipped.onto(patches)
         try:
             feeding = self.viewer.see(frame, shown)
         except ArrStreamError as exc:
             self.failure = exc
-            self._passed.add(shown)
+            self._skipped.add(shown)
             feeding = Feeding(frame_index=frame.index, error=str(exc))
         if feeding.error is None:
             return feeding, ()

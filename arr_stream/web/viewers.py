@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from arr_stream.config import Settings
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm.viewer import OnText, Stop, Viewer, make_viewer
+from arr_stream.vlm import make_viewer
+from arr_stream.vlm.viewer import OnText, Stop, Viewer
 
 if TYPE_CHECKING:
-    from arr_stream.vlm.qwen3_vl.loading import Loaded
+    from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
 _OF_THE_PROCESS = ("model", "endpoint", "device", "dtype", "quantize", "key_variable")
 """What presets do not change: which model there is, and where."""
@@ -37,7 +38,7 @@ class Viewers:
     def __init__(self, settings: Settings) -> None:
         self._process = {key: getattr(settings.vlm, key) for key in _OF_THE_PROCESS}
         self._turn = threading.Lock()
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModel | None = None
         if not settings.vlm.endpoint and settings.vlm.model:
             from arr_stream.vlm.qwen3_vl.loading import load
 

@@ -8,11 +8,9 @@ pick_device(settings.models.device)          where they go
 from __future__ import annotations
 
 from arr_stream.weights.catalogue import CATALOGUE, PCA_NAME, KnownWeights, known, tiny_clip_folder
-from arr_stream.weights.checking import check_sha256, sha256_of, verify
-from arr_stream.weights.device import pick_device
-from arr_stream.weights.fetching import fetch
-from arr_stream.weights.loading import load_state_dict
-from arr_stream.weights.places import find, folder, noted, on_disk
+from arr_stream.weights.fetching import fetch, find
+from arr_stream.weights.loading import load_state_dict, pick_device, verify
+from arr_stream.weights.places import check_sha256, folder, noted, on_disk, sha256_of
 
 __all__ = [
     "CATALOGUE",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from arr_stream.errors import BackendUnavailable, InvalidSetting
 
@@ -94,22 +95,13 @@ class KnownWeights:
         return self.origin.file_name
 
 
-_SAM = "https://dl.fbaipublicfiles.com/segment_anything"
+def _sam(name: str, version: str, size_bytes: int, sha256: str) -> KnownWeights:
+    origin = WebFile(f"https://dl.fbaipublicfiles.com/segment_anything/sam_{name}_{version}.pth")
+    return KnownWeights(name, "sam", origin, "Apache-2.0", size_bytes, sha256)
 
 
-def _hub(
-    name: str,
-    repository: str,
-    licence: str,
-    *,
-    size_bytes: int | None = None,
-    sha256: str | None = None,
-    revision: str = "main",
-    tokenizer: str = "",
-) -> KnownWeights:
-    return KnownWeights(
-        name, "clip", HubFile(repository, HUB_WEIGHTS, revision), licence, size_bytes, sha256, tokenizer
-    )
+def _hub(name: str, repository: str, licence: str, *, revision: str = "main", **known: Any) -> KnownWeights:
+    return KnownWeights(name, "clip", HubFile(repository, HUB_WEIGHTS, revision), licence, **known)
 
 
 _ENTRIES = (
@@ -121,30 +113,9 @@ _ENTRIES = (
         7_026_772,
         "5a4a613e289a82ed50ecc9db93f950a6aa96ac20c9891c1b81d9400ac225b459",
     ),
-    KnownWeights(
-        "vit_b",
-        "sam",
-        WebFile(f"{_SAM}/sam_vit_b_01ec64.pth"),
-        "Apache-2.0",
-        375_042_383,
-        "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912",
-    ),
-    KnownWeights(
-        "vit_l",
-        "sam",
-        WebFile(f"{_SAM}/sam_vit_l_0b3195.pth"),
-        "Apache-2.0",
-        1_249_524_607,
-        "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622",
-    ),
-    KnownWeights(
-        "vit_h",
-        "sam",
-        WebFile(f"{_SAM}/sam_vit_h_4b8939.pth"),
-        "Apache-2.0",
-        2_564_550_879,
-        "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e",
-    ),
+    _sam("vit_b", "01ec64", 375_042_383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"),
+    _sam("vit_l", "0b3195", 1_249_524_607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"),
+    _sam("vit_h", "4b8939", 2_564_550_879, "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e"),
     _hub(
         "ViT-B-32:openai",
         "timm/vit_base_patch32_clip_224.openai",

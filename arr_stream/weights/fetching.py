@@ -10,15 +10,24 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from arr_stream.config import ModelSettings
 from arr_stream.errors import BackendUnavailable, FetchFailed
-from arr_stream.weights.catalogue import HUB_WEIGHTS, HubFile, KnownWeights, ShippedFile, WebFile
-from arr_stream.weights.places import Note, on_disk, place, write_note
+from arr_stream.weights.catalogue import (
+    HUB_WEIGHTS,
+    HubFile,
+    KnownWeights,
+    ShippedFile,
+    WebFile,
+    known,
+    tiny_clip_folder,
+)
+from arr_stream.weights.places import Note, check_size, folder, on_disk, place, sha256_of, write_note
 from arr_stream.weights.web import Progress, check_room, fetch_url
 
 MAX_BYTES = 20 * 2**30
@@ -27,6 +36,39 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _TOKENIZER_MAX_BYTES = 256 * 2**20
 _HUB_PICKLE = "open_clip_pytorch_model.bin"
 _STAGING = ".fetching"
+
+
+def find(name: str, models: ModelSettings, progress: Progress | None = None) -> Path:
+    """The file of known weights, fetched first where it is missing and `models.download` is set.
+
+    Companions (a tokenizer) lie beside it. For `tiny` the folder is the package's own, which open_clip reads as
+    `local-dir:`.
+
+    Args:
+        name: `tiny`, `vit_b`, `vit_l`, `vit_h`, or NAME:PRETRAINED as open_clip writes it.
+        models: Where to look, and whether to fetch.
+        progress: Hears how far a fetch is.
+
+    Raises:
+        InvalidSetting: No such name.
+        BackendUnavailable: The weights are not on disk and may not be fetched, or open_clip is needed and missing.
+        WeightsInvalid: The file is shorter or longer than it must be.
+        FetchFailed: They could not be fetched.
+    """
+    weights = known(name)
+    models_folder = folder(models.folder)
+    path = on_disk(weights, models_folder)
+    if path is not None:
+        check_size(weights, path)
+        return path
+    if isinstance(weights.origin, ShippedFile):
+        return tiny_clip_folder() / weights.file_name
+    if not models.download:
+        raise BackendUnavailable(
+            f"weights {name} are not in {models_folder}",
+            remedy=f"fetch them with `arr-stream models fetch {name}`, or allow it with --download",
+        )
+    return fetch(weights, models_folder, progress=progress)
 
 
 def fetch(
@@ -55,18 +97,22 @@ def fetch(
         FetchFailed: No connection, no such file, too large, no room, cut off, or with another hash than stated.
         BackendUnavailable: huggingface_hub is needed and not installed.
     """
-    if isinstance(weights.origin, ShippedFile):
-        return weights.origin.path
+    origin = weights.origin
+    if isinstance(origin, ShippedFile):
+        return origin.path
     here = place(weights, models_folder)
     try:
         here.mkdir(parents=True, exist_ok=True)
         path = None if force else on_disk(weights, models_folder)
+        if path is None and isinstance(origin, WebFile):
+            path = _fetch_web(weights, origin, here, progress, allow_http)
         if path is None:
-            if isinstance(weights.origin, WebFile):
-                path = _fetch_web(weights, weights.origin, here, progress, allow_http)
-            else:
-                path = _fetch_hub(weights, weights.origin, here, progress, hub_endpoint)
-        _fetch_tokenizer(weights, here, force, hub_endpoint)
+            assert isinstance(origin, HubFile)
+            path = _fetch_hub(weights, origin, here, progress, hub_endpoint)
+        for name in TOKENIZER_FILES if weights.tokenizer else ():
+            if force or not (here / name).is_file():
+                staged, _ = _from_hub(HubFile(weights.tokenizer, name), (), here, hub_endpoint, None)
+                staged.replace(here / name)
     except OSError as exc:
         raise FetchFailed(
             f"{weights.name}: {exc.strerror or type(exc).__name__} in {here}",
@@ -74,6 +120,31 @@ def fetch(
         ) from exc
     shutil.rmtree(here / _STAGING, ignore_errors=True)
     return path
+
+
+def fetch_repository(
+    repository: str, target: Path, patterns: Sequence[str], *, max_bytes: int, hub_endpoint: str | None = None
+) -> None:
+    """Bring the files of a repository on the hub that match patterns into a folder, which is made if need be.
+
+    One that was cut off leaves whole files behind, and goes on from there when it is called again.
+
+    Raises:
+        FetchFailed: No connection, no such repository, too large, no room, or cut off.
+        BackendUnavailable: huggingface_hub is not installed.
+    """
+    with _hub_client(repository, "the model's files", target, "vlm") as hub:
+        target.mkdir(parents=True, exist_ok=True)
+        what: dict[str, Any] = {
+            "allow_patterns": list(patterns),
+            "local_dir": target,
+            "endpoint": hub_endpoint,
+            "token": False,
+            "tqdm_class": _reporting_to(None, None),
+        }
+        planned = hub.snapshot_download(repository, dry_run=True, **what)
+        check_room(target, repository, sum(file.file_size for file in planned if file.will_download), max_bytes)
+        hub.snapshot_download(repository, max_workers=2, **what)
 
 
 def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Progress | None, allow_http: bool) -> Path:
@@ -94,14 +165,10 @@ def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Pro
 def _fetch_hub(
     weights: KnownWeights, origin: HubFile, here: Path, progress: Progress | None, endpoint: str | None
 ) -> Path:
-    names = [origin.file_name]
-    if weights.sha256 is None and origin.file_name == HUB_WEIGHTS:
-        # Older repositories of open_clip hold nothing but this pickle, which is read by torch's restricted reader.
-        names.append(_HUB_PICKLE)
-    staged, stated = _from_hub(origin.repository, names, origin.revision, here, endpoint, progress, MAX_BYTES)
+    # Older repositories of open_clip hold nothing but a pickle, which is read by torch's restricted reader.
+    others = (_HUB_PICKLE,) if weights.sha256 is None and origin.file_name == HUB_WEIGHTS else ()
+    staged, stated = _from_hub(origin, others, here, endpoint, progress)
     expected = weights.sha256 or stated
-    from arr_stream.weights.checking import sha256_of
-
     digest = sha256_of(staged)
     if expected is not None and digest != expected:
         staged.unlink()
@@ -115,13 +182,6 @@ def _fetch_hub(
     return target
 
 
-def _fetch_tokenizer(weights: KnownWeights, here: Path, force: bool, endpoint: str | None) -> None:
-    for name in TOKENIZER_FILES if weights.tokenizer else ():
-        if force or not (here / name).is_file():
-            staged, _ = _from_hub(weights.tokenizer, [name], "main", here, endpoint, None, _TOKENIZER_MAX_BYTES)
-            staged.replace(here / name)
-
-
 def _note(weights: KnownWeights, path: Path, digest: str, hash_source: str) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     note = Note(weights.name, path.name, str(weights.origin), path.stat().st_size, digest, hash_source, now)
@@ -129,76 +189,68 @@ def _note(weights: KnownWeights, path: Path, digest: str, hash_source: str) -> N
 
 
 def _from_hub(
-    repository: str,
-    names: list[str],
-    revision: str,
-    here: Path,
-    endpoint: str | None,
-    progress: Progress | None,
-    max_bytes: int,
+    origin: HubFile, others: Sequence[str], here: Path, endpoint: str | None, progress: Progress | None
 ) -> tuple[Path, str | None]:
-    """The first of the named files that the repository has, staged, and its SHA-256 as the hub states it."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        raise FetchFailed(
-            f"{repository} is on the Hugging Face hub, and HF_HUB_OFFLINE forbids going there",
-            remedy=f"unset it, or put {names[0]} into {here} by hand",
-        )
-    try:
-        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-        from huggingface_hub.errors import EntryNotFoundError
-    except ImportError as exc:
-        raise BackendUnavailable(
-            f"{repository} is on the Hugging Face hub, and huggingface_hub is not installed",
-            remedy="pip install 'arr-stream[clip]'",
-        ) from exc
-    for name in names:
-        try:
-            url = hf_hub_url(repository, name, revision=revision, endpoint=endpoint)
+    """A file, or the first of others where the repository lacks it, staged; its SHA-256 as the hub states it."""
+    repository, names = origin.repository, (origin.file_name, *others)
+    with _hub_client(repository, origin.file_name, here, "clip") as hub:
+        for name in names:
+            url = hub.hf_hub_url(repository, name, revision=origin.revision, endpoint=endpoint)
             try:
-                stated = get_hf_file_metadata(url, token=False, endpoint=endpoint)
-            except EntryNotFoundError:
+                stated = hub.get_hf_file_metadata(url, token=False, endpoint=endpoint)
+            except hub.errors.EntryNotFoundError:
                 continue
-            check_room(here, name, stated.size, max_bytes)
-            with _client_quiet():
-                staged = hf_hub_download(
-                    repository,
-                    name,
-                    revision=revision,
-                    local_dir=here / _STAGING,
-                    endpoint=endpoint,
-                    token=False,
-                    tqdm_class=_reporting_to(progress, stated.size),
-                )
-        except FetchFailed:
-            raise
-        except Exception as exc:  # The hub's client passes on the errors of every layer below it.
-            raise FetchFailed(
-                f"{repository}/{name}: {_first_line(exc)}",
-                remedy=f"check the connection and run it again, which goes on where it stopped; or put it into {here}",
-            ) from exc
-        # Large files are known by their SHA-256, small ones by a git hash that is of no use here.
-        is_sha256 = re.fullmatch(r"[0-9a-f]{64}", stated.etag or "") is not None
-        return Path(str(staged)), stated.etag if is_sha256 else None
+            check_room(here, name, stated.size, _TOKENIZER_MAX_BYTES if name in TOKENIZER_FILES else MAX_BYTES)
+            staged = hub.hf_hub_download(
+                repository,
+                name,
+                revision=origin.revision,
+                local_dir=here / _STAGING,
+                endpoint=endpoint,
+                token=False,
+                tqdm_class=_reporting_to(progress, stated.size),
+            )
+            # Large files are known by their SHA-256, small ones by a git hash that is of no use here.
+            is_sha256 = re.fullmatch(r"[0-9a-f]{64}", stated.etag or "") is not None
+            return Path(str(staged)), stated.etag if is_sha256 else None
     raise FetchFailed(
-        f"{repository} at {revision} has no file {' or '.join(names)}", remedy="see which files it has on the hub"
+        f"{repository} at {origin.revision} has no file {' or '.join(names)}",
+        remedy="see which files it has on the hub",
     )
 
 
-def _first_line(exc: Exception) -> str:
-    """What the client says, without the signed part of addresses."""
-    line = (str(exc).strip().splitlines() or [""])[0]
-    return f"{type(exc).__name__}: {re.sub(r'[?][^ ]*', '', line)[:200]}"
-
-
 @contextmanager
-def _client_quiet() -> Iterator[None]:
-    """The client's warnings hold signed addresses, which belong in no log."""
-    from huggingface_hub.utils import logging as client_logging
-
+def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterator[Any]:
+    """huggingface_hub, silent, its errors made into one line; refused where the environment forbids going there."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        raise FetchFailed(
+            f"{repository} is on the Hugging Face hub, and HF_HUB_OFFLINE forbids going there",
+            remedy=f"unset it, or put {wanted} into {here} by hand",
+        )
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+        from huggingface_hub.utils import logging as client_logging
+    except ImportError as exc:
+        raise BackendUnavailable(
+            f"{repository} is on the Hugging Face hub, and huggingface_hub is not installed",
+            remedy=f"pip install 'arr-stream[{extra}]'",
+        ) from exc
     before = client_logging.get_verbosity()
+    # The client's warnings hold signed addresses, which belong in no log.
     client_logging.set_verbosity(logging.ERROR)
     try:
-        yield
+        yield huggingface_hub
+    except FetchFailed:
+        raise
+    except Exception as exc:  # The hub's client passes on the errors of every layer below it.
+        # Only up to a question mark: what follows in an address is signed.
+        line = re.sub(r"[?]\S*", "", (str(exc).strip().splitlines() or [""])[0])[:200]
+        raise FetchFailed(
+            f"{repository}: {type(exc).__name__}: {line}",
+            remedy=f"check the name and the connection and run it again, which goes on where it stopped; or put "
+            f"{wanted} into {here}",
+        ) from exc
     finally:
         client_logging.set_verbosity(before)
 

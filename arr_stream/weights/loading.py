@@ -11,10 +11,13 @@ import re
 import warnings
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from arr_stream.errors import BackendUnavailable, WeightsInvalid
+from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, WeightsInvalid
+from arr_stream.weights.catalogue import KnownWeights
+from arr_stream.weights.places import check_sha256, check_size, on_disk, read_note
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +26,23 @@ _ZIP = b"PK\x03\x04"
 _WRAPPERS = ("state_dict", "model")
 _PREFIX = "module."
 _FETCH_AGAIN = "fetch it again with `arr-stream models fetch NAME --force`, or copy it again from where it came"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify` found.
+
+    Args:
+        name: The weights.
+        state: `ok`; `readable` (nothing to compare with, but it holds sound tensors); `missing`; `failed`.
+        detail: What it was compared with, or what is wrong.
+        path: The file, where there is one.
+    """
+
+    name: str
+    state: Literal["ok", "readable", "missing", "failed"]
+    detail: str
+    path: Path | None = None
 
 
 def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
@@ -45,6 +65,72 @@ def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
     for name, tensor in state.items():
         _check_tensor(path, name, tensor)
     return state
+
+
+def first_line(exc: BaseException) -> str:
+    """What an error of another library says, in one short line with its class."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    return f"{type(exc).__name__}: {' '.join(lines[:2])[:160]}" if lines else type(exc).__name__
+
+
+def is_finite(values: torch.Tensor) -> bool:
+    """Whether a tensor of floats holds neither NaN nor infinity."""
+    import torch
+
+    # Both survive a sum, which needs no second copy; only a sum that fails is looked at value by value.
+    total = values.detach().sum(dtype=torch.float32)
+    return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
+
+
+def pick_device(
+    setting: str = "auto", *, name: str = "models.device", option: str = "--set models.device=cpu"
+) -> torch.device:
+    """The device that a setting asks for; `auto` takes CUDA where torch can use it.
+
+    Args:
+        setting: Its value.
+        name: Its name, and `option` what sets it to `cpu`: for errors.
+
+    Raises:
+        BackendUnavailable: CUDA was asked for and there is none.
+        InvalidSetting: Neither `auto`, `cpu` nor `cuda`.
+    """
+    import torch
+
+    if setting not in ("auto", "cpu", "cuda"):
+        raise InvalidSetting(f"{name}={setting!r} is no device", remedy="allowed are auto, cpu and cuda")
+    if setting == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailable(
+            f"{name}=cuda, but torch finds no NVIDIA GPU that it can use",
+            remedy=f"use {option}, or install a build of torch with CUDA",
+        )
+    return torch.device("cuda" if setting != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def verify(weights: KnownWeights, models_folder: Path) -> Verdict:
+    """Compare weights on disk with the catalogue's hash, else with the one noted when they were fetched.
+
+    Where there is neither, see whether they hold sound tensors.
+    """
+    path = on_disk(weights, models_folder)
+    if path is None:
+        return Verdict(weights.name, "missing", f"not in {models_folder}; fetch it, or put {weights.file_name} there")
+    note = read_note(path)
+    # The catalogue speaks of one file only; another one in its place can still be sound.
+    published = weights.sha256 if path.name == weights.file_name else None
+    try:
+        check_size(weights, path)
+        if published is not None:
+            check_sha256(path, published)
+            return Verdict(weights.name, "ok", "SHA-256 as in the catalogue", path)
+        if note is not None:
+            check_sha256(path, note.sha256)
+            said = "as the hub stated it" if note.hash_source == "hub" else "of the download, which nobody vouched for"
+            return Verdict(weights.name, "ok", f"SHA-256 {said}, noted {note.date}", path)
+        tensors = len(load_state_dict(path))
+        return Verdict(weights.name, "readable", f"no hash to compare with; {tensors} sound tensors", path)
+    except ArrStreamError as error:
+        return Verdict(weights.name, "failed", error.message, path)
 
 
 def _head(path: Path) -> bytes:
@@ -114,10 +200,7 @@ def _read_torch(path: Path, head: bytes) -> object:
     except (
         Exception
     ) as exc:  # The reader meets damage in many ways: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
-        first_line = (str(exc).splitlines() or [""])[0]
-        raise WeightsInvalid(
-            f"{path}: damaged or truncated: {type(exc).__name__}: {first_line[:120]}", remedy=_FETCH_AGAIN
-        ) from exc
+        raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_FETCH_AGAIN) from exc
 
 
 def _check_archive(path: Path) -> None:
@@ -163,9 +246,5 @@ def _check_tensor(path: Path, name: object, tensor: object) -> None:
     # A tensor can claim any shape over a few stored values; summing that would never end.
     if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise WeightsInvalid(f"{path}: {name} is not a plain dense tensor", remedy="save `model.state_dict()`")
-    if not tensor.is_floating_point() or tensor.numel() == 0:
-        return
-    # NaN and infinity survive a sum, which needs no second copy; only a sum that fails is looked at value by value.
-    total = tensor.detach().sum(dtype=torch.float32)
-    if not torch.isfinite(total) and not torch.isfinite(tensor.float()).all():
+    if tensor.is_floating_point() and tensor.numel() and not is_finite(tensor):
         raise WeightsInvalid(f"{path}: {name} holds NaN or infinite values", remedy="use another checkpoint")

@@ -1,4 +1,4 @@
-"""Where weights lie on disk.
+"""Where weights lie on disk, and how they are known again.
 
     FOLDER/NAME/FILE          the weights, NAME with what file systems dislike replaced
     FOLDER/NAME/NOTE          where they came from, their size and hash as the origin stated them
@@ -8,30 +8,18 @@ A file that someone put there by hand counts as much as one that was fetched; it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from arr_stream.config import ModelSettings
-from arr_stream.errors import BackendUnavailable, WeightsInvalid
-from arr_stream.weights.catalogue import (
-    CATALOGUE,
-    HUB,
-    PCA_NAME,
-    HubFile,
-    KnownWeights,
-    ShippedFile,
-    WebFile,
-    known,
-    tiny_clip_folder,
-)
+from pydantic import TypeAdapter
 
-if TYPE_CHECKING:
-    from arr_stream.weights.web import Progress
+from arr_stream.errors import WeightsInvalid
+from arr_stream.weights.catalogue import CATALOGUE, HUB, PCA_NAME, HubFile, KnownWeights, ShippedFile, WebFile
 
 NOTE_FILE = "arr-stream-weights.json"
 _WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
@@ -59,6 +47,9 @@ class Note:
     sha256: str
     hash_source: str
     date: str
+
+
+_NOTE = TypeAdapter(Note)
 
 
 def folder(setting: str = "auto") -> Path:
@@ -104,41 +95,6 @@ def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
     return others[0] if len(others) == 1 else None
 
 
-def find(name: str, models: ModelSettings, progress: Progress | None = None) -> Path:
-    """The file of known weights, fetched first where it is missing and `models.download` is set.
-
-    Companions (a tokenizer) lie beside it. For `tiny` the folder is the package's own, which open_clip reads as
-    `local-dir:`.
-
-    Args:
-        name: `tiny`, `vit_b`, `vit_l`, `vit_h`, or NAME:PRETRAINED as open_clip writes it.
-        models: Where to look, and whether to fetch.
-        progress: Hears how far a fetch is.
-
-    Raises:
-        InvalidSetting: No such name.
-        BackendUnavailable: The weights are not on disk and may not be fetched, or open_clip is needed and missing.
-        WeightsInvalid: The file is shorter or longer than it must be.
-        FetchFailed: They could not be fetched.
-    """
-    weights = known(name)
-    models_folder = folder(models.folder)
-    path = on_disk(weights, models_folder)
-    if path is not None:
-        check_size(weights, path)
-        return path
-    if isinstance(weights.origin, ShippedFile):
-        return tiny_clip_folder() / weights.file_name
-    if not models.download:
-        raise BackendUnavailable(
-            f"weights {name} are not in {models_folder}",
-            remedy=f"fetch them with `arr-stream models fetch {name}`, or allow it with --download",
-        )
-    from arr_stream.weights.fetching import fetch
-
-    return fetch(weights, models_folder, progress=progress)
-
-
 def check_size(weights: KnownWeights, path: Path) -> None:
     """Cheap check for files cut short; the hash is for `verify`.
 
@@ -179,13 +135,31 @@ def read_note(path: Path) -> Note | None:
 
 def _parse(note_file: Path) -> Note | None:
     try:
-        note = Note(**json.loads(note_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return _NOTE.validate_json(note_file.read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
-    texts = (note.name, note.file_name, note.origin, note.sha256, note.hash_source, note.date)
-    return note if type(note.size_bytes) is int and all(isinstance(text, str) for text in texts) else None
 
 
 def write_note(path: Path, note: Note) -> None:
     """Keep the note beside the file."""
     (path.parent / NOTE_FILE).write_text(json.dumps(asdict(note), indent=1) + "\n", encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_sha256(path: Path, expected: str) -> None:
+    """Compare a file with a hash in hexadecimal.
+
+    Raises:
+        WeightsInvalid: They differ.
+    """
+    found = sha256_of(path)
+    if found != expected.lower():
+        raise WeightsInvalid(
+            f"{path}: SHA-256 is {found}, expected {expected.lower()}",
+            remedy="it is damaged or another file; fetch it again with `arr-stream models fetch NAME --force`",
+        )

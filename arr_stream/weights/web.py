@@ -1,4 +1,8 @@
-"""One file from an https address: resumable, bounded, checked before it takes its name."""
+"""One file from an https address: resumable, bounded, checked before it takes its name.
+
+Own code over the standard library: the download libraries of the field follow redirects to any scheme, or begin anew
+after a cut, or join the halves of two files, or know no limit.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,21 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, Protocol
 
 from arr_stream.errors import FetchFailed
-from arr_stream.weights.checking import sha256_of
+from arr_stream.weights.places import sha256_of
 
 TIMEOUT_SECONDS = 30.0
 _BLOCK_BYTES = 1 << 18
 _SPARE_BYTES = 64 * 2**20
 """Room that must be left on the disk besides the file."""
 _RUN_AGAIN = "run it again, which goes on where it stopped"
+_OTHER_MEANS = "if that is the right file, fetch it by other means and put it in its place"
 
 
 class Progress(Protocol):
@@ -62,17 +68,18 @@ def fetch_url(
             off, or another hash or size than stated.
     """
     _check_scheme(url, allow_http)
-    part = target.with_name(target.name + ".part")
-    _download(url, part, size_bytes, max_bytes, progress, allow_http, timeout_seconds)
-    digest = sha256_of(part)
+    partial = _Partial(target.with_name(target.name + ".part"), _without_secrets(url), size_bytes, max_bytes, progress)
+    if size_bytes is None or partial.size_bytes != size_bytes:
+        _download(url, partial, allow_http, timeout_seconds)
+    digest = sha256_of(partial.path)
     if sha256 is not None and digest != sha256.lower():
-        _throw_away(part)
+        partial.discard()
         raise FetchFailed(
-            f"{_shown(url)}: SHA-256 is {digest}, expected {sha256.lower()}; it was thrown away",
+            f"{partial.source}: SHA-256 is {digest}, expected {sha256.lower()}; it was thrown away",
             remedy="try again; if it stays so, the file was changed or tampered with on the way",
         )
-    part.replace(target)
-    _validator_file(part).unlink(missing_ok=True)
+    partial.path.replace(target)
+    partial.etag_path.unlink(missing_ok=True)
     return digest
 
 
@@ -85,10 +92,7 @@ def check_room(folder: Path, name: str, size_bytes: int | None, max_bytes: int, 
     if size_bytes is None:
         return
     if size_bytes > max_bytes:
-        raise FetchFailed(
-            f"{name}: {size_bytes} bytes, more than the {max_bytes} allowed",
-            remedy="if that is the right file, fetch it by other means and put it in its place",
-        )
+        raise FetchFailed(f"{name}: {size_bytes} bytes, more than the {max_bytes} allowed", remedy=_OTHER_MEANS)
     free = shutil.disk_usage(folder).free
     if size_bytes - there_bytes + _SPARE_BYTES > free:
         raise FetchFailed(
@@ -97,92 +101,104 @@ def check_room(folder: Path, name: str, size_bytes: int | None, max_bytes: int, 
         )
 
 
-def _download(
-    url: str,
-    part: Path,
-    size_bytes: int | None,
-    max_bytes: int,
-    progress: Progress | None,
-    allow_http: bool,
-    timeout_seconds: float,
-) -> None:
-    there = part.stat().st_size if part.exists() else 0
-    if size_bytes is not None and there == size_bytes:
-        return
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """A file that is not whole yet, and beside it the ETag of the file that it is the beginning of.
+
+    Args:
+        path: Where it lies.
+        source: Its address, for people.
+        expected_bytes, max_bytes, progress: As in `fetch_url`.
+    """
+
+    path: Path
+    source: str
+    expected_bytes: int | None
+    max_bytes: int
+    progress: Progress | None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    @property
+    def etag_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".etag")
+
+    @property
+    def etag(self) -> str:
+        """Empty where there is none to go on with."""
+        try:
+            return self.etag_path.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.etag_path.unlink(missing_ok=True)
+
+    def receive(self, response: HTTPResponse, there: int) -> None:
+        """Take what a server sends, after the `there` bytes that are here already if it agrees to go on."""
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise FetchFailed(f"{self.source}: comes compressed, though that was refused", remedy="use another mirror")
+        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {there}-")
+        done = there if resumed else 0
+        length = response.headers.get("Content-Length", "")
+        total = done + int(length) if length.isdigit() else None
+        expected = self.expected_bytes
+        if expected is not None and total is not None and total != expected:
+            raise FetchFailed(
+                f"{self.source}: the server offers {total} bytes, expected {expected}",
+                remedy="the file was replaced; fetch another version, or put the right one in its place",
+            )
+        check_room(self.path.parent, self.source, total, self.max_bytes, done)
+        with self.path.open("ab" if resumed else "wb") as file:
+            # Only now, when nothing of another file is left in it, may it carry this file's mark.
+            self._mark(response.headers.get("ETag", ""))
+            while done <= self.max_bytes and (block := response.read(_BLOCK_BYTES)):
+                file.write(block)
+                done += len(block)
+                if self.progress is not None:
+                    self.progress(done, total)
+            file.flush()
+            os.fsync(file.fileno())
+        if done > self.max_bytes:
+            self.discard()
+            raise FetchFailed(
+                f"{self.source}: sends more than the {self.max_bytes} bytes allowed; it was thrown away",
+                remedy=_OTHER_MEANS,
+            )
+        if done < (total or expected or 0):
+            raise FetchFailed(f"{self.source}: cut off after {done} of {total or expected} bytes", remedy=_RUN_AGAIN)
+
+    def _mark(self, etag: str) -> None:
+        """Keep a strong ETag; with a weak one or none, half a file cannot be trusted to be half of the same file."""
+        if etag.startswith('"'):
+            self.etag_path.write_text(etag, encoding="ascii", errors="ignore")
+        else:
+            self.etag_path.unlink(missing_ok=True)
+
+
+def _download(url: str, partial: _Partial, allow_http: bool, timeout_seconds: float) -> None:
+    there, source = partial.size_bytes, partial.source
     request = urllib.request.Request(url, headers={"User-Agent": "arr-stream", "Accept-Encoding": "identity"})
-    validator = _read_validator(part)
-    if there and validator:
+    if there and partial.etag:
         # If-Range has the server send the whole file where it is no longer the one that was begun.
         request.add_header("Range", f"bytes={there}-")
-        request.add_header("If-Range", validator)
+        request.add_header("If-Range", partial.etag)
     try:
         with _opener(allow_http).open(request, timeout=timeout_seconds) as response:
-            _receive(response, url, part, there, size_bytes, max_bytes, progress)
+            partial.receive(response, there)
     except urllib.error.HTTPError as exc:
         if exc.code == 416 and exc.headers.get("Content-Range") == f"bytes */{there}":
             return  # Nothing is left to send: the last run ended between the last byte and the check.
         if exc.code == 416:
-            _throw_away(part)
-        raise FetchFailed(f"{_shown(url)}: the server answers {exc.code} {exc.reason}", remedy=_RUN_AGAIN) from exc
+            partial.discard()
+        raise FetchFailed(f"{source}: the server answers {exc.code} {exc.reason}", remedy=_RUN_AGAIN) from exc
     except urllib.error.URLError as exc:
-        raise FetchFailed(
-            f"{_shown(url)}: no connection: {exc.reason}", remedy="check the network and any proxy"
-        ) from exc
+        raise FetchFailed(f"{source}: no connection: {exc.reason}", remedy="check the network and any proxy") from exc
     except (TimeoutError, ConnectionError, ssl.SSLError, HTTPException) as exc:
-        raise FetchFailed(f"{_shown(url)}: cut off: {type(exc).__name__} {exc}", remedy=_RUN_AGAIN) from exc
-
-
-def _receive(
-    response: HTTPResponse,
-    url: str,
-    part: Path,
-    there: int,
-    size_bytes: int | None,
-    max_bytes: int,
-    progress: Progress | None,
-) -> None:
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise FetchFailed(f"{_shown(url)}: comes compressed, though that was refused", remedy="use another mirror")
-    resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {there}-")
-    done = there if resumed else 0
-    length = response.headers.get("Content-Length", "")
-    total = done + int(length) if length.isdigit() else None
-    if size_bytes is not None and total is not None and total != size_bytes:
-        raise FetchFailed(
-            f"{_shown(url)}: the server offers {total} bytes, expected {size_bytes}",
-            remedy="the file was replaced; fetch another version, or put the right one in its place",
-        )
-    check_room(part.parent, _shown(url), total, max_bytes, done)
-    with part.open("ab" if resumed else "wb") as file:
-        # Only now, when nothing of another file is left in it, may the part carry this file's mark.
-        _write_validator(part, response.headers.get("ETag", ""))
-        done = _copy(response, file, done, total, max_bytes, progress)
-        file.flush()
-        os.fsync(file.fileno())
-    if done > max_bytes:
-        _throw_away(part)
-        raise FetchFailed(
-            f"{_shown(url)}: sends more than the {max_bytes} bytes allowed; it was thrown away",
-            remedy="if that is the right file, fetch it by other means and put it in its place",
-        )
-    if done < (total or size_bytes or 0):
-        raise FetchFailed(f"{_shown(url)}: cut off after {done} of {total or size_bytes} bytes", remedy=_RUN_AGAIN)
-
-
-def _copy(
-    response: HTTPResponse,
-    file: IO[bytes],
-    done: int,
-    total: int | None,
-    max_bytes: int,
-    progress: Progress | None,
-) -> int:
-    while done <= max_bytes and (block := response.read(_BLOCK_BYTES)):
-        file.write(block)
-        done += len(block)
-        if progress is not None:
-            progress(done, total)
-    return done
+        raise FetchFailed(f"{source}: cut off: {type(exc).__name__} {exc}", remedy=_RUN_AGAIN) from exc
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
@@ -216,38 +232,14 @@ def _opener(allow_http: bool) -> urllib.request.OpenerDirector:
 
 
 def _check_scheme(url: str, allow_http: bool) -> None:
+    scheme = urllib.parse.urlsplit(url).scheme
+    if scheme != "https" and not (allow_http and scheme == "http"):
+        raise FetchFailed(
+            f"{_without_secrets(url)}: not an https address", remedy="weights are fetched over https only"
+        )
+
+
+def _without_secrets(url: str) -> str:
+    """The address without user, password and query."""
     parts = urllib.parse.urlsplit(url)
-    if parts.scheme == "https" or (allow_http and parts.scheme == "http"):
-        return
-    raise FetchFailed(f"{_shown(url)}: not an https address", remedy="weights are fetched over https only")
-
-
-def _shown(url: str) -> str:
-    """The address without user, password and query, which may be secret."""
-    parts = urllib.parse.urlsplit(url)
-    host = parts.netloc.rsplit("@", 1)[-1]
-    return urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-def _validator_file(part: Path) -> Path:
-    return part.with_name(part.name + ".etag")
-
-
-def _read_validator(part: Path) -> str:
-    try:
-        return _validator_file(part).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _write_validator(part: Path, etag: str) -> None:
-    """Keep a strong ETag; with a weak one or none, half a file cannot be trusted to be half of the same file."""
-    if etag.startswith('"'):
-        _validator_file(part).write_text(etag, encoding="ascii", errors="ignore")
-    else:
-        _validator_file(part).unlink(missing_ok=True)
-
-
-def _throw_away(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    _validator_file(part).unlink(missing_ok=True)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))

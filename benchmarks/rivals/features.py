@@ -127,8 +127,7 @@ class QwenTower:
         """`[gh, gw, D]`, as wide as the language model."""
         import torch
 
-        from arr_stream.vlm.qwen3_vl.cells import Cells
-        from arr_stream.vlm.qwen3_vl.pixels import patch_rows, texture_picture
+        from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows, texture_picture
 
         cells = Cells.whole((grid.rows, grid.columns))
         picture = texture_picture(frame.rgb, grid.texture_wh)

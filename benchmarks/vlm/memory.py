@@ -15,7 +15,7 @@ from arr_stream.config import Settings
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import Frame
-from arr_stream.vlm.qwen3_vl.library import need_package
+from arr_stream.vlm.qwen3_vl.loading import need_package
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from benchmarks.vlm.model import Timed
 from benchmarks.vlm.passes import QUESTION

@@ -15,10 +15,10 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.vlm.qwen3_vl.library import use_transformers
+from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 
 if TYPE_CHECKING:
-    from arr_stream.vlm.qwen3_vl.loading import Loaded
+    from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
 _SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -109,7 +109,7 @@ class Timed:
     """
 
     name: str
-    loaded: Loaded
+    loaded: LoadedModel
     processor: Any
 
     @property
@@ -145,7 +145,7 @@ def timed_model(settings: Settings, shape: Shape) -> Timed:
 def _from_disk(settings: Settings) -> Timed:
     from transformers import AutoProcessor
 
-    from arr_stream.vlm.qwen3_vl.hub import locate
+    from arr_stream.vlm.qwen3_vl.checkpoint import locate
     from arr_stream.vlm.qwen3_vl.loading import load
 
     loaded = load(settings.vlm, settings.models)
@@ -162,8 +162,7 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
     """
     from transformers import GenerationConfig, Qwen3VLForConditionalGeneration
 
-    from arr_stream.vlm.qwen3_vl.loading import Loaded
-    from arr_stream.vlm.qwen3_vl.memory_need import pick_vlm_device
+    from arr_stream.vlm.qwen3_vl.loading import LoadedModel, pick_vlm_device
 
     device = pick_vlm_device(settings.vlm.device)
     dtype = torch.float32 if settings.vlm.dtype == "auto" else getattr(torch, settings.vlm.dtype)
@@ -179,7 +178,7 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
     )
     model.requires_grad_(False)
     model.eval().to(device=device, dtype=dtype)
-    loaded = Loaded(str(shape), model, tokenizer, _MEAN_STD, _MEAN_STD, device, dtype)
+    loaded = LoadedModel(str(shape), model, tokenizer, _MEAN_STD, _MEAN_STD, device, dtype)
     return Timed(str(shape), loaded, _processor(tokenizer))
 
 

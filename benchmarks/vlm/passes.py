@@ -16,10 +16,9 @@ from arr_stream.config import Settings
 from arr_stream.evaluation.statistics import Timing
 from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode, Normalisation
-from arr_stream.vlm.qwen3_vl.memory import Memory, Said, Seen
-from arr_stream.vlm.qwen3_vl.pixels import texture_picture
+from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory, TextEntry
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.vlm.model import Timed
 from benchmarks.vlm.scene import chosen_cells, frames
@@ -250,9 +249,9 @@ class _Bench:
         question = self._prompt.question(QUESTION)
         with self._measured(times, times.vision):
             block: Block = feeder.feed(self._picture, self._picture, cells)
-        seen = Seen(block, self.grid, 0, 0.0, "image")
+        seen = FrameEntry(block, self.grid, 0, 0.0, "image")
         with self._measured(times, times.prefill):
-            token = int(self._adapter.logits(memory.append([seen, Said(tuple(question))])).argmax())
+            token = int(self._adapter.logits(memory.append([seen, TextEntry(tuple(question))])).argmax())
         times.kept, times.prompt_tokens = len(block), memory.tokens
         times.cache_bytes = memory.cache_bytes
         with self._measured(times, times.decode):

@@ -293,8 +293,7 @@ def _qwen_seeds() -> list[bytes]:
 
 
 def _open_qwen(scratch: Path) -> Run:
-    from arr_stream.vlm.qwen3_vl.checkpoint import read_checkpoint
-    from arr_stream.vlm.qwen3_vl.hub import is_whole
+    from arr_stream.vlm.qwen3_vl.checkpoint import is_whole, read_checkpoint
 
     whole = _qwen_folder(scratch / "whole")
     folder = scratch / "qwen"
@@ -348,8 +347,8 @@ def _notes() -> list[bytes]:
 def _open_notes(scratch: Path) -> Run:
     import torch  # noqa: F401 - loaded before memory is limited
 
+    from arr_stream.weights import verify
     from arr_stream.weights.catalogue import KnownWeights, WebFile
-    from arr_stream.weights.checking import verify
     from arr_stream.weights.places import NOTE_FILE, check_size, noted, read_note
 
     folder = scratch / "models" / "x"

@@ -41,7 +41,7 @@ def _slic_skimage(settings: Settings, embedder: Embedder | None) -> Clusterer:
 
 def _slic_torch(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.gpu.slic import TorchSlic
-    from arr_stream.weights.device import pick_device
+    from arr_stream.weights import pick_device
 
     return TorchSlic(settings.keyframes.cluster_count, pick_device(settings.models.device))
 

@@ -7,6 +7,7 @@ whenever a model is loaded, so that a change is an error and never a wrong answe
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_stream.errors import ModelUnsupported
-from arr_stream.vlm.qwen3_vl.cells import Cells, GridHW
-from arr_stream.vlm.qwen3_vl.positions import (
+from arr_stream.errors import BackendUnavailable, ModelUnsupported
+from arr_stream.vlm.qwen3_vl.cells import (
+    Cells,
+    GridHW,
     block_extent,
     interpolation,
     patch_positions,
@@ -25,10 +27,42 @@ from arr_stream.vlm.qwen3_vl.positions import (
     token_positions,
 )
 
+SUPPORTED = (">=5.18", "<5.24")
+"""Versions of transformers whose Qwen3-VL is built as this package expects."""
+INSTALL = "pip install 'arr-stream[vlm]'"
+
 CHECK_GRID_HW: GridHW = (2, 9)
 CHECK_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 QUANTIZED_TOLERANCE = 0.05
 """Largest difference from the model's own pass, as a share of the largest value."""
+
+
+def use_transformers() -> Any:
+    """The module, its version checked first and its progress bars and advice switched off.
+
+    Raises:
+        BackendUnavailable: It is not installed, or cannot be imported.
+        ModelUnsupported: It is older or newer than `SUPPORTED`.
+    """
+    try:
+        version = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError as exc:
+        raise BackendUnavailable("Qwen3-VL needs transformers, which is not installed", remedy=INSTALL) from exc
+    wanted = ",".join(SUPPORTED)
+    try:
+        from packaging.specifiers import SpecifierSet
+
+        if not SpecifierSet(wanted).contains(version, prereleases=True):
+            raise ModelUnsupported(
+                f"transformers {version} is installed, and Qwen3-VL is supported with {wanted}",
+                remedy=f"pip install 'transformers{wanted}'",
+            )
+        import transformers
+    except ImportError as exc:
+        raise BackendUnavailable(f"transformers {version} cannot be imported: {exc}", remedy=INSTALL) from exc
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +333,33 @@ class Adapter:
         difference = float((own - ours).abs().max() / own.abs().max().clamp(min=1e-6))
         if not difference <= self._tolerance:
             raise _changed(f"a bias on the attention changes its output otherwise than expected, by {difference:.2g}")
+
+
+def self_check() -> str:
+    """Compare ours with transformers' own pass over a small model with random weights; one line about it.
+
+    Raises:
+        BackendUnavailable: transformers is not installed.
+        ModelUnsupported: It is of another version, or the two passes differ.
+    """
+    transformers = use_transformers()
+    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
+    text = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rope_parameters": rope}
+    vision = {"depth": 3, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 64}
+    config = transformers.Qwen3VLConfig(
+        text_config={**text, **heads, "initializer_range": 0.2},
+        vision_config={**vision, "deepstack_visual_indexes": [0, 1], "initializer_range": 0.2},
+        image_token_id=60,
+        video_token_id=61,
+        vision_start_token_id=62,
+        vision_end_token_id=63,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.Qwen3VLForConditionalGeneration(config).eval()
+    Adapter(model).check()
+    return f"transformers {transformers.__version__}: sparse feeding equals its own pass"
 
 
 def _changed(what: str) -> ModelUnsupported:

@@ -1,17 +1,26 @@
-"""Cells as the model takes them: in reading order, each with the part of the frame that it covers."""
+"""Chosen cells: what each covers of the frame, its pixels, and its place in the three frames of reference of Qwen3-VL.
+
+The vision tower rotates by the row and column of each 16-px patch and adds a learned embedding that is interpolated
+from a square table; the language model rotates by time, row and column of each 32-px cell (interleaved M-RoPE). A
+coarse cell is put at the centre of what it covers, so its positions may be halves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import FloatArray, IntArray
+from arr_stream.types import CELL_PX, ByteArray, FloatArray, IntArray
 
 GridHW = tuple[int, int]
+PATCH_PX = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,3 +113,106 @@ def merged(parts: Sequence[Cells]) -> Cells:
     places = np.array(list(best), np.int32).reshape(-1, 3)
     score = np.fromiter(best.values(), np.float32, len(best))
     return Cells(parts[0].grid_hw, places[:, 0], places[:, 1], places[:, 2], score).in_reading_order()
+
+
+def texture_picture(rgb: ByteArray, texture_wh: tuple[int, int]) -> ByteArray:
+    """A frame `[H, W, 3]` at a whole number of cells, by the resampling of Qwen's own image processor.
+
+    That is bicubic with antialiasing on bytes.
+    """
+    width, height = texture_wh
+    if rgb.shape[:2] == (height, width):
+        return rgb
+    planes = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
+    resized = torch.nn.functional.interpolate(planes, size=(height, width), mode="bicubic", antialias=True)
+    picture: ByteArray = resized[0].permute(1, 2, 0).contiguous().numpy()
+    return picture
+
+
+def cell_pictures(picture: ByteArray, cells: Cells) -> ByteArray:
+    """`[K, 32, 32, 3]`: the cells cut from a picture of the texture's size, coarse ones scaled down."""
+    rows, columns = cells.grid_hw
+    if picture.shape != (rows * CELL_PX, columns * CELL_PX, 3):
+        raise ValueError(
+            f"picture is {list(picture.shape)}, expected {rows * CELL_PX}x{columns * CELL_PX} pixels of RGB"
+        )
+    tiles = picture.reshape(rows, CELL_PX, columns, CELL_PX, 3).swapaxes(1, 2)
+    cut: ByteArray = tiles[cells.rows, cells.columns]
+    blocks = cells.blocks * CELL_PX
+    for index in np.flatnonzero(cells.level > 0):
+        row, column, height, width = blocks[index]
+        block = picture[row : row + height, column : column + width]
+        cut[index] = cv2.resize(block, (CELL_PX, CELL_PX), interpolation=cv2.INTER_AREA)
+    return cut
+
+
+def patch_rows(first: ByteArray, second: ByteArray, cells: Cells, mean: FloatArray, std: FloatArray) -> Tensor:
+    """`[4 * K, 3 * 2 * 16 * 16]` float32, four rows a cell in the order of its 2x2 patches.
+
+    A row holds channel, frame, pixel row and pixel column, as the processor of Qwen3-VL lays them out.
+
+    Args:
+        first, second: The two frames of a temporal patch, at the texture's size; twice the same for one that
+            stands alone.
+        cells: What to cut out.
+        mean, std: `[3]` of the processor's normalisation, on [0, 1].
+    """
+    cut = [cell_pictures(first, cells)]
+    cut.append(cut[0] if second is first else cell_pictures(second, cells))
+    # [K, frame, 2, 16, 2, 16, channel] -> [K, 2, 2, channel, frame, 16, 16]
+    pixels = np.stack(cut, axis=1).reshape(-1, 2, 2, PATCH_PX, 2, PATCH_PX, 3).transpose(0, 2, 4, 6, 1, 3, 5)
+    # In the processor's own order of operations, so that the numbers are the same to the last bit.
+    rows = (pixels.astype(np.float32) - (255 * mean).reshape(3, 1, 1, 1)) / (255 * std).reshape(3, 1, 1, 1)
+    return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32).reshape(len(cells) * 4, -1))
+
+
+def patch_positions(cells: Cells) -> Tensor:
+    """`[4 * K, 2]` float32, row and column of every patch in patches of the full grid, block by block."""
+    blocks = cells.blocks.astype(np.float32)
+    first, covered = 2 * blocks[:, :2], blocks[:, 2:]
+    half = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
+    # Half i of a block begins i * covered patches on, and is that many patches long.
+    middles = first[:, None] + half * covered[:, None] + (covered[:, None] - 1) / 2
+    return torch.from_numpy(middles.reshape(-1, 2).astype(np.float32))
+
+
+def interpolation(positions: Tensor, grid_hw: GridHW, side: int) -> tuple[Tensor, Tensor]:
+    """Indices and weights, both `[N, 4]`, that read the `side` by `side` table at patch positions.
+
+    Bilinear, with the corners of the table on the corner patches of the frame.
+
+    Args:
+        positions: `[N, 2]` of `patch_positions`.
+        grid_hw: Rows and columns of the frame's cells.
+        side: Rows and columns of the table.
+    """
+    patches = torch.tensor(grid_hw, dtype=torch.float32) * 2
+    places = positions.to(torch.float32) * (side - 1) / (patches - 1).clamp(min=1)
+    low = places.floor()
+    share = places - low
+    low_index = low.long().clamp(0, side - 1)
+    high_index = (low_index + 1).clamp(max=side - 1)
+    rows = torch.stack([low_index[:, 0], high_index[:, 0]], dim=1)
+    columns = torch.stack([low_index[:, 1], high_index[:, 1]], dim=1)
+    row_weights = torch.stack([1 - share[:, 0], share[:, 0]], dim=1)
+    column_weights = torch.stack([1 - share[:, 1], share[:, 1]], dim=1)
+    indices = rows[:, :, None] * side + columns[:, None, :]
+    weights = row_weights[:, :, None] * column_weights[:, None, :]
+    return indices.reshape(-1, 4), weights.reshape(-1, 4)
+
+
+def token_positions(cells: Cells, start: float) -> Tensor:
+    """`[3, K]` float32: time, row and column of every cell of a block that starts at `start`."""
+    blocks = torch.from_numpy(cells.blocks.astype(np.float32))
+    middle = blocks[:, :2] + (blocks[:, 2:] - 1) / 2
+    return torch.cat([torch.zeros(1, len(cells)), middle.T]) + start
+
+
+def text_positions(count: int, start: float) -> Tensor:
+    """`[3, count]` float32: text moves on by one in all three."""
+    return (torch.arange(count, dtype=torch.float32) + start).expand(3, -1)
+
+
+def block_extent(grid_hw: GridHW) -> int:
+    """How far a block moves the position on, however few of its cells are there."""
+    return max(grid_hw)

@@ -1,4 +1,7 @@
-"""What the folder of a checkpoint holds, looked at before anything is loaded.
+"""Where a model lies, and what its folder holds, looked at before anything is loaded.
+
+A model is a folder that the user names, or a hub name that is looked for in the folder of all weights (as ORG--NAME)
+and in Hugging Face's cache, and fetched only if that was asked for: configuration and weights, never code or pickles.
 
 Nobody vouches for the folder. `config.json` is read as data, and only the keys that describe the architecture are
 handed on, so that it can name no code, no kernel, no adapter and no file elsewhere. Of the weights, safetensors'
@@ -15,10 +18,16 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from arr_stream.errors import BackendUnavailable, ModelUnsupported, WeightsInvalid
-from arr_stream.vlm.qwen3_vl.library import INSTALL, use_transformers
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+
+from arr_stream.config import ModelSettings
+from arr_stream.errors import BackendUnavailable, InvalidSetting, ModelUnsupported, WeightsInvalid
+from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
+from arr_stream.weights import folder as models_folder
+from arr_stream.weights.fetching import fetch_repository
+from arr_stream.weights.loading import first_line
 
 MODEL_TYPE = "qwen3_vl"
 CELL = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
@@ -26,6 +35,10 @@ CELL = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "in
 DTYPE_OF = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """Types of plain weights, as safetensors and as torch name them."""
 
+FETCHED = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+"""What is fetched: configuration, weights, vocabulary, chat template; never `*.py` or pickles."""
+MAX_BYTES = 200 * 2**30
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TOP_KEYS = "image_token_id video_token_id vision_start_token_id vision_end_token_id tie_word_embeddings"
 _TEXT_KEYS = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
@@ -40,8 +53,16 @@ _VISION_KEYS = (
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _OUTPUT = "lm_head.weight"
+_Deviation = Annotated[FiniteFloat, Field(gt=0)]
 _COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with --download"
 _CHOOSE = "choose a Qwen3-VL, such as Qwen/Qwen3-VL-2B-Instruct"
+
+
+class _PixelStatistics(BaseModel):
+    """What a processor's configuration says of pixels, which is more than this."""
+
+    image_mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
+    image_std: tuple[_Deviation, _Deviation, _Deviation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +111,84 @@ class Checkpoint:
         return tuple(sorted({entry.file for entry in self.tensors.values()}))
 
 
+def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None) -> Path:
+    """The folder of a model, fetched first where it is missing and `models.download` is set.
+
+    Args:
+        model: A folder, or a hub name ORG/NAME.
+        models: Where to look, and whether to fetch.
+        hub_endpoint: Another hub than the one that huggingface_hub is set to.
+
+    Returns:
+        A folder that may still be incomplete or hold something else: `read_checkpoint` tells.
+
+    Raises:
+        InvalidSetting: `model` is empty.
+        BackendUnavailable: No such folder, or a hub name that is not on disk and may not be fetched.
+        FetchFailed: It could not be fetched.
+    """
+    if not model.strip():
+        raise InvalidSetting("vlm.model is empty", remedy="name a folder or a hub name with --model")
+    if (given := _existing(model)) is not None:
+        return given
+    if not _HUB_NAME.fullmatch(model):
+        raise BackendUnavailable(
+            f"{model}: no such folder, and no hub name ORG/NAME",
+            remedy="name a folder with a checkpoint, or a hub name such as Qwen/Qwen3-VL-2B-Instruct",
+        )
+    own = models_folder(models.folder) / model.replace("/", "--")
+    places = [own, *_hub_cache(model)]
+    for place in places:
+        if is_whole(place):
+            return place
+    if models.download:
+        fetch_repository(model, own, FETCHED, max_bytes=MAX_BYTES, hub_endpoint=hub_endpoint)
+        return own
+    # A part of it is worth a more exact word than that it is missing.
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
+    raise BackendUnavailable(
+        f"{model} is neither a folder, nor in Hugging Face's cache, nor in {own.parent}",
+        remedy="fetch it with --download, or name a folder that holds it",
+    )
+
+
+def _existing(model: str) -> Path | None:
+    try:
+        path = Path(model).expanduser()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # Too long, with a zero byte, of a user that there is not.
+        return None
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether all files that a model needs are there; says nothing of what is in them."""
+    if not all((folder / name).is_file() for name in ("config.json", "tokenizer.json")):
+        return False
+    if not any((folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
+        return False
+    if (folder / "model.safetensors").is_file():
+        return True
+    try:
+        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        return all((folder / str(shard)).is_file() for shard in index["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _hub_cache(model: str) -> list[Path]:
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return []
+    try:
+        found = try_to_load_from_cache(model, "config.json")
+    except ValueError:  # No name that the hub allows.
+        return []
+    return [Path(found).parent] if isinstance(found, str) else []
+
+
 def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
     """Look at a folder and make sure that it holds a Qwen3-VL, whole, that can be loaded.
 
@@ -116,8 +215,8 @@ def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
     tensors = _checked_tensors(config, tensors, folder, name)
     if not (folder / "tokenizer.json").is_file():
         raise ModelUnsupported(f"{name}: no tokenizer.json in {folder}", remedy=_COPY_AGAIN)
-    mean, std = _pixel_statistics(folder, name)
-    return Checkpoint(name, folder, config, tensors, mean, std)
+    pixels = _pixel_statistics(folder, name)
+    return Checkpoint(name, folder, config, tensors, pixels.image_mean, pixels.image_std)
 
 
 def _listing(folder: Path, name: str) -> frozenset[str]:
@@ -302,36 +401,17 @@ def _wanted_shapes(config: Any, folder: Path) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in skeleton.state_dict().items()}
 
 
-def _pixel_statistics(folder: Path, name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def _pixel_statistics(folder: Path, name: str) -> _PixelStatistics:
     path = folder / "preprocessor_config.json"
-    found: Any = None
     if path.is_file():
-        found = _read_json(path)
-    elif (folder / "processor_config.json").is_file():
-        path = folder / "processor_config.json"
+        found: object = _read_json(path)
+    elif (path := folder / "processor_config.json").is_file():
         found = _read_json(path).get("image_processor")
     else:
         raise ModelUnsupported(f"{name}: no preprocessor_config.json in {folder}", remedy=_COPY_AGAIN)
-    values = [found.get(key) if isinstance(found, dict) else None for key in ("image_mean", "image_std")]
     try:
-        mean, std = (_triple(value) for value in values)
-    except (TypeError, ValueError) as exc:
+        return _PixelStatistics.model_validate(found)
+    except ValidationError as exc:
         raise WeightsInvalid(
-            f"{path}: image_mean and image_std must be three numbers each", remedy=_COPY_AGAIN
+            f"{path}: image_mean and image_std must be three numbers each, the latter above 0", remedy=_COPY_AGAIN
         ) from exc
-    if min(std) <= 0:
-        raise WeightsInvalid(f"{path}: image_std is {list(std)}, and must be above 0", remedy=_COPY_AGAIN)
-    return mean, std
-
-
-def _triple(value: Any) -> tuple[float, float, float]:
-    a, b, c = (float(item) for item in value)
-    if not all(math.isfinite(item) for item in (a, b, c)):
-        raise ValueError("not finite")
-    return a, b, c
-
-
-def first_line(exc: BaseException) -> str:
-    """What an error of another library says, in one short line with its class."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    return f"{type(exc).__name__}: {' '.join(lines[:2])[:160]}" if lines else type(exc).__name__

@@ -23,8 +23,7 @@ from torch import Tensor
 from arr_stream.errors import NothingChosen
 from arr_stream.types import ByteArray, FloatArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
-from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.pixels import patch_rows
+from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows
 
 Mode = Literal["sparse", "prune", "halo", "weight"]
 

@@ -1,34 +1,38 @@
 """A Qwen3-VL from disk into memory: looked at first, then loaded, then looked at again.
 
-Before: the version of transformers, what the folder holds, and whether it fits into memory. After: that every tensor
-came from the files (transformers fills what is missing with random numbers and goes on), and that all numbers are
-finite. No code of the checkpoint is ever run, and nothing is asked of the network here.
+Before: the version of transformers, what the folder holds, and whether it fits into memory, told from the headers: the
+weights and the key-value cache of a full context exactly, what lives for a moment while a picture passes through as an
+estimate. After: that every tensor came from the files (transformers fills what is missing with random numbers and goes
+on), and that all numbers are finite. No code of the checkpoint is ever run; only `locate` may ask the network.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from arr_stream.config import ModelSettings, VlmSettings
-from arr_stream.errors import ModelTooLarge, ModelUnsupported, WeightsInvalid
-from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, first_line, read_checkpoint
-from arr_stream.vlm.qwen3_vl.hub import locate
-from arr_stream.vlm.qwen3_vl.library import SUPPORTED, need_package, use_transformers
-from arr_stream.vlm.qwen3_vl.memory_need import (
-    check_memory,
-    free_bytes,
-    is_quantized,
-    need_of,
-    pick_dtype,
-    pick_vlm_device,
-)
+from arr_stream.errors import BackendUnavailable, ModelTooLarge, ModelUnsupported, WeightsInvalid
+from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
+from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, Entry, locate, read_checkpoint
+from arr_stream.weights import pick_device
+from arr_stream.weights.loading import first_line, is_finite
 
-__all__ = ["SUPPORTED", "Loaded", "load"]
-
+CELLS = 1024
+"""Cells of the picture that the work is estimated for: the largest grid of the default settings."""
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+INT4_BLOCK = 64
+"""Numbers that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
+_PATCHES_A_CELL = 4
+_PIXELS_A_PATCH = 3 * 2 * 16 * 16
+_QUANTIZED = ("model.language_model.layers.", "_proj.weight")
+_NO_LIMIT = 1 << 60
 _SKIP = ["model.visual", "lm_head"]
 """Modules that quantisation leaves as they are: small, and their errors would be in every token."""
 _MARKERS = {
@@ -42,7 +46,7 @@ _OTHER_COPY = "take config.json, weights and tokenizer.json from one and the sam
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
+class LoadedModel:
     """A model that is ready to run.
 
     Args:
@@ -63,7 +67,7 @@ class Loaded:
     dtype: torch.dtype
 
 
-def load(settings: VlmSettings, models: ModelSettings) -> Loaded:
+def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
     """Load the model that `vlm.model` names.
 
     Args:
@@ -83,18 +87,29 @@ def load(settings: VlmSettings, models: ModelSettings) -> Loaded:
     _need_packages(settings.quantize, device)
     checkpoint = read_checkpoint(locate(settings.model, models), settings.model)
     dtype = pick_dtype(checkpoint, settings.dtype, device)
-    check_memory(checkpoint.name, need_of(checkpoint, dtype, settings), free_bytes(device))
-    tokenizer = _tokenizer(checkpoint)
-    model = _model(checkpoint, settings.quantize, device, getattr(torch, dtype))
-    return Loaded(
-        checkpoint.name,
-        model,
-        tokenizer,
-        checkpoint.image_mean,
-        checkpoint.image_std,
-        device,
-        getattr(torch, dtype),
-    )
+    need, free = memory_need(checkpoint, dtype, settings), free_bytes(device)
+    if need.total_bytes > free:
+        raise ModelTooLarge(
+            f"{checkpoint.name} needs {need} and {_size(free)} are free",
+            remedy="choose a smaller model, --dtype bfloat16, --quantize int8, or fewer tokens with "
+            "--set vlm.context_tokens=N",
+        )
+    tokenizer, torch_dtype = _tokenizer(checkpoint), getattr(torch, dtype)
+    model = _model(checkpoint, settings.quantize, device, torch_dtype)
+    pixels = checkpoint.image_mean, checkpoint.image_std
+    return LoadedModel(checkpoint.name, model, tokenizer, *pixels, device, torch_dtype)
+
+
+def need_package(name: str, what_for: str, remedy: str = INSTALL) -> None:
+    """Refuse before work begins what would fail later for want of a package.
+
+    Raises:
+        BackendUnavailable: It is not installed.
+    """
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError as exc:
+        raise BackendUnavailable(f"{what_for} needs {name}, which is not installed", remedy=remedy) from exc
 
 
 def _need_packages(quantize: str, device: torch.device) -> None:
@@ -194,7 +209,7 @@ def _quantization(quantize: str, dtype: torch.dtype) -> Any:
 
 def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
     for key, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not _is_finite(parameter):
+        if parameter.is_floating_point() and not is_finite(parameter):
             raise _not_finite(f"{checkpoint.name}: {key}, in {parameter.dtype}".replace("torch.", ""))
 
 
@@ -205,17 +220,153 @@ def _check_saved_finite(checkpoint: Checkpoint) -> None:
     for path in checkpoint.files:
         with safe_open(path, framework="pt") as file:
             for key, entry in checkpoint.tensors.items():
-                if entry.file == path and is_quantized(key, entry) and not _is_finite(file.get_tensor(key)):
+                if entry.file == path and is_quantized(key, entry) and not is_finite(file.get_tensor(key)):
                     raise _not_finite(f"{path}: {key}")
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    # NaN and infinity survive a sum, which needs no second copy; only a sum that fails is looked at value by value.
-    total = values.detach().sum(dtype=torch.float32)
-    return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
 
 
 def _not_finite(what: str) -> WeightsInvalid:
     return WeightsInvalid(
         f"{what}: holds NaN or infinite values", remedy="use another checkpoint, or --dtype bfloat16 or float32"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Bytes that a model takes.
+
+    Args:
+        weights_bytes: All parameters, in the type that they are kept in.
+        cache_bytes: Keys and values of `vlm.context_tokens` tokens.
+        kept_bytes: Features of as many cells, from which the memory is rebuilt, and once more while it is.
+        work_bytes: One pass of 1024 cells, vision tower or language model, whichever takes more (estimate).
+    """
+
+    weights_bytes: int
+    cache_bytes: int
+    kept_bytes: int
+    work_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.cache_bytes + self.kept_bytes + self.work_bytes
+
+    def __str__(self) -> str:
+        kept = ("kept features", self.kept_bytes)
+        parts = (("weights", self.weights_bytes), ("cache", self.cache_bytes), kept, ("work", self.work_bytes))
+        return f"{_size(self.total_bytes)} ({', '.join(f'{name} {_size(size)}' for name, size in parts)})"
+
+
+def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> MemoryNeed:
+    """What a model would take with these settings; `dtype` as torch names it."""
+    size = DTYPE_BYTES[dtype]
+    text = checkpoint.config.text_config
+    weights = sum(_kept_bytes(key, entry, size, settings.quantize) for key, entry in checkpoint.tensors.items())
+    cache = 2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * size * settings.context_tokens
+    levels = 1 + len(checkpoint.config.vision_config.deepstack_visual_indexes)
+    kept = 2 * levels * text.hidden_size * size * settings.context_tokens
+    return MemoryNeed(weights, cache, kept, _work_bytes(checkpoint.config, size))
+
+
+def pick_vlm_device(setting: str) -> torch.device:
+    """The device that `vlm.device` asks for; raises as `arr_stream.weights.pick_device` does."""
+    return pick_device(setting, name="vlm.device", option="--device cpu")
+
+
+def pick_dtype(checkpoint: Checkpoint, setting: str, device: torch.device) -> str:
+    """The type that a model runs in, by torch's name: as saved, but float32 on a CPU, unless one is asked for."""
+    if setting != "auto":
+        return setting
+    return "float32" if device.type == "cpu" else checkpoint.saved_dtype
+
+
+def is_quantized(key: str, entry: Entry) -> bool:
+    """Whether quantisation makes this tensor smaller: the language model's linear layers, not its embeddings and
+    output, and nothing of the vision tower."""
+    return key.startswith(_QUANTIZED[0]) and key.endswith(_QUANTIZED[1]) and len(entry.shape) == 2
+
+
+def _kept_bytes(key: str, entry: Entry, size: int, quantize: str) -> int:
+    if quantize == "none" or not is_quantized(key, entry):
+        return entry.elements * size
+    if quantize == "int8":
+        return entry.elements + 4 * entry.shape[0]  # A float32 scale for each row.
+    return (entry.elements + 1) // 2 + 4 * -(-entry.elements // INT4_BLOCK)
+
+
+def _work_bytes(config: Any, size: int) -> int:
+    vision, text = config.vision_config, config.text_config
+    patches = _PATCHES_A_CELL * CELLS
+    # In a block: what goes past it and its normed copy; then queries, keys and values, turned in float32 with copies,
+    # or the two halves of the wide layer. Attention itself needs no table (flash kernels of torch's sdpa). Twice that
+    # is a little more than was measured, positions, libraries' copies and what the allocator keeps included.
+    attention = 3 * vision.hidden_size * size + 6 * vision.hidden_size * 4
+    per_patch = 2 * vision.hidden_size * size + max(attention, 2 * vision.intermediate_size * size)
+    features = CELLS * vision.out_hidden_size * (1 + len(vision.deepstack_visual_indexes)) * size
+    seen = patches * (2 * per_patch + _PIXELS_A_PATCH * (4 + size)) + features
+    heads = (text.num_attention_heads + 2 * text.num_key_value_heads) * text.head_dim
+    per_token = 3 * text.hidden_size * size + max(3 * heads, 3 * text.intermediate_size) * size
+    read = CELLS * per_token + features + text.vocab_size * 4
+    return int(max(seen, read))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be had on a device: what the system calls available, or less where a control group limits it.
+
+    Raises:
+        BackendUnavailable: psutil is not installed.
+    """
+    if device.type == "cuda":
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        # What torch holds in reserve is free to us, though not to others.
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    need_package("psutil", "measuring the free memory", remedy="pip install psutil")
+    import psutil  # type: ignore[import-untyped]
+
+    return min([int(psutil.virtual_memory().available), *group_free_bytes()])
+
+
+def group_free_bytes(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> Iterator[int]:
+    """What each control group that this process is in still allows, where one sets a limit (Linux, both versions).
+
+    Pages of files that can be dropped at once count as free.
+    """
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            names, base = ("memory.max", "memory.current", "inactive_file"), root
+        elif "memory" in controllers.split(","):
+            names, base = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"), root / "memory"
+        else:
+            continue
+        group = base / path.lstrip("/")
+        # Inside a container the path may be that of the host; the group's own files then lie at the top.
+        for folder in (group, *group.parents):
+            free = _group_free(folder, *names)
+            if free is not None:
+                yield free
+            if folder == base:
+                break
+
+
+def _group_free(folder: Path, limit_name: str, usage_name: str, droppable_name: str) -> int | None:
+    try:
+        limit = (folder / limit_name).read_text().strip()
+        if limit == "max" or int(limit) >= _NO_LIMIT:
+            return None
+        usage = int((folder / usage_name).read_text())
+        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
+        return max(0, int(limit) - usage + int(stat.get(droppable_name, 0)))
+    except (OSError, ValueError):
+        return None
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

@@ -7,17 +7,18 @@ features: evicting from the cache itself would leave traces of the evicted in wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.cells import block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.encoding import Block
-from arr_stream.vlm.qwen3_vl.positions import block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 
 PREFILL_CHUNK_TOKENS = 4096
@@ -25,7 +26,7 @@ PREFILL_CHUNK_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FrameEntry:
     """A block in the memory.
 
     Args:
@@ -44,13 +45,13 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextEntry:
     """Text in the memory: a question and its answer, with the markers around them."""
 
     ids: tuple[int, ...]
 
 
-Entry = Seen | Said
+Entry = FrameEntry | TextEntry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,14 +103,14 @@ class Memory:
         return len(self._opening)
 
     @property
-    def seen(self) -> list[Seen]:
+    def frames(self) -> list[FrameEntry]:
         """The blocks among the entries."""
-        return [entry for entry in self.entries if isinstance(entry, Seen)]
+        return [entry for entry in self.entries if isinstance(entry, FrameEntry)]
 
     @property
     def visual_tokens(self) -> int:
         """Cells in the cache."""
-        return sum(len(seen.block) for seen in self.seen)
+        return sum(len(seen.block) for seen in self.frames)
 
     @property
     def cache_bytes(self) -> int:
@@ -179,7 +180,7 @@ class Memory:
         return self._bias if bool(self._bias.any()) else None
 
     def _stretch(self, entry: Entry, position: float) -> _Stretch:
-        if isinstance(entry, Said):
+        if isinstance(entry, TextEntry):
             return self._text(list(entry.ids), position)
         cells, media = entry.block.cells, entry.media
         before = self._prompt.before_cells(media, entry.seconds)
@@ -234,3 +235,68 @@ def _joined(stretches: Sequence[_Stretch]) -> _Stretch:
         ids += stretch.ids
         offset += len(stretch.ids)
     return _Stretch(ids, torch.cat([stretch.positions for stretch in stretches], dim=1), tuple(blocks))
+
+
+DIALOGUE_SHARE = 0.25
+"""Most of a rebuilt memory that goes to dialogue."""
+
+
+def survivors(
+    entries: Sequence[Entry], capacity: int, overhead: Callable[[FrameEntry], int], half_life_seconds: float
+) -> list[Entry]:
+    """What fits into `capacity` tokens, in its old order.
+
+    A cell's rank is its relevance when it was chosen, halved for every half-life that it is older than the newest
+    frame. A frame keeps the cells that rank high enough, and disappears with its last one. Of the dialogue the
+    newest turns stay, in at most a quarter of the room.
+
+    Args:
+        entries: What is there.
+        capacity: Most tokens, markers included.
+        overhead: Tokens of a frame beside its cells.
+        half_life_seconds: Age at which a cell counts half.
+    """
+    said = _newest_dialogue(entries, int(capacity * DIALOGUE_SHARE))
+    room = capacity - sum(len(entry.ids) for entry in entries if isinstance(entry, TextEntry) and id(entry) in said)
+    kept = _best_cells([entry for entry in entries if isinstance(entry, FrameEntry)], room, overhead, half_life_seconds)
+    result: list[Entry] = []
+    for entry in entries:
+        if isinstance(entry, TextEntry):
+            if id(entry) in said:
+                result.append(entry)
+        elif (mask := kept[id(entry)]).any():
+            result.append(entry if mask.all() else replace(entry, block=entry.block.take(mask)))
+    return result
+
+
+def _newest_dialogue(entries: Sequence[Entry], room: int) -> set[int]:
+    kept = set()
+    for entry in reversed(entries):
+        if isinstance(entry, TextEntry):
+            room -= len(entry.ids)
+            if room < 0:
+                break
+            kept.add(id(entry))
+    return kept
+
+
+def _best_cells(
+    seen: Sequence[FrameEntry], room: int, overhead: Callable[[FrameEntry], int], half_life_seconds: float
+) -> dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """For each frame a mask over its cells."""
+    kept = {id(entry): np.zeros(len(entry.block), bool) for entry in seen}
+    if not seen:
+        return kept
+    newest = max(entry.seconds for entry in seen)
+    ranks = [entry.block.cells.score * 0.5 ** ((newest - entry.seconds) / half_life_seconds) for entry in seen]
+    # Among equals the newer first: of a still scene with one score everywhere the last look stays.
+    frame = np.repeat(np.arange(len(seen)), [len(rank) for rank in ranks])
+    cell = np.concatenate([np.arange(len(rank)) for rank in ranks])
+    for place in np.lexsort((cell, -frame, -np.concatenate(ranks))):
+        entry = seen[frame[place]]
+        mask = kept[id(entry)]
+        price = 1 if mask.any() else 1 + overhead(entry)
+        if price <= room:
+            mask[cell[place]] = True
+            room -= price
+    return kept

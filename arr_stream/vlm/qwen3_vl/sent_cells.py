@@ -1,21 +1,66 @@
-"""Which cells of the present scene the model holds, so that none is sent twice and none is missed."""
+"""Which cells of the present scene the model holds, and by which tokens, so that none is sent twice and none missed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
-from arr_stream.vlm.qwen3_vl.cell_map import Standing
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.memory import Memory
+from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 
 
-class Holding:
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenMap:
+    """For each fine cell the last token that showed it.
+
+    Args:
+        entry: `[gh, gw]` int32, index into what was seen; -1 where nothing stands.
+        cell: `[gh, gw]` int32, index of the cell within its block.
+    """
+
+    entry: IntArray
+    cell: IntArray
+
+    @classmethod
+    def of(cls, seen: Sequence[FrameEntry], grid: Grid, since: int) -> TokenMap:
+        """Paint what was seen from frame `since` on, old to new; a coarse view does not hide a finer one."""
+        entry = np.full((grid.rows, grid.columns), -1, np.int32)
+        cell, level = np.full_like(entry, -1), np.full_like(entry, 127)
+        for index, block in enumerate(seen):
+            if block.grid != grid or block.frame_index < since:
+                continue
+            cells = block.block.cells
+            for number in np.flatnonzero(cells.level > 0):
+                row, column, height, width = cells.blocks[number]
+                place = np.s_[row : row + height, column : column + width]
+                behind = level[place] >= cells.level[number]
+                entry[place][behind], cell[place][behind] = index, number
+                level[place][behind] = cells.level[number]
+            fine = np.flatnonzero(cells.level == 0)
+            rows, columns = cells.rows[fine], cells.columns[fine]
+            entry[rows, columns], cell[rows, columns], level[rows, columns] = index, fine, 0
+        return cls(entry, cell)
+
+    def map(self, values: Sequence[FloatArray]) -> FloatArray:
+        """`[gh, gw]`: the value of the token that stands at each place, 0 where none does.
+
+        Args:
+            values: For each thing seen, `[K]` values of its cells.
+        """
+        result = np.zeros(self.entry.shape, np.float32)
+        for index, value in enumerate(values):
+            here = self.entry == index
+            result[here] = value[self.cell[here]]
+        return result
+
+
+class SentCells:
     """The cells of one scene at one frame size.
 
     Args:
@@ -63,18 +108,18 @@ class Holding:
             values: For each thing seen, `[K]` values of its cells.
             eighth_grey: The frame's lightness at an eighth of the texture's size.
         """
-        values_here = self._standing().map(values)
+        values_here = self._token_map().map(values)
         values_here[~self._cells.unchanged(eighth_grey)] = 0
         return values_here
 
-    def _standing(self) -> Standing:
-        return Standing.of(self._memory.seen, self._grid, self._since)
+    def _token_map(self) -> TokenMap:
+        return TokenMap.of(self._memory.frames, self._grid, self._since)
 
     def _views(self) -> IntArray:
         """`[gh, gw]`: which view stands at each place, as 4 * frame + level; -1 where none does."""
-        standing = self._standing()
+        standing = self._token_map()
         views = np.full(standing.entry.shape, -1, np.int32)
-        for index, seen in enumerate(self._memory.seen):
+        for index, seen in enumerate(self._memory.frames):
             here = standing.entry == index
             views[here] = 4 * seen.frame_index + seen.block.cells.level[standing.cell[here]]
         return views

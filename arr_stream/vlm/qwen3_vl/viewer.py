@@ -17,16 +17,13 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.attention import AttentionGatherer, default_layer
-from arr_stream.vlm.qwen3_vl.cells import Cells, merged
-from arr_stream.vlm.qwen3_vl.decoding import Response, Sampler, respond
+from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
+from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
-from arr_stream.vlm.qwen3_vl.eviction import survivors
-from arr_stream.vlm.qwen3_vl.loading import Loaded
-from arr_stream.vlm.qwen3_vl.memory import Entry, Memory, Said, Seen
-from arr_stream.vlm.qwen3_vl.pixels import texture_picture
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel
+from arr_stream.vlm.qwen3_vl.memory import Entry, FrameEntry, Memory, TextEntry, survivors
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
-from arr_stream.vlm.qwen3_vl.sent_cells import Holding
+from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
 from arr_stream.vlm.viewer import OnText, Stop
 
 _QUESTION_TOKENS = 256
@@ -34,7 +31,7 @@ _QUESTION_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Look:
+class _ChosenFrame:
     """One frame as it was chosen, ready to be encoded."""
 
     picture: ByteArray
@@ -47,7 +44,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class _Took:
+class _Tally:
     """What was done since the last report."""
 
     sent: int = 0
@@ -72,7 +69,7 @@ class QwenViewer:
         memory: What it has seen.
     """
 
-    def __init__(self, loaded: Loaded, settings: Settings) -> None:
+    def __init__(self, loaded: LoadedModel, settings: Settings) -> None:
         self.name = loaded.name
         self._settings = settings.vlm
         self._novelty = settings.selection.novelty
@@ -86,9 +83,9 @@ class QwenViewer:
         self._sampler = Sampler(settings.vlm.temperature, getattr(loaded.model, "generation_config", None))
         self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter.layers)
         self._lock = threading.RLock()
-        self._waiting: _Look | None = None
-        self._last: _Look | None = None
-        self._holding: Holding | None = None
+        self._waiting: _ChosenFrame | None = None
+        self._last: _ChosenFrame | None = None
+        self._sent_cells: SentCells | None = None
         self._attention: FloatArray | None = None
 
     @property
@@ -101,7 +98,7 @@ class QwenViewer:
         return self._attention
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
-        """Take the chosen cells of one frame.
+        """See `Viewer.see`.
 
         In `video`, frames wait for their partner: two share a block, the cells of either within the budget of one.
 
@@ -116,17 +113,17 @@ class QwenViewer:
                 remedy="raise the budget (--budget), or see selection.novelty",
             )
         with self._lock, self._memory_errors():
-            took = _Took()
-            look = self._look(frame, patches)
-            self._turn_over(patches, look, took)
-            self._last = look
+            tally = _Tally()
+            shown = self._chosen_frame(frame, patches)
+            self._refresh_if_due(patches, shown, tally)
+            self._last = shown
             if self._settings.media == "video" and self._waiting is None:
-                self._waiting = look
+                self._waiting = shown
             else:
-                pair = [look] if self._waiting is None else [self._waiting, look]
+                pair = [shown] if self._waiting is None else [self._waiting, shown]
                 self._waiting = None
-                self._take(pair, took)
-            return self._fed(frame.index, took)
+                self._take(pair, tally)
+            return self._fed(frame.index, tally)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """Answer about what was seen; the memory is as before, unless the dialogue is kept.
@@ -140,13 +137,13 @@ class QwenViewer:
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock, self._memory_errors():
-            took = _Took()
-            self._flush(took)
+            tally = _Tally()
+            self._flush(tally)
             last = self._last
             if last is None or not self.memory.visual_tokens:
                 raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
             ids = self._prompt.question(question)
-            self._make_room_for_question(question, len(ids), took)
+            self._make_room_for_question(question, len(ids), tally)
             gatherer = AttentionGatherer(self._adapter, self.memory, self._layer)
             response = respond(
                 self._adapter,
@@ -161,18 +158,18 @@ class QwenViewer:
             )
             answer = self._answer(question, ids, response, gatherer.mean.numpy(), last)
             if self._settings.keep_dialogue:
-                self._keep(Said((*ids, *response.ids, *self._prompt.next_turn)), took)
-            return answer if took == _Took() else replace(answer, fed=self._fed(last.index, took))
+                self._keep(TextEntry((*ids, *response.ids, *self._prompt.next_turn)), tally)
+            return answer if tally == _Tally() else replace(answer, fed=self._fed(last.index, tally))
 
     def close(self) -> None:
         """Let go of the memory; the model itself is its owner's."""
         with self._lock:
             self.memory.restart()
-            self._waiting = self._last = self._holding = self._attention = None
+            self._waiting = self._last = self._sent_cells = self._attention = None
 
-    def _look(self, frame: Frame, patches: PatchSet) -> _Look:
+    def _chosen_frame(self, frame: Frame, patches: PatchSet) -> _ChosenFrame:
         pictures = Pictures(frame, patches.grid)
-        return _Look(
+        return _ChosenFrame(
             picture=texture_picture(frame.rgb, patches.grid.texture_wh),
             eighth_grey=pictures.eighth_grey,
             cells=Cells.chosen(patches),
@@ -182,78 +179,78 @@ class QwenViewer:
             seconds=frame.pts_seconds,
         )
 
-    def _turn_over(self, patches: PatchSet, look: _Look, took: _Took) -> None:
+    def _refresh_if_due(self, patches: PatchSet, shown: _ChosenFrame, tally: _Tally) -> None:
         """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""
-        size = self._last is not None and self._last.grid != look.grid
+        size = self._last is not None and self._last.grid != shown.grid
         cut = patches.refresh_reason == "cut"
         if size or cut:
-            self._flush(took)
-        if self._holding is None or size or cut:
-            self._holding = Holding(self.memory, look.grid, since=look.index)
+            self._flush(tally)
+        if self._sent_cells is None or size or cut:
+            self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
         due = (cut and self._settings.refresh != "budget") or (
             patches.keyframe and self._settings.refresh == "keyframe"
         )
         if due:
-            self._flush(took)
-            self._rebuild(self._kept_most, took, "cut" if cut else "keyframe")
+            self._flush(tally)
+            self._rebuild(self._kept_most, tally, "cut" if cut else "keyframe")
 
-    def _flush(self, took: _Took) -> None:
+    def _flush(self, tally: _Tally) -> None:
         """A frame without a partner stands alone; if it cannot be taken, what comes next still can."""
         if self._waiting is not None:
             alone, self._waiting = self._waiting, None
             try:
-                self._take([alone], took)
+                self._take([alone], tally)
             except ArrStreamError as exc:
-                took.error = str(exc)
+                tally.error = str(exc)
 
-    def _take(self, looks: Sequence[_Look], took: _Took) -> None:
+    def _take(self, frames: Sequence[_ChosenFrame], tally: _Tally) -> None:
         """Encode and append one frame or a pair."""
-        first, last = looks[0], looks[-1]
-        chosen = self._chosen(looks)
+        first, last = frames[0], frames[-1]
+        chosen = self._chosen(frames)
         cells = self._new(chosen, last)
-        took.held += len(chosen) - len(cells)
+        tally.held += len(chosen) - len(cells)
         if not len(cells):
             return
         try:
             if not self._fits(len(cells), last):
                 # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
                 self._lose(cells)
-                self._make_room_for_frame(len(chosen), last, took)
-                took.held -= len(chosen) - len(cells)
+                self._make_room_for_frame(len(chosen), last, tally)
+                tally.held -= len(chosen) - len(cells)
                 cells = self._new(chosen, last)
-                took.held += len(chosen) - len(cells)
+                tally.held += len(chosen) - len(cells)
             started = time.perf_counter()
             block = self._feeder.feed(first.picture, last.picture, cells, last.relevance)
             self._settle()
-            took.vision_ms += (time.perf_counter() - started) * 1e3
+            tally.vision_ms += (time.perf_counter() - started) * 1e3
             seconds = (first.seconds + last.seconds) / 2
-            self._append([Seen(block, last.grid, last.index, seconds, self._settings.media)], took)
-            took.sent += len(block)
+            self._append([FrameEntry(block, last.grid, last.index, seconds, self._settings.media)], tally)
+            tally.sent += len(block)
         except BaseException:
             # What the model did not get must be sent again.
             self._lose(cells)
             raise
 
-    def _chosen(self, looks: Sequence[_Look]) -> Cells:
+    def _chosen(self, frames: Sequence[_ChosenFrame]) -> Cells:
         """The best cells of either within the budget of one; every cell where relevance only weighs them."""
         if self._settings.mode == "weight":
-            grid, relevance = looks[-1].grid, np.max([look.relevance for look in looks], axis=0)
+            grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
             return Cells.whole((grid.rows, grid.columns), relevance)
-        return merged([look.cells for look in looks]).best(max(len(look.cells) for look in looks))
+        return merged([shown.cells for shown in frames]).best(max(len(shown.cells) for shown in frames))
 
     @property
     def _sends_all(self) -> bool:
         return self._novelty == "off" or self._settings.mode == "weight"
 
-    def _new(self, chosen: Cells, look: _Look) -> Cells:
+    def _new(self, chosen: Cells, shown: _ChosenFrame) -> Cells:
         """Those that the model does not have, or that have changed."""
-        assert self._holding is not None
-        new = self._holding.take_new(chosen, look.eighth_grey)
+        assert self._sent_cells is not None
+        new = self._sent_cells.take_new(chosen, shown.eighth_grey)
         return chosen if self._sends_all else new
 
     def _lose(self, cells: Cells) -> None:
-        if self._holding is not None:
-            self._holding.lose(cells)
+        if self._sent_cells is not None:
+            self._sent_cells.lose(cells)
 
     @property
     def _room(self) -> int:
@@ -265,16 +262,16 @@ class QwenViewer:
         """Most tokens of a rebuilt memory."""
         return int(self._context * self._settings.keep_share)
 
-    def _cost(self, cells: int, look: _Look) -> int:
+    def _cost(self, cells: int, shown: _ChosenFrame) -> int:
         """Tokens of a frame with its markers."""
-        before = self._prompt.before_cells(self._settings.media, look.seconds)
+        before = self._prompt.before_cells(self._settings.media, shown.seconds)
         return len(before) + cells + len(self._prompt.after_cells)
 
-    def _fits(self, cells: int, look: _Look) -> bool:
-        return self.memory.tokens + self.memory.cost([]) + self._cost(cells, look) <= self._room
+    def _fits(self, cells: int, shown: _ChosenFrame) -> bool:
+        return self.memory.tokens + self.memory.cost([]) + self._cost(cells, shown) <= self._room
 
-    def _make_room_for_frame(self, cells: int, look: _Look, took: _Took) -> None:
-        cost, opening = self._cost(cells, look), self.memory.opening_tokens
+    def _make_room_for_frame(self, cells: int, shown: _ChosenFrame, tally: _Tally) -> None:
+        cost, opening = self._cost(cells, shown), self.memory.opening_tokens
         if opening + cost > self._room:
             every = self._settings.mode == "weight"
             smaller = "choose another --mode (`weight` takes every cell)" if every else "lower --budget"
@@ -283,56 +280,58 @@ class QwenViewer:
                 f"room for {self._room}",
                 remedy=f"{smaller}, or raise vlm.context_tokens",
             )
-        self._rebuild(min(self._kept_most, self._room - cost), took, "budget")
+        self._rebuild(min(self._kept_most, self._room - cost), tally, "budget")
 
-    def _make_room_for_question(self, question: str, tokens: int, took: _Took) -> None:
+    def _make_room_for_question(self, question: str, tokens: int, tally: _Tally) -> None:
         room = self._context - tokens - self._settings.answer_tokens
         if self.memory.tokens <= room:
             return
-        one_cell = min(self._overhead(seen) for seen in self.memory.seen) + 1
+        one_cell = min(self._overhead(seen) for seen in self.memory.frames) + 1
         if room < self.memory.opening_tokens + one_cell:
             raise ContextExceeded(
                 f"the question {question[:40]!r}... takes {tokens} tokens and its answer up to "
                 f"{self._settings.answer_tokens}, and the context holds {self._context}",
                 remedy="ask shorter, lower vlm.answer_tokens, or raise vlm.context_tokens",
             )
-        self._rebuild(room, took, "question")
+        self._rebuild(room, tally, "question")
 
-    def _overhead(self, seen: Seen) -> int:
+    def _overhead(self, seen: FrameEntry) -> int:
         """Tokens of a block beside its cells."""
         return self.memory.cost([seen]) - self.memory.cost([]) - len(seen.block)
 
-    def _rebuild(self, capacity: int, took: _Took, reason: str) -> None:
+    def _rebuild(self, capacity: int, tally: _Tally, reason: str) -> None:
         """The memory anew from kept features, within `capacity` tokens; as it is, if nothing has to go."""
         room = capacity - self.memory.opening_tokens
         kept = survivors(self.memory.entries, room, self._overhead, self._settings.half_life_seconds)
         entries = self.memory.entries
         if len(kept) == len(entries) and all(new is old for new, old in zip(kept, entries, strict=True)):
             return
-        took.rebuilt = reason
-        with self._holding.through_rebuild() if self._holding is not None else nullcontext():
+        tally.rebuilt = reason
+        with self._sent_cells.through_rebuild() if self._sent_cells is not None else nullcontext():
             # The old cache goes before the new one comes: the two together would be over the budget.
             self.memory.restart()
-            self._append(kept, took)
+            self._append(kept, tally)
 
-    def _append(self, entries: Sequence[Entry], took: _Took) -> None:
+    def _append(self, entries: Sequence[Entry], tally: _Tally) -> None:
         started = time.perf_counter()
         self.memory.append(entries)
         self._settle()
-        took.prefill_ms += (time.perf_counter() - started) * 1e3
+        tally.prefill_ms += (time.perf_counter() - started) * 1e3
 
-    def _keep(self, said: Said, took: _Took) -> None:
+    def _keep(self, said: TextEntry, tally: _Tally) -> None:
         cost = self.memory.cost([said])
         if self.memory.tokens + cost > self._context:
-            self._rebuild(min(self._kept_most, self._context - cost), took, "dialogue")
-        self._append([said], took)
+            self._rebuild(min(self._kept_most, self._context - cost), tally, "dialogue")
+        self._append([said], tally)
 
-    def _answer(self, question: str, ids: list[int], response: Response, attention: FloatArray, last: _Look) -> Answer:
+    def _answer(
+        self, question: str, ids: list[int], response: Response, attention: FloatArray, last: _ChosenFrame
+    ) -> Answer:
         places = [place for place in self.memory.places if place >= 0]
-        seen = self.memory.seen
+        seen = self.memory.frames
         shares = [attention[at : at + len(entry.block)] for at, entry in zip(places, seen, strict=True)]
         self._attention = self._map(shares, last)
-        cells, frames = _rested_on(seen, shares)
+        cells, frames = _cells_attended(seen, shares)
         return Answer(
             question=question,
             text=response.text,
@@ -351,25 +350,25 @@ class QwenViewer:
             finish=response.finish,
         )
 
-    def _map(self, shares: Sequence[FloatArray], last: _Look) -> FloatArray:
+    def _map(self, shares: Sequence[FloatArray], last: _ChosenFrame) -> FloatArray:
         """`[gh, gw]`: attention to what still stands on the newest frame, largest 1."""
-        if self._holding is None:
+        if self._sent_cells is None:
             return np.zeros((last.grid.rows, last.grid.columns), np.float32)
-        attention = self._holding.map(shares, last.eighth_grey)
+        attention = self._sent_cells.map(shares, last.eighth_grey)
         largest = float(attention.max(initial=0.0))
         return attention / largest if largest > 0 else attention
 
-    def _fed(self, frame_index: int, took: _Took) -> Feeding:
+    def _fed(self, frame_index: int, tally: _Tally) -> Feeding:
         return Feeding(
             frame_index=frame_index,
-            sent=took.sent,
-            held=took.held,
+            sent=tally.sent,
+            held=tally.held,
             memory_tokens=self.memory.tokens,
             cache_bytes=self.memory.cache_bytes,
-            vision_ms=took.vision_ms,
-            prefill_ms=took.prefill_ms,
-            rebuilt=took.rebuilt,
-            error=took.error,
+            vision_ms=tally.vision_ms,
+            prefill_ms=tally.prefill_ms,
+            rebuilt=tally.rebuilt,
+            error=tally.error,
         )
 
     def _settle(self) -> None:
@@ -392,7 +391,7 @@ class QwenViewer:
             ) from exc
 
 
-def _rested_on(seen: Sequence[Seen], shares: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
     """`[N, 5]` rectangles in source pixels with their share of the attention to cells, largest first; their frames."""
     if not seen:
         return np.zeros((0, 5), np.float32), np.zeros(0, np.int32)
@@ -408,7 +407,7 @@ def _rested_on(seen: Sequence[Seen], shares: Sequence[FloatArray]) -> tuple[Floa
     return table[order], frame[order]
 
 
-def _context_tokens(loaded: Loaded, settings: Settings) -> int:
+def _context_tokens(loaded: LoadedModel, settings: Settings) -> int:
     trained = int(loaded.model.config.get_text_config().max_position_embeddings)
     return min(settings.vlm.context_tokens, trained)
 

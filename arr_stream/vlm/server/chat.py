@@ -1,4 +1,4 @@
-"""One question to a server that speaks the OpenAI protocol: sent, waited for, tried again, called off.
+"""One question to a server that speaks the OpenAI protocol, by way of openai's client: sent, waited for, called off.
 
 The server is not trusted. Its answer is bounded in characters, bytes and time and freed of control characters;
 redirects are not followed, so that neither the key nor the pictures go where nobody sent them; what it says in errors
@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-import random
-import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from arr_stream.errors import BackendUnavailable, ServerFailed
 from arr_stream.plain_text import PlainText
 from arr_stream.vlm.server import chat_errors
-from arr_stream.vlm.server.chat_errors import Trouble
+from arr_stream.vlm.server.chat_errors import failed
 from arr_stream.vlm.server.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -30,11 +28,16 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 Finish = Literal["stop", "length", "cancelled", "failed"]
 
+MOST_BYTES = 16 * 2**20
+"""Longest answer in bytes, with all that the protocol puts around the text."""
 _POLL_SECONDS = 0.05
 """How soon it is noticed that a question was called off."""
 _USAGE_SECONDS = 2.0
 """How long the count of tokens is waited for once the answer is whole."""
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.5, 16.0
+_PAUSE_SECONDS = 16.0
+"""What a question is given for each wait between two attempts, beside the time-out of the attempts."""
+
+
 _CLOSE_SECONDS = 5.0
 
 
@@ -77,15 +80,42 @@ class _Progress:
     answer_tokens: int = 0
     cleaner: PlainText = field(default_factory=PlainText)
 
-    def begin(self) -> None:
-        """Forget an attempt that brought no text."""
-        self.first, self.choices, self.thought, self.finish, self.cleaner = None, 0, False, None, PlainText()
+    @property
+    def is_whole(self) -> bool:
+        return self.finish is not None and self.characters > 0
+
+    def take(self, chunk: Any) -> None:
+        """Add one piece of the stream, whatever it may be."""
+        usage = getattr(chunk, "usage", None)
+        self.prompt_tokens = _count(getattr(usage, "prompt_tokens", None), self.prompt_tokens)
+        self.answer_tokens = _count(getattr(usage, "completion_tokens", None), self.answer_tokens)
+        choices = getattr(chunk, "choices", None)
+        if not isinstance(choices, list) or not choices:
+            return
+        self.choices += 1
+        delta = getattr(choices[0], "delta", None)
+        content = getattr(delta, "content", None)
+        thought = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
+        self.thought = self.thought or bool(thought)
+        if content or thought:
+            self.last = time.perf_counter()
+            self.first = self.first or self.last
+        if isinstance(content, str):
+            self.add(self.cleaner.feed(content))
+        finish = getattr(choices[0], "finish_reason", None)
+        if isinstance(finish, str):
+            self.finish = finish
 
     def add(self, text: str) -> None:
         text = text[: self.most_characters - self.characters]
         self.characters += len(text)
         if text:
             self.emit(text)
+
+    def reply(self, text: str, finish: Finish, error: str | None = None) -> Reply:
+        first = self.last if self.first is None else self.first
+        first_ms = 0.0 if self.first is None else (first - self.began) * 1e3
+        return Reply(text, finish, error, self.prompt_tokens, self.answer_tokens, first_ms, (self.last - first) * 1e3)
 
 
 class ChatServer:
@@ -96,7 +126,8 @@ class ChatServer:
         model: Name of the model there.
         timeout_seconds: Longest wait for a connection and for each further sign of life. A question takes at most
             this long for each attempt that `retries` allows and 16 s for each wait between them, all together.
-        retries: Further attempts when the server cannot be reached, is busy or fails by its own fault.
+        retries: Further attempts when the server cannot be reached, is busy or fails by its own fault; openai makes
+            them, and waits as long as the server asks for, or twice as long each time.
 
     Raises:
         BackendUnavailable: `openai` is not installed.
@@ -106,16 +137,21 @@ class ChatServer:
         self.endpoint = endpoint
         self.model = model
         self._timeout_seconds = timeout_seconds
-        self._retries = retries
-        self._refused: set[str] = set()
-        self._thread = _LoopThread()
+        self._most_seconds = timeout_seconds * (1 + retries) + _PAUSE_SECONDS * retries
+        self._refused: frozenset[str] = frozenset()
+        self._under_way: set[Future[None]] = set()
         try:
-            self._client = _client(endpoint, timeout_seconds)
+            from anyio.from_thread import start_blocking_portal
+
+            self._client = _client(endpoint, timeout_seconds, retries)
         except ImportError as exc:
             raise BackendUnavailable(
                 "a server is asked by way of openai, which is not installed or too old",
                 remedy="pip install 'arr-stream[vlm]'",
             ) from exc
+        self._thread = contextlib.ExitStack()
+        # A daemon, so that a connection that nobody closed does not keep the process alive.
+        self._portal = self._thread.enter_context(start_blocking_portal())
 
     def ask(
         self,
@@ -149,7 +185,11 @@ class ChatServer:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        future = self._thread.submit(self._exchange(request, progress), self.endpoint.shown)
+        try:
+            future = self._portal.start_task_soon(self._exchange, request, progress)
+        except RuntimeError:
+            raise failed(self.endpoint, "the connection was closed", "make a new one") from None
+        self._under_way.add(future)
         future.add_done_callback(lambda _: pieces.put(None))
         text: list[str] = []
         try:
@@ -163,80 +203,72 @@ class ChatServer:
                         on_text(piece)
         finally:
             future.cancel()
-        return _counted(Reply("".join(text), "cancelled"), progress)
+            self._under_way.discard(future)
+        return progress.reply("".join(text), "cancelled")
 
     def close(self) -> None:
         """Call off what is under way and close all connections; safe to call again."""
-        self._thread.close(self._client.close)
+        for future in tuple(self._under_way):
+            future.cancel()
+        with contextlib.suppress(RuntimeError):  # It is closed already.
+            self._portal.call(self._close_connections)
+            self._portal.call(self._portal.stop, True)
+        self._thread.close()
+
+    async def _close_connections(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._client.close()
 
     def _reply(self, text: str, progress: _Progress, future: Future[None]) -> Reply:
         if future.cancelled():
-            raise ServerFailed(f"{self.endpoint.shown}: closed while it was asked", remedy="ask before closing")
+            raise failed(self.endpoint, "closed while it was asked", "ask before closing")
         error = future.exception()
         if error is None:
-            return _counted(Reply(text, "length" if progress.finish == "length" else "stop"), progress)
-        if not isinstance(error, Trouble):
+            return progress.reply(text, "length" if progress.finish == "length" else "stop")
+        if not isinstance(error, ServerFailed) or not text:
             raise error
-        failure = error.failure
-        if not text:
-            raise failure
-        return _counted(Reply(text, "failed", str(failure)), progress)
+        return progress.reply(text, "failed", str(error))
 
     async def _exchange(self, request: Message, progress: _Progress) -> None:
-        seconds = self._timeout_seconds * (1 + self._retries) + _LONGEST_WAIT_SECONDS * self._retries
         try:
-            async with asyncio.timeout(seconds):
-                await self._try(request, progress)
+            async with asyncio.timeout(self._most_seconds):
+                return await self._stream(request, progress)
         except TimeoutError:
-            if progress.finish is None or not progress.characters:
-                raise chat_errors.too_slow(self.endpoint, seconds) from None
+            what = f"the answer was not whole after {self._most_seconds:g} s"
+            failure = failed(self.endpoint, what, chat_errors.TRY_AGAIN)
+        except Exception as exc:
+            failure = chat_errors.explained(exc, self.endpoint, self.model, self._timeout_seconds)
+        if not progress.is_whole:
+            # Without the cause: what a server says may hold the key, and tracebacks show it.
+            raise failure
 
-    async def _try(self, request: Message, progress: _Progress) -> None:
-        attempt = 0
-        while True:
-            progress.begin()
-            try:
-                return await self._once(self._accepted(request), progress)
-            except Exception as exc:
-                trouble = chat_errors.explained(exc, self.endpoint, self.model, self._timeout_seconds)
-            if progress.finish is not None and progress.characters:
-                return None  # The answer was whole already.
-            refused = trouble.refused - self._refused
-            if refused:
-                self._refused |= refused
-                continue
-            if not trouble.passing or progress.characters or attempt == self._retries:
-                # Without the cause: what a server says may hold the key, and tracebacks show it.
-                raise trouble from None
-            await asyncio.sleep(self._wait_seconds(attempt, trouble.retry_after_seconds))
-            attempt += 1
-
-    def _accepted(self, request: Message) -> Message:
-        """The request without what this server refused before."""
-        accepted = {name: value for name, value in request.items() if name not in self._refused}
-        if "max_tokens" in self._refused:
-            accepted["max_completion_tokens"] = request["max_tokens"]
-        return accepted
-
-    @staticmethod
-    def _wait_seconds(attempt: int, retry_after_seconds: float | None) -> float:
-        if retry_after_seconds is not None:
-            return retry_after_seconds
-        return min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0**attempt) * random.uniform(0.5, 1.0)
-
-    async def _once(self, request: Message, progress: _Progress) -> None:
-        raw: Any = await self._client.chat.completions.with_raw_response.create(**request)
-        kind = raw.headers.get("content-type", "")
-        if not kind.lower().startswith("text/event-stream"):
-            body = await raw.http_response.aread()
-            raise chat_errors.not_a_stream(self.endpoint, kind, body)
-        stream = raw.parse()
-        try:
+    async def _stream(self, request: Message, progress: _Progress) -> None:
+        async with await self._begin(request) as stream:
+            kind = stream.response.headers.get("content-type", "")
+            if not kind.lower().startswith("text/event-stream"):
+                raise chat_errors.not_a_stream(self.endpoint, kind, await stream.response.aread())
             await self._read(aiter(stream), progress)
-        finally:
-            await stream.close()
         progress.add(progress.cleaner.finish())
-        self._check_whole(progress)
+        if progress.finish is None:
+            raise chat_errors.cut_off(self.endpoint, progress.choices)
+        if progress.finish == "content_filter" or not progress.characters:
+            finish, progress.finish = progress.finish, None
+            raise chat_errors.empty(self.endpoint, progress.thought, finish)
+
+    async def _begin(self, request: Message) -> Any:
+        """The stream of an answer, asked for without the fields that this server refuses."""
+        while True:
+            accepted = {name: value for name, value in request.items() if name not in self._refused}
+            if "max_tokens" in self._refused:
+                accepted["max_completion_tokens"] = request["max_tokens"]
+            try:
+                return await self._client.chat.completions.create(**accepted)
+            except Exception as exc:
+                refused = chat_errors.refused_fields(exc)
+                if refused <= self._refused:
+                    raise
+                self._refused |= refused
 
     async def _read(self, chunks: Any, progress: _Progress) -> None:
         while progress.characters < progress.most_characters:
@@ -247,62 +279,17 @@ class ChatServer:
                 return
             if chunk is None:
                 return
-            _take(chunk, progress)
+            progress.take(chunk)
             if progress.finish is not None and progress.answer_tokens:
                 return
         progress.finish = "length"
-
-    def _check_whole(self, progress: _Progress) -> None:
-        """An answer has text, and an end that the server tells."""
-        finish = progress.finish
-        if finish is None:
-            raise chat_errors.cut_off(self.endpoint, progress.choices)
-        if finish == "content_filter" or not progress.characters:
-            progress.finish = None
-            raise chat_errors.empty(self.endpoint, progress.thought, finish)
-
-
-def _take(chunk: Any, progress: _Progress) -> None:
-    """Add one piece of the stream, whatever it may be."""
-    usage = getattr(chunk, "usage", None)
-    progress.prompt_tokens = _count(getattr(usage, "prompt_tokens", None), progress.prompt_tokens)
-    progress.answer_tokens = _count(getattr(usage, "completion_tokens", None), progress.answer_tokens)
-    choices = getattr(chunk, "choices", None)
-    if not isinstance(choices, list) or not choices:
-        return
-    progress.choices += 1
-    delta = getattr(choices[0], "delta", None)
-    content = getattr(delta, "content", None)
-    thought = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
-    progress.thought = progress.thought or bool(thought)
-    if content or thought:
-        progress.last = time.perf_counter()
-        progress.first = progress.first or progress.last
-    if isinstance(content, str):
-        progress.add(progress.cleaner.feed(content))
-    finish = getattr(choices[0], "finish_reason", None)
-    if isinstance(finish, str):
-        progress.finish = finish
 
 
 def _count(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 31 else otherwise
 
 
-def _counted(reply: Reply, progress: _Progress) -> Reply:
-    first = progress.first
-    return Reply(
-        reply.text,
-        reply.finish,
-        reply.error,
-        progress.prompt_tokens,
-        progress.answer_tokens,
-        (first - progress.began) * 1e3 if first is not None else 0.0,
-        (progress.last - first) * 1e3 if first is not None else 0.0,
-    )
-
-
-def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
+def _client(endpoint: Endpoint, timeout_seconds: float, retries: int) -> AsyncOpenAI:
     import httpx2
     import openai
 
@@ -316,8 +303,9 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
             total = 0
             async for block in self._body:
                 total += len(block)
-                if total > chat_errors.MOST_BYTES:
-                    raise chat_errors.too_long(endpoint)
+                if total > MOST_BYTES:
+                    what = f"sends more than {MOST_BYTES >> 20} MiB for one answer"
+                    raise failed(endpoint, what, "use another server")
                 yield block
 
         async def aclose(self) -> None:
@@ -326,7 +314,7 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
     async def bound(response: httpx2.Response) -> None:
         # A compressed body could unpack to any length.
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise chat_errors.compressed(endpoint)
+            raise failed(endpoint, "answers compressed, though that was refused", "switch compression off there")
         response.stream = Bounded(response.stream)
 
     http_client = httpx2.AsyncClient(
@@ -339,51 +327,7 @@ def _client(endpoint: Endpoint, timeout_seconds: float) -> AsyncOpenAI:
     return openai.AsyncOpenAI(
         api_key=endpoint.key or "none",
         base_url=endpoint.url,
-        max_retries=0,
+        max_retries=retries,
         http_client=http_client,
         default_headers={"Accept-Encoding": "identity", **endpoint.headers},
     )
-
-
-class _LoopThread:
-    """A thread that runs coroutines, started when the first comes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def submit(self, work: Coroutine[Any, Any, None], where: str) -> Future[None]:
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise ServerFailed(f"{where}: the connection was closed", remedy="make a new one")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                # A daemon, so that a connection that nobody closed does not keep the process alive.
-                self._thread = threading.Thread(target=self._loop.run_forever, name="arr-stream-server", daemon=True)
-                self._thread.start()
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        with self._lock:
-            self._closed = True
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._end(last), loop).result(_CLOSE_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(_CLOSE_SECONDS)
-        if not thread.is_alive():
-            loop.close()
-
-    @staticmethod
-    async def _end(last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await last()
-        await asyncio.get_running_loop().shutdown_asyncgens()

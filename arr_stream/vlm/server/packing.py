@@ -30,8 +30,9 @@ CellBox = tuple[int, int, int, int]
 
 MINIMUM_PIXELS = 65536
 """Qwen3-VL's image processor scales smaller pictures up to this (`shortest_edge`): none costs under 64 tokens."""
-OVERVIEW_SHARE = 0.25
-"""Share of the budget that the overview gets, or as many tokens as the smallest picture costs."""
+_OVERVIEW_SHARE = 0.25
+"""Share of the budget that the overview gets, or as many tokens as the smallest picture costs; what crops leave over
+is added to it."""
 WORDS_TOKENS = 32
 """What a crop costs beside its picture, about: its markers and the words that tell its place."""
 _MOST_CROPS = 8
@@ -64,23 +65,11 @@ class Packed:
 
     Args:
         pictures: The overview, then the crops, the most relevant first.
-        prompt: Their captions, a line each.
-        tokens: Visual tokens of all.
         cells_shown: `[N]` bool, which of the chosen cells can be seen at their own level of detail or finer.
     """
 
     pictures: tuple[Picture, ...]
-    prompt: str
-    tokens: int
     cells_shown: npt.NDArray[np.bool_]
-
-    @property
-    def overview(self) -> Picture:
-        return self.pictures[0]
-
-    @property
-    def crops(self) -> tuple[Picture, ...]:
-        return self.pictures[1:]
 
 
 def pack(
@@ -88,7 +77,6 @@ def pack(
     patches: PatchSet,
     *,
     budget_tokens: int | None = None,
-    overview_share: float = OVERVIEW_SHARE,
     minimum_pixels: int = MINIMUM_PIXELS,
 ) -> Packed:
     """The pictures that show the chosen cells of a frame best within a budget.
@@ -100,7 +88,6 @@ def pack(
         patches: The choice for this frame.
         budget_tokens: Most visual tokens; None: as many as cells were chosen, or what the smallest overview and the
             smallest crop cost where that is more.
-        overview_share: Share of the budget for the overview, in [0, 1]; what crops leave over is added to it.
         minimum_pixels: Pixels that the server scales smaller pictures up to.
 
     Raises:
@@ -124,17 +111,12 @@ def pack(
         )
     boxes: list[CellBox] = []
     if picture_tokens(grid.rows, grid.columns, minimum_pixels) > budget:
-        left = budget - _overview_size(grid, max(cheapest, int(budget * overview_share)), minimum_pixels)[2]
+        left = budget - _overview_size(grid, max(cheapest, int(budget * _OVERVIEW_SHARE)), minimum_pixels)[2]
         boxes = _crops(_values(patches), left, minimum_pixels)
     spent = sum(_box_tokens(box, minimum_pixels) for box in boxes)
     rows, columns, cost = _overview_size(grid, budget - spent, minimum_pixels)
     pictures = _pictures(rgb, grid, (rows, columns, cost), boxes, minimum_pixels)
-    return Packed(
-        pictures,
-        "\n".join(picture.caption for picture in pictures),
-        cost + spent,
-        _shown(patches, boxes, min(rows / grid.rows, columns / grid.columns)),
-    )
+    return Packed(pictures, _shown(patches, boxes, min(rows / grid.rows, columns / grid.columns)))
 
 
 @functools.lru_cache(maxsize=1 << 15)

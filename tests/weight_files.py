@@ -1,0 +1,119 @@
+"""What tests of weights share: a server of files, which can cut connections, and a pickle that tells when it is run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HUB_COMMIT = "c" * 40
+
+
+class PickleBomb:
+    """Makes a file as soon as it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.path), "w")
+
+
+class Served(NamedTuple):
+    """What the server says for a path."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = {}  # noqa: RUF012
+    cut_after: int | None = None
+    ranges: bool = True
+    length: bool = True
+
+
+class Asked(NamedTuple):
+    """What it was asked for."""
+
+    command: str
+    path: str
+    range: str
+    authorization: str | None
+
+
+class FileServer(ThreadingHTTPServer):
+    """A server on this machine with Range support.
+
+    Attributes:
+        files: What it says for each path; queries are left out.
+        missing: What it says for all others.
+        asked: In order of arrival.
+        stall: Set to an event that each answer waits for, 5 s at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, Served] = {}
+        self.missing = Served(b"", 404)
+        self.asked: list[Asked] = []
+        self.stall: threading.Event | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def serving_files() -> Iterator[FileServer]:
+    server = FileServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FileServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        wanted, path = self.headers.get("Range", ""), self.path.partition("?")[0]
+        self.server.asked.append(Asked(self.command, path, wanted, self.headers.get("Authorization")))
+        served = self.server.files.get(path, self.server.missing)
+        if self.server.stall is not None:
+            self.server.stall.wait(5)
+        start, status = self._range(served, wanted)
+        body = served.body[start:]
+        self.send_response(status)
+        for name, value in served.headers.items():
+            self.send_header(name, value)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{len(served.body) - 1}/{len(served.body)}")
+        if status == 416:
+            self.send_header("Content-Range", f"bytes */{len(served.body)}")
+        if served.length:
+            self.send_header("Content-Length", str(len(body)))
+        else:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body if served.cut_after is None else body[: served.cut_after])
+        if served.cut_after is not None or not served.length:
+            self.close_connection = True
+
+    def _range(self, served: Served, wanted: str) -> tuple[int, int]:
+        fresh = self.headers.get("If-Range") in (None, served.headers.get("ETag"))
+        if served.status != 200 or not (wanted and served.ranges and fresh):
+            return 0, served.status
+        start = int(wanted.removeprefix("bytes=").partition("-")[0])
+        return (start, 206) if start < len(served.body) else (len(served.body), 416)
