@@ -8,15 +8,14 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
-from arr_stream.web.access import Access, is_loopback, make_access
-from arr_stream.web.source_policy import AllowedSources, SourceNotAllowed, make_allowed
+from arr_stream.web.access import Access, AllowedSources, SourceNotAllowed, is_loopback, make_access, make_allowed
 
 pytest.importorskip("fastapi", reason="needs the extra `web`")
 
 from pydantic import ValidationError
 
-from arr_stream.web.bodies import StreamChange
-from arr_stream.web.editable_settings import RUNNING, checked_changes, describe
+from arr_stream.web.settings import RUNNING, checked_changes, describe
+from arr_stream.web.streams import StreamChange
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from arr_stream.errors import NothingChosen
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.types import Frame
+from arr_stream.web.access import AllowedSources
 from arr_stream.web.observers import AlertPlan, Observer
-from arr_stream.web.source_policy import AllowedSources
 from tests.web_servers import PICTURE, SETTINGS, RunningServer, running, until, write_picture
 
 JPEG = b"\xff\xd8\xff"
@@ -352,7 +352,7 @@ def test_the_description_of_the_interface(server: RunningServer) -> None:
         assert path in page
     assert "http" not in page.replace("https", "http").split("<main>")[1]
     assert "<script" not in page
-    assert server.http.get("/docs.css").headers["content-type"].startswith("text/css")
+    assert server.http.get("/static/css/docs.css").headers["content-type"].startswith("text/css")
 
 
 def test_streams_that_come_and_go_leave_no_metrics_behind() -> None:

@@ -133,7 +133,7 @@ def test_a_browser_keeps_the_token_in_a_cookie(guarded: RunningServer) -> None:
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
-        assert "SameSite=Strict" in cookie
+        assert "samesite=strict" in cookie.lower()
         assert TOKEN not in cookie
         assert browser.get("/").status_code == 200
         assert browser.get("/api/streams").status_code == 200
@@ -211,7 +211,8 @@ def test_what_is_no_http_is_turned_away(server: RunningServer) -> None:
 
 
 def test_who_never_finishes_a_request_is_cut(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_stream.web import connection, security
+    from arr_stream.web import security
+    from arr_stream.web import server as connection
 
     monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(security, "BODY_SECONDS", 0.3)
@@ -242,7 +243,7 @@ def _taken_from(client: socket.socket) -> bytes:
 def test_connections_that_say_nothing_take_no_more_than_their_share(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arr_stream.web import connection
+    from arr_stream.web import server as connection
 
     monkeypatch.setattr(connection, "MOST_OPEN", 8)
     monkeypatch.setattr(connection, "REQUEST_SECONDS", 10 * PATIENCE_SECONDS)
@@ -261,7 +262,7 @@ def _answers(address: tuple[str, int]) -> bool:
 
 
 def test_who_sends_pings_and_reads_nothing_is_cut(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_stream.web import connection
+    from arr_stream.web import server as connection
 
     monkeypatch.setattr(connection, "MOST_UNREAD_BYTES", 100_000)
     ping = b"\x89\xfd" + bytes(4) + b"x" * 125

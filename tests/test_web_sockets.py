@@ -196,7 +196,8 @@ def test_who_reads_nothing_slows_down_nobody(server: RunningServer, id: str) -> 
 
 
 def test_who_takes_nothing_is_dropped(server: RunningServer, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_stream.web import connection, security
+    from arr_stream.web import security
+    from arr_stream.web import server as connection
     from arr_stream.web import sockets as staying
 
     monkeypatch.setattr(connection, "SEND_BUFFER_BYTES", 8192)
@@ -233,7 +234,7 @@ def test_twenty_sockets_are_all_served(server: RunningServer, id: str) -> None:
 
 
 def test_there_is_room_for_so_many_and_no_more() -> None:
-    from arr_stream.web.clients import Clients
+    from arr_stream.web.serving import Clients
 
     with running() as server, ExitStack() as stack:
         server.serving.clients = Clients(most=4, most_of_a_stream=2)

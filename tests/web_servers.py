@@ -24,11 +24,10 @@ from arr_stream.live.channel import ChannelParts
 from arr_stream.live.events import EventHub
 from arr_stream.live.studio import Studio
 from arr_stream.vlm.viewer import Viewer
-from arr_stream.web.access import make_access
+from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
-from arr_stream.web.source_policy import AllowedSources
 
 PATIENCE_SECONDS = 40.0
 PICTURE = "lavfi:testsrc2=size=160x96:rate=30"

@@ -35,9 +35,9 @@ def _open_messages(scratch: Path) -> Run:
     from arr_stream.config import Settings
     from arr_stream.live.pointing import LiveGaze
     from arr_stream.relevance.query import RegionQuery, parse_text
-    from arr_stream.web import bodies
-    from arr_stream.web.editable_settings import checked_changes
-    from arr_stream.web.video_socket import VideoSocket
+    from arr_stream.web import questions, streams
+    from arr_stream.web.pictures import VideoSocket
+    from arr_stream.web.settings import checked_changes
 
     serving: Any = SimpleNamespace()
     gaze = LiveGaze()
@@ -54,7 +54,7 @@ def _open_messages(scratch: Path) -> Run:
         name, text = _BODIES[data[0] % len(_BODIES)][0], data[1:]
         if name == "ClientMessage":
             return socket_says(text.decode("utf-8", "replace"))
-        body = getattr(bodies, name).model_validate_json(text)
+        body = getattr(questions if name == "NewQuestion" else streams, name).model_validate_json(text)
         if name in ("NewStream", "StreamChange"):
             Settings().with_values(checked_changes(body.settings, running=name == "StreamChange"))
         for asked in [*getattr(body, "texts", ()), *getattr(body, "query", ())]:
@@ -101,11 +101,10 @@ def _open_requests(scratch: Path) -> Run:
     from arr_stream.live.channel import ChannelParts
     from arr_stream.live.events import EventHub
     from arr_stream.live.studio import Studio
-    from arr_stream.web.access import make_access
+    from arr_stream.web.access import AllowedSources, make_access
     from arr_stream.web.app import create_app
     from arr_stream.web.observers import Observer
     from arr_stream.web.serving import Serving
-    from arr_stream.web.source_policy import AllowedSources
 
     runner = asyncio.Runner()
     hub = EventHub()
