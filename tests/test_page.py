@@ -79,7 +79,7 @@ def test_a_channel_is_chosen(id: str, page: Page) -> None:
         # The column's number as a colour: the same from top to bottom, another from left to right.
         return spread([row[8] for row in rows]) < 24 and spread(rows[4]) > 60
 
-    wait_for(columns_alike, "the channel's picture")
+    wait_for(columns_alike, "the runner's picture")
 
 
 def test_a_second_view_beside_the_first(id: str, page: Page) -> None:

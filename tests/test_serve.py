@@ -44,23 +44,33 @@ def _served(*arguments: object, **environment: str) -> Iterator[tuple[subprocess
         process.communicate(timeout=PATIENCE_SECONDS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_it_within_seconds_with_sockets_open(number: int) -> None:
-    with _served(PICTURE, "--query", "red", *LIGHT) as (process, address), ExitStack() as stack:
-        until(lambda: httpx.get(f"{address}api/streams").json()[0]["frames"] > 0)
+def test_a_run_with_alerts_ends_at_ctrl_c_within_seconds_with_sockets_open(tmp_path: Path) -> None:
+    rule = ["--when", "tokens > 0", "--before", "0.2", "--after", "0.2", "--clips", tmp_path / "clips"]
+    with _served(PICTURE, PICTURE, "--query", "red", *rule, *LIGHT) as (process, address), ExitStack() as stack:
+        # A source that is named twice is two streams, and one that may be opened.
+        until(lambda: all(status["frames"] > 0 for status in httpx.get(f"{address}api/streams").json()))
+        assert [status["id"] for status in httpx.get(f"{address}api/streams").json()] == ["s1", "s2"]
+        assert len(httpx.get(f"{address}api/info").json()["sources"]["named"]) == 1
+        (clip, *_) = until(lambda: httpx.get(f"{address}api/clips").json())
+        assert (tmp_path / "clips" / clip["name"]).stat().st_size == clip["bytes"]
         for place in range(20):
             path = "api/events" if place % 2 else "api/streams/s1/video"
             client = stack.enter_context(connect(address.replace("http", "ws") + path, proxy=None, max_size=None))
             client.recv(timeout=PATIENCE_SECONDS)
-        started = time.monotonic()
-        process.send_signal(number)
-        assert process.wait(PATIENCE_SECONDS) == 130
-        # The bound is what a busy machine leaves room for; alone it takes about a second.
-        assert time.monotonic() - started < 15
-        assert process.stderr is not None
-        said = process.stderr.read()
+        said = _ended(process, signal.SIGINT)
     assert "Traceback" not in said
     assert "live" in said
+
+
+def _ended(process: subprocess.Popen[str], number: int) -> str:
+    """What was said on standard error by a server that a signal ends."""
+    started = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(PATIENCE_SECONDS) == 130
+    # The bound is what a busy machine leaves room for; alone it takes about a second.
+    assert time.monotonic() - started < 15
+    assert process.stderr is not None
+    return process.stderr.read()
 
 
 def test_a_public_address_gets_a_token() -> None:
@@ -91,10 +101,7 @@ def test_the_token_of_the_environment_and_json_lines() -> None:
         assert info["sources"]["patterns"] == ["rtsp://10.0.0.*"]
         assert {"documents", "surveillance"} <= {preset["name"] for preset in info["presets"]}
         assert all(preset["description"] for preset in info["presets"])
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == 130
-        assert process.stderr is not None
-        lines = [json.loads(line) for line in process.stderr.read().splitlines()]
+        lines = [json.loads(line) for line in _ended(process, signal.SIGTERM).splitlines()]
     assert {"connecting", "live"} <= {line.get("state") for line in lines}
     assert "from-the-environment" not in json.dumps(lines)
 
@@ -140,28 +147,13 @@ def test_what_is_wrong_is_said_at_once(run: Run, arguments: list[str], code: int
     assert "Traceback" not in err
 
 
-def test_a_source_that_is_named_twice_is_two_streams() -> None:
-    with _served(PICTURE, PICTURE, *LIGHT) as (_, address):
-        until(lambda: all(status["frames"] > 0 for status in httpx.get(f"{address}api/streams").json()))
-        assert [status["id"] for status in httpx.get(f"{address}api/streams").json()] == ["s1", "s2"]
-        assert len(httpx.get(f"{address}api/info").json()["sources"]["named"]) == 1
-
-
 def test_attempts_that_fail_alike_and_the_end_are_not_told_again() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         closed = taken.getsockname()[1]
     with _served(f"http://user:secret@127.0.0.1:{closed}/x", *LIGHT) as (process, address):
         until(lambda: "in 4 s" in (httpx.get(f"{address}api/streams/s1").json()["message"] or ""))
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        said = _ended(process, signal.SIGINT)
     assert said.count(": connecting\n") == 1
     assert said.count("; next attempt in") == 1
     assert ": ended" not in said and "secret" not in said
-
-
-def test_clips_of_alerts_go_where_told(tmp_path: Path) -> None:
-    rule = ["--when", "tokens > 0", "--before", "0.2", "--after", "0.2", "--clips", tmp_path / "clips"]
-    with _served(PICTURE, *rule, *LIGHT) as (_, address):
-        (clip, *_) = until(lambda: httpx.get(f"{address}api/clips").json())
-        assert (tmp_path / "clips" / clip["name"]).stat().st_size == clip["bytes"]

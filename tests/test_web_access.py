@@ -8,30 +8,26 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
-from arr_stream.web.access import Access, is_loopback, make_access
-from arr_stream.web.source_policy import AllowedSources, SourceNotAllowed, make_allowed
+from arr_stream.web.access import Access, AllowedSources, SourceNotAllowed, is_loopback, make_access, make_allowed
 
 pytest.importorskip("fastapi", reason="needs the extra `web`")
 
 from pydantic import ValidationError
 
-from arr_stream.web.bodies import StreamChange
-from arr_stream.web.editable_settings import RUNNING, checked_changes, describe
+from arr_stream.web.settings import RUNNING, checked_changes, describe
+from arr_stream.web.streams import StreamChange
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.0.0.2", "[::1]:9", "localhost.:80"]
+    ("hosts", "known"),
+    [
+        (["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.0.0.2", "[::1]:9", "localhost.:80"], True),
+        (["evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "a b", "localhost:http"], False),
+        (["[::1", "x@localhost", "[::2]"], False),
+    ],
 )
-def test_loopback_names_are_known(host: str) -> None:
-    assert Access().allows_host(host)
-
-
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "a b", "localhost:http", "[::1", "x@localhost", "[::2]"],
-)
-def test_other_names_are_not(host: str) -> None:
-    assert not Access().allows_host(host)
+def test_names_of_a_loopback_server(hosts: list[str], known: bool) -> None:
+    assert {host: Access().allows_host(host) for host in hosts} == dict.fromkeys(hosts, known)
 
 
 def test_a_public_server_is_reached_by_any_address_but_not_by_any_name() -> None:
@@ -49,6 +45,9 @@ def test_a_public_server_is_reached_by_any_address_but_not_by_any_name() -> None
 def test_loopback_asks_for_no_token(host: str) -> None:
     assert is_loopback(host)
     assert make_access(host, token=None).token is None
+    assert make_access(host, token=None, names=("localhost", "127.0.0.2")).token is None
+    # Who uses a further name comes through a proxy, and may be anybody.
+    assert make_access(host, token=None, names=("cams.example",)).token is not None
 
 
 @pytest.mark.parametrize("token", ["", "short", "has a blank", "ünïcödetoken"])
@@ -262,12 +261,6 @@ def test_some_settings_are_given_at_the_start_alone() -> None:
     assert checked_changes({"live.size": "64x64"}, running=False)
     with pytest.raises(InvalidSetting, match="while a stream runs"):
         checked_changes({"live.size": "64x64"}, running=True)
-
-
-def test_a_further_name_asks_for_a_token_on_loopback_too() -> None:
-    """Who uses it comes through a proxy, and may be anybody."""
-    assert make_access("127.0.0.1", token=None, names=("cams.example",)).token is not None
-    assert make_access("127.0.0.1", token=None, names=("localhost", "127.0.0.2")).token is None
 
 
 @pytest.mark.parametrize("rest", ["../x", "a/../../x", "%2e%2E/x", ".%2e/x", "%252e%252e/x", "..", "..%2fx", "..;/x"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, running, unpack, until
+from tests.web_servers import PATIENCE_SECONDS, PICTURE, RunningServer, close_code, mute, running, unpack, until
 
-from websockets.exceptions import ConnectionClosed  # isort: skip
 from websockets.sync.client import ClientConnection  # isort: skip
 
 
@@ -33,14 +31,6 @@ def id(server: RunningServer) -> str:
 def _said(client: ClientConnection) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(client.recv(timeout=PATIENCE_SECONDS))
     return found
-
-
-def _close_code(client: ClientConnection) -> int | None:
-    try:
-        while True:
-            client.recv(timeout=PATIENCE_SECONDS)
-    except ConnectionClosed as exc:
-        return exc.rcvd.code if exc.rcvd is not None else None
 
 
 def test_two_views_with_cells(server: RunningServer, id: str) -> None:
@@ -100,13 +90,13 @@ def test_ten_malformed_messages_are_enough(server: RunningServer, id: str) -> No
         with server.socket(path) as client:
             for _ in range(10):
                 client.send("nonsense")
-            assert _close_code(client) == 1008
+            assert close_code(client) == 1008
 
 
 def test_a_large_message_ends_the_socket(server: RunningServer, id: str) -> None:
     with server.socket(f"/api/streams/{id}/video") as client:
         client.send("x" * 100_000)
-        assert _close_code(client) == 1009
+        assert close_code(client) == 1009
     until(lambda: len(server.serving.clients) == 0)
 
 
@@ -119,7 +109,7 @@ def test_streams_and_views_that_are_not_there(server: RunningServer, id: str) ->
         ("/api/events?kind=nothing", 1008),
     ):
         with server.socket(path) as client:
-            assert _close_code(client) == code, path
+            assert close_code(client) == code, path
 
 
 def test_events_of_all_kinds(server: RunningServer, id: str) -> None:
@@ -160,27 +150,13 @@ def test_a_stream_that_is_removed_is_told(server: RunningServer) -> None:
     with server.socket(f"/api/streams/{added}/video") as client:
         _acknowledged(client)
         server.http.delete(f"/api/streams/{added}")
-        assert _close_code(client) == 4410
-
-
-def _mute(server: RunningServer, path: str) -> socket.socket:
-    """A client that opens a WebSocket and never reads from it."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.settimeout(PATIENCE_SECONDS)
-    client.connect(("127.0.0.1", server.port))
-    client.sendall(
-        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-    )
-    return client
+        assert close_code(client) == 4410
 
 
 def test_who_reads_nothing_slows_down_nobody(server: RunningServer, id: str) -> None:
-    mute = [_mute(server, f"/api/streams/{id}/video?view=source&view=flow") for _ in range(5)]
-    mute += [_mute(server, "/api/events?kind=frame") for _ in range(5)]
-    plain = socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS)
-    plain.sendall(f"GET /api/streams/{id}/video.mjpeg HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    mutes = [mute(server, f"/api/streams/{id}/video?view=source&view=flow") for _ in range(5)]
+    mutes += [mute(server, "/api/events?kind=frame") for _ in range(5)]
+    mutes += [mute(server, f"/api/streams/{id}/video.mjpeg", websocket=False)]
     try:
         until(lambda: len(server.serving.clients) == 11)
         with server.socket(f"/api/streams/{id}/video") as client:
@@ -190,29 +166,27 @@ def test_who_reads_nothing_slows_down_nobody(server: RunningServer, id: str) -> 
                 shown += 1
         assert shown >= 20
     finally:
-        for each in (*mute, plain):
+        for each in mutes:
             each.close()
     until(lambda: len(server.serving.clients) == 0)
 
 
 def test_who_takes_nothing_is_dropped(server: RunningServer, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_stream.web import connection, security
+    from arr_stream.web import security
+    from arr_stream.web import server as connection
     from arr_stream.web import sockets as staying
 
     monkeypatch.setattr(connection, "SEND_BUFFER_BYTES", 8192)
     monkeypatch.setattr(staying, "SEND_SECONDS", 0.3)
     monkeypatch.setattr(security, "SEND_SECONDS", 0.3)
-    mute = _mute(server, f"/api/events?kind=frame&stream={id}")
-    plain = socket.socket()
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    plain.connect(("127.0.0.1", server.port))
-    plain.sendall(b"GET /api/events.sse?kind=frame HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    mutes = [mute(server, f"/api/events?kind=frame&stream={id}")]
+    mutes += [mute(server, "/api/events.sse?kind=frame", websocket=False)]
     try:
         until(lambda: len(server.serving.clients) == 2)
         until(lambda: len(server.serving.clients) == 0, 90)
     finally:
-        mute.close()
-        plain.close()
+        for each in mutes:
+            each.close()
 
 
 def test_twenty_sockets_are_all_served(server: RunningServer, id: str) -> None:
@@ -233,7 +207,7 @@ def test_twenty_sockets_are_all_served(server: RunningServer, id: str) -> None:
 
 
 def test_there_is_room_for_so_many_and_no_more() -> None:
-    from arr_stream.web.clients import Clients
+    from arr_stream.web.serving import Clients
 
     with running() as server, ExitStack() as stack:
         server.serving.clients = Clients(most=4, most_of_a_stream=2)
@@ -242,13 +216,13 @@ def test_there_is_room_for_so_many_and_no_more() -> None:
         for client in video:
             _acknowledged(client)
         with server.socket(f"/api/streams/{id}/video") as third:
-            assert _close_code(third) == 1013
+            assert close_code(third) == 1013
         assert server.http.get(f"/api/streams/{id}/video.mjpeg").status_code == 503
         events = [stack.enter_context(server.socket("/api/events")) for _ in range(2)]
         for client in events:
             _said(client)
         with server.socket("/api/events") as fifth:
-            assert _close_code(fifth) == 1013
+            assert close_code(fifth) == 1013
         assert server.http.get("/api/events.sse").status_code == 503
         for client in (*video, *events):
             client.close()
@@ -262,13 +236,13 @@ def test_open_sockets_do_not_hold_up_the_end() -> None:
         id = server.add()
         paths = [f"/api/streams/{id}/video"] * 10 + ["/api/events"] * 9
         clients = [stack.enter_context(server.socket(path)) for path in paths]
-        mute = _mute(server, f"/api/streams/{id}/video")
+        silent = mute(server, f"/api/streams/{id}/video")
         with server.http.stream("GET", "/api/events.sse"):
             until(lambda: len(server.serving.clients) == 21)
             ended = time.monotonic()
             server.stop()
             took = time.monotonic() - ended
-        codes = {_close_code(client) for client in clients}
-        mute.close()
+        codes = {close_code(client) for client in clients}
+        silent.close()
     assert codes <= {1001, 1012}
     assert took < PATIENCE_SECONDS / 2

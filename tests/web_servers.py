@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import struct
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `web`")
 pytest.importorskip("prometheus_client", reason="needs the extra `web`")
 
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from arr_stream.config import Settings
@@ -24,11 +26,10 @@ from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
 from arr_stream.vlm.viewer import Viewer
-from arr_stream.web.access import make_access
+from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
-from arr_stream.web.source_policy import AllowedSources
 
 PATIENCE_SECONDS = 40.0
 PICTURE = "lavfi:testsrc2=size=160x96:rate=30"
@@ -117,6 +118,29 @@ def until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_SECON
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
     return found
+
+
+def close_code(client: ClientConnection) -> int | None:
+    """The code that the server closes a socket with, after whatever it still sends."""
+    try:
+        while True:
+            client.recv(timeout=PATIENCE_SECONDS)
+    except ConnectionClosed as exc:
+        return exc.rcvd.code if exc.rcvd is not None else None
+
+
+def mute(server: RunningServer, path: str, *, websocket: bool = True) -> socket.socket:
+    """A client that asks for a path, as a WebSocket unless told otherwise, and never reads the answer."""
+    upgrade = (
+        "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    )
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(PATIENCE_SECONDS)
+    client.connect(("127.0.0.1", server.port))
+    client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{upgrade if websocket else ''}\r\n".encode())
+    return client
 
 
 def unpack(message: str | bytes) -> tuple[dict[str, Any], list[bytes]]:

@@ -136,12 +136,11 @@ def serve(
     from arr_stream.live.runner import RunnerParts
     from arr_stream.live.streams import LiveStreams
     from arr_stream.run import stop_on_signals
-    from arr_stream.web.access import make_access
+    from arr_stream.web.access import make_access, make_allowed
     from arr_stream.web.observers import AlertPlan, Observer
-    from arr_stream.web.presets import load_presets
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
-    from arr_stream.web.source_policy import make_allowed
+    from arr_stream.web.settings import load_presets
 
     presets = load_presets(preset or (), overrides or (), given)
     settings = presets.settings

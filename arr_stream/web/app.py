@@ -15,17 +15,15 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 import arr_stream
-from arr_stream.web.browser import browser_routes
-from arr_stream.web.event_socket import event_routes
+from arr_stream.web.events import event_routes
 from arr_stream.web.info import info_routes
 from arr_stream.web.pages import page_routes
+from arr_stream.web.pictures import picture_routes
 from arr_stream.web.problems import add_handlers
 from arr_stream.web.questions import question_routes
-from arr_stream.web.records import record_routes
 from arr_stream.web.security import Security
 from arr_stream.web.serving import Serving
 from arr_stream.web.streams import stream_routes
-from arr_stream.web.video_socket import video_routes
 
 
 def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Security:
@@ -63,15 +61,7 @@ def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Secur
         redoc_url=None,
     )
     add_handlers(app)
-    for routes in (
-        info_routes,
-        stream_routes,
-        question_routes,
-        record_routes,
-        browser_routes,
-        video_routes,
-        event_routes,
-    ):
+    for routes in (info_routes, stream_routes, question_routes, picture_routes, event_routes):
         app.include_router(routes(serving))
     page_routes(app)
     return Security(app, serving.access, on_error)

@@ -13,8 +13,9 @@ from arr_stream.draw.views import VIEWS
 from arr_stream.live.clips import find_clip, list_clips
 from arr_stream.sources.live import list_cameras
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.web.editable_settings import describe
-from arr_stream.web.serving import Forbidden, NoSuchThing, Serving
+from arr_stream.web.problems import Forbidden, NoSuchThing
+from arr_stream.web.serving import Serving
+from arr_stream.web.settings import describe
 
 
 def info_routes(serving: Serving) -> APIRouter:

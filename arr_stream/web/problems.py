@@ -9,9 +9,28 @@ from starlette.exceptions import HTTPException
 
 from arr_stream.errors import ArrStreamError, BackendUnavailable
 from arr_stream.plain_text import redact_url
-from arr_stream.web.clients import TooManyClients
-from arr_stream.web.serving import Forbidden, NoSuchThing, NotNow, NotYet
-from arr_stream.web.source_policy import SourceNotAllowed
+from arr_stream.web.access import SourceNotAllowed
+
+
+class NoSuchThing(ArrStreamError):
+    """What was asked for is not here."""
+
+
+class NotNow(ArrStreamError):
+    """It makes sense, and cannot be done as things stand."""
+
+
+class NotYet(NotNow):
+    """There is no picture so far."""
+
+
+class Forbidden(ArrStreamError):
+    """The command line does not allow it."""
+
+
+class TooManyClients(ArrStreamError):
+    """No place for another one."""
+
 
 _STATUS: tuple[tuple[type[ArrStreamError], int], ...] = (
     (NoSuchThing, 404),
@@ -31,38 +50,31 @@ def problem(status: int, error: str, remedy: str | None = None) -> JSONResponse:
     return JSONResponse(told, status)
 
 
-def of_error(error: ArrStreamError) -> JSONResponse:
-    """An error of our own as an answer."""
-    status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    return problem(status, error.message, error.remedy)
+def unexpected() -> JSONResponse:
+    """The answer to an error of which a client is told nothing."""
+    return problem(500, "the server has failed at this; its terminal says more")
 
 
 def add_handlers(app: FastAPI) -> None:
     """Let an app answer errors like this."""
-    app.add_exception_handler(ArrStreamError, _ours)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _other)
-    app.add_exception_handler(Exception, _unexpected)
 
+    @app.exception_handler(ArrStreamError)
+    async def ours(_request: Request, error: ArrStreamError) -> JSONResponse:
+        status = next(status for kind, status in _STATUS if isinstance(error, kind))
+        return problem(status, error.message, error.remedy)
 
-async def _ours(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ArrStreamError)
-    return of_error(error)
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part)[:40] for part in first["loc"] if part != "body") or "the body"
+        return problem(422, f"{place}: {str(first['msg'])[:300].lower()}", "GET /docs says what is expected")
 
+    @app.exception_handler(HTTPException)
+    async def other(_request: Request, error: HTTPException) -> JSONResponse:
+        answer = problem(error.status_code, str(error.detail).lower())
+        answer.headers.update(error.headers or {})
+        return answer
 
-async def _invalid(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part)[:40] for part in first["loc"] if part != "body") or "the body"
-    return problem(422, f"{place}: {str(first['msg'])[:300].lower()}", "GET /docs says what is expected")
-
-
-async def _other(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    answer = problem(error.status_code, str(error.detail).lower())
-    answer.headers.update(error.headers or {})
-    return answer
-
-
-async def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
-    return problem(500, "the server has failed at this; its terminal says more")
+    @app.exception_handler(Exception)
+    async def failed(_request: Request, _error: Exception) -> JSONResponse:
+        return unexpected()

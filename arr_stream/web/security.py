@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import base64
+import hashlib
+import re
 import time
-from collections.abc import Callable, Iterable
-from urllib.parse import parse_qs
+from collections.abc import Callable
+from pathlib import Path
 
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+from uvicorn.protocols.utils import ClientDisconnected
 
 from arr_stream.web.access import Access
-from arr_stream.web.token_page import TOKEN_PAGE, TOKEN_PAGE_POLICY
+from arr_stream.web.problems import problem, unexpected
 
 LARGEST_BODY_BYTES = 1_000_000
 LARGEST_EXAMPLE_BYTES = 10_000_000
@@ -42,6 +49,14 @@ _FOREIGN = frozenset({"cross-site", "same-site"})
 """What browsers say of requests that pages of other origins make."""
 _OPEN_TO_ALL = "/healthz"
 
+# What a browser without the token is shown: one page that needs nothing else, since nothing else is given to it.
+_TOKEN_PAGE = (Path(__file__).parent / "static" / "token.html").read_text(encoding="utf-8")
+_TOKEN_STYLE = re.search(r"<style>(.*)</style>", _TOKEN_PAGE, re.DOTALL)[1].encode()  # type: ignore[index]
+_TOKEN_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_TOKEN_STYLE).digest()).decode()}'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+
 
 class ClientTooSlow(Exception):
     """The client has taken nothing for too long, and its connection was cut."""
@@ -70,84 +85,80 @@ class Security:
             await self._app(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = _Exchange(scope, receive, send)
+        request = HTTPConnection(scope)
+        exchange = _Exchange(request, receive, send)
         try:
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await exchange.answer(*refusal)
-            elif self._brings_token(scope):
-                await self._take_token(scope, exchange)
-            elif not self._knows_token(scope):
-                await _ask_token(scope, exchange)
-            elif not await exchange.refuse_large():
-                await exchange.run(self._app)
+            await exchange.run(self._refusal(request) or exchange.refusal() or self._app)
         except ClientTooSlow:
             pass
         except Exception as exc:
             self._on_error(exc)
             if not exchange.started:
-                await exchange.answer(500, "the server has failed at this; its terminal says more")
+                await exchange.run(_last(unexpected()))
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host, origin = _header(scope, b"host"), _header(scope, b"origin")
-        if not _once(scope, b"host") or not self._access.allows_host(host):
-            await send({"type": "websocket.close", "code": WRONG_ORIGIN})
+        request = WebSocket(scope, receive, send)
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if not self._knows_host(request):
+            await request.close(WRONG_ORIGIN)
             return
-        code = None
-        if origin and not self._access.allows_origin(origin, host, _scheme(scope)):
-            code, reason = WRONG_ORIGIN, "this page may not call this server"
-        elif not self._knows_token(scope):
-            code, reason = WRONG_TOKEN, "no token, or a wrong one"
-        if code is not None:
+        refused = None
+        if origin and not self._access.allows_origin(origin, host, _scheme(request)):
+            refused = WRONG_ORIGIN, "this page may not call this server"
+        elif not self._knows_token(request):
+            refused = WRONG_TOKEN, "no token, or a wrong one"
+        if refused is not None:
             # A browser tells a page the code only of a socket that was open.
-            await receive()
-            await send({"type": "websocket.accept"})
-            await send({"type": "websocket.close", "code": code, "reason": reason})
+            await request.accept()
+            await request.close(*refused)
             return
         try:
             await self._app(scope, receive, send)
-        except ClientTooSlow:
+        except (ClientTooSlow, ClientDisconnected):
             pass
         except Exception as exc:
-            if type(exc).__name__ != "ClientDisconnected":
-                self._on_error(exc)
-                cut(scope)
+            self._on_error(exc)
+            cut(scope)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str, str | None] | None:
-        """Status, message and remedy for a request that is not even asked for its token."""
-        host = _header(scope, b"host")
-        if not _once(scope, b"host") or not self._access.allows_host(host):
-            return 403, f"this server is not called {host[:100]!r}", "start it with --allow-host NAME"
-        origin, site = _header(scope, b"origin"), _header(scope, b"sec-fetch-site")
-        if scope["method"] not in _SAFE:
-            said = origin or any(key == b"origin" for key, _ in scope["headers"])
-            if site in _FOREIGN or (said and not self._access.allows_origin(origin, host, _scheme(scope))):
-                return 403, "pages of other origins may not change anything here", None
-        elif site in _FOREIGN and _header(scope, b"sec-fetch-mode") != "navigate":
-            return 403, "pages of other origins may not read anything here", None
-        return None
+    def _refusal(self, request: HTTPConnection) -> Response | None:
+        """The answer to a request that may not pass; None where it may."""
+        headers, method = request.headers, request.scope["method"]
+        host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
+        if not self._knows_host(request):
+            remedy = "start it with --allow-host NAME"
+            return _last(problem(403, f"this server is not called {host[:100]!r}", remedy))
+        if method not in _SAFE:
+            own = origin is None or self._access.allows_origin(origin, host, _scheme(request))
+            if site in _FOREIGN or not own:
+                return _last(problem(403, "pages of other origins may not change anything here"))
+        elif site in _FOREIGN and headers.get("sec-fetch-mode") != "navigate":
+            return _last(problem(403, "pages of other origins may not read anything here"))
+        is_page = request.scope["path"] == "/" and method == "GET"
+        if self._access.token is not None and is_page and "token" in request.query_params:
+            return self._taken_token(request)
+        return None if self._knows_token(request) else _asking_for_token(is_page)
 
-    def _brings_token(self, scope: Scope) -> bool:
-        is_page = scope["path"] == "/" and scope["method"] == "GET"
-        return self._access.token is not None and is_page and b"token=" in scope["query_string"]
-
-    async def _take_token(self, scope: Scope, exchange: _Exchange) -> None:
+    def _taken_token(self, request: HTTPConnection) -> Response:
         """Keep a token from the address in a cookie, and clear the address of it."""
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if not self._access.knows_token(given):
-            await _ask_token(scope, exchange)
-            return
-        secure = "; Secure" if scope["scheme"] == "https" else ""
-        cookie = f"{self._access.cookie_name}={self._access.cookie_value}; HttpOnly; SameSite=Strict; Path=/{secure}"
-        await exchange.send_whole(303, b"", [(b"location", b"/"), (b"set-cookie", cookie.encode())])
+        if not self._access.knows_token(request.query_params["token"]):
+            return _asking_for_token(is_page=True)
+        answer = RedirectResponse("/", 303)
+        secure = request.scope["scheme"] == "https"
+        cookie = self._access.cookie_name, self._access.cookie_value
+        answer.set_cookie(*cookie, httponly=True, samesite="strict", secure=secure)
+        return answer
 
-    def _knows_token(self, scope: Scope) -> bool:
-        if self._access.token is None or scope["path"] == _OPEN_TO_ALL:
+    def _knows_host(self, request: HTTPConnection) -> bool:
+        hosts = request.headers.getlist("host")
+        return len(hosts) == 1 and self._access.allows_host(hosts[0])
+
+    def _knows_token(self, request: HTTPConnection) -> bool:
+        if self._access.token is None or request.scope["path"] == _OPEN_TO_ALL:
             return True
-        kind, _, bearer = _header(scope, b"authorization").partition(" ")
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self._access.knows_token(bearer.strip())
-        return any(self._access.knows_cookie(value) for value in _cookies(scope, self._access.cookie_name))
+        return self._access.knows_cookie(request.cookies.get(self._access.cookie_name))
 
 
 class _Exchange:
@@ -157,35 +168,33 @@ class _Exchange:
         started: The answer has begun.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, request: HTTPConnection, receive: Receive, send: Send) -> None:
         self.started = False
-        self._scope = scope
+        self._request = request
         self._receive = receive
         self._send = send
-        self._limit = LARGEST_EXAMPLE_BYTES if scope["path"].endswith("/example") else LARGEST_BODY_BYTES
+        path = request.scope["path"]
+        self._limit = LARGEST_EXAMPLE_BYTES if path.endswith("/example") else LARGEST_BODY_BYTES
         self._taken_bytes = 0
         self._whole = False
         self._due = time.monotonic() + BODY_SECONDS
-        self._fault: tuple[int, str, str | None] | None = None
+        self._fault: Response | None = None
 
-    async def refuse_large(self) -> bool:
-        """Refuse a body that says itself that it is too large."""
-        length = _header(self._scope, b"content-length")
-        if not length.isdecimal() or int(length[:20]) <= self._limit:
-            return False
-        await self.answer(*self._too_large())
-        return True
+    def refusal(self) -> Response | None:
+        """The answer to a body that says itself that it is too large."""
+        length = self._request.headers.get("content-length", "")
+        return self._too_large() if length.isdecimal() and int(length[:20]) > self._limit else None
 
     async def run(self, app: ASGIApp) -> None:
         """Let the app answer; an answer that it found to a body that was cut off is replaced by the reason."""
         try:
-            await app(self._scope, self.receive, self.send)
+            await app(self._request.scope, self.receive, self.send)
         except Exception:
             if self._fault is None:
                 raise
         if self._fault is not None and not self.started:
             fault, self._fault = self._fault, None
-            await self.answer(*fault)
+            await fault(self._request.scope, self._receive, self.send)
 
     async def receive(self) -> Message:
         if self._whole:
@@ -194,14 +203,14 @@ class _Exchange:
             async with asyncio.timeout(max(0.0, self._due - time.monotonic())):
                 message = await self._receive()
         except TimeoutError:
-            self._fault = 408, f"the body was not there within {BODY_SECONDS:g} s", None
+            self._fault = _last(problem(408, f"the body was not there within {BODY_SECONDS:g} s"))
             raise
         if message["type"] == "http.request":
             self._taken_bytes += len(message.get("body", b""))
             self._whole = not message.get("more_body", False)
             if self._taken_bytes > self._limit:
                 self._fault = self._too_large()
-                raise ValueError(self._fault[1])
+                raise ValueError("the body is too large")
         return message
 
     async def send(self, message: Message) -> None:
@@ -209,26 +218,24 @@ class _Exchange:
             return
         if message["type"] == "http.response.start":
             self.started = True
-            message = {**message, "headers": list(_completed(message.get("headers", ()), self._scope["path"]))}
+            message = {**message, "headers": self._completed(message.get("headers", ()))}
         try:
             async with asyncio.timeout(SEND_SECONDS):
                 await self._send(message)
         except TimeoutError as exc:
-            cut(self._scope)
+            cut(self._request.scope)
             raise ClientTooSlow from exc
 
-    async def answer(self, status: int, error: str, remedy: str | None = None) -> None:
-        """An error, and the end of the connection: what more of the body comes is not read."""
-        body = json.dumps({"error": error, "remedy": remedy}).encode()
-        await self.send_whole(status, body, [(b"content-type", b"application/json"), (b"connection", b"close")])
+    def _too_large(self) -> Response:
+        return _last(problem(413, f"the body has more than {self._limit} bytes", "send less"))
 
-    async def send_whole(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        length = (b"content-length", str(len(body)).encode())
-        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-        await self.send({"type": "http.response.body", "body": body})
-
-    def _too_large(self) -> tuple[int, str, str | None]:
-        return 413, f"the body has more than {self._limit} bytes", "send less"
+    def _completed(self, own: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The headers of an answer with those that every answer bears."""
+        headers, path = MutableHeaders(raw=list(own)), self._request.scope["path"]
+        for name, value in _HEADERS.items():
+            headers.setdefault(name, value)
+        headers.setdefault("cache-control", "no-cache" if path == "/" or path.startswith("/static/") else "no-store")
+        return headers.raw
 
 
 def cut(scope: Scope) -> None:
@@ -238,46 +245,18 @@ def cut(scope: Scope) -> None:
         transport.abort()
 
 
-async def _ask_token(scope: Scope, exchange: _Exchange) -> None:
-    if scope["path"] == "/" and scope["method"] == "GET":
-        headers = [(b"content-type", b"text/html; charset=utf-8")]
-        headers.append((b"content-security-policy", TOKEN_PAGE_POLICY.encode()))
-        await exchange.send_whole(401, TOKEN_PAGE, headers)
-        return
+def _last(answer: Response) -> Response:
+    """The answer, and the end of the connection: what more of the body comes is not read."""
+    answer.headers["connection"] = "close"
+    return answer
+
+
+def _asking_for_token(is_page: bool) -> Response:
+    if is_page:
+        return HTMLResponse(_TOKEN_PAGE, 401, {"content-security-policy": _TOKEN_POLICY})
     remedy = "send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in the browser"
-    await exchange.answer(401, "no token, or a wrong one", remedy)
+    return _last(problem(401, "no token, or a wrong one", remedy))
 
 
-def _completed(headers: Iterable[tuple[bytes, bytes]], path: str) -> Iterable[tuple[bytes, bytes]]:
-    """The headers of an answer with those that every answer bears."""
-    own = list(headers)
-    named = {name.lower() for name, _ in own}
-    yield from own
-    for name, value in _HEADERS.items():
-        if name.encode() not in named:
-            yield name.encode(), value.encode()
-    if b"cache-control" not in named:
-        yield b"cache-control", b"no-cache" if path == "/" or path.startswith("/static/") else b"no-store"
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    """The first header of that name, empty without one."""
-    return next((bytes(value).decode("latin-1") for key, value in scope["headers"] if key == name), "")
-
-
-def _cookies(scope: Scope, name: str) -> list[str]:
-    """The values of a cookie, whatever stands beside it.
-
-    Every server on a host gets the cookies of all, and `http.cookies` gives up at the first that is no pair of tokens.
-    """
-    said = ";".join(bytes(value).decode("latin-1") for key, value in scope["headers"] if key == b"cookie")
-    pairs = (pair.partition("=") for pair in said.split(";"))
-    return [value.strip() for key, _, value in pairs if key.strip() == name]
-
-
-def _once(scope: Scope, name: bytes) -> bool:
-    return [key for key, _ in scope["headers"]].count(name) == 1
-
-
-def _scheme(scope: Scope) -> str:
-    return "https" if scope["scheme"] in {"https", "wss"} else "http"
+def _scheme(request: HTTPConnection) -> str:
+    return "https" if request.scope["scheme"] in {"https", "wss"} else "http"

@@ -1,40 +1,99 @@
-"""What the parts of the server share."""
+"""What the parts of the server share: the streams, the rules, and the clients that stay connected."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from arr_stream.errors import ArrStreamError
 from arr_stream.live.events import Subscription
 from arr_stream.live.runner import StreamRunner
 from arr_stream.live.streams import LiveStreams
-from arr_stream.web.access import Access
-from arr_stream.web.clients import Clients
+from arr_stream.web.access import Access, AllowedSources
 from arr_stream.web.observers import Observer
-from arr_stream.web.source_policy import AllowedSources
+from arr_stream.web.problems import NoSuchThing, NotNow, TooManyClients
 
 if TYPE_CHECKING:
     from arr_stream.web.webrtc import BrowserCameras
 
-
-class NoSuchThing(ArrStreamError):
-    """What was asked for is not here."""
-
-
-class NotNow(ArrStreamError):
-    """It makes sense, and cannot be done as things stand."""
+MOST_CLIENTS = 64
+MOST_OF_A_STREAM = 40
 
 
-class NotYet(NotNow):
-    """There is no picture so far."""
+class Bell:
+    """Wakes a coroutine of the running event loop from any thread; rung often, it wakes once."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rung = asyncio.Event()
+        self._pending = False
+
+    def ring(self) -> None:
+        """Never waits, and does nothing once the loop has ended."""
+        if self._pending:
+            return
+        self._pending = True
+        try:
+            self._loop.call_soon_threadsafe(self._rung.set)
+        except RuntimeError:
+            # The loop is closed: whoever waited is gone.
+            return
+
+    async def wait(self) -> None:
+        """Until it is rung. What is looked at afterwards is at least as new as the ring."""
+        await self._rung.wait()
+        self._rung.clear()
+        self._pending = False
 
 
-class Forbidden(ArrStreamError):
-    """The command line does not allow it."""
+class Clients:
+    """Everybody who stays connected; used from the event loop alone.
+
+    Attributes:
+        ended: The server is ending; clients leave when woken.
+    """
+
+    def __init__(self, most: int = MOST_CLIENTS, most_of_a_stream: int = MOST_OF_A_STREAM) -> None:
+        self.ended = False
+        self._most = most
+        self._most_of_a_stream = most_of_a_stream
+        self._bells: set[Bell] = set()
+        self._watching: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._bells)
+
+    @contextmanager
+    def place(self, stream: str | None = None) -> Iterator[Bell]:
+        """A place for one client, of those who watch a stream where one is named, and the bell that wakes it.
+
+        Raises:
+            TooManyClients: There is none left, or the server is ending.
+        """
+        if self.ended or len(self) >= self._most:
+            raise TooManyClients(f"{len(self)} clients are connected", remedy=f"{self._most} is the limit")
+        if stream is not None and self._watching[stream] >= self._most_of_a_stream:
+            raise TooManyClients(
+                f"{self._watching[stream]} clients watch this stream", remedy=f"{self._most_of_a_stream} is the limit"
+            )
+        bell = Bell()
+        self._bells.add(bell)
+        self._watching.update([stream] if stream is not None else ())
+        try:
+            yield bell
+        finally:
+            self._bells.discard(bell)
+            self._watching -= Counter([stream] if stream is not None else ())
+
+    def end(self) -> None:
+        """Let everybody leave."""
+        self.ended = True
+        for bell in self._bells:
+            bell.ring()
 
 
 @dataclass(slots=True, eq=False)
@@ -73,20 +132,35 @@ class Serving:
             raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
         return runner
 
-    def listen(
-        self, wake: Callable[[], None], *, streams: Collection[str] | None = None, kinds: Collection[str] | None = None
-    ) -> Subscription:
-        """Hear of events from now on; see `Subscription`. Whoever listens unsubscribes in the end."""
-        return self._subscribed(Subscription(wake, streams, kinds))
-
-    def wake_for(self, wake: Callable[[], None], kind: str) -> Subscription:
-        """As `listen`, for those who only want to be woken and never take an event."""
-        return self._subscribed(Subscription(wake, kinds={kind}, most_waiting=1))
-
-    def _subscribed(self, subscription: Subscription) -> Subscription:
-        self.streams.hub.subscribe(subscription)
-        return subscription
-
     def has(self, runner: StreamRunner) -> bool:
         """It has not been removed."""
         return self.streams.get(runner.id) is runner
+
+    def check_room(self) -> None:
+        """Raises:
+        NotNow: There are as many streams as there may be.
+        """
+        count, most = len(self.streams.runners), self.streams.most_streams
+        if count >= most:
+            raise NotNow(f"{count} streams run already", remedy=f"remove one; {most} is the limit")
+
+    def removals(self, bell: Bell) -> AbstractContextManager[object]:
+        """Be woken when streams come and go, until the end of the block."""
+        return self.events(bell, kinds={"streams"}, most_waiting=1)
+
+    @contextmanager
+    def events(
+        self,
+        bell: Bell,
+        *,
+        streams: Collection[str] | None = None,
+        kinds: Collection[str] | None = None,
+        most_waiting: int = 512,
+    ) -> Iterator[Subscription]:
+        """Hear of events until the end of the block; see `Subscription`."""
+        subscription = Subscription(bell.ring, streams, kinds, most_waiting)
+        self.streams.hub.subscribe(subscription)
+        try:
+            yield subscription
+        finally:
+            self.streams.hub.unsubscribe(subscription)

@@ -1,4 +1,4 @@
-"""Connections that stay: sockets with close codes, and answers over HTTP that do not end."""
+"""WebSockets that stay open: what a client says and what it is sent, until either ends, with a close code."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from arr_stream.web.clients import Bell, TooManyClients
-from arr_stream.web.problems import of_error
+from arr_stream.web.problems import TooManyClients
 from arr_stream.web.security import SEND_SECONDS, ClientTooSlow, cut
-from arr_stream.web.serving import Serving
+from arr_stream.web.serving import Bell, Serving
 
 MOST_MALFORMED = 10
 _MOST_MESSAGES_A_SECOND = 200
 
 ENDING, MALFORMED, FAILED, CROWDED = 1001, 1008, 1011, 1013
 NO_STREAM, REMOVED = 4404, 4410
-
-Ended = TypeVar("Ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,7 @@ class MalformedMessage(ValueError):
 
 
 class StayingSocket(ABC):
-    """One client on a WebSocket: what it says and what it is sent, until either ends.
+    """One client on a WebSocket.
 
     Args:
         serving: What the server has.
@@ -50,10 +45,9 @@ class StayingSocket(ABC):
     def __init__(self, serving: Serving, websocket: WebSocket) -> None:
         self.serving = serving
         self.websocket = websocket
-        self.bell = Bell()
 
     @abstractmethod
-    async def speak(self) -> Close:
+    async def speak(self, bell: Bell) -> Close:
         """Send what there is to send each time that the bell rings."""
 
     @abstractmethod
@@ -68,18 +62,16 @@ class StayingSocket(ABC):
         """Serve the client, in a place of its own, to the end."""
         await self.websocket.accept()
         try:
-            with self.serving.clients.place(self.bell, stream):
-                close = await first_of(self.speak(), self._listen())
+            with self.serving.clients.place(stream) as bell:
+                close = await _first_of(self.speak(bell), self._listen())
         except TooManyClients as exc:
             close = Close(CROWDED, str(exc))
         if close.code is not None:
             await self._within(self.websocket.close(close.code, close.reason[:120]))
 
-    async def send_text(self, text: str) -> None:
-        await self._within(self.websocket.send_text(text))
-
-    async def send_bytes(self, message: bytes) -> None:
-        await self._within(self.websocket.send_bytes(message))
+    async def send(self, message: str | bytes) -> None:
+        send = self.websocket.send_text if isinstance(message, str) else self.websocket.send_bytes
+        await self._within(send(message))  # type: ignore[arg-type]
 
     async def _listen(self) -> Close:
         malformed = messages = 0
@@ -99,7 +91,7 @@ class StayingSocket(ABC):
                 self.heard(text)
             except MalformedMessage as exc:
                 malformed += 1
-                await self.send_text(error_text(str(exc)))
+                await self.send(error_text(str(exc)))
                 if malformed >= MOST_MALFORMED:
                     return Close(MALFORMED, f"{malformed} malformed messages")
 
@@ -116,41 +108,12 @@ class StayingSocket(ABC):
             raise ClientTooSlow from exc
 
 
-class EndlessResponse(Response, ABC):
-    """An answer that goes on until the client leaves or the server ends.
-
-    Args:
-        serving: What the server has.
-        stream: Whose pictures these are; None for events.
-    """
-
-    def __init__(self, serving: Serving, stream: str | None, media_type: str) -> None:
-        super().__init__(media_type=media_type)
-        self.serving = serving
-        self.stream = stream
-        del self.headers["content-length"]
-
-    @abstractmethod
-    async def speak(self, send: Send, bell: Bell) -> None:
-        """Send what there is to send each time that the bell rings."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        bell = Bell()
-        try:
-            with self.serving.clients.place(bell, self.stream):
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                await first_of(self.speak(send, bell), _gone(receive))
-                await send({"type": "http.response.body", "body": b""})
-        except TooManyClients as exc:
-            await of_error(exc)(scope, receive, send)
-
-
 def error_text(error: str) -> str:
     """An error as a message."""
     return json.dumps({"error": " ".join(error.split())[:300]})
 
 
-async def first_of(*coroutines: Coroutine[Any, Any, Ended]) -> Ended:
+async def _first_of(*coroutines: Coroutine[Any, Any, Close]) -> Close:
     """What the first to end has come to; the others are cancelled and waited for."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
@@ -160,8 +123,3 @@ async def first_of(*coroutines: Coroutine[Any, Any, Ended]) -> Ended:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

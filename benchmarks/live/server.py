@@ -17,11 +17,10 @@ from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
 from arr_stream.run import stop_on_signals
 from arr_stream.sources.base import Source
-from arr_stream.web.access import make_access
+from arr_stream.web.access import make_access, make_allowed
 from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
-from arr_stream.web.source_policy import make_allowed
 from benchmarks.live.process import end_with_parent
 from benchmarks.live.scene import CounterSource, Scene
 

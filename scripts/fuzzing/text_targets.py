@@ -306,7 +306,7 @@ def _open_addresses(scratch: Path) -> Run:
     from arr_stream.plain_text import redact_url
     from arr_stream.sources.live.spec import hidden, is_live_spec, parse_spec
     from arr_stream.sources.locate import is_glob, local_spec, natural_key, pictures_matching, require_file
-    from arr_stream.web.source_policy import AllowedSources, make_allowed
+    from arr_stream.web.access import AllowedSources, make_allowed
 
     folder = scratch / "allowed"
     folder.mkdir(exist_ok=True)

@@ -23,11 +23,10 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import Records
 from arr_stream.records.schema import Header
 from arr_stream.types import Frame, Grid
-from arr_stream.web.access import make_access
+from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
-from arr_stream.web.source_policy import AllowedSources
 from soaking.clients import Viewer
 from soaking.feed import NAME, Feed
 from soaking.footage import FPS

@@ -60,7 +60,6 @@ export const api = {
   info: () => request("GET", "api/info"),
   cameras: () => request("GET", "api/cameras"),
   clips: () => request("GET", "api/clips"),
-  streams: () => request("GET", "api/streams"),
   add: (body) => request("POST", "api/streams", { body, timeout_ms: 60000 }),
   remove: (id) => request("DELETE", stream(id)),
   change: (id, body) => request("PATCH", stream(id), { body }),

@@ -31,7 +31,7 @@ function legend() {
 }
 
 /** Lines that tell of a cell, from its entries in `cells` and `reasons`. */
-export function tellCell(cell, reason, labels) {
+function tellCell(cell, reason, labels) {
   const [scorer, query, origin, novelty, level] = reason;
   const lines = [`score ${cell[4].toFixed(2)} · ${scorer}`];
   if (query !== null) lines.push(`for “${labels[query] ?? `query ${query + 1}`}”`);

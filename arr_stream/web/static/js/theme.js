@@ -1,7 +1,7 @@
 // Runs before the first paint, so that the page does not flash in the wrong colours. Not a module for that reason.
 (() => {
   const KEY = "arr-stream.theme";
-  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: light)");
 
   function kept() {
     try {
@@ -12,25 +12,26 @@
     }
   }
 
-  function current() {
-    return root.dataset.theme ?? (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
+  function show(theme) {
+    document.documentElement.dataset.theme = theme;
+    window.dispatchEvent(new Event("arr-theme"));
   }
 
-  const first = kept();
-  if (first) root.dataset.theme = first;
+  function follow() {
+    show(kept() ?? (system.matches ? "light" : "dark"));
+  }
 
   window.arrTheme = {
-    current,
     toggle() {
-      root.dataset.theme = current() === "dark" ? "light" : "dark";
+      const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
       try {
-        localStorage.setItem(KEY, root.dataset.theme);
+        localStorage.setItem(KEY, theme);
       } catch {
         // the choice then lasts as long as the page
       }
-      window.dispatchEvent(new Event("arr-theme"));
-      return root.dataset.theme;
+      show(theme);
     },
   };
-  matchMedia("(prefers-color-scheme: light)").addEventListener("change", () => window.dispatchEvent(new Event("arr-theme")));
+  follow();
+  system.addEventListener("change", follow);
 })();

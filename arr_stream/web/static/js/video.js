@@ -7,7 +7,7 @@ const LENGTH_BYTES = 4;
 const utf8 = new TextDecoder();
 
 /** One binary message: `{header, parts}`, each part the bytes of a JPEG; throws where it is not one. */
-export function unpack(buffer) {
+function unpack(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(utf8.decode(new Uint8Array(buffer, LENGTH_BYTES, length)));
   let offset = LENGTH_BYTES + length;
@@ -25,7 +25,7 @@ export function unpack(buffer) {
  * On the same machine both clocks are one. Elsewhere the fastest message seen so far is taken to have come at once, so
  * that the age is what the server measured plus what this message lost on the way against the fastest.
  */
-export class AgeClock {
+class AgeClock {
   constructor() {
     this.sameClock = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
     this.fastest = Infinity;

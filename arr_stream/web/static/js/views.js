@@ -13,7 +13,7 @@ const ABOUT = {
   text: "where something is written",
 };
 
-export function viewLabel(view) {
+function viewLabel(view) {
   return view.startsWith("channel:") ? view.slice("channel:".length) : view;
 }
 

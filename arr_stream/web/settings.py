@@ -1,18 +1,20 @@
-"""Settings that may be changed through the interface, and what is known of each, for forms.
+"""Settings of the server: presets by name, and what may be changed through the interface, described for forms.
 
-Whatever names files, models, addresses or limits of memory is not among them: those are the command line's.
+Whatever names files, models, addresses or limits of memory may not: that is the command line's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting
+from arr_stream.config import PRESETS, Settings
+from arr_stream.errors import InvalidSetting, PresetNotFound
 
 RUNNING = (
     "selection.budget",
@@ -50,6 +52,53 @@ STARTING = (
 """May be given when a stream is added."""
 
 
+@dataclass(frozen=True, slots=True)
+class Presets:
+    """Settings by name.
+
+    Args:
+        settings: What streams without a preset start from.
+        by_name: Each preset's.
+        descriptions: What each is for, in one line.
+        first: Name of the first that was asked for; None without any.
+    """
+
+    settings: Settings
+    by_name: Mapping[str, Settings]
+    descriptions: Mapping[str, str]
+    first: str | None = None
+
+
+def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping[str, Any]) -> Presets:
+    """Read every preset.
+
+    Args:
+        asked: Files, known by their stems, or names of presets that come with the project.
+        overrides: `key=value`, over each.
+        values: By dotted key, over those.
+
+    Raises:
+        PresetNotFound, UnknownSetting, InvalidSetting: See `Settings.load`; two files with the same stem.
+    """
+    paths = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
+    given: dict[str, Path] = {}
+    for text in asked:
+        path = Path(text)
+        if not path.exists() and text in paths:
+            path = paths[text]
+        elif not path.suffix and not path.exists():
+            raise PresetNotFound(f"preset {text!r}: no such file or name", remedy=f"known are {', '.join(paths)}")
+        if given.setdefault(path.stem, path) != path:
+            raise InvalidSetting(f"two presets are called {path.stem!r}", remedy="rename a file")
+    paths |= given
+    return Presets(
+        Settings.load(None, overrides).with_values(values).for_live(),
+        {name: Settings.load(path, overrides).with_values(values).for_live() for name, path in paths.items()},
+        {name: _description(path) for name, path in paths.items()},
+        next(iter(given), None),
+    )
+
+
 def describe(settings: Settings) -> dict[str, dict[str, Any]]:
     """Of each setting in `RUNNING`: default, description, kind, and its choices or limits; plain JSON values.
 
@@ -77,6 +126,16 @@ def checked_changes(values: Mapping[str, Any], *, running: bool) -> dict[str, An
             when = "while a stream runs" if running and key in STARTING else "through the server"
             raise InvalidSetting(f"{key[:80]!r} cannot be changed {when}", remedy="`arr-stream serve --set` sets it")
     return dict(values)
+
+
+def _description(path: Path) -> str:
+    """The comment that a file begins with, up to its first full stop."""
+    said = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        said.append(line.lstrip("# ").strip())
+    return " ".join(said).partition(". ")[0].rstrip(".")[:160]
 
 
 def _kind(field: FieldInfo) -> dict[str, Any]:

@@ -1,0 +1,188 @@
+"""Pictures of a stream: the newest one, one endless answer of them, or a WebSocket that goes at the client's pace."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.websockets import WebSocket
+
+from arr_stream.draw.views import check_view
+from arr_stream.errors import InvalidSetting
+from arr_stream.live.pictures import Watching, checked_views
+from arr_stream.live.runner import StreamRunner
+from arr_stream.web.problems import NoSuchThing, NotYet
+from arr_stream.web.security import TRANSPORT
+from arr_stream.web.serving import Bell, Serving
+from arr_stream.web.sockets import (
+    ENDING,
+    FAILED,
+    MALFORMED,
+    NO_STREAM,
+    REMOVED,
+    Close,
+    MalformedMessage,
+    StayingSocket,
+    error_text,
+)
+
+_View = Query("patches", max_length=80, description="a view, or `channel:NAME`")
+_BOUNDARY = "arr-stream-picture"
+_HEAD = f"--{_BOUNDARY}\r\nContent-Type: image/jpeg\r\n\r\n".encode()
+
+
+class ClientMessage(BaseModel):
+    """What a client of the socket may say, one or more at a time."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    ack: int | None = None
+    views: list[str] | None = Field(None, max_length=8)
+    cells: bool | None = None
+    gaze: tuple[float, float] | None = None
+
+
+class VideoSocket(StayingSocket):
+    """One viewer of one stream.
+
+    Args:
+        serving: What the server has.
+        websocket: The client; its query names the views.
+        runner: The stream.
+    """
+
+    def __init__(self, serving: Serving, websocket: WebSocket, runner: StreamRunner) -> None:
+        super().__init__(serving, websocket)
+        self._runner = runner
+        self._watching: Watching | None = None
+
+    async def speak(self, bell: Bell) -> Close:
+        query = self.websocket.query_params
+        views, cells = query.getlist("view") or ["patches"], query.get("cells", "0") in {"1", "true"}
+        try:
+            watching = self.serving.observer.watch(self._runner, views, bell.ring, cells=cells)
+        except InvalidSetting as exc:
+            await self.send(error_text(str(exc)))
+            return Close(MALFORMED, exc.message)
+        self._watching = watching
+        try:
+            with self.serving.removals(bell):
+                return await self._pictures(watching, bell)
+        finally:
+            watching.close()
+
+    def heard(self, text: str) -> None:
+        """See `StayingSocket.heard`."""
+        watching = self._watching
+        try:
+            message = ClientMessage.model_validate_json(text)
+            if watching is None or not message.model_fields_set:
+                raise MalformedMessage("a message that says nothing")
+            if message.views is not None:
+                watching.views = checked_views(message.views)
+            if message.cells is not None:
+                watching.cells = message.cells
+            if message.gaze is not None:
+                self._runner.look(*message.gaze)
+        except ValidationError as exc:
+            first = exc.errors()[0]
+            place = ".".join(map(str, first["loc"]))[:60]
+            raise MalformedMessage(f"{place or 'message'}: {first['msg'].lower()}") from exc
+        except InvalidSetting as exc:
+            raise MalformedMessage(str(exc)) from exc
+        if message.ack is not None and not watching.acknowledge(message.ack):
+            raise MalformedMessage(f"ack {message.ack}: no such message is under way")
+
+    async def _pictures(self, watching: Watching, bell: Bell) -> Close:
+        while True:
+            if self.serving.clients.ended:
+                return Close(ENDING, "the server is ending")
+            if not self.serving.has(self._runner):
+                return Close(REMOVED, "the stream was removed")
+            if watching.error is not None:
+                await self.send(error_text(watching.error))
+                return Close(FAILED, "the view cannot be drawn")
+            message = watching.take()
+            if message is None:
+                await bell.wait()
+                continue
+            await self.send(message)
+            self.serving.observer.picture_sent(self._runner)
+
+
+def picture_routes(serving: Serving) -> APIRouter:
+    router = APIRouter(prefix="/api/streams/{id}", tags=["pictures"])
+
+    @router.websocket("/video")
+    async def video(websocket: WebSocket, id: str) -> None:
+        try:
+            runner = serving.runner(id)
+        except NoSuchThing as exc:
+            await websocket.accept()
+            await websocket.close(NO_STREAM, exc.message[:120])
+            return
+        await VideoSocket(serving, websocket, runner).run(runner.id)
+
+    @router.get("/snapshot.jpg", response_class=Response)
+    async def snapshot(id: str, view: str = _View) -> Response:
+        """The newest picture."""
+        runner = serving.runner(id)
+        # So many at a time: whoever asks for more must not take the processor from the streams.
+        async with serving.drawing:
+            jpeg = await run_in_threadpool(runner.room.snapshot, view)
+        if jpeg is None:
+            raise NotYet(f"{runner.name} has no picture yet", remedy="try again in a moment")
+        return Response(jpeg, media_type="image/jpeg")
+
+    async def place(id: str) -> AsyncIterator[Bell]:
+        with serving.clients.place(serving.runner(id).id) as bell:
+            yield bell
+
+    a_place = Depends(place)
+
+    @router.get("/video.mjpeg", response_class=Response)
+    async def mjpeg(request: Request, id: str, view: str = _View, bell: Bell = a_place) -> Response:
+        """Pictures one after the other, the newest each time (`multipart/x-mixed-replace`)."""
+        # What waits to be sent is old by the time it arrives: better that it does not wait here.
+        if (transport := request.scope.get("state", {}).get(TRANSPORT)) is not None:
+            transport.set_write_buffer_limits(high=0)
+        parts = _parts(serving, serving.runner(id), check_view(view), bell)
+        return StreamingResponse(parts, media_type=f"multipart/x-mixed-replace; boundary={_BOUNDARY}")
+
+    return router
+
+
+async def _parts(serving: Serving, runner: StreamRunner, view: str, bell: Bell) -> AsyncIterator[bytes]:
+    """The newest picture each time that the client has taken the last one.
+
+    A part ends where the next one's header begins, and browsers show it only then: that header is sent with it, though
+    the next picture is not there yet. So a part cannot say how long it is.
+    """
+    watching = runner.room.watch([view], bell.ring)
+    try:
+        with serving.removals(bell):
+            yield _HEAD
+            while not serving.clients.ended and serving.has(runner) and watching.error is None:
+                message = watching.take()
+                if message is None:
+                    await bell.wait()
+                    continue
+                sequence, jpeg = _unpacked(message)
+                yield jpeg + b"\r\n" + _HEAD
+                yield b""  # is asked for the next one when all before it has gone to the system
+                serving.observer.picture_sent(runner)
+                watching.acknowledge(sequence)
+    finally:
+        watching.close()
+
+
+def _unpacked(message: bytes) -> tuple[int, bytes]:
+    """Number and picture of a message that has one; see `arr_stream.live.pictures.message`."""
+    (length,) = struct.unpack_from("<I", message)
+    header = json.loads(message[4 : 4 + length])
+    return header["seq"], message[4 + length :]
