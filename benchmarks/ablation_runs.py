@@ -129,6 +129,11 @@ def usual_footage(folder: Path | None, most_frames: int | None = None) -> list[F
     return [_begun(footage, most_frames) for footage in load_sequences(folder or SAMPLES)]
 
 
+def footage_name(folder: Path | None) -> str:
+    """What `usual_footage` is called in a table."""
+    return folder.name if folder is not None else "generated clips"
+
+
 def _begun(footage: Footage, most_frames: int | None) -> Footage:
     if most_frames is None:
         return footage

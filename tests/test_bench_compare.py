@@ -18,14 +18,14 @@ from arr_stream.evaluation.coverage import oracle, score_cells
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Frame, Grid, IntArray
-from benchmarks.comparison.compare import OURS, CompareReport, CompareRow, compare
+from benchmarks.comparison.compare import compare
 from benchmarks.comparison.plot import plot_compare
-from benchmarks.comparison.tables import tables
+from benchmarks.comparison.report import OURS, CompareReport, CompareRow, tables
 from benchmarks.comparison.truth import KnownClip, Score, pixels_by_cell, score_choices
-from benchmarks.footage import davis_footage
-from benchmarks.photo_footage import generated_footage
 from benchmarks.rivals import RULES
 from benchmarks.rivals.features import Pixels
+from benchmarks.scenes.footage import davis_footage
+from benchmarks.scenes.photographs import generated_footage
 from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
 
@@ -252,17 +252,17 @@ def test_several_makers_of_features_are_told_apart(tmp_path: Path) -> None:
     assert {"VidCom2 (pixels)", "VidCom2 (other)", "uniform grid"} <= set(labels)
 
 
-def test_the_command(run: Run, tmp_path: Path) -> None:
+def test_the_command(measure: Run, tmp_path: Path) -> None:
     write_sequence(tmp_path, "square", squares(5, step_px=6))
     plot = tmp_path / "plot.png"
-    arguments = ["bench", "compare", tmp_path, "--kind", "davis", "--features", "pixels", "--seeds", 1]
-    code, out, err = run(*arguments, "--budget", "2", "--json", "--plot", plot)
+    arguments = ["compare", tmp_path, "--kind", "davis", "--features", "pixels", "--seeds", 1]
+    code, out, err = measure(*arguments, "--budget", "2", "--json", "--plot", plot)
     assert code == 0 and plot.is_file() and "wrote" in err
     printed = json.loads(out)
     assert printed["features"] == {"pixels": "pixels"}
     assert {row["footage"] for row in printed["rows"]} == {"square"}
     assert [table["title"] for table in printed["tables"]][-1] == "Cost"
-    code, out, _ = run(*arguments, "--budget", "2", "--max-frames", 3)
+    code, out, _ = measure(*arguments, "--budget", "2", "--max-frames", 3)
     assert code == 0 and "Coverage without any query" in out
 
 
@@ -274,7 +274,7 @@ def _wrong() -> Iterator[tuple[list[object], str]]:
 
 
 @pytest.mark.parametrize(("arguments", "said"), list(_wrong()))
-def test_what_cannot_be_compared_is_said_in_a_line(run: Run, arguments: list[object], said: str) -> None:
-    code, out, err = run("bench", "compare", *arguments)
+def test_what_cannot_be_compared_is_said_in_a_line(measure: Run, arguments: list[object], said: str) -> None:
+    code, out, err = measure("compare", *arguments)
     assert code != 0 and not out
     assert said in " ".join(err.split()) and "Traceback" not in err

@@ -143,14 +143,14 @@ def test_figures_know_whether_they_were_reached() -> None:
         percentiles("a", "b", [])
 
 
-def test_an_unknown_part_is_refused(run: Run) -> None:
-    code, _, error = run("bench", "live", "--part", "pages")
+def test_an_unknown_part_is_refused(measure: Run) -> None:
+    code, _, error = measure("live", "--part", "pages")
     assert code == 51
     assert "choose from page," in error
 
 
 @pytest.mark.slow
-def test_the_page_is_measured(run: Run) -> None:
+def test_the_page_is_measured(measure: Run) -> None:
     from arr_stream.errors import BackendUnavailable
     from benchmarks.live.browser import find_chromium
 
@@ -160,7 +160,7 @@ def test_the_page_is_measured(run: Run) -> None:
         find_chromium()
     except BackendUnavailable as exc:
         pytest.skip(str(exc))
-    code, out, error = run("bench", "live", "--part", "page", "--part", "browser-camera", "--seconds", "3", "--json")
+    code, out, error = measure("live", "--part", "page", "--part", "browser-camera", "--seconds", "3", "--json")
     assert code == 0, error
     figures = {(figure["part"], figure["what"]): figure["value"] for figure in json.loads(out)["figures"]}
     for part, what in (

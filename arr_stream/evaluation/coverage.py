@@ -15,6 +15,7 @@ import numpy as np
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.davis import Mask, check_mask, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import FloatArray, Grid
 
@@ -52,12 +53,28 @@ class CoverageReport:
         """Mean coverage over sequences."""
         return float(np.mean([r.coverage for r in self.rows if r.method == method and r.budget == budget]))
 
+    @property
+    def budgets(self) -> list[int]:
+        return sorted({row.budget for row in self.rows})
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        sequences = {row.sequence for row in self.rows}
+        return (
+            ResultTable(
+                f"Mean coverage of the object, {len(sequences)} sequences",
+                ("choice", *(f"{budget} tokens" for budget in self.budgets)),
+                tuple((method, *(self.mean(method, budget) for budget in self.budgets)) for method in METHODS),
+            ),
+        )
+
     def as_json(self) -> dict[str, Any]:
-        budgets = sorted({row.budget for row in self.rows})
         return {
             "mean_coverage": {
-                str(budget): {method: round(self.mean(method, budget), 4) for method in METHODS} for budget in budgets
+                str(budget): {method: round(self.mean(method, budget), 4) for method in METHODS}
+                for budget in self.budgets
             },
+            "tables": [table.as_json() for table in self.tables],
             "sequences": [
                 {
                     "method": row.method,

@@ -18,9 +18,8 @@ from arr_stream.evaluation.davis import Mask, tight_box
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
-from benchmarks.camera_kind import Camera, camera_kind
-from benchmarks.footage import Footage
-from benchmarks.moving_truth import moved_truths
+from benchmarks.scenes.camera import Camera, camera_kind
+from benchmarks.scenes.footage import Footage, moved_truths
 
 
 @dataclass(frozen=True, slots=True, eq=False)

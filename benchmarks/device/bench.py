@@ -1,4 +1,4 @@
-"""`arr-stream bench device`: the frame loop on a device, beside what the device's memory allows at best."""
+"""`python -m benchmarks device`: the frame loop on a device, beside what the device's memory allows at best."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame
 from benchmarks.device.host import host_table, time_host
 from benchmarks.device.kernels import kernel_table, time_kernels
-from benchmarks.device.scene import panning_frames, usual_queries
 from benchmarks.device.timing import copy_bytes_per_ms, synchronize, upload_bytes_per_ms
+from benchmarks.scenes.clips import panning_frames, usual_queries
 
 _WARM_UP_FRAMES = 6
 """Frames on which steps are captured, in every form that comes later."""
@@ -31,7 +31,7 @@ _WARM_UP_FRAMES = 6
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """What `bench device` measured.
+    """What `python -m benchmarks device` measured.
 
     Args:
         device: In words.

@@ -16,7 +16,7 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.figure import FEATURES
 from arr_stream.types import Grid
-from benchmarks.device.scene import panning_frames, usual_queries
+from benchmarks.scenes.clips import panning_frames, usual_queries
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from arr_stream.gpu.visual import polar_edges, visual_channels
 from arr_stream.motion import usual_preset
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Frame, Grid
-from benchmarks.device.scene import panning_frames, usual_queries
 from benchmarks.device.timing import bytes_of, replayed, step_ms
+from benchmarks.scenes.clips import panning_frames, usual_queries
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""`arr-stream bench live`: live streams and their page, measured in a real browser against a real server."""
+"""`python -m benchmarks live`: live streams and their page, measured in a real browser against a real server."""
 
 from __future__ import annotations
 

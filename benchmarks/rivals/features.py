@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from arr_stream.config import ModelSettings, Settings, VlmSettings
+from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.types import FloatArray, Frame, Grid
 
@@ -137,3 +138,20 @@ class QwenTower:
             tokens = self._adapter.encode(rows, cells, [len(cells)])
         made: FloatArray = tokens.features.float().cpu().numpy().reshape(grid.rows, grid.columns, -1)
         return made
+
+
+def named_features(name: str, settings: Settings) -> FeatureMaker:
+    """By the name that a user gives.
+
+    Raises:
+        InvalidSetting: Neither `clip`, `pixels` nor `qwen:FOLDER`.
+        BackendUnavailable, WeightsInvalid: It cannot be had.
+    """
+    what, _, folder = name.partition(":")
+    if what == "clip" and not folder:
+        return DenseClip(settings)
+    if what == "pixels" and not folder:
+        return Pixels()
+    if what == "qwen" and folder:
+        return QwenTower(folder)
+    raise InvalidSetting(f"--features {name!r} is not known", remedy="use clip, pixels or qwen:FOLDER")
