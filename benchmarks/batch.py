@@ -19,8 +19,8 @@ import av
 import numpy as np
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.machine import machine
 from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.timing import machine
 from benchmarks.scenes.shapes import moving_scene
 
 MOST_RATIO = 1.3

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.coverage import oracle, score_cells
+from arr_stream.evaluation.coverage import oracle, pixels_by_cell, score_cells
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Frame, Grid, IntArray
 from benchmarks.comparison.compare import compare
 from benchmarks.comparison.plot import plot_compare
 from benchmarks.comparison.report import OURS, CompareReport, CompareRow, tables
-from benchmarks.comparison.truth import KnownClip, Score, pixels_by_cell, score_choices
+from benchmarks.comparison.truth import KnownClip, Score, score_choices
 from benchmarks.rivals import RULES
 from benchmarks.rivals.features import Pixels
 from benchmarks.scenes.footage import davis_footage
@@ -48,8 +48,8 @@ def _known(masks: list[np.ndarray], eighth: np.ndarray | None = None) -> KnownCl
         grid=grid,
         camera="still",
         region_xywh=None,
-        counts={"object": np.stack([pixels_by_cell(mask, grid) for mask in masks])},
-        cell_pixels=pixels_by_cell(np.ones_like(masks[0]), grid),
+        counts={"object": np.stack([pixels_by_cell(mask, (grid.rows, grid.columns)) for mask in masks])},
+        cell_pixels=pixels_by_cell(np.ones_like(masks[0]), (grid.rows, grid.columns)),
         eighth_grey=eighth if eighth is not None else np.zeros(shape, np.uint8),
     )
 
@@ -79,7 +79,7 @@ def test_scored_as_coverage_is_scored_everywhere_else(width: int, height: int, s
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 2**32 - 1))
 def test_every_pixel_is_in_one_cell(width: int, height: int, seed: int) -> None:
     mask = np.random.default_rng(seed).random((height, width)) < 0.5
-    counts = pixels_by_cell(mask, Grid.for_size((width, height)))
+    counts = pixels_by_cell(mask, (Grid.for_size((width, height)).rows, Grid.for_size((width, height)).columns))
     assert counts.shape == (Grid.for_size((width, height)).rows, Grid.for_size((width, height)).columns)
     assert counts.sum() == mask.sum()
 

@@ -10,13 +10,20 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
-from arr_stream.evaluation.statistics import Timing
 from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.timing import Timing
 from arr_stream.types import Grid
-from benchmarks.device.bench import bench_device, dense_table, frame_table, named_device
-from benchmarks.device.host import HostRun, host_table, time_host, touched_bytes
-from benchmarks.device.kernels import kernel_table, time_kernels
-from benchmarks.device.timing import bytes_of, copy_bytes_per_ms
+from benchmarks.device.bench import (
+    HostRun,
+    bench_device,
+    dense_table,
+    frame_table,
+    host_table,
+    named_device,
+    time_host,
+    touched_bytes,
+)
+from benchmarks.device.kernels import bytes_of, copy_bytes_per_ms, kernel_table, time_kernels
 from benchmarks.scenes.clips import panning_frames, square_xywh, usual_queries
 from tests.conftest import Run
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import MeasurementFailed
 from arr_stream.types import ByteArray, Frame
-from benchmarks.live.counter import MODULUS, paint, read
 from benchmarks.live.figures import Figure, percentiles
 from benchmarks.live.process import Child, captures, family_rss_bytes, free_port
-from benchmarks.live.scene import CounterSource, Scene
+from benchmarks.live.scene import MODULUS, CounterSource, Scene, paint, read
 from tests.conftest import Run
 
 SIZE_WH = (640, 360)

@@ -66,8 +66,8 @@ def tune(
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.footage import load_footage
     from arr_stream.tuning.parameters import NAMES
-    from arr_stream.tuning.picture import draw_before_and_after
     from arr_stream.tuning.recording import checked_kinds
+    from arr_stream.tuning.report import draw_before_and_after
     from arr_stream.tuning.tuner import TuneOptions
     from arr_stream.tuning.tuner import tune as tune_weights
 

@@ -20,8 +20,8 @@ from arr_stream.consumer import total_ms
 from arr_stream.draw.background import Beside
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import NothingInRange
-from arr_stream.evaluation.statistics import Timing
 from arr_stream.evaluation.tables import ResultTable, short
+from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline

@@ -58,7 +58,7 @@ def claims(
     settings = cpu_settings("claims", preset, overrides)
     size_wh = parse_size(size or (QUICK_SIZE if quick else "1024x1024"))
 
-    from arr_stream.evaluation.machine import cores
+    from arr_stream.evaluation.timing import cores
     from benchmarks.claims.base import ClaimsPlan
     from benchmarks.claims.run import PARTS, bench_claims
 

@@ -22,8 +22,7 @@ from arr_stream.types import FloatArray, Frame, Grid
 from benchmarks.comparison.report import ASKED, OURS, CompareReport, CompareRow
 from benchmarks.comparison.truth import Cells, KnownClip, known_clip, score_choices
 from benchmarks.rivals import RULES, Clip, Rule
-from benchmarks.rivals.features import FeatureMaker
-from benchmarks.rivals.pictures import make_clip
+from benchmarks.rivals.features import FeatureMaker, make_clip
 from benchmarks.rivals.plain import Random
 from benchmarks.scenes.footage import Footage
 

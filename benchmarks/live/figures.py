@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.statistics import Timing
 from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.timing import Timing
 
 _PACKAGES = ("arr-stream", "torch", "opencv-python-headless", "av", "numpy", "fastapi", "uvicorn", "aiortc")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.machine import cores, processor_name
+from arr_stream.evaluation.timing import cores, processor_name
 
 PACKAGES = (
     "torch",

@@ -39,8 +39,8 @@ class Section:
 
 def _section(values: dict[str, Any]) -> Section:
     commands = tuple(Command(**command) for command in values["commands"])
-    lists = {name: tuple(values[name]) for name in ("needs", "drop") if name in values}
-    return Section(**values | lists | {"commands": commands})
+    lists = {name: tuple(values.get(name, ())) for name in ("needs", "drop")}
+    return Section(**{**values, **lists, "commands": commands})
 
 
 SECTIONS = tuple(

@@ -165,7 +165,8 @@ def _engines(record: Record) -> float | None:
     if found is None or "total / local" not in found.columns:
         return None
     ratios = {row[0]: row[found.columns.index("total / local")] for row in found.rows}
-    return float(ratios["ray"]) if ratios.get("ray") is not None else None
+    total = ratios.get("ray")
+    return float(total) if isinstance(total, int | float) else None
 
 
 def _fuzzed(record: Record) -> float | None:

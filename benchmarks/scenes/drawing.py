@@ -20,7 +20,7 @@ OVERSAMPLING = 4
 
 
 def rgb(colour: str) -> Floats:
-    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], np.float32) / 255
+    return np.asarray(np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], np.float32) / 255, np.float32)
 
 
 def spline(points: Points, *, closed: bool = True, steps: int = 12) -> list[tuple[float, float]]:
@@ -120,6 +120,18 @@ def opaque(picture: npt.NDArray[np.uint8] | Floats) -> Floats:
     return np.dstack([colour, np.ones(colour.shape[:2], np.float32)])
 
 
+def photograph(name: str) -> npt.NDArray[np.uint8]:
+    """One of those of `skimage.data`."""
+    from skimage import data
+
+    return np.asarray(getattr(data, name)(), np.uint8)
+
+
+def unit(picture: npt.NDArray[np.uint8]) -> Floats:
+    """Bytes as shares in [0, 1]."""
+    return np.asarray(picture.astype(np.float32) / 255, np.float32)
+
+
 def enlarged(picture: npt.NDArray[np.uint8] | Floats, width: int) -> Floats:
     """A photograph brought to a width, in [0, 1]."""
     colour = picture.astype(np.float32) / 255 if picture.dtype == np.uint8 else picture
@@ -131,7 +143,7 @@ def enlarged(picture: npt.NDArray[np.uint8] | Floats, width: int) -> Floats:
 def tinted(grey: npt.NDArray[np.uint8] | Floats, dark: str, light: str) -> Floats:
     """A grey photograph `[H, W]` between two colours."""
     value = grey.astype(np.float32) / 255 if grey.dtype == np.uint8 else grey
-    return rgb(dark) * (1 - value[..., None]) + rgb(light) * value[..., None]
+    return np.asarray(rgb(dark) * (1 - value[..., None]) + rgb(light) * value[..., None], np.float32)
 
 
 def tiled(picture: Floats, width: int, height: int) -> Floats:
@@ -143,7 +155,7 @@ def tiled(picture: Floats, width: int, height: int) -> Floats:
 
 
 def _as_mask(image: Image.Image) -> Floats:
-    return np.asarray(image, np.float32) / 255
+    return np.asarray(np.asarray(image, np.float32) / 255, np.float32)
 
 
 @cache

@@ -24,6 +24,7 @@ from arr_stream.evaluation.davis import Mask
 from arr_stream.evaluation.text import TextPicture, load_pictures
 from arr_stream.types import ByteArray
 from benchmarks.scenes.camera import CAMERAS, Camera, GeneratedSource, camera_path, look, with_grain
+from benchmarks.scenes.drawing import photograph
 from benchmarks.scenes.footage import KINDS, Footage, FootageKind, Truth, davis_footage, sample_footage
 from benchmarks.scenes.shapes import make_scene
 
@@ -131,9 +132,7 @@ def _piece(scenery: str, rng: np.random.Generator) -> _Cutout:
 
 def _photograph(name: str, size_wh: tuple[int, int]) -> ByteArray:
     """A photograph that fills the size, its middle where it is longer."""
-    from skimage import data
-
-    rgb = np.asarray(getattr(data, name)(), np.uint8)
+    rgb = photograph(name)
     rgb = np.repeat(rgb[:, :, None], 3, axis=2) if rgb.ndim == 2 else rgb[:, :, :3]
     scale = max(size_wh[0] / rgb.shape[1], size_wh[1] / rgb.shape[0])
     width, height = (max(s, round(scale * o)) for s, o in zip(size_wh, rgb.shape[1::-1], strict=True))

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import cv2
 import numpy as np
-from skimage import data
 
 from benchmarks.scenes import things
-from benchmarks.scenes.drawing import Canvas, Floats, enlarged, opaque, rgb, tiled, tinted
+from benchmarks.scenes.drawing import Canvas, Floats, enlarged, opaque, photograph, rgb, tiled, tinted, unit
 from benchmarks.scenes.layers import (
     Layer,
     Matrix,
@@ -38,7 +37,7 @@ def street(frames: int = 120) -> Scene:
         return lambda t: shift(drift(t) * nearness, 0) @ shift(x, y) @ scale(size)
 
     view = depth(1.0, 0, 0)
-    grass = things.greenery(data.grass().astype(np.float32) / 255)
+    grass = things.greenery(unit(photograph("grass")))
     vehicles = [
         *bus(GREEN).layers("green bus", lambda t: 470 - 62 * t, lambda t: 222.0, 0.8, view=view, facing=-1),
         *van(BLUE).layers("blue van", lambda t: 690 - 98 * t, lambda t: 248.0, 0.9, view=view, facing=-1),
@@ -66,7 +65,7 @@ def street(frames: int = 120) -> Scene:
 
 def pan_zoom(frames: int = 120) -> Scene:
     """The camera moves over a table while a model aeroplane flies the other way."""
-    table = enlarged(data.coffee(), 1100)
+    table = enlarged(photograph("coffee"), 1100)
     across, down, zoom = ease(522, 700, 4.0), ease(372, 260, 4.0), ease(0.62, 0.95, 4.0)
 
     def camera(t: float) -> Matrix:
@@ -144,7 +143,7 @@ SCENES: dict[str, Callable[..., Scene]] = {"street": street, "pan_zoom": pan_zoo
 
 
 def _space(until: float) -> list[Layer]:
-    stars = enlarged(data.hubble_deep_field()[60:700, 40:960], 900)
+    stars = enlarged(photograph("hubble_deep_field")[60:700, 40:960], 900)
     globe, (far_ring, near_ring) = things.planet()
     slip = ease(0, -40, until)
 
@@ -169,7 +168,7 @@ def _space(until: float) -> list[Layer]:
 
 
 def _cat(start: float, end: float) -> list[Layer]:
-    photo = opaque(enlarged(data.chelsea(), 760))
+    photo = opaque(enlarged(photograph("chelsea"), 760))
     lean = ease(0, 1, end - start)
 
     def room(t: float) -> Matrix:
@@ -198,16 +197,16 @@ def _cat(start: float, end: float) -> list[Layer]:
 
 
 def _dusk() -> Floats:
-    photo = enlarged(data.rocket(), 720)
+    photo = enlarged(photograph("rocket"), 720)
     return opaque(np.clip(photo * 1.12 + 0.03, 0, 1))
 
 
 def _road(width: int) -> Floats:
     """Pavement of brick, kerb and three lanes of asphalt, 210 px high."""
-    gravel = enlarged(data.gravel().astype(np.float32)[..., None].repeat(3, axis=2) / 255, 300)
+    gravel = enlarged(unit(photograph("gravel"))[..., None].repeat(3, axis=2), 300)
     asphalt = tiled(gravel, width, 210)
     asphalt = rgb("#3d4149") * (0.75 + 0.5 * asphalt)
-    bricks = enlarged(data.brick().astype(np.float32)[..., None].repeat(3, axis=2) / 255, 220)
+    bricks = enlarged(unit(photograph("brick"))[..., None].repeat(3, axis=2), 220)
     paving = tiled(bricks, width, 22) * rgb("#c9a58c") * 1.35
     road = asphalt.copy()
     road[:22] = np.clip(paving, 0, 1)
@@ -221,17 +220,17 @@ def _road(width: int) -> Floats:
 
 
 def _wall(width: int, height: int) -> Floats:
-    bricks = cv2.rotate(data.brick(), cv2.ROTATE_90_CLOCKWISE)
-    grey = enlarged(bricks.astype(np.float32)[..., None].repeat(3, axis=2) / 255, 620)
+    bricks = cv2.rotate(photograph("brick"), cv2.ROTATE_90_CLOCKWISE)
+    grey = enlarged(unit(bricks)[..., None].repeat(3, axis=2), 620)
     value = np.clip((tiled(grey, width, height)[..., 0] - 0.22) * 1.9, 0, 1)
     wall = tinted(value.astype(np.float32), "#5b2a20", "#e7cdb6")
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     light = np.clip(1.15 - 0.0011 * np.hypot(x - width * 0.5, y - height * 0.3), 0.5, 1.15)[..., None]
-    return np.clip(wall * light, 0, 1).astype(np.float32)
+    return np.asarray(np.clip(wall * light, 0, 1), np.float32)
 
 
 def _pavement(width: int) -> Floats:
-    gravel = enlarged(data.gravel().astype(np.float32)[..., None].repeat(3, axis=2) / 255, 300)
+    gravel = enlarged(unit(photograph("gravel"))[..., None].repeat(3, axis=2), 300)
     slab = rgb("#7d8088") * (0.6 + 0.7 * tiled(gravel, width, 120))
     slab[:4] = rgb("#c3c5c9")
     return opaque(np.clip(slab, 0, 1).astype(np.float32))

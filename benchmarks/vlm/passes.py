@@ -13,8 +13,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.statistics import Timing
 from arr_stream.evaluation.tables import ResultTable, Value, short
+from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import ByteArray, Frame, Grid
