@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.tables import ResultTable, Value
-from benchmarks.ablation_runs import QUESTIONS, Run, Variant, run_in_turns, usual_footage
+from benchmarks.ablation_runs import QUESTIONS, Run, Variant, footage_name, run_in_turns, usual_footage
 
 Kind = Literal["default", "without", "instead"]
 
@@ -165,6 +165,26 @@ class AblationRow:
         return f"{said}; {self.cost}" if self.cost else said
 
 
+@dataclass(frozen=True, slots=True)
+class AblationReport:
+    """All variants.
+
+    Args:
+        rows: The default first, and a second time next.
+        footage: What was measured on.
+    """
+
+    rows: tuple[AblationRow, ...]
+    footage: str
+
+    @property
+    def tables(self) -> list[ResultTable]:
+        return ablation_tables(self.rows, self.footage)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"tables": [table.as_json() for table in self.tables]}
+
+
 def evaluate_ablation(
     data: Path | None = None,
     *,
@@ -172,7 +192,7 @@ def evaluate_ablation(
     settings: Settings | None = None,
     most_frames: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> list[AblationRow]:
+) -> AblationReport:
     """Measure the parts, each against the default in the same run.
 
     Args:
@@ -189,7 +209,8 @@ def evaluate_ablation(
     parts = chosen_parts(only)
     variants = [Variant(DEFAULT), Variant(AGAIN), *(part.variant for part in parts)]
     runs = run_in_turns(usual_footage(data, most_frames), variants, settings=settings, progress=progress)
-    return rows_of(runs, [(DEFAULT, "default"), (AGAIN, "default"), *((p.variant.name, p.kind) for p in parts)])
+    rows = rows_of(runs, [(DEFAULT, "default"), (AGAIN, "default"), *((p.variant.name, p.kind) for p in parts)])
+    return AblationReport(tuple(rows), footage_name(data))
 
 
 def chosen_parts(only: Sequence[str]) -> list[Part]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.coverage import pixels_by_cell
 from arr_stream.evaluation.davis import Mask, check_mask, load_sequences, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.keyframes.base import PARTS, PartName, PartValue, TextEncoder
@@ -127,6 +128,11 @@ def usual_footage(folder: Path | None, most_frames: int | None = None) -> list[F
             f"{SAMPLES}: the generated clips are not there", remedy="name a folder with sequences and their masks"
         )
     return [_begun(footage, most_frames) for footage in load_sequences(folder or SAMPLES)]
+
+
+def footage_name(folder: Path | None) -> str:
+    """What `usual_footage` is called in a table."""
+    return folder.name if folder is not None else "generated clips"
 
 
 def _begun(footage: Footage, most_frames: int | None) -> Footage:
@@ -249,7 +255,7 @@ def _regions_at_once(settings: Settings) -> Settings:
     return settings
 
 
-Made = dict[tuple[int, PartName], tuple[PartValue, str, float]]
+Made = dict[tuple[int, PartName, bool], tuple[PartValue, str, float]]
 
 
 class RememberedGenerator:
@@ -257,8 +263,11 @@ class RememberedGenerator:
 
     Args:
         inner: Makes them.
-        made: What was made, by frame and part.
+        made: What was made, by frame and part, and whether text was to be read.
         parts: What is made at all.
+
+    Attributes:
+        spent_ms, owed_ms: What making took, and what it would have taken without a memory.
     """
 
     def __init__(self, inner: KeyframeGenerator, made: Made, parts: Iterable[PartName]) -> None:
@@ -271,17 +280,19 @@ class RememberedGenerator:
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
         jobs = self._inner.jobs(request)
         return {
-            part: partial(self._make, request.frame.index, part, jobs[part]) for part in jobs if part in self._parts
+            part: partial(self._make, (request.frame.index, part, request.read_text), jobs[part])
+            for part in jobs
+            if part in self._parts
         }
 
-    def _make(self, index: int, part: PartName, job: Job) -> tuple[PartValue, str]:
-        if (index, part) not in self._made:
+    def _make(self, key: tuple[int, PartName, bool], job: Job) -> tuple[PartValue, str]:
+        if key not in self._made:
             started = time.perf_counter()
             value, backend = job()
             took_ms = (time.perf_counter() - started) * 1e3
-            self._made[index, part] = value, backend, took_ms
+            self._made[key] = value, backend, took_ms
             self.spent_ms += took_ms
-        value, backend, took_ms = self._made[index, part]
+        value, backend, took_ms = self._made[key]
         self.owed_ms += took_ms
         return value, backend
 
@@ -304,11 +315,7 @@ class _Looked:
 
 def object_shares(mask: Mask, grid: Grid) -> npt.NDArray[np.float64]:
     """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
-    rows = np.linspace(0, mask.shape[0], grid.rows + 1).round().astype(int)
-    columns = np.linspace(0, mask.shape[1], grid.columns + 1).round().astype(int)
-    integral = np.pad(mask.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    pixels = np.diff(np.diff(integral[np.ix_(rows, columns)], axis=0), axis=1)
-    return np.asarray(pixels / max(1, int(integral[-1, -1])), np.float64)
+    return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float64)
 
 
 class _Running:

@@ -10,13 +10,16 @@ Tokens of an even grid, and of atlases over several divisions into regions, are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any
 
 import cv2
 import numpy as np
 
 from arr_stream.evaluation.davis import Mask, check_mask
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.selection.atlas import (
     AtlasTokens,
@@ -84,13 +87,35 @@ class AtlasRow:
     object_iou: float
 
 
+@dataclass(frozen=True, slots=True)
+class AtlasReport:
+    """All rows."""
+
+    rows: tuple[AtlasRow, ...]
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        """A line for each way to lay tokens out, the budgets beside each other."""
+        budgets = list(dict.fromkeys(row.tokens for row in self.rows))
+        found = {(row.clusters, row.layout, row.tokens): (row.detail, row.object_iou) for row in self.rows}
+        rows = [
+            (*ways, *chain(*(found.get((*ways, tokens), (None, None)) for tokens in budgets)))
+            for ways in dict.fromkeys((row.clusters, row.layout) for row in self.rows)
+        ]
+        headings = chain(*((f"{tokens} tokens: detail", "IoU") for tokens in budgets))
+        return (ResultTable("Tokens as means over cells", ("regions", "tokens laid out", *headings), tuple(rows)),)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"rows": [asdict(row) for row in self.rows], "tables": [table.as_json() for table in self.tables]}
+
+
 def evaluate_atlas(
     sequences: Sequence[Footage],
     clusterers: Mapping[str, Clusterer],
     budgets: Sequence[int],
     frames_each: int,
     layouts: Mapping[str, LayOut] = LAYOUTS,
-) -> list[AtlasRow]:
+) -> AtlasReport:
     """Every layout over every division, on some frames of each sequence; importance is saliency alone.
 
     Raises:
@@ -113,7 +138,7 @@ def evaluate_atlas(
                         token_of_cell = make(atlas, min(tokens, grid.cells))
                         scores = detail_kept(looks, token_of_cell), object_iou(covered, token_of_cell)
                         found.setdefault((name, layout, tokens), []).append(scores)
-    return [AtlasRow(*key, *np.mean(values, axis=0).tolist()) for key, values in found.items()]
+    return AtlasReport(tuple(AtlasRow(*key, *np.mean(values, axis=0).tolist()) for key, values in found.items()))
 
 
 def _cells(frame: Frame, grid: Grid, mask: Mask) -> tuple[FloatArray, FloatArray, FloatArray]:

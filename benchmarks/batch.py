@@ -1,4 +1,4 @@
-"""`arr-stream bench batch`: the same files by each engine in turns, as a user starts them, told apart by phase."""
+"""`python -m benchmarks batch`: the same files by each engine in turns, as a user starts them, told apart by phase."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import av
 import numpy as np
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.machine import machine
 from arr_stream.evaluation.tables import ResultTable, Value
-from benchmarks.toy_scenes import moving_scene
+from arr_stream.evaluation.timing import machine
+from benchmarks.scenes.shapes import moving_scene
 
 MOST_RATIO = 1.3
 """What Ray on one machine may cost, as a ratio of total times."""
@@ -120,7 +120,7 @@ class BatchReport:
         return all(each == digests[0] for each in digests)
 
     @property
-    def table(self) -> ResultTable:
+    def tables(self) -> tuple[ResultTable, ...]:
         base = self.plan.engines[0]
         rows: list[tuple[Value, ...]] = [
             (
@@ -133,13 +133,16 @@ class BatchReport:
             for engine in self.plan.engines
         ]
         same = "every round gave the same records" if self.same_results else "THE RECORDS DIFFER BETWEEN ROUNDS"
-        return ResultTable(
-            f"A batch of {self.files} files by {self.plan.jobs} workers; median seconds of {self.plan.rounds} rounds",
-            ("engine", *_PHASES, "frames a second", f"steady / {base}", f"total / {base}"),
-            tuple(rows),
-            f"{machine()}. Engines in turns, each a process of its own as from the command line; startup ends when a"
-            f" worker begins with the first file. {same}.",
-            digits=2,
+        return (
+            ResultTable(
+                f"A batch of {self.files} files by {self.plan.jobs} workers; median seconds of {self.plan.rounds} "
+                "rounds",
+                ("engine", *_PHASES, "frames a second", f"steady / {base}", f"total / {base}"),
+                tuple(rows),
+                f"{machine()}. Engines in turns, each a process of its own as from the command line; startup ends when "
+                f"a worker begins with the first file. {same}.",
+                digits=2,
+            ),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -155,7 +158,7 @@ class BatchReport:
                 engine: [{phase: round(run.seconds(phase), 4) for phase in _PHASES} for run in runs]
                 for engine, runs in self.runs.items()
             },
-            "tables": [self.table.as_json()],
+            "tables": [table.as_json() for table in self.tables],
         }
 
 

@@ -20,6 +20,7 @@ import torch
 from arr_stream.config import ScoringSettings
 from arr_stream.evaluation.davis import Mask, check_mask, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.motion.anchor import ColourModel
 from arr_stream.motion.assembly import assemble
@@ -36,7 +37,7 @@ from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import visual_channels
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 
 DEFAULT_WEIGHTS = ScoringSettings()
 THINGS = (3, 7)
@@ -111,9 +112,25 @@ class CascadeReport:
 
     rows: tuple[CascadeRow, ...]
 
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        rows = tuple(
+            (
+                *(row.kind, row.tokens, row.scored_most, f"{row.saving:.1f}x", row.coverage_all, row.coverage_cascade),
+                # Never -0.0%.
+                *(f"{round(row.lost, 3) + 0.0:.1%}", f"{row.all_ms:.2f}", f"{row.cascade_ms:.2f}"),
+            )
+            for row in self.rows
+        )
+        headings = ("asked by", "tokens", "scored", "fewer", "all", "cascade", "lost", "all, ms", "cascade, ms")
+        return (ResultTable(f"{self.rows[0].places} places", headings, rows),) if rows else ()
+
     def as_json(self) -> dict[str, Any]:
         names = (*CascadeRow.__slots__, "saving", "lost")
-        return {"rows": [{name: _rounded(getattr(row, name)) for name in names} for row in self.rows]}
+        return {
+            "rows": [{name: _rounded(getattr(row, name)) for name in names} for row in self.rows],
+            "tables": [table.as_json() for table in self.tables],
+        }
 
 
 def _rounded(value: Any) -> Any:

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.base import PartName, PartValue
+from arr_stream.keyframes.base import PARTS
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
-from arr_stream.keyframes.generate import InStepKeyframes, Job, KeyframeGenerator, KeyframeRequest, make_generator
+from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from benchmarks.ablation_runs import Made, RememberedGenerator
 from benchmarks.picture_questions import PictureQuestion
 
 COARSEST = 2
@@ -123,53 +124,23 @@ class OurChoice:
         self._settings = settings
         self._encoder = make_text_encoder(settings)
         self._pca = find_pca(settings, self._encoder)
-        self._generator = _Remembering(make_generator(settings))
+        self._inner = make_generator(settings)
+        self._picture: ByteArray | None = None
+        self._made: Made = {}
 
     def choose(self, asked: PictureQuestion, tokens: int) -> tuple[Allocation, float]:
         """The cells, and the milliseconds that it took, generation counted in even where it was remembered."""
+        if self._picture is not asked.rgb:
+            self._picture, self._made = asked.rgb, {}
+        generator = RememberedGenerator(self._inner, self._made, PARTS)
         pipeline = Pipeline(
             self._settings.with_values({"selection.budget": str(tokens)}),
-            InStepKeyframes(self._generator),
+            InStepKeyframes(generator),
             [parse_text(query) for query in asked.queries],
             encoder=self._encoder,
             pca=self._pca,
         )
         started = time.perf_counter()
         patches = pipeline.step(Frame(0, 0.0, asked.rgb))
-        milliseconds = (time.perf_counter() - started) * 1e3 + self._generator.saved_ms
+        milliseconds = (time.perf_counter() - started) * 1e3 + generator.owed_ms - generator.spent_ms
         return Allocation(patches.rows, patches.columns, patches.level, patches.score), milliseconds
-
-
-class _Remembering:
-    """A generator that makes each part of a picture once, while questions are about the same picture.
-
-    Attributes:
-        saved_ms: What the last request would have taken longer without a memory.
-    """
-
-    def __init__(self, generator: KeyframeGenerator) -> None:
-        self._generator = generator
-        self._picture: ByteArray | None = None
-        self._made: dict[tuple[PartName, bool], tuple[tuple[PartValue, str], float]] = {}
-        self.saved_ms = 0.0
-
-    def jobs(self, request: KeyframeRequest) -> dict[PartName, Job]:
-        if self._picture is not request.frame.rgb:
-            self._picture = request.frame.rgb
-            self._made.clear()
-        self.saved_ms = 0.0
-        return {part: self._once(part, request.read_text, job) for part, job in self._generator.jobs(request).items()}
-
-    def _once(self, part: PartName, read_text: bool, job: Job) -> Job:
-        def remembered() -> tuple[PartValue, str]:
-            key = part, read_text
-            if key in self._made:
-                value, milliseconds = self._made[key]
-                self.saved_ms += milliseconds
-                return value
-            started = time.perf_counter()
-            value = job()
-            self._made[key] = value, (time.perf_counter() - started) * 1e3
-            return value
-
-        return remembered

@@ -44,29 +44,37 @@ class ClusterRow:
     accuracy: float
     milliseconds: float
 
+
+@dataclass(frozen=True, slots=True)
+class ClustersReport:
+    """All rows."""
+
+    rows: tuple[ClusterRow, ...]
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        """All clusterers, one a row."""
+        return (
+            ResultTable(
+                "Regions and objects: means over all frames",
+                ("clusters", "regions", "best IoU", "IoU by majority", "pixels on the right side", "processor ms"),
+                tuple(
+                    (
+                        row.method,
+                        round(row.regions),
+                        row.iou_best,
+                        row.iou_majority,
+                        row.accuracy,
+                        round(row.milliseconds),
+                    )
+                    for row in self.rows
+                ),
+                "Times are medians of processor time on one thread, with the embedding where one is clustered.",
+            ),
+        )
+
     def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "method": self.method,
-            "regions": round(self.regions, 1),
-            "iou_best": round(self.iou_best, 4),
-            "iou_majority": round(self.iou_majority, 4),
-            "accuracy": round(self.accuracy, 4),
-            "ms": round(self.milliseconds, 2),
-        }
-
-
-def clusters_table(rows: Sequence[ClusterRow]) -> ResultTable:
-    """All clusterers, one a row."""
-    return ResultTable(
-        "Regions and objects: means over all frames",
-        ("clusters", "regions", "best IoU", "IoU by majority", "pixels on the right side", "processor ms"),
-        tuple(
-            (row.method, round(row.regions), row.iou_best, row.iou_majority, row.accuracy, round(row.milliseconds))
-            for row in rows
-        ),
-        "Times are medians of processor time on one thread, with the embedding where one is clustered.",
-    )
+        return {"tables": [table.as_json() for table in self.tables]}
 
 
 def evaluate_clusters(
@@ -75,7 +83,7 @@ def evaluate_clusters(
     *,
     every: int = 20,
     progress: Callable[[str], None] = lambda _: None,
-) -> tuple[ClusterRow, ...]:
+) -> ClustersReport:
     """Divide every Nth frame and compare with the object's mask.
 
     Args:
@@ -100,7 +108,9 @@ def evaluate_clusters(
                 clusters, milliseconds = _timed(clusterer, frame)
                 methods[name] = clusters.method
                 scores[name].append((clusters.count, *score_regions(clusters.labels, mask), milliseconds))
-    return tuple(_row(name, methods[name], np.array(values)) for name, values in scores.items() if values)
+    return ClustersReport(
+        tuple(_row(name, methods[name], np.array(values)) for name, values in scores.items() if values)
+    )
 
 
 def _row(name: str, method: str, scores: npt.NDArray[np.float64]) -> ClusterRow:

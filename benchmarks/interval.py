@@ -30,7 +30,16 @@ from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import FloatArray, Frame
-from benchmarks.ablation_runs import QUESTIONS, SAMPLES, RememberedGenerator, Run, Variant, run_in_turns, usual_footage
+from benchmarks.ablation_runs import (
+    QUESTIONS,
+    SAMPLES,
+    RememberedGenerator,
+    Run,
+    Variant,
+    footage_name,
+    run_in_turns,
+    usual_footage,
+)
 from benchmarks.meaning import evaluate_carried, held_out_clips
 
 INTERVALS = (1, 2, 3, 5, 8, 15, 30, 60, 120)
@@ -83,12 +92,25 @@ class IntervalReport:
         usual: The interval of the settings that were measured with.
         knee: The interval of the knee; None where quality does not depend on the interval.
         longest: Of the sequences, in frames: longer intervals than this are those of a single keyframe.
+        footage: What was measured on.
     """
 
     rows: tuple[IntervalRow, ...]
     usual: int
     knee: int | None
     longest: int
+    footage: str = ""
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        return (interval_table(self),)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "tables": [table.as_json() for table in self.tables],
+            "knee": self.knee,
+            "sufficient": self.sufficient,
+        }
 
     @property
     def sufficient(self) -> int:
@@ -151,7 +173,9 @@ def evaluate_interval(
     )
     at = knee([row.amortised_ms for row in rows], [row.quality for row in rows])
     longest = max(len(footage.masks()) for footage in sequences)
-    return IntervalReport(rows, settings.keyframes.interval, None if at is None else rows[at].interval, longest)
+    return IntervalReport(
+        rows, settings.keyframes.interval, None if at is None else rows[at].interval, longest, footage_name(data)
+    )
 
 
 def knee(costs: Sequence[float], qualities: Sequence[float]) -> int | None:
@@ -261,13 +285,8 @@ def covered(mask: FloatArray, frame: Frame, polygon_xy: np.ndarray) -> bool:
     return float((full[word > 0] > 0.5).mean()) >= FOUND_SHARE
 
 
-def interval_table(report: IntervalReport, footage: str) -> ResultTable:
-    """For the terminal, a page and JSON.
-
-    Args:
-        report: As `evaluate_interval` gives it.
-        footage: What was measured on.
-    """
+def interval_table(report: IntervalReport) -> ResultTable:
+    """A line an interval, with remarks on the ones that stand out."""
     rows: list[tuple[Value, ...]] = [
         (
             row.interval,
@@ -284,7 +303,7 @@ def interval_table(report: IntervalReport, footage: str) -> ResultTable:
     ]
     columns = ("interval", "region 10%", "no query 10%", "mask IoU", "asked in words", "text found", "mean", "ms", "")
     return ResultTable(
-        f"Keyframe interval against quality and cost, on {footage}",
+        f"Keyframe interval against quality and cost, on {report.footage}",
         columns,
         tuple(rows),
         note="Coverage of the object with and without a question; overlap of its mask, given at keyframes; cells for "

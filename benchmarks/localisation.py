@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.types import FloatArray, Frame, Grid
-from benchmarks.toy_scenes import Scene, Thing, make_scene
+from benchmarks.scenes.shapes import Scene, Thing, make_scene
 
 Kind = Literal["colour and shape", "shape"]
 KINDS: tuple[Kind, ...] = ("colour and shape", "shape")
@@ -85,14 +86,27 @@ class LocalisationRow:
 
 @dataclass(frozen=True, slots=True)
 class LocalisationReport:
-    """All rows of an evaluation."""
+    """All rows of an evaluation, two for each way of embedding: by colour and shape, and by shape alone."""
 
     rows: tuple[LocalisationRow, ...]
     scenes: int
+    size_wh: tuple[int, int] = (0, 0)
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        rows: list[tuple[Value, ...]] = []
+        for both, alone in zip(self.rows[::2], self.rows[1::2], strict=True):
+            figures = [(row.auc_all, row.auc_things, row.coverage_share) for row in (both, alone)]
+            method, way = both.embedder.split()[-2:]
+            rows.append((f"`{method}`", f"`{way}`", *figures[0], *figures[1], round(both.milliseconds)))
+        columns = (f"{kind}: {what}" for kind in ("red circle", "circle") for what in ("cells", "things", "share"))
+        title = f"{self.scenes} scenes of {self.size_wh[0]}x{self.size_wh[1]} px"
+        return (ResultTable(title, ("method", "pass", *columns, "ms"), tuple(rows)),)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "scenes": self.scenes,
+            "tables": [table.as_json() for table in self.tables],
             "rows": [
                 {
                     "embedder": row.embedder,
@@ -169,7 +183,8 @@ def evaluate_localisation(
                 raise ValueError(f"{embedder.name} embeds into {embedding.space!r}, texts are in {encoder.space!r}")
             scores += score_scene(scene, picture.grid, cell_features(embedding.values, picture.grid), encoder)
         rows += [_row(embedder.name, kind, scores, 1000.0 * seconds / max(1, len(scenes))) for kind in KINDS]
-    return LocalisationReport(tuple(rows), len(scenes))
+    size_wh = (scenes[0].rgb.shape[1], scenes[0].rgb.shape[0]) if scenes else (0, 0)
+    return LocalisationReport(tuple(rows), len(scenes), size_wh)
 
 
 def _row(name: str, kind: Kind, scores: Sequence[QueryScore], milliseconds: float) -> LocalisationRow:

@@ -20,6 +20,7 @@ import cv2
 import numpy as np
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.keyframes.clusters.grid import GridClusterer
 from arr_stream.keyframes.embeddings.pca import Pca
@@ -31,7 +32,7 @@ from arr_stream.relevance.query import parse_text
 from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.types import FloatArray, Frame, Grid
 from benchmarks.localisation import HELD_OUT_SEED, mask_shares
-from benchmarks.toy_scenes import COLOURS, SHAPES, Scene, make_scene, moving_scene
+from benchmarks.scenes.shapes import COLOURS, SHAPES, Scene, make_scene, moving_scene
 
 BUDGET = "10%"
 QUERIES_A_CLIP = 2
@@ -183,6 +184,45 @@ class ProjectedReport:
     def as_json(self) -> dict[str, Any]:
         overlaps = {name: round(getattr(self, name), 4) for name in ("active", "unasked", "absent")}
         return {"scenes": self.scenes, "chosen": self.chosen, "cells": self.cells, **overlaps}
+
+
+@dataclass(frozen=True, slots=True)
+class MeaningReport:
+    """Both."""
+
+    carried: CarriedReport
+    projected: ProjectedReport
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        carried, projected = self.carried, self.projected
+        return (
+            ResultTable(
+                f"The best {projected.chosen} of {projected.cells} cells, by 16 channels and by all numbers",
+                ("queries", "in common"),
+                (
+                    ("queries that are asked", projected.active),
+                    ("others, in the scene", projected.unasked),
+                    ("others, not in the scene", projected.absent),
+                ),
+            ),
+            ResultTable(
+                f"Coverage as a share of the best, {carried.queries} queries",
+                ("", "share"),
+                (
+                    ("on keyframes", carried.on_keyframes),
+                    ("on frames between", carried.between),
+                    ("kept between", carried.kept),
+                ),
+            ),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "carried": self.carried.as_json(),
+            "projected": self.projected.as_json(),
+            "tables": [table.as_json() for table in self.tables],
+        }
 
 
 def evaluate_projected(

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from arr_stream.config import Settings
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.questions import Mode, Reply
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
 ANSWER_TOKENS = 12
 
@@ -80,3 +80,13 @@ class ModelAnswerer:
             ends = torch.tensor(sorted(self._prompt.end_tokens), device=hidden.device)
             total += float(self._adapter.logits(hidden).log_softmax(dim=-1)[ends].logsumexp(dim=0))
         return total
+
+
+def model_answerer(settings: Settings) -> ModelAnswerer:
+    """The model of `vlm.model`.
+
+    Raises:
+        ArrStreamError: It cannot be had.
+    """
+    loaded = load(settings.vlm, settings.models)
+    return ModelAnswerer(loaded, halo=settings.vlm.halo, instruction=settings.vlm.instruction)

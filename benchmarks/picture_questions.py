@@ -21,7 +21,7 @@ import numpy as np
 from arr_stream.draw import typeface
 from arr_stream.errors import EvaluationDataError
 from arr_stream.types import ByteArray
-from benchmarks.toy_scenes import COLOURS, SHAPES, Scene, Thing, make_scene
+from benchmarks.scenes.shapes import COLOURS, SHAPES, Scene, Thing, make_scene
 
 SIZE_WH = (1024, 768)
 """Size of every picture: 32x24 cells."""

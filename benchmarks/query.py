@@ -23,6 +23,7 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
+from arr_stream.evaluation.tables import ResultTable, short
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.grid import GridClusterer
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
@@ -32,6 +33,7 @@ from arr_stream.keyframes.text.none import NoText
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from benchmarks.scenes.clips import panning
 
 CROPS = 273
 RANDOM = "random"
@@ -79,6 +81,24 @@ class RelevanceReport:
             "dense pass on every frame / amortised": (self.dense_ms + self.relevance_ms) / self.amortised_ms,
         }
 
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        width, height = self.size_wh
+        rows = (
+            (f"encoding {CROPS} crops (one batch timed, and scaled up)", self.crops_ms),
+            ("one dense pass", self.dense_ms),
+            ("relevance on a frame between keyframes", self.relevance_ms),
+            (f"reading {CROPS} places of a texture", self.sample_ms),
+            (f"relevance with its share of the keyframe, every {self.interval}th frame", self.amortised_ms),
+            ("the text encoder, for a new query", self.text_ms),
+            ("what a new query costs beside that", self.query_ms),
+        )
+        title = f"{self.model}, {width}x{height}, {self.cells} cells: medians"
+        return (
+            ResultTable(title, ("what", "ms"), tuple((what, short(ms)) for what, ms in rows), digits=2),
+            ResultTable.of_ratios(self.ratios),
+        )
+
     def as_json(self) -> dict[str, Any]:
         times = ("crops_ms", "dense_ms", "relevance_ms", "sample_ms", "text_ms", "query_ms", "amortised_ms")
         return {
@@ -88,6 +108,7 @@ class RelevanceReport:
             "interval": self.interval,
             **{name: round(getattr(self, name), 4) for name in times},
             "ratios": {name: round(ratio, 2) for name, ratio in self.ratios.items()},
+            "tables": [table.as_json() for table in self.tables],
         }
 
 
@@ -116,7 +137,7 @@ def bench_relevance(
         embedder = ClipEmbedder(ready.clip, ready.models)
         encoder = ClipTextEncoder(ready.clip, ready.models)
         crops = CropEncoder(ready)
-        frames = _frames(size_wh, 2 + repeats)
+        frames = list(panning(size_wh, 2 + repeats))
         grid = Grid.for_size(size_wh)
         pipeline = _pipeline(ready, embedder, encoder)
         pipeline.step(frames[0])
@@ -261,12 +282,3 @@ def _timed(into: list[float], scale: float = 1.0) -> Iterator[None]:
     started = time.perf_counter()
     yield
     into.append((time.perf_counter() - started) * 1e3 * scale)
-
-
-def _frames(size_wh: tuple[int, int], count: int) -> list[Frame]:
-    """Something to look at, and a little motion."""
-    width, height = size_wh
-    rng = np.random.default_rng(0)
-    coarse = rng.integers(0, 256, (height // 16 + 2, width // 16 + 4, 3), np.uint8)
-    wide = cv2.resize(coarse, (width + 64, height), interpolation=cv2.INTER_CUBIC)
-    return [Frame(i, i / 30, np.ascontiguousarray(wide[:, 2 * i : 2 * i + width])) for i in range(count)]

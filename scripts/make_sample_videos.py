@@ -19,15 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parent.parent
-for folder in (ROOT / "scripts", ROOT):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-from sample_scenes.model import Scene, render, truth_of  # noqa: E402
-from sample_scenes.scenes import FPS, SCENES  # noqa: E402
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
 
 from arr_stream.evaluation.truth import SceneTruth, save_truth  # noqa: E402
-from benchmarks.toy_scenes import moving_scene  # noqa: E402
+from benchmarks.scenes.layers import Scene, render, truth_of  # noqa: E402
+from benchmarks.scenes.samples import FPS, SCENES  # noqa: E402
+from benchmarks.scenes.shapes import moving_scene  # noqa: E402
 
 AUDIO_RATE = 44_100
 CRF = 21

@@ -25,6 +25,18 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     """Runs the command line in this process; exit code, standard output and standard error."""
     from arr_stream.cli import main
 
+    return _runner(main, monkeypatch, capfd)
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs `python -m benchmarks` likewise."""
+    from benchmarks.__main__ import main
+
+    return _runner(main, monkeypatch, capfd)
+
+
+def _runner(main: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["arr-stream", *(str(argument) for argument in arguments)])
         capfd.readouterr()

@@ -60,9 +60,9 @@ def test_a_batch_that_fails_is_no_measurement(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_real_batch(run: Run) -> None:
-    code, out, err = run(
-        "bench", "batch", "--files", 2, "--frames", 6, "--size", "96x64", "--repeats", 1, "--engine", "local",
+def test_a_real_batch(measure: Run) -> None:
+    code, out, err = measure(
+        "batch", "--files", 2, "--frames", 6, "--size", "96x64", "--repeats", 1, "--engine", "local",
         "--set", "keyframes.text=none", "--json",
     )  # fmt: skip
     assert code == 0, err

@@ -22,7 +22,7 @@ from benchmarks.claims.run import PARTS, bench_claims
 from benchmarks.claims.texture import Made, held_bytes, mip_difference, stepped, texture_claims
 from benchmarks.claims.video import PerceptionCost, claims_of, measure_perception, relevance_claims
 from benchmarks.query import RelevanceReport
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 from tests.conftest import Run
 
 PLAIN = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})
@@ -213,20 +213,20 @@ def test_what_is_asked_is_found_as_well_in_16_channels() -> None:
     assert found.kept == 1
 
 
-def test_unknown_parts_are_refused(run: Run) -> None:
+def test_unknown_parts_are_refused(measure: Run) -> None:
     with pytest.raises(InvalidSetting, match="choose from"):
         bench_claims(["moon"], SMALL)
-    code, _, err = run("bench", "claims", "--part", "moon")
+    code, _, err = measure("claims", "--part", "moon")
     assert code != 0
     assert "moon" in err
     assert set(PARTS) == {"video", "projection", "texture", "regions"}
 
 
-def test_command_line(run: Run, tmp_path: Path) -> None:
+def test_command_line(measure: Run, tmp_path: Path) -> None:
     import json
 
     settings = ("--set", "keyframes.text=none", "--set", "keyframes.clusters=grid")
-    code, out, _ = run("bench", "claims", "--quick", "--part", "texture", "--size", "96x64", *settings, "--json")
+    code, out, _ = measure("claims", "--quick", "--part", "texture", "--size", "96x64", *settings, "--json")
     assert code == 0
     printed = json.loads(out)
     assert len(printed["claims"]) == len(printed["tables"][0]["rows"]) == 10

@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.coverage import oracle, score_cells
+from arr_stream.evaluation.coverage import oracle, pixels_by_cell, score_cells
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Frame, Grid, IntArray
-from benchmarks.comparison.compare import OURS, CompareReport, CompareRow, compare
+from benchmarks.comparison.compare import compare
 from benchmarks.comparison.plot import plot_compare
-from benchmarks.comparison.tables import tables
-from benchmarks.comparison.truth import KnownClip, Score, pixels_by_cell, score_choices
-from benchmarks.footage import davis_footage
-from benchmarks.photo_footage import generated_footage
+from benchmarks.comparison.report import OURS, CompareReport, CompareRow, tables
+from benchmarks.comparison.truth import KnownClip, Score, score_choices
 from benchmarks.rivals import RULES
 from benchmarks.rivals.features import Pixels
+from benchmarks.scenes.footage import davis_footage
+from benchmarks.scenes.photographs import generated_footage
 from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
 
@@ -48,8 +48,8 @@ def _known(masks: list[np.ndarray], eighth: np.ndarray | None = None) -> KnownCl
         grid=grid,
         camera="still",
         region_xywh=None,
-        counts={"object": np.stack([pixels_by_cell(mask, grid) for mask in masks])},
-        cell_pixels=pixels_by_cell(np.ones_like(masks[0]), grid),
+        counts={"object": np.stack([pixels_by_cell(mask, (grid.rows, grid.columns)) for mask in masks])},
+        cell_pixels=pixels_by_cell(np.ones_like(masks[0]), (grid.rows, grid.columns)),
         eighth_grey=eighth if eighth is not None else np.zeros(shape, np.uint8),
     )
 
@@ -79,7 +79,7 @@ def test_scored_as_coverage_is_scored_everywhere_else(width: int, height: int, s
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 2**32 - 1))
 def test_every_pixel_is_in_one_cell(width: int, height: int, seed: int) -> None:
     mask = np.random.default_rng(seed).random((height, width)) < 0.5
-    counts = pixels_by_cell(mask, Grid.for_size((width, height)))
+    counts = pixels_by_cell(mask, (Grid.for_size((width, height)).rows, Grid.for_size((width, height)).columns))
     assert counts.shape == (Grid.for_size((width, height)).rows, Grid.for_size((width, height)).columns)
     assert counts.sum() == mask.sum()
 
@@ -252,17 +252,17 @@ def test_several_makers_of_features_are_told_apart(tmp_path: Path) -> None:
     assert {"VidCom2 (pixels)", "VidCom2 (other)", "uniform grid"} <= set(labels)
 
 
-def test_the_command(run: Run, tmp_path: Path) -> None:
+def test_the_command(measure: Run, tmp_path: Path) -> None:
     write_sequence(tmp_path, "square", squares(5, step_px=6))
     plot = tmp_path / "plot.png"
-    arguments = ["bench", "compare", tmp_path, "--kind", "davis", "--features", "pixels", "--seeds", 1]
-    code, out, err = run(*arguments, "--budget", "2", "--json", "--plot", plot)
+    arguments = ["compare", tmp_path, "--kind", "davis", "--features", "pixels", "--seeds", 1]
+    code, out, err = measure(*arguments, "--budget", "2", "--json", "--plot", plot)
     assert code == 0 and plot.is_file() and "wrote" in err
     printed = json.loads(out)
     assert printed["features"] == {"pixels": "pixels"}
     assert {row["footage"] for row in printed["rows"]} == {"square"}
     assert [table["title"] for table in printed["tables"]][-1] == "Cost"
-    code, out, _ = run(*arguments, "--budget", "2", "--max-frames", 3)
+    code, out, _ = measure(*arguments, "--budget", "2", "--max-frames", 3)
     assert code == 0 and "Coverage without any query" in out
 
 
@@ -274,7 +274,7 @@ def _wrong() -> Iterator[tuple[list[object], str]]:
 
 
 @pytest.mark.parametrize(("arguments", "said"), list(_wrong()))
-def test_what_cannot_be_compared_is_said_in_a_line(run: Run, arguments: list[object], said: str) -> None:
-    code, out, err = run("bench", "compare", *arguments)
+def test_what_cannot_be_compared_is_said_in_a_line(measure: Run, arguments: list[object], said: str) -> None:
+    code, out, err = measure("compare", *arguments)
     assert code != 0 and not out
     assert said in " ".join(err.split()) and "Traceback" not in err

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import MeasurementFailed
 from arr_stream.types import ByteArray, Frame
-from benchmarks.live.counter import MODULUS, paint, read
 from benchmarks.live.figures import Figure, percentiles
 from benchmarks.live.process import Child, captures, family_rss_bytes, free_port
-from benchmarks.live.scene import CounterSource, Scene
+from benchmarks.live.scene import MODULUS, CounterSource, Scene, paint, read
 from tests.conftest import Run
 
 SIZE_WH = (640, 360)
@@ -143,14 +142,14 @@ def test_figures_know_whether_they_were_reached() -> None:
         percentiles("a", "b", [])
 
 
-def test_an_unknown_part_is_refused(run: Run) -> None:
-    code, _, error = run("bench", "live", "--part", "pages")
+def test_an_unknown_part_is_refused(measure: Run) -> None:
+    code, _, error = measure("live", "--part", "pages")
     assert code == 51
     assert "choose from page," in error
 
 
 @pytest.mark.slow
-def test_the_page_is_measured(run: Run) -> None:
+def test_the_page_is_measured(measure: Run) -> None:
     from arr_stream.errors import BackendUnavailable
     from benchmarks.live.browser import find_chromium
 
@@ -160,7 +159,7 @@ def test_the_page_is_measured(run: Run) -> None:
         find_chromium()
     except BackendUnavailable as exc:
         pytest.skip(str(exc))
-    code, out, error = run("bench", "live", "--part", "page", "--part", "browser-camera", "--seconds", "3", "--json")
+    code, out, error = measure("live", "--part", "page", "--part", "browser-camera", "--seconds", "3", "--json")
     assert code == 0, error
     figures = {(figure["part"], figure["what"]): figure["value"] for figure in json.loads(out)["figures"]}
     for part, what in (

@@ -227,21 +227,22 @@ def test_results_that_find_no_room_are_one_line(arguments: tuple[str, ...]) -> N
     ],
 )
 @pytest.mark.parametrize(
-    "command", [("eval", "carry"), ("eval", "coverage"), ("eval", "flow"), ("eval", "interval"), ("bench", "compare")]
+    "command", [("eval", "carry"), ("eval", "coverage"), ("eval", "flow"), ("interval",), ("compare",)]
 )
 def test_pictures_that_cannot_be_written_are_told_before_footage_is_read(
-    run: Run, tmp_path: Path, command: tuple[str, ...], name: str, words: str
+    run: Run, measure: Run, tmp_path: Path, command: tuple[str, ...], name: str, words: str
 ) -> None:
     (tmp_path / "taken.png").write_bytes(b"precious")
     (tmp_path / "folder.png").mkdir()
-    code, out, err = run(*command, tmp_path / "no footage", "--plot", tmp_path / name)
+    call = run if len(command) > 1 else measure
+    code, out, err = call(*command, tmp_path / "no footage", "--plot", tmp_path / name)
     assert code in (20, 21) and words in err and err.count("\n") == 1 and not out
     assert (tmp_path / "taken.png").read_bytes() == b"precious"
     assert {path.name for path in tmp_path.iterdir()} == {"taken.png", "folder.png"}
 
 
 def test_a_picture_is_whole_or_not_there(tmp_path: Path) -> None:
-    from arr_stream.cli.pictures import write_picture
+    from arr_stream.cli.measuring import write_picture
     from arr_stream.errors import DiskFull
 
     def interrupted(path: Path) -> None:
@@ -267,27 +268,34 @@ def test_a_picture_is_whole_or_not_there(tmp_path: Path) -> None:
     "command",
     [
         ("bench", "clip.mp4"),
-        ("bench", "claims"),
-        ("bench", "query"),
-        ("bench", "vlm"),
-        ("eval", "ablation"),
-        ("eval", "interval"),
-        ("eval", "questions", "--no-model"),
         ("tune", "folder"),
+        ("claims",),
+        ("query",),
+        ("vlm",),
+        ("ablation",),
+        ("interval",),
+        ("questions", "--no-model"),
     ],
 )
-def test_a_loop_on_a_device_is_refused_where_it_would_not_run(run: Run, command: tuple[str, ...]) -> None:
-    code, out, err = run(*command, "--set", "loop.device=cuda")
+def test_a_loop_on_a_device_is_refused_where_it_would_not_run(run: Run, measure: Run, command: tuple[str, ...]) -> None:
+    call = run if command[0] in ("bench", "tune") else measure
+    code, out, err = call(*command, "--set", "loop.device=cuda")
     assert code == 51 and err.count("\n") == 1 and "runs the frame loop on the CPU" in err and not out
 
 
 @pytest.mark.parametrize("options", [("--size", "1x1"), ("--device", "cpu", "--set", "loop.device=cuda")])
-def test_bench_device_refuses_what_it_cannot_measure(run: Run, options: tuple[str, ...]) -> None:
-    code, out, err = run("bench", "device", *options)
+def test_bench_device_refuses_what_it_cannot_measure(measure: Run, options: tuple[str, ...]) -> None:
+    code, out, err = measure("device", *options)
     assert code == 51 and err.count("\n") == 1 and options[0] in err and not out
 
 
-def test_names_given_twice_count_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", [("bench", "compare", "DATA", "--kind", "davis"), ("eval", "ablation")])
+def test_commands_that_moved_say_where_to(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command)
+    assert code == 51 and err.count("\n") == 1 and f"python -m benchmarks {command[1]}" in err and not out
+
+
+def test_names_given_twice_count_once(measure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import ablation
     from benchmarks.claims import run as claims
 
@@ -299,8 +307,8 @@ def test_names_given_twice_count_once(run: Run, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(claims, "bench_claims", noted)
     monkeypatch.setattr(ablation, "evaluate_ablation", noted)
-    for command in (("bench", "claims", "--part"), ("eval", "ablation", "--only")):
-        code, _, err = run(*command, "a", command[-1], "b", command[-1], "a")
+    for command in (("claims", "--part"), ("ablation", "--only")):
+        code, _, err = measure(*command, "a", command[-1], "b", command[-1], "a")
         assert (code, err) == (130, "arr-stream: interrupted\n")
     assert asked == [("a", "b"), ("a", "b")]
 

@@ -18,7 +18,7 @@ from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.keyframes.clusters.slic import SMALLEST_SHARE
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 from tests.scenes import moving_square
 
 DEVICES = [

@@ -28,7 +28,7 @@ from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import visual_channels as visual_on_cpu
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Frame, Grid
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 from tests.textures import HEIGHT, WIDTH, random_texture
 
 DEVICES = [

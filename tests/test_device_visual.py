@@ -13,7 +13,7 @@ from arr_stream.gpu.visual import DeviceVisual, lab, lab_bytes, polar_edges, vis
 from arr_stream.texture import visual as on_cpu
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, Frame, Grid
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 from tests.scenes import background, moving_square
 
 DEVICES = [

@@ -282,7 +282,7 @@ def test_report_and_plot(tmp_path: Path) -> None:
     assert report.sufficient == 10
     assert rows[1].quality == pytest.approx(0.89)
     assert _row(1, 0.9, 1.0).quality == pytest.approx(0.9)
-    remarks = [row[-1] for row in interval_table(report, "x").rows]
+    remarks = [row[-1] for row in interval_table(report).rows]
     assert remarks == ["", "default, knee, longest within 0.02 of the best", ""]
     for text in (None, 0.5):
         shown = IntervalReport((_row(1, 0.9, 3.0, text), _row(2, 0.9, 2.0, text)), 1, None, 80)
@@ -290,19 +290,19 @@ def test_report_and_plot(tmp_path: Path) -> None:
         assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
-def test_one_interval_is_no_curve(run: Run) -> None:
+def test_one_interval_is_no_curve(measure: Run) -> None:
     with pytest.raises(ValueError, match="at least two"):
         evaluate_interval(intervals=[5])
-    code, _, err = run("eval", "interval", "--every", "5")
+    code, _, err = measure("interval", "--every", "5")
     assert code != 0
     assert "at least two" in err
 
 
 @pytest.mark.slow
-def test_interval_on_generated_clips(run: Run, tmp_path: Path) -> None:
+def test_interval_on_generated_clips(measure: Run, tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     options = ("--every", 1, "--every", 6, "--frames", 8, "--clips", 1, "--plot", plot, "--json")
-    code, out, _ = run("eval", "interval", *options)
+    code, out, _ = measure("interval", *options)
     assert code == 0
     rows = json.loads(out)["tables"][0]["rows"]
     assert [row[0] for row in rows] == [1, 6]
@@ -313,8 +313,8 @@ def test_interval_on_generated_clips(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ablation_on_generated_clips(run: Run) -> None:
-    code, out, _ = run("eval", "ablation", "--frames", 6, "--only", "novelty", "--only", "flow: codec", "--json")
+def test_ablation_on_generated_clips(measure: Run) -> None:
+    code, out, _ = measure("ablation", "--frames", 6, "--only", "novelty", "--only", "flow: codec", "--json")
     assert code == 0
     figures, verdicts = json.loads(out)["tables"]
     rows = {row[0]: row for row in figures["rows"]}

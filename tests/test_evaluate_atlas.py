@@ -37,8 +37,10 @@ def test_regions_that_follow_the_object_tell_it_apart_where_a_grid_cannot() -> N
     mask[60:300, 70:330] = True
     rgb[mask] = (220, 40, 40)
     footage = Sequence("box", Path("box"), lambda: [Frame(0, 0.0, rgb)], lambda: [mask])
-    rows = evaluate_atlas([footage], {"slic": SkimageSlic(12)}, [16], 1)
+    report = evaluate_atlas([footage], {"slic": SkimageSlic(12)}, [16], 1)
+    rows = report.rows
     iou = {row.layout: row.object_iou for row in rows}
     assert set(iou) == set(LAYOUTS)
     assert iou["by size"] > iou["even grid"] + 0.05
+    assert len(report.tables[0].rows) == len(LAYOUTS)
     assert all(0 <= row.detail <= 1 for row in rows)

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from arr_stream.cli.evaluate_text import text
+from arr_stream.cli.evaluate import text
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.text import TextScore, evaluate_text, load_blank, load_pictures
 from arr_stream.keyframes.base import KeyframeInput, TextFinding

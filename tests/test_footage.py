@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.truth import load_truth
-from benchmarks.camera_kind import CAMERAS, Camera, camera_homography, camera_kind, homography_flow
 from benchmarks.comparison.truth import known_clip
-from benchmarks.footage import davis_footage, sample_footage, written
-from benchmarks.moving_truth import MOVING_SHARE, moved_truths, moving_things
-from benchmarks.photo_footage import generated_footage, text_footage
-from benchmarks.virtual_camera import camera_path
+from benchmarks.scenes.camera import CAMERAS, Camera, camera_homography, camera_kind, camera_path, homography_flow
+from benchmarks.scenes.footage import MOVING_SHARE, davis_footage, moved_truths, moving_things, sample_footage, written
+from benchmarks.scenes.photographs import generated_footage, text_footage
 from tests.test_evaluate_davis import squares, write_sequence
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"

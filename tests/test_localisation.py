@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from arr_stream.cli.evaluate import app
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Grid
+from benchmarks.__main__ import app
 from benchmarks.localisation import (
     auc,
     cell_features,
@@ -27,7 +27,7 @@ from benchmarks.localisation import (
     mask_shares,
     score_scene,
 )
-from benchmarks.toy_scenes import COLOURS, SHAPES, Scene
+from benchmarks.scenes.shapes import COLOURS, SHAPES, Scene
 from tests.clip_models import save_model
 
 PHRASES = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]

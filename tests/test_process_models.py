@@ -12,7 +12,7 @@ import pytest
 from arr_stream.config import Settings
 from arr_stream.records.json_lines import read_records
 from arr_stream.weights import tiny_clip_folder
-from benchmarks.toy_scenes import moving_scene
+from benchmarks.scenes.shapes import moving_scene
 from tests.conftest import Run
 from tests.media import write_video
 

@@ -25,7 +25,7 @@ from benchmarks import cell_choices
 from benchmarks.cell_choices import OurChoice, covered, random_cells, scaled, uniform
 from benchmarks.picture_questions import SIZE_WH, PictureQuestion, picture_questions
 from benchmarks.questions import Mode, QuestionReport, Reply, compare, markdown, prompt, wilson
-from benchmarks.toy_scenes import COLOURS
+from benchmarks.scenes.shapes import COLOURS
 from tests.conftest import Run
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen
 
@@ -305,23 +305,23 @@ def test_a_model_answers_the_same_again_and_otherwise_from_other_cells(
     assert np.abs(np.subtract(first.scores, halo.scores)).max() > 1e-4
 
 
-def test_the_command_asks_a_model(run: Run, tiny_qwen: Path, tmp_path: Path) -> None:
+def test_the_command_asks_a_model(measure: Run, tiny_qwen: Path, tmp_path: Path) -> None:
     table = tmp_path / "new" / "table.md"
     few = ("--every", 23, "--budget", "10%", "--mode", "sparse", "--seeds", 1, "--set", "keyframes.text=none")
-    code, said, errors = run("eval", "questions", "--model", tiny_qwen, *few, "-o", table)
+    code, said, errors = measure("questions", "--model", tiny_qwen, *few, "-o", table)
     assert code == 0, errors
     assert said == table.read_text(encoding="utf-8")
     assert "3 questions, chance" in said
     assert {"ours", "uniform", "random", "scaled"} <= {
         line.split(" | ")[1] for line in said.splitlines() if "10%" in line
     }
-    code, _, errors = run("eval", "questions", "--model", tiny_qwen, *few, "-o", table)
+    code, _, errors = measure("questions", "--model", tiny_qwen, *few, "-o", table)
     assert code == 20 and "exists" in errors
 
 
-def test_the_command_needs_no_model_to_tell_coverage(run: Run) -> None:
+def test_the_command_needs_no_model_to_tell_coverage(measure: Run) -> None:
     few = ("--every", 23, "--budget", "10%", "--choice", "ours", "--set", "keyframes.text=none", "--no-photographs")
-    code, said, errors = run("eval", "questions", "--no-model", *few, "--json")
+    code, said, errors = measure("questions", "--no-model", *few, "--json")
     assert code == 0, errors
     report = json.loads(said)
     assert report["model"] is None and [row["choice"] for row in report["rows"]] == ["ours"]
@@ -338,8 +338,8 @@ def test_the_command_needs_no_model_to_tell_coverage(run: Run) -> None:
         (("--no-model", "--budget", "0%", "--set", "keyframes.text=none"), 40, "budget '0%'"),
     ],
 )
-def test_the_command_refuses(run: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
-    got, _, errors = run("eval", "questions", *arguments)
+def test_the_command_refuses(measure: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+    got, _, errors = measure("questions", *arguments)
     assert got == code
     assert said in errors and len(errors.strip().splitlines()) == 1
 

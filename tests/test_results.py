@@ -16,33 +16,36 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from arr_stream.cli import app
+from arr_stream.cli import app as product
+from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.coverage import METHODS, CoverageReport, CoverageRow
 from arr_stream.evaluation.flow import FlowReport, FlowRow
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.evaluation.text import TextScore
+from benchmarks.__main__ import app as measurements
 from benchmarks.cascade import CascadeReport, CascadeRow
-from benchmarks.clusters import ClusterRow, clusters_table
+from benchmarks.clusters import ClusterRow, ClustersReport
 from benchmarks.live.figures import Figure, LiveReport
 from benchmarks.localisation import LocalisationReport, LocalisationRow
+from benchmarks.results import measuring
+from benchmarks.results.command import measure_all, write
+from benchmarks.results.measuring import Place, lacking, measure
+from benchmarks.results.page import documents, filled, page
+from benchmarks.results.records import Record, Run, load_records
+from benchmarks.results.sections import BY_NAME, SECTIONS, Command, Section
+from benchmarks.results.tables import MAKERS, tables_of
+from benchmarks.results.targets import TARGETS, Target, targets_table
+from tests.conftest import Run as Call
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from results_page import measuring  # noqa: E402
-from results_page.__main__ import main, measure_all, write  # noqa: E402
-from results_page.blocks import documents, filled  # noqa: E402
-from results_page.measuring import Place, lacking, measure  # noqa: E402
-from results_page.page import page  # noqa: E402
-from results_page.records import Record, Run, load_records  # noqa: E402
-from results_page.sections import BY_NAME, SECTIONS, Command, Section  # noqa: E402
-from results_page.tables import MAKERS, tables_of  # noqa: E402
-from results_page.targets import TARGETS, Target, targets_table  # noqa: E402
-
 TABLE = ResultTable("Speed", ("what", "ms"), (("ours", 1.25),), digits=2)
 MACHINE = {"processor": "P", "cores": "2"}
-ONE = Section("one", "The first", "Shows one thing.", (Command("print a", "print quick"),), page="design.md")
-TWO = Section("two", "The second", "Shows another.", (Command("print b --plot PICTURE"), Command("print c")))
+ONE = Section(
+    "one", "The first", "Shows one thing.", (Command("arr-stream print a", "arr-stream print quick"),), page="design.md"
+)
+TWO = Section(
+    "two", "The second", "Shows another.", (Command("arr-stream print b --plot PICTURE"), Command("benchmarks print c"))
+)
 
 STAND_IN = """
 import json, sys
@@ -57,7 +60,7 @@ if "--plot" in words:
 table = {"title": "T", "columns": ["what"], "rows": [[word] for word in words], "note": "", "digits": 2}
 print(json.dumps({"tables": [table], "long": [0] * 9}))
 """
-"""Stands for `arr-stream`: prints what it was given."""
+"""Stands for the programs: prints what it was given."""
 
 
 @pytest.fixture
@@ -66,7 +69,8 @@ def place(tmp_path: Path) -> Place:
     program.write_text(STAND_IN)
     data = tmp_path / "footage"
     (data / "flow").mkdir(parents=True)
-    return Place(tmp_path, tmp_path / "out", data, (sys.executable, str(program)))
+    stand_in = (sys.executable, str(program))
+    return Place(tmp_path, tmp_path / "out", data, {"arr-stream": stand_in, "benchmarks": stand_in})
 
 
 def record(section: str, result: Any, **values: Any) -> Record:
@@ -92,10 +96,13 @@ def shown(section: str, result: Any, label: str = "") -> tuple[tuple[Any, ...], 
 class TestMeasuring:
     def test_what_commands_print_is_kept_with_what_it_depends_on(self, place: Place) -> None:
         found, said = measured(TWO, place)
-        assert [run.command for run in found.runs] == ["arr-stream print b --plot PICTURE.png", "arr-stream print c"]
+        assert [run.command for run in found.runs] == [
+            "arr-stream print b --plot PICTURE.png",
+            "python -m benchmarks print c",
+        ]
         assert found.pictures == ("two-1.png",) and (place.pictures / "two-1.png").is_file()
         assert found.machine["Python"] and found.machine["torch"] and not found.missing
-        assert said == ["  arr-stream print b --plot PICTURE", "  arr-stream print c"]
+        assert said == ["  arr-stream print b --plot PICTURE", "  benchmarks print c"]
         found.save(place.records)
         assert load_records(place.records) == {"two": found}
 
@@ -104,14 +111,16 @@ class TestMeasuring:
         script.parent.mkdir()
         script.write_text('#!/bin/sh\necho "far too much"\necho "{\\"tables\\": [], \\"to\\": $1}" > "$3"\n')
         script.chmod(0o755)
-        section = Section("three", "", "", (Command("7 --json FILE", script="scripts/count"),))
+        section = Section("three", "", "", (Command("scripts/count 7 --json FILE"),))
         found, said = measured(section, place)
         assert [run.result for run in found.runs] == [{"tables": [], "to": 7}]
         assert [run.command for run in found.runs] == ["scripts/count 7 --json FILE.json"]
         assert said == ["  scripts/count 7 --json FILE"]
 
     def test_paths_of_the_machine_are_not_kept(self, place: Place) -> None:
-        found, _ = measured(Section("flow", "Flow", "", (Command("print DATA/flow PICTURE"),), ("flow",)), place)
+        found, _ = measured(
+            Section("flow", "Flow", "", (Command("arr-stream print DATA/flow PICTURE"),), ("flow",)), place
+        )
         rows = found.runs[0].result["tables"][0]["rows"]
         assert rows == [["print"], ["DATA/flow"], ["./out/images/results/flow.png"]]
         assert str(place.root) not in json.dumps(dataclasses.asdict(found))
@@ -129,7 +138,7 @@ class TestMeasuring:
         good = dataclasses.replace(TWO, commands=TWO.commands[:1])
         measure_all([good], place, quick=False, resume=False)
         assert list(place.pictures.iterdir())
-        bad = dataclasses.replace(good, commands=(Command(line),))
+        bad = dataclasses.replace(good, commands=(Command(f"arr-stream {line}"),))
         assert measure_all([bad], place, quick=False, resume=False) == ["two"]
         assert reason in load_records(place.records)["two"].missing
         assert not list(place.pictures.iterdir()) and reason in page(load_records(place.records), [bad])
@@ -188,13 +197,15 @@ class TestMeasuring:
     def test_one_section_anew_leaves_the_others(self, place: Place) -> None:
         measure_all([ONE, TWO], place, quick=False, resume=False)
         before = load_records(place.records)
-        measure_all([dataclasses.replace(ONE, commands=(Command("print other"),))], place, quick=False, resume=False)
+        measure_all(
+            [dataclasses.replace(ONE, commands=(Command("arr-stream print other"),))], place, quick=False, resume=False
+        )
         after = load_records(place.records)
         assert after["two"] == before["two"] and after["one"] != before["one"]
 
     def test_a_damaged_record_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "one.json").write_text('{"section": "one"}')
-        with pytest.raises(ValueError, match=r"one\.json: not a record .* delete it"):
+        with pytest.raises(EvaluationDataError, match=r"one\.json: not a record .* delete it"):
             load_records(tmp_path)
 
 
@@ -377,7 +388,8 @@ class TestTables:
 
     def test_clusters(self) -> None:
         rows = [ClusterRow(name, f"{name} of ours", 50.4, 0.7, 0.6, 0.9, 12.6) for name in ("a", "b")]
-        ((first, *_), table) = (clusters_table(rows).rows, clusters_table(rows))
+        (table,) = ClustersReport(tuple(rows)).tables
+        first = table.rows[0]
         assert first == ("a of ours", 50, 0.7, 0.6, 0.9, 13)
         assert tables_of(record("clusters", printed(table))) == [table]
 
@@ -411,26 +423,28 @@ class TestBlocks:
             filled(self.TEXT.replace("NAME", "nonsense"), {}, "results.md")
 
 
-LINES = sorted(
-    {line for each in SECTIONS for one in each.commands if not one.script for line in (one.line, one.quick) if line}
-)
-SCRIPTS = sorted(
-    {(one.script, line) for each in SECTIONS for one in each.commands if one.script for line in (one.line, one.quick)}
-)
+PROGRAMS = {"arr-stream": product, "benchmarks": measurements}
+LINES = sorted({line for each in SECTIONS for one in each.commands for line in (one.line, one.quick) if line})
 
 
-@pytest.mark.parametrize("line", LINES)
+def _begins(line: str) -> bool:
+    return line.split()[0] in PROGRAMS
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if _begins(line)])
 def test_every_command_parses(line: str) -> None:
     """Down to the command that it names, whose options are all known and of the right kind."""
-    command, words = get_command(app), line.split()
+    program, *words = line.split()
+    command = get_command(PROGRAMS[program])
     while isinstance(command, TyperGroup):
         command, words = command.commands[words[0]], words[1:]
     assert command.make_context(line, words).params["as_json"] is True
 
 
-@pytest.mark.parametrize(("script", "line"), SCRIPTS)
-def test_every_script_is_there_and_knows_its_options(script: str, line: str) -> None:
+@pytest.mark.parametrize("line", [line for line in LINES if not _begins(line)])
+def test_every_script_is_there_and_knows_its_options(line: str) -> None:
     """Without running it: its program's help names every option of the line."""
+    script = line.split()[0]
     module = re.search(r"-m (\w+)", (ROOT / script).read_text())
     assert module is not None and os.access(ROOT / script, os.X_OK)
     paths = os.pathsep.join((str(ROOT / "scripts"), str(ROOT)))
@@ -453,31 +467,29 @@ def test_sections_are_named_once() -> None:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        (["--data", "FOLDER/typo"], 2),
+        (["--only", "nonsense"], 51),
+        (["--data", "FOLDER/typo"], 80),
         (["--out", "FOLDER/file"], 21),
         (["--out", "FOLDER/file/below"], 21),
         (["--out", "FOLDER/taken"], 21),
-        (["--out", "FOLDER/damaged", "--page"], 1),
+        (["--out", "FOLDER/damaged", "--page"], 80),
     ],
 )
-def test_what_cannot_be_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int
-) -> None:
+def test_what_cannot_be_is_one_line(measure: Call, tmp_path: Path, options: list[str], code: int) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "taken" / "results.md").mkdir(parents=True)
     (tmp_path / "damaged" / "results").mkdir(parents=True)
     (tmp_path / "damaged" / "results" / "one.json").write_text("{}")
     # One that needs footage: should a check be missing, it ends soon all the same.
     given = [option.replace("FOLDER", str(tmp_path)) for option in options]
-    assert main([*given, "--only", "flow"]) == code
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1 and told.err.startswith("scripts/results: ") and not told.out
+    found, told, error = measure("results", "--only", "flow", *given)
+    assert found == code and error.count("\n") == 1 and error.startswith("arr-stream: ") and not told
 
 
-def test_the_list_tells_each_section(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--list", "--only", "flow", "text"]) == 0
-    told = capsys.readouterr().out
-    assert "eval flow DATA/flow" in told and "eval text DATA/text" in told and "bench live" not in told
+def test_the_list_tells_each_section(measure: Call) -> None:
+    code, told, _ = measure("results", "--list", "--only", "flow", "--only", "text")
+    assert code == 0
+    assert "eval flow DATA/flow" in told and "eval text DATA/text" in told and "benchmarks live" not in told
 
 
 def _anchors(text: str) -> set[str]:

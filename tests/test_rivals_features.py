@@ -17,8 +17,7 @@ from arr_stream.types import Frame, Grid
 from benchmarks.rivals import RULES, Clip
 from benchmarks.rivals.base import PIXELS_A_CELL
 from benchmarks.rivals.change import cosine_to_previous
-from benchmarks.rivals.features import DenseClip, FeatureMaker, Pixels, QwenTower
-from benchmarks.rivals.pictures import make_clip
+from benchmarks.rivals.features import DenseClip, FeatureMaker, Pixels, QwenTower, make_clip
 from tests.tiny_qwen import load_tiny, picture
 
 SIZE_WH = (160, 96)

@@ -14,7 +14,7 @@ import pytest
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.truth import SceneTruth, load_truth, save_truth
-from benchmarks.toy_scenes import moving_scene
+from benchmarks.scenes.shapes import moving_scene
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_videos"

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from soaking.faults import FAULTS  # noqa: E402
 from soaking.footage import FPS, Broadcast, Footage  # noqa: E402
+from soaking.running import plan_faults  # noqa: E402
 from soaking.sampling import Held, Sample, fit_slope  # noqa: E402
-from soaking.schedule import KINDS, plan_faults  # noqa: E402
 from soaking.verdicts import Outcome, Survived, judge  # noqa: E402
 
-KIND = st.sampled_from(sorted(KINDS))
+KIND = st.sampled_from(sorted(FAULTS))
 
 
 @given(
@@ -56,7 +57,7 @@ def test_faults_come_in_turn_and_by_seed(
 
 def test_another_seed_is_another_order() -> None:
     plans = [
-        plan_faults(tuple(KINDS), stream_seconds=3600, first_seconds=30, gap_seconds=30, seed=seed) for seed in (1, 2)
+        plan_faults(tuple(FAULTS), stream_seconds=3600, first_seconds=30, gap_seconds=30, seed=seed) for seed in (1, 2)
     ]
     assert plans[0] != plans[1] and all(len(plan) > 80 for plan in plans)
 
@@ -222,5 +223,5 @@ def test_a_short_soak_survives_every_kind_of_fault(tmp_path: Path) -> None:
     # What is loaded and cached in the first minutes says nothing about growth.
     wrong = [verdict for verdict in written["verdicts"] if not verdict["good"] and "grows" not in verdict["what"]]
     assert not wrong, done.stderr
-    assert {fault["kind"] for fault in written["faults"]} >= set(KINDS) - {"disk-full"}
+    assert {fault["kind"] for fault in written["faults"]} >= set(FAULTS) - {"disk-full"}
     assert written["frames"] >= 90 * FPS and (tmp_path / "soak.png").stat().st_size > 10_000

@@ -21,7 +21,7 @@ from arr_stream import weights
 from arr_stream.config import ClipSettings, ModelSettings, Settings
 from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
 from benchmarks.localisation import LocalisationRow, clip_variants, evaluate_localisation
-from benchmarks.toy_scenes import COLOURS, SHAPES, TEXTURES, caption, make_scene
+from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, caption, make_scene
 
 FOLDER = weights.tiny_clip_folder()
 RETRIEVAL_BAR = 0.5

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.toy_scenes import (
+from benchmarks.scenes.shapes import (
     COLOURS,
     LARGE_ABOVE_PX,
     SHAPES,

@@ -26,12 +26,11 @@ from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists,
 from arr_stream.evaluation.coverage import score_cells
 from arr_stream.evaluation.davis import Sequence
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample
-from arr_stream.tuning.fitting import FitOptions, fit, hard_coverage, soft_coverage
+from arr_stream.tuning.fitting import FitOptions, fit, hard_coverage, hard_topk, soft_coverage, soft_topk
 from arr_stream.tuning.footage import Footage, divide, load_footage
 from arr_stream.tuning.parameters import NAMES, Parameters, bounds, differences
 from arr_stream.tuning.recording import FrameTable, checked_kinds, object_share, run
 from arr_stream.tuning.report import preset, tables
-from arr_stream.tuning.soft_choice import hard_topk, soft_topk
 from arr_stream.tuning.tuner import VALIDATION_PART, TuneOptions, TuneReport, tune
 from arr_stream.types import Frame, Grid
 from tests.scenes import background

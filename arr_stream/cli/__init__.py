@@ -34,7 +34,7 @@ from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, give_up_output, o
 from arr_stream.errors import ArrStreamError
 
 
-class _SaysInterrupted(TyperGroup):
+class SaysInterrupted(TyperGroup):
     """Ctrl-C in any command is told; the parser would end without a word."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -47,7 +47,7 @@ class _SaysInterrupted(TyperGroup):
 
 app = typer.Typer(
     name="arr-stream",
-    cls=_SaysInterrupted,
+    cls=SaysInterrupted,
     help="Decides, for every frame of a video, which few hundred patches a vision-language model should see.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -62,7 +62,7 @@ app.command()(webcam.webcam)
 app.command()(stream.stream)
 app.command()(cameras.cameras)
 app.add_typer(evaluate.app, name="eval")
-app.add_typer(bench.app, name="bench")
+app.command(cls=bench.Bench)(bench.bench)
 app.command()(train_pca.train_pca)
 app.command()(tune.tune)
 app.add_typer(models.app, name="models")
@@ -86,14 +86,14 @@ def _root(
     """Options before any command."""
 
 
-def main() -> None:
-    """Run the command line; every expected error ends as one line and an exit code of its own."""
+def main(command: typer.Typer = app) -> None:
+    """Run a command line; every expected error ends as one line and an exit code of its own."""
     for file in (sys.stdout, sys.stderr):
         # A terminal that lacks a letter shows a question mark instead of ending the run.
         if isinstance(file, io.TextIOWrapper):
             file.reconfigure(errors="replace")
     try:
-        app()
+        command()
     except ArrStreamError as error:
         print_error(error)
         sys.exit(error.exit_code)

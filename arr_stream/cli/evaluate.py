@@ -3,52 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from typer.core import TyperGroup
 
-from arr_stream.cli import (
-    evaluate_ablation,
-    evaluate_atlas,
-    evaluate_cascade,
-    evaluate_clusters,
-    evaluate_interval,
-    evaluate_meaning,
-    evaluate_questions,
-    evaluate_text,
+from arr_stream.cli.console import out
+from arr_stream.cli.measuring import (
+    Force,
+    Json,
+    Overrides,
+    Plot,
+    Preset,
+    Sequences,
+    check_picture,
+    refuse_moved,
+    say,
+    show,
+    write_picture,
 )
-from arr_stream.cli.console import err, out, parse_size
-from arr_stream.cli.pictures import check_picture, write_picture
 from arr_stream.config import Settings
 
 if TYPE_CHECKING:
     from arr_stream.evaluation.davis import Sequence
+    from arr_stream.keyframes.base import TextFinder
     from arr_stream.patch_set import PatchSet
 
-app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
-app.command()(evaluate_ablation.ablation)
-app.command()(evaluate_text.text)
-app.command()(evaluate_cascade.cascade)
-app.command()(evaluate_clusters.clusters)
-app.command()(evaluate_atlas.atlas)
-app.command()(evaluate_interval.interval)
-app.command()(evaluate_meaning.meaning)
-app.command()(evaluate_questions.questions)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the picture.")]
-Data = Annotated[Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files.")]
-Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")]
+class _Eval(TyperGroup):
+    """Tells where the evaluations are that used to be commands of this group."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        refuse_moved(args)
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True, cls=_Eval)
 
 
 @app.command()
 def carry(
-    data: Data,
+    data: Sequences,
     interval: Annotated[list[int] | None, typer.Option(min=2, help="Frames from mask to mask.")] = None,
     as_json: Json = False,
     plot: Plot = None,
@@ -57,23 +54,18 @@ def carry(
     """Carry the mask of every Nth frame over the frames between: mean IoU, and the curve against age."""
     check_picture(plot, force=force)
 
-    from arr_stream.evaluation.carry import TIME_REFERENCE, evaluate_carry
+    from arr_stream.evaluation.carry import evaluate_carry
     from arr_stream.evaluation.davis import load_sequences
     from arr_stream.evaluation.plots import plot_carry
 
-    report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=_progress)
-    table = Table("tracker", "interval", "mean IoU", "ms a frame", "times the flow", title="Carried masks")
-    for row in report.rows:
-        ratio = row.milliseconds / report.flow_milliseconds
-        table.add_row(row.tracker, str(row.interval), f"{row.iou:.3f}", f"{row.milliseconds:.3f}", f"{ratio:.2f}")
-    table.add_row(TIME_REFERENCE, "", "", f"{report.flow_milliseconds:.3f}", "1.00")
-    _finish(report.as_json(), table, as_json)
+    report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=say)
+    show(report, as_json=as_json)
     write_picture(plot, lambda path: plot_carry(report, path), force=force)
 
 
 @app.command()
 def coverage(
-    data: Data,
+    data: Sequences,
     budget: Annotated[list[int] | None, typer.Option(min=1, help="Tokens a frame.")] = None,
     preset: Preset = None,
     overrides: Overrides = None,
@@ -86,7 +78,7 @@ def coverage(
     check_picture(plot, force=force)
 
     import arr_stream
-    from arr_stream.evaluation.coverage import METHODS, evaluate_coverage
+    from arr_stream.evaluation.coverage import evaluate_coverage
     from arr_stream.evaluation.davis import load_sequences
     from arr_stream.evaluation.plots import plot_coverage
 
@@ -94,11 +86,8 @@ def coverage(
         return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
 
     budgets = list(dict.fromkeys(budget or [40, 101]))
-    report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=_progress)
-    table = Table("method", *(f"{tokens} tokens" for tokens in budgets), title="Mean coverage of the object")
-    for method in METHODS:
-        table.add_row(method, *(f"{report.mean(method, tokens):.3f}" for tokens in budgets))
-    _finish(report.as_json(), table, as_json)
+    report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=say)
+    show(report, as_json=as_json)
     write_picture(plot, lambda path: plot_coverage(report, path), force=force)
 
 
@@ -121,60 +110,40 @@ def flow(
         **{f"DIS {preset}, full size": dis_reference(preset) for preset in ("fast", "medium")},
     }
     report = evaluate_flow(load_pairs(data), estimators)
-    table = Table("pair", "estimator", "endpoint error (px)", "true mean (px)", "ms", title="Flow")
-    for row in report.rows:
-        table.add_row(
-            row.pair,
-            row.estimator,
-            f"{row.endpoint_error_px:.2f}",
-            f"{row.true_mean_px:.1f}",
-            f"{row.milliseconds:.1f}",
-        )
-    _finish(report.as_json(), table, as_json)
+    show(report, as_json=as_json)
     write_picture(plot, lambda path: plot_flow(report, path), force=force)
 
 
 @app.command()
-def localisation(
-    model: Annotated[str, typer.Option("--model", help="As `clip.model`.")] = "tiny",
-    scenes: Annotated[int, typer.Option("--scenes", min=1, help="Generated scenes to look at.")] = 200,
-    size: Annotated[str, typer.Option("--size", help="Of the scenes, WIDTHxHEIGHT.")] = "448x256",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Other scenes.")] = 0,
-    method: Annotated[list[str] | None, typer.Option("--method", help="As `clip.method`; all that fit.")] = None,
-    passes: Annotated[list[str] | None, typer.Option("--passes", help="As `clip.passes`; all.")] = None,
+def text(
+    data: Annotated[Path, typer.Argument(help="Folder with textdet_*.json or data.txt, or with such folders.")],
+    backend: Annotated[list[str] | None, typer.Option(help="Finder, as in keyframes.text.")] = None,
+    blank: Annotated[list[Path] | None, typer.Option(help="Folder of pictures without any text.")] = None,
+    blank_every: Annotated[int, typer.Option(min=1, help="Take each Nth of those.")] = 10,
+    read: Annotated[bool, typer.Option(help="Also read, where the ground truth says what is written.")] = True,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for each finder.")] = 1,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Ask generated scenes for their things in words: which dense method finds them?"""
-    settings = Settings.load(preset, overrides or ()).with_values({"clip.model": model})
-    size_wh = parse_size(size)
+    """Recall and precision of the text mask, words read, and processor time, on pictures with ground truth."""
+    settings = Settings.load(preset, overrides or ())
 
-    from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
-    from benchmarks.localisation import clip_variants, evaluate_localisation, held_out_scenes
+    from arr_stream.evaluation.text import evaluate_text, load_blank, load_pictures, text_tables
+    from arr_stream.keyframes.text import make_text_finder
 
-    embedders = clip_variants(settings, method, passes)
-    encoder = ClipTextEncoder(settings.clip, settings.models)
-    report = evaluate_localisation(held_out_scenes(scenes, seed, size_wh), embedders, encoder, progress=_progress)
-    table = Table("method", "pass", title=f"{encoder.space}: {scenes} generated scenes, {size}", padding=(0, 0, 0, 1))
-    for kind in ("colour\n+shape", "shape\nalone"):
-        for figure in ("AUC\ncells", "AUC\nthings", "share\nat 10%"):
-            table.add_column(f"{kind}\n{figure}", justify="right")
-    table.add_column("ms", justify="right", vertical="bottom")
-    for both, alone in zip(report.rows[::2], report.rows[1::2], strict=True):
-        figures = [(row.auc_all, row.auc_things, row.coverage_share) for row in (both, alone)]
-        name = both.embedder.split()[-2:]
-        table.add_row(*name, *(f"{value:.3f}" for value in (*figures[0], *figures[1])), f"{both.milliseconds:.1f}")
-    _finish(report.as_json(), table, as_json)
+    pictures = load_pictures(data)
+    for folder in blank or ():
+        pictures += load_blank(folder, blank_every)
 
+    def maker(name: str) -> Callable[[], TextFinder]:
+        chosen = settings.with_values({"keyframes.text": name})
+        return lambda: make_text_finder(chosen, threads)
 
-def _progress(name: str) -> None:
-    if err.is_terminal:
-        err.print(name, style="dim", markup=False)
-
-
-def _finish(values: dict[str, Any], table: Table, as_json: bool) -> None:
+    finders = {name: maker(name) for name in backend or ["auto", "rapidocr"]}
+    scores = evaluate_text(pictures, finders, read=read, progress=say)
     if as_json:
-        out.print_json(json.dumps(values))
-    else:
-        out.print(table)
+        out.print_json(json.dumps([score.as_json() for score in scores]))
+        return
+    for table in text_tables(scores):
+        out.print(table.rich())

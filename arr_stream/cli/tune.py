@@ -13,9 +13,15 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, out
-from arr_stream.cli.pictures import check_picture, write_picture
-from arr_stream.cli.where import on_cpu
-from arr_stream.config import Settings
+from arr_stream.cli.measuring import (
+    Force,
+    Json,
+    Overrides,
+    Preset,
+    check_picture,
+    cpu_settings,
+    write_picture,
+)
 from arr_stream.errors import OutputUnwritable
 
 if TYPE_CHECKING:
@@ -45,24 +51,23 @@ def tune(
     ] = None,
     weight: Annotated[list[str] | None, typer.Option(help="Only this weight may move; repeat it for several.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all draws; the same seed gives the same weights.")] = 0,
-    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")] = False,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+    force: Force = False,
 ) -> None:
     """Fit the scorers' weights to footage with masks or boxes, and try them on sequences that were held out.
 
     Use what is written with `--preset FILE.toml`.
     """
-    settings = Settings.load(preset, overrides or ()).with_values({"selection.budget": budget})
-    on_cpu(settings, "tune")
+    settings = cpu_settings("tune", preset, overrides).with_values({"selection.budget": budget})
 
     from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.footage import load_footage
     from arr_stream.tuning.parameters import NAMES
-    from arr_stream.tuning.picture import draw_before_and_after
     from arr_stream.tuning.recording import checked_kinds
+    from arr_stream.tuning.report import draw_before_and_after
     from arr_stream.tuning.tuner import TuneOptions
     from arr_stream.tuning.tuner import tune as tune_weights
 

@@ -13,6 +13,7 @@ import numpy as np
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.davis import Mask, check_mask
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import FlowInput
@@ -133,6 +134,20 @@ class CarryReport:
     rows: tuple[CarryRow, ...]
     flow_milliseconds: float
 
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        rows = (
+            (row.tracker, row.interval, row.iou, row.milliseconds, row.milliseconds / self.flow_milliseconds)
+            for row in self.rows
+        )
+        return (
+            ResultTable(
+                "Carried masks",
+                ("tracker", "a mask every ... frames", "mean IoU", "ms a frame", "times the flow"),
+                (*rows, (TIME_REFERENCE, None, None, self.flow_milliseconds, 1.0)),
+            ),
+        )
+
     def as_json(self) -> dict[str, Any]:
         return {
             "time_reference": {TIME_REFERENCE: round(self.flow_milliseconds, 4)},
@@ -148,6 +163,7 @@ class CarryReport:
                 }
                 for row in self.rows
             ],
+            "tables": [table.as_json() for table in self.tables],
         }
 
 

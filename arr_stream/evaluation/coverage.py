@@ -15,8 +15,9 @@ import numpy as np
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.davis import Mask, check_mask, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import FloatArray, Grid
+from arr_stream.types import FloatArray, Grid, IntArray
 
 OpenPatches = Callable[[Footage, tuple[float, float, float, float], int], Iterable[PatchSet]]
 """Given a sequence, a region and a budget: the patch set of every frame."""
@@ -52,12 +53,28 @@ class CoverageReport:
         """Mean coverage over sequences."""
         return float(np.mean([r.coverage for r in self.rows if r.method == method and r.budget == budget]))
 
+    @property
+    def budgets(self) -> list[int]:
+        return sorted({row.budget for row in self.rows})
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        sequences = {row.sequence for row in self.rows}
+        return (
+            ResultTable(
+                f"Mean coverage of the object, {len(sequences)} sequences",
+                ("choice", *(f"{budget} tokens" for budget in self.budgets)),
+                tuple((method, *(self.mean(method, budget) for budget in self.budgets)) for method in METHODS),
+            ),
+        )
+
     def as_json(self) -> dict[str, Any]:
-        budgets = sorted({row.budget for row in self.rows})
         return {
             "mean_coverage": {
-                str(budget): {method: round(self.mean(method, budget), 4) for method in METHODS} for budget in budgets
+                str(budget): {method: round(self.mean(method, budget), 4) for method in METHODS}
+                for budget in self.budgets
             },
+            "tables": [table.as_json() for table in self.tables],
             "sequences": [
                 {
                     "method": row.method,
@@ -164,11 +181,16 @@ def _share(mask: Mask, cells_xyxy: FloatArray) -> float:
 
 def oracle(mask: Mask, grid_hw: tuple[int, int], tokens: int) -> float:
     """Coverage of the best choice of fine cells, knowing the mask."""
-    ys = np.linspace(0, mask.shape[0], grid_hw[0] + 1).round().astype(int)
-    xs = np.linspace(0, mask.shape[1], grid_hw[1] + 1).round().astype(int)
+    return float(np.sort(pixels_by_cell(mask, grid_hw).ravel())[::-1][:tokens].sum() / mask.sum())
+
+
+def pixels_by_cell(mask: Mask, grid_hw: tuple[int, int]) -> IntArray:
+    """`[gh, gw]`: how many of a mask's pixels lie in each fine cell."""
+    ys, xs = (
+        np.linspace(0, side, count + 1).round().astype(int) for side, count in zip(mask.shape, grid_hw, strict=True)
+    )
     integral = np.pad(mask.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    per_cell = np.diff(np.diff(integral[np.ix_(ys, xs)], axis=0), axis=1)
-    return float(np.sort(per_cell.ravel())[::-1][:tokens].sum() / mask.sum())
+    return np.asarray(np.diff(np.diff(integral[np.ix_(ys, xs)], axis=0), axis=1), np.int32)
 
 
 def _nearest(grid: Grid, box_xywh: tuple[float, float, float, float], tokens: int) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.types import ByteArray, FloatArray
 
 FlowFunction = Callable[[ByteArray, ByteArray], FloatArray]
@@ -61,12 +63,28 @@ class FlowReport:
 
     rows: tuple[FlowRow, ...]
 
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        """One line an estimator, error and time of each pair beside each other."""
+        found = {(row.estimator, row.pair): row for row in self.rows}
+        true_px = {row.pair: row.true_mean_px for row in self.rows}
+        rows: list[tuple[Value, ...]] = []
+        for estimator in dict.fromkeys(row.estimator for row in self.rows):
+            figures = (
+                (found[estimator, pair].endpoint_error_px, found[estimator, pair].milliseconds) for pair in true_px
+            )
+            rows.append((estimator, *chain(*figures)))
+        headings = ("estimator", *chain(*((f"{pair}, px", "ms") for pair in true_px)))
+        note = "Mean true motion: " + ", ".join(f"{pair} {mean:.1f} px" for pair, mean in true_px.items()) + "."
+        return (ResultTable("Mean endpoint error", headings, tuple(rows), note, digits=2),)
+
     def as_json(self) -> dict[str, Any]:
         return {
+            "tables": [table.as_json() for table in self.tables],
             "pairs": [
                 {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(row).items()}
                 for row in self.rows
-            ]
+            ],
         }
 
 

@@ -19,7 +19,8 @@ from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import NothingInRange
-from arr_stream.evaluation.statistics import Timing
+from arr_stream.evaluation.tables import ResultTable, short
+from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
@@ -75,7 +76,32 @@ class BenchReport:
             "baselines": {name: timing.as_json() for name, timing in self.baselines.items()},
             "amortised_ms": round(self.amortised_ms, 4),
             "ratios": {name: round(value, 3) for name, value in self.ratios.items()},
+            "tables": [table.as_json() for table in self.tables],
         }
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        """Stages, the same frames without us, and the ratios."""
+        width, height = self.size_wh
+        kinds = [(name, kinds["between"], kinds["keyframe"]) for name, kinds in self.stages.items()]
+        rows = [
+            (name, t.median, t.p95, t.p99, k.median if k.count else None)
+            for name, t, k in (*kinds, ("all of perception", self.between, self.keyframes))
+        ]
+        others = [(name, short(t.median), short(t.p95), short(t.p99)) for name, t in self.baselines.items()]
+        return (
+            ResultTable(
+                f"{self.source}, {width}x{height}, {self.frames} frames: ms a frame",
+                ("stage", "median", "p95", "p99", "keyframe, median"),
+                tuple(rows),
+                f"Amortised, (keyframe + {self.interval - 1} x between) / {self.interval}: {self.amortised_ms:.2f} ms.",
+                digits=2,
+            ),
+            ResultTable(
+                "The same frames without arr-stream", ("what", "median", "p95", "p99"), tuple(others), digits=2
+            ),
+            ResultTable.of_ratios(self.ratios),
+        )
 
 
 def bench_file(

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
+_MANY = 8
+"""Columns beyond which a terminal has no room for blanks between them."""
+
 Value = str | int | float | None
 
 
@@ -43,8 +46,9 @@ class ResultTable:
         from rich.table import Table
 
         table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
+        table.padding = 0 if len(self.columns) > _MANY else (0, 1, 0, 0)
         for heading, right in zip(self.columns, self._numeric(), strict=True):
-            table.add_column(heading, justify="right" if right else "left")
+            table.add_column(heading, justify="right" if right else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*(self._text(value) for value in row))
         return table
@@ -66,6 +70,11 @@ class ResultTable:
         }
 
     @classmethod
+    def of_ratios(cls, ratios: Mapping[str, float]) -> ResultTable:
+        """Ratios by name."""
+        return cls("Ratios", ("what", "times"), tuple((name, short(value)) for name, value in ratios.items()), digits=2)
+
+    @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ResultTable:
         return cls(
             values["title"],
@@ -83,3 +92,8 @@ class ResultTable:
         if value is None:
             return "–"
         return f"{value:.{self.digits}f}" if isinstance(value, float) else str(value)
+
+
+def short(value: float) -> float | int:
+    """Without decimals from a hundred on."""
+    return round(value) if value >= 100 else value

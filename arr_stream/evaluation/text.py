@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
 from arr_stream.keyframes.text.mask import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
@@ -118,6 +119,49 @@ class TextScore:
     def as_json(self) -> dict[str, Any]:
         values: dict[str, Any] = {name: getattr(self, name) for name in TextScore.__slots__}
         return values | {"recall": self.recall, "precision": self.precision}
+
+
+def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
+    """Pictures with words, and those without any."""
+    lines: list[tuple[Value, ...]] = [
+        (
+            *(score.folder, score.finder, f"{score.something_found}/{score.pictures}", score.recall, score.precision),
+            f"{score.words_found}/{score.words}",
+            f"{score.verbatim}/{score.readable}" if score.readable else None,
+            f"{score.matched}/{score.readable}" if score.readable else None,
+            round(score.detect_ms),
+            None if score.read_ms is None else round(score.read_ms),
+        )
+        for score in scores
+        if score.words
+    ]
+    blank: list[tuple[Value, ...]] = [
+        (score.folder, score.finder, f"{score.something_found}/{score.pictures}", score.detect_ms)
+        for score in scores
+        if not score.words
+    ]
+    tables = [
+        ResultTable(
+            "Pictures with text; ms are processor time of one thread, median of the pictures",
+            (
+                "pictures",
+                "finder",
+                "seen on",
+                "recall",
+                "precision",
+                "found",
+                "read",
+                "matched",
+                "ms",
+                "ms with reading",
+            ),
+            tuple(lines),
+            "Finders take turns: compare their times with each other only.",
+            digits=2,
+        ),
+        ResultTable("Pictures without any text", ("pictures", "finder", "text seen on", "ms"), tuple(blank), digits=0),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def load_pictures(folder: Path) -> list[TextPicture]:

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.machine import cores, machine
 from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.timing import cores, machine
 from arr_stream.types import Frame
-from benchmarks.toy_scenes import moving_scene
+from benchmarks.scenes.shapes import moving_scene
 
 Verdict = Literal["yes", "by construction", "no", "no, on this machine", "not measured"]
 

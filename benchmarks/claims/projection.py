@@ -16,7 +16,7 @@ from arr_stream.types import Embedding, FloatArray, Frame, Grid
 from benchmarks.claims.base import Claim, ClaimsPlan
 from benchmarks.localisation import HELD_OUT_SEED, mask_shares
 from benchmarks.meaning import evaluate_projected
-from benchmarks.toy_scenes import Scene, make_scene
+from benchmarks.scenes.shapes import Scene, make_scene
 
 MODEL = "tiny"
 """The trained encoder that comes with the project: random weights would say nothing here."""

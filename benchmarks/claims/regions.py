@@ -20,7 +20,7 @@ from arr_stream.texture.visual import visual_channels
 from arr_stream.types import FloatArray, Frame, Grid
 from benchmarks.cascade import CascadeReport, evaluate_cascade, generated_cases
 from benchmarks.claims.base import Claim, ClaimsPlan, median_ms
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 
 HALF_CELLS_LEVEL = 4
 SIDE_PX = 1024

@@ -1,4 +1,4 @@
-"""`arr-stream bench claims`: every figure that the design promised, measured here, and whether it holds."""
+"""`python -m benchmarks claims`: every figure that the design promised, measured here, and whether it holds."""
 
 from __future__ import annotations
 

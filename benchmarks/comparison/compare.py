@@ -1,4 +1,4 @@
-"""`arr-stream bench compare`: our choice of cells beside published and plain rules, on the same frames in the same run.
+"""`python -m benchmarks compare`: our choice of cells beside published and plain rules, on the same frames.
 
 Every rule is given the same number of tokens. Ours decides on each frame from what it knows by then; rules that share a
 clip's tokens out among its frames are given the whole clip at once, as they are published.
@@ -19,76 +19,12 @@ from arr_stream.errors import EvaluationDataError
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import FloatArray, Frame, Grid
-from benchmarks.comparison.truth import Cells, KnownClip, Score, known_clip, score_choices
-from benchmarks.footage import Footage
+from benchmarks.comparison.report import ASKED, OURS, CompareReport, CompareRow
+from benchmarks.comparison.truth import Cells, KnownClip, known_clip, score_choices
 from benchmarks.rivals import RULES, Clip, Rule
-from benchmarks.rivals.features import FeatureMaker
-from benchmarks.rivals.pictures import make_clip
+from benchmarks.rivals.features import FeatureMaker, make_clip
 from benchmarks.rivals.plain import Random
-
-OURS = "arr-stream"
-ASKED = ("no query", "box", "words", "text")
-"""What ours may be given: nothing, the object's box on the first frame, its name, or the word "text"."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompareRow:
-    """One method on one clip at one budget; milliseconds are means over the clip's frames.
-
-    Args:
-        footage, kind, camera: Which clip, and what its camera does.
-        cells: Of its grid.
-        budget: As asked for, such as `10%`.
-        method: `OURS`, or the rule's name.
-        features: What a rule on features looked at, by the short name that `compare` was given; else empty.
-        asked: One of `ASKED` for ours; `no query` for all others, since they take none.
-        seed: Of a random choice.
-        score: What the cells show.
-        rule_ms: The choice alone; for ours all of it, keyframes included.
-        before_ms: What has to be computed of every frame before the choice.
-        needed: What that is, empty for nothing.
-    """
-
-    footage: str
-    kind: str
-    camera: str
-    cells: int
-    budget: str
-    method: str
-    features: str
-    asked: str
-    seed: int
-    score: Score
-    rule_ms: float
-    before_ms: float
-    needed: str
-
-    def as_json(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self.__slots__ if name != "score"}
-        score = {name: getattr(self.score, name) for name in Score.__slots__}
-        return {name: round(v, 4) if isinstance(v, float) else v for name, v in (own | score).items()}
-
-
-@dataclass(frozen=True, slots=True)
-class CompareReport:
-    """All rows of a comparison.
-
-    Args:
-        rows: By clip, budget and method.
-        features: What the rules on features looked at: full names by short ones.
-    """
-
-    rows: tuple[CompareRow, ...]
-    features: Mapping[str, str]
-
-    def as_json(self) -> dict[str, Any]:
-        from benchmarks.comparison.tables import tables
-
-        return {
-            "features": dict(self.features),
-            "tables": [table.as_json() for table in tables(self)],
-            "rows": [row.as_json() for row in self.rows],
-        }
+from benchmarks.scenes.footage import Footage
 
 
 def compare(

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison.compare import OURS, CompareReport, CompareRow
-from benchmarks.comparison.tables import KIND_NAMES, Method, mean, methods, of
-from benchmarks.footage import KINDS
+from benchmarks.comparison.report import KIND_NAMES, OURS, CompareReport, CompareRow, Method, mean, methods, of
+from benchmarks.scenes.footage import KINDS
 
 _OURS = ("#1f6feb", "#0b3d91", "#6cb0ff", "#2f9e9e")
 _OTHERS = ("#57606a", "#a0a8b0", "#d29922", "#3fb950", "#a371f7", "#db61a2", "#f0883e", "#8b5a2b", "#c9252d", "#111111")

@@ -14,13 +14,13 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask, tight_box
+from arr_stream.evaluation.coverage import pixels_by_cell
+from arr_stream.evaluation.davis import tight_box
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
-from benchmarks.camera_kind import Camera, camera_kind
-from benchmarks.footage import Footage
-from benchmarks.moving_truth import moved_truths
+from benchmarks.scenes.camera import Camera, camera_kind
+from benchmarks.scenes.footage import Footage, moved_truths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,16 +63,6 @@ class Cells(Protocol):
     def level(self) -> IntArray: ...
 
 
-def pixels_by_cell(mask: Mask, grid: Grid) -> IntArray:
-    """`[gh, gw]` int32, pixels of a mask `[H, W]` in each fine cell."""
-    sums = np.add.reduceat(mask.astype(np.int32), _edges(grid.size_wh[1], grid.rows), axis=0)
-    return np.asarray(np.add.reduceat(sums, _edges(grid.size_wh[0], grid.columns), axis=1), np.int32)
-
-
-def _edges(side_px: int, cells: int) -> IntArray:
-    return np.linspace(0, side_px, cells + 1).round().astype(np.int32)[:-1]
-
-
 def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
     """Look through a clip once.
 
@@ -94,7 +84,7 @@ def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
             object_mask = moved.truth.object
             region = tight_box(object_mask) if object_mask is not None and object_mask.any() else None
         for name, mask in zip(TRUTHS, (moved.truth.object, moved.moving, moved.truth.text), strict=True):
-            counts[name].append(None if mask is None else pixels_by_cell(mask, grid))
+            counts[name].append(None if mask is None else pixels_by_cell(mask, (grid.rows, grid.columns)))
         eighths.append(cv2.resize(moved.grey, (grid.columns * 4, grid.rows * 4), interpolation=cv2.INTER_AREA))
         if moved.homography is not None:
             homographies.append(moved.homography)
@@ -106,7 +96,7 @@ def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
         camera=footage.camera or camera_kind(homographies, grid.size_wh),
         region_xywh=region,
         counts={name: _stack(each, grid) for name, each in counts.items() if any(one is not None for one in each)},
-        cell_pixels=pixels_by_cell(whole, grid),
+        cell_pixels=pixels_by_cell(whole, (grid.rows, grid.columns)),
         eighth_grey=np.stack(eighths),
     )
     if "object" in known.counts and (region is None or not known.counts["object"][1:].any()):

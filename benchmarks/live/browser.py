@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arr_stream.errors import BackendUnavailable, MeasurementFailed
-from benchmarks.live.counter import READ_SCRIPT
+from benchmarks.live.scene import READ_SCRIPT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

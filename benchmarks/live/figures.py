@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.statistics import Timing
+from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.timing import Timing
 
 _PACKAGES = ("arr-stream", "torch", "opencv-python-headless", "av", "numpy", "fastapi", "uvicorn", "aiortc")
 
@@ -41,6 +42,11 @@ class Figure:
         if self.limit is None:
             return None
         return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    @property
+    def wanted(self) -> str | None:
+        """The limit in words."""
+        return None if self.limit is None else f"at {'least' if self.at_least else 'most'} {self.limit:g}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -83,8 +89,23 @@ class LiveReport:
     machine: dict[str, str]
     figures: tuple[Figure, ...]
 
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        marks = {None: None, True: "reached", False: "missed"}
+        rows = tuple(
+            (each.part, each.what, f"{each.value:.1f} {each.unit}".strip(), each.wanted, marks[each.reached])
+            for each in self.figures
+        )
+        browser = self.machine.get("browser", "")
+        headings = ("part", "what", "measured", "to reach", "")
+        return (ResultTable("Live streams", headings, rows, browser and f"Browser: {browser}."),)
+
     def as_json(self) -> dict[str, Any]:
-        return {"machine": self.machine, "figures": [figure.as_json() for figure in self.figures]}
+        return {
+            "machine": self.machine,
+            "figures": [figure.as_json() for figure in self.figures],
+            "tables": [table.as_json() for table in self.tables],
+        }
 
 
 def percentiles(part: str, what: str, values_ms: Sequence[float], *limits: float | None) -> list[Figure]:

@@ -1,15 +1,18 @@
-"""What stands in for the features of a model: dense CLIP, the vision tower of Qwen3-VL, or the pixels themselves."""
+"""What rules look at: small pictures, and features of cells from dense CLIP, Qwen3-VL's vision tower, or pixels."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 
 from arr_stream.config import ModelSettings, Settings, VlmSettings
+from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.types import FloatArray, Frame, Grid
+from benchmarks.rivals.base import PIXELS_A_CELL, Clip
 
 PATCH_PX = 8
 """Side of a cell in the picture that `Pixels` describes."""
@@ -136,3 +139,44 @@ class QwenTower:
             tokens = self._adapter.encode(rows, cells, [len(cells)])
         made: FloatArray = tokens.features.float().cpu().numpy().reshape(grid.rows, grid.columns, -1)
         return made
+
+
+def named_features(name: str, settings: Settings) -> FeatureMaker:
+    """By the name that a user gives.
+
+    Raises:
+        InvalidSetting: Neither `clip`, `pixels` nor `qwen:FOLDER`.
+        BackendUnavailable, WeightsInvalid: It cannot be had.
+    """
+    what, _, folder = name.partition(":")
+    if what == "clip" and not folder:
+        return DenseClip(settings)
+    if what == "pixels" and not folder:
+        return Pixels()
+    if what == "qwen" and folder:
+        return QwenTower(folder)
+    raise InvalidSetting(f"--features {name!r} is not known", remedy="use clip, pixels or qwen:FOLDER")
+
+
+def make_clip(frames: Iterable[Frame], grid: Grid, features: FeatureMaker | None) -> Clip:
+    """A clip of frames that are read once, in order, and not kept.
+
+    Args:
+        frames: All of the grid's size.
+        grid: Their cells.
+        features: Describes every cell; None for rules that need no features.
+
+    Raises:
+        ValueError: No frames, or one of another size.
+    """
+    size_wh = grid.columns * PIXELS_A_CELL, grid.rows * PIXELS_A_CELL
+    pictures, described = [], []
+    for frame in frames:
+        if frame.size_wh != grid.size_wh:
+            raise ValueError(f"frame {frame.index} is {frame.size_wh}, and the grid is for {grid.size_wh}")
+        pictures.append(resized(frame.rgb, size_wh))
+        if features is not None:
+            described.append(features.features(frame, grid))
+    if not pictures:
+        raise ValueError("a clip has at least one frame")
+    return Clip(grid, np.stack(pictures), np.stack(described) if described else None)

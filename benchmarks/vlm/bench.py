@@ -13,12 +13,13 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.threads import torch_threads
 from arr_stream.types import CELL_PX
 from benchmarks.vlm.end_to_end import EndToEndReport, bench_end_to_end
 from benchmarks.vlm.memory import MemoryReport, bench_memory
 from benchmarks.vlm.model import Shape, timed_model
-from benchmarks.vlm.passes import ModeCost, PassesReport, bench_modes, bench_passes
+from benchmarks.vlm.passes import ModeCost, PassesReport, bench_modes, bench_passes, modes_table
 
 Part = Literal["vision", "modes", "end-to-end", "memory"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -59,7 +60,23 @@ class VlmReport:
             "modes": [row.as_json() for row in self.modes] if self.modes else None,
             "end_to_end": self.end_to_end.as_json() if self.end_to_end else None,
             "memory": self.memory.as_json() if self.memory else None,
+            "tables": [table.as_json() for table in self.tables],
         }
+
+    @property
+    def tables(self) -> list[ResultTable]:
+        """Of every part that was measured."""
+        side, found = f"{self.side_px}x{self.side_px}", list[ResultTable]()
+        if self.vision is not None:
+            about = f"{self.model}; {self.dtype}, {self.device}, {self.threads} threads"
+            found.append(self.vision.table(side, about))
+        if self.modes is not None:
+            found.append(modes_table(self.modes, side))
+        if self.end_to_end is not None:
+            found.append(self.end_to_end.table(side))
+        if self.memory is not None:
+            found.append(self.memory.table)
+        return found
 
 
 def bench_vlm(

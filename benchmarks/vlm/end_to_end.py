@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.statistics import Timing
+from arr_stream.evaluation.tables import ResultTable, Value, short
+from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import Frame
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from benchmarks.scenes.clips import FPS, panning
 from benchmarks.vlm.model import Timed
 from benchmarks.vlm.passes import QUESTION
-from benchmarks.vlm.scene import FRAMES_A_SECOND, frames
 from benchmarks.vlm.stock import StockModel
 
 ANSWER_TOKENS = 16
@@ -56,6 +57,19 @@ class EndToEndReport:
             "whole frames / ours": self.stock.median / self.ours.median,
             "frames of 768 tokens a pair / ours": self.capped.median / self.ours.median,
         }
+
+    def table(self, side: str) -> ResultTable:
+        """For frames of that size."""
+        rows: list[tuple[Value, ...]] = [(name, short(each.median), None, None) for name, each in self.parts.items()]
+        rows.append(("ours, all of it", short(self.ours.median), 1.0, f"{self.sent}, and {self.held} held"))
+        for name, timing, tokens in (
+            ("stock, whole frames", self.stock, self.stock_tokens),
+            ("stock, at most 768 tokens a pair", self.capped, self.capped_tokens),
+        ):
+            rows.append((name, short(timing.median), timing.median / self.ours.median, tokens))
+        title = f"{self.frames} frames of {side} ({self.keyframes} keyframes), {self.shown} of them shown"
+        note = f"One question, and {self.answer_tokens} tokens of an answer. Decoding the video is in neither."
+        return ResultTable(title, ("what", "median ms", "times ours", "visual tokens"), tuple(rows), note, digits=2)
 
     def as_json(self) -> dict[str, Any]:
         counts = ("frames", "keyframes", "shown", "sent", "held", "stock_tokens", "capped_tokens", "answer_tokens")
@@ -103,10 +117,10 @@ def bench_end_to_end(
         progress: Told what comes next.
     """
     settings = settings.with_values({"selection.budget": str(tokens), "vlm.answer_tokens": ANSWER_TOKENS})
-    clip = list(frames((side_px, side_px), max(1, round(seconds * FRAMES_A_SECOND))))
-    step = max(1, round(FRAMES_A_SECOND / settings.vlm.fps))
+    clip = list(panning((side_px, side_px), max(1, round(seconds * FPS))))
+    step = max(1, round(FPS / settings.vlm.fps))
     shown = clip[::step]
-    ours, stock = _Ours(model, settings, clip, step), _Stock(model, shown, FRAMES_A_SECOND / step)
+    ours, stock = _Ours(model, settings, clip, step), _Stock(model, shown, FPS / step)
     rounds: list[_Round] = []
     for run in range(runs + 1):
         progress(f"end to end, round {run} of {runs}")

@@ -12,14 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import Frame
 from arr_stream.vlm.qwen3_vl.loading import need_package
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from benchmarks.scenes.clips import FPS, panning
 from benchmarks.vlm.model import Timed
 from benchmarks.vlm.passes import QUESTION
-from benchmarks.vlm.scene import FRAMES_A_SECOND, frames
 
 SIZE_WH = (448, 256)
 TOKENS = 48
@@ -62,6 +63,21 @@ class MemoryReport:
     def growth_mb(self) -> float:
         """Last fifth against the second: what leaks would show."""
         return self.resident_mb[-1] - self.resident_mb[1]
+
+    @property
+    def table(self) -> ResultTable:
+        rebuilt = ", ".join(f"{count} x {why}" for why, count in self.rebuilds.items()) or "none"
+        rows = (
+            ("rebuilds", rebuilt),
+            (
+                f"cache, largest, of what {self.context_tokens} tokens take",
+                f"{self.cache_peak_bytes / 1e6:.1f} of {self.budget_bytes / 1e6:.1f} MB",
+            ),
+            ("resident memory, median of each fifth", f"{', '.join(f'{each:.0f}' for each in self.resident_mb)} MB"),
+            ("resident memory, last fifth against the second", f"{self.growth_mb:+.1f} MB"),
+            ("resident memory, largest", f"{self.resident_peak_mb:.0f} MB"),
+        )
+        return ResultTable(f"{self.frames} frames, {self.asked} questions", ("what", "measured"), rows)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -136,9 +152,9 @@ def _scenes(count: int) -> Iterator[Frame]:
     length = -(-count // _SCENES)
     for index in range(count):
         if index % length == 0:
-            scene = frames(SIZE_WH, length, seed=index // length)
+            scene = panning(SIZE_WH, length, seed=index // length)
         frame = next(scene)
-        yield Frame(index, index / FRAMES_A_SECOND, frame.rgb)
+        yield Frame(index, index / FPS, frame.rgb)
 
 
 def _fifths(values: list[float]) -> list[list[float]]:

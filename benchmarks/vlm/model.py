@@ -1,4 +1,4 @@
-"""The model that `bench vlm` times: one from disk, or one with random weights and realistic widths, made in memory.
+"""The model that is timed: one from disk, or one with random weights and realistic widths, made in memory.
 
 Random weights take the same time as trained ones. What they answer means nothing.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +13,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.statistics import Timing
-from arr_stream.types import ByteArray, Grid
+from arr_stream.evaluation.tables import ResultTable, Value, short
+from arr_stream.evaluation.timing import Timing
+from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.pipeline import Pipeline
+from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode, Normalisation
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory, TextEntry
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
+from benchmarks.scenes.clips import panning
 from benchmarks.vlm.model import Timed
-from benchmarks.vlm.scene import chosen_cells, frames
 from benchmarks.vlm.stock import StockModel
 
 QUESTION = "What is happening here?"
@@ -67,6 +70,23 @@ class PassesReport:
             "both, stock / ours": stock / ours,
         }
 
+    def table(self, side: str, about: str) -> ResultTable:
+        """For frames of that size, with a note on what was timed."""
+        pairs = (("vision", self.stock_vision, self.vision), ("prefill", self.stock_prefill, self.prefill))
+        rows: list[tuple[Value, ...]] = [
+            (part, short(stock.median), short(ours.median), stock.median / ours.median, self.operations.get(part))
+            for part, stock, ours in pairs
+        ]
+        rows.append(("a question about a frame in memory", None, short(self.question.median), None, None))
+        return ResultTable(
+            f"One frame of {side}, {self.tokens} of {self.cells} cells; median ms",
+            ("what", "stock", "ours", "times", "counted"),
+            tuple(rows),
+            f"Counted: by counted multiplications. Prompts of {self.stock_prompt_tokens} and {self.prompt_tokens} "
+            f"tokens; {about}.",
+            digits=2,
+        )
+
     def as_json(self) -> dict[str, Any]:
         return {
             "tokens": self.tokens,
@@ -110,6 +130,15 @@ class ModeCost:
             "kept": self.kept,
             **{name: round(getattr(self, name), 3) for name in ("vision_ms", "prefill_ms", "decode_ms", "cache_mb")},
         }
+
+
+def modes_table(modes: Sequence[ModeCost], side: str) -> ResultTable:
+    """A line each, for frames of that size."""
+    rows = tuple(
+        (row.mode, row.chosen, row.kept, row.vision_ms, row.prefill_ms, row.cache_mb, row.decode_ms) for row in modes
+    )
+    headings = ("mode", "chosen", "kept", "vision ms", "prefill ms", "cache MB", "ms a token of the answer")
+    return ResultTable(f"One frame of {side}; medians", headings, rows, digits=1)
 
 
 def bench_passes(
@@ -180,6 +209,16 @@ def bench_modes(
     return tuple(rows)
 
 
+def chosen_cells(settings: Settings, frame: Frame, tokens: int) -> Cells:
+    """The cells that perception chooses on a first frame, coarse ones among them; every one where all are wanted."""
+    grid = Grid.for_size(frame.size_wh, max_pixels=settings.grid.max_pixels)
+    if tokens >= grid.cells:
+        return Cells.whole((grid.rows, grid.columns))
+    quick = settings.with_values({"selection.budget": str(tokens), "keyframes.text": "none"})
+    patches = Pipeline(quick, InStepKeyframes(make_generator(quick))).step(frame)
+    return Cells.chosen(patches)
+
+
 _CHOOSING: tuple[Mode, ...] = ("sparse", "halo", "prune")
 
 
@@ -209,7 +248,7 @@ class _Bench:
         self._adapter.check()
         self._prompt = Prompt(model.loaded.tokenizer, model.loaded.model.config)
         self._stock = StockModel(model)
-        (self.frame,) = frames((side_px, side_px), 1)
+        (self.frame,) = panning((side_px, side_px), 1)
         self.grid = Grid.for_size(self.frame.size_wh, max_pixels=settings.grid.max_pixels)
         self._picture: ByteArray = texture_picture(self.frame.rgb, self.grid.texture_wh)
         self._inputs = self._stock.picture_inputs(self._picture, QUESTION)

@@ -10,12 +10,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from arr_stream.evaluation.tables import ResultTable
 from fuzzing.campaign import Campaign, Finding, Report
 from fuzzing.child import FINDINGS, find_target
 from fuzzing.runner import Runner
@@ -121,23 +122,18 @@ def divided(inputs: int, names: Sequence[str]) -> dict[str, int]:
     return {name: max(1, round(inputs * share / whole)) for name, share in shares.items()}
 
 
-def table(reports: Sequence[Report]) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("target", "inputs", "values", "refused", "outcomes", "lines", "gained", "found", "slowest", "memory"):
-        made.add_column(title, justify="left" if title == "target" else "right", no_wrap=True)
+def result_table(reports: Sequence[Report], title: str) -> ResultTable:
+    """A line a target."""
+    lines = []
     for report in reports:
         row = figures(report)
-        made.add_row(
-            report.target,
-            *(str(row[key]) for key in ("inputs", "values", "refused", "outcomes", "lines", "gained")),
-            str(len(report.findings)),
-            f"{report.slowest_seconds:.2f} s",
-            f"{report.peak_mb:.0f} MiB",
-        )
-    return made
+        counts = (row[key] for key in ("target", "inputs", "values", "refused", "gained"))
+        lines.append((*counts, len(report.findings), report.slowest_seconds, report.peak_mb))
+    columns = ("what reads", "inputs", "values", "refused", "lines gained", "findings", "slowest, s", "most memory, MB")
+    return ResultTable(title, columns, tuple(lines), digits=1)
 
 
-def figures(report: Report) -> dict[str, object]:
+def figures(report: Report) -> dict[str, Any]:
     """Of one target, for the table and for programs."""
     counted = dict.fromkeys(("value", "refused", *FINDINGS), 0)
     for outcome, count in report.outcomes.items():
@@ -199,10 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(Text("a campaign ended in an error of its own; see above"))
         return 3
     reports = [fuzz.reports[name] for name in names]
-    console.print(table(reports))
     seconds = time.monotonic() - began
     tried = sum(report.inputs for report in reports)
-    console.print(Text(f"{tried} inputs in {seconds:.0f} s, {len(fuzz.findings)} findings"))
+    title = f"{tried} inputs in {seconds:.0f} s, seed {asked.seed}: {len(fuzz.findings)} findings"
+    console.print(result_table(reports, title).rich())
     for finding in fuzz.findings:
         path = finding.save(asked.findings)
         console.print(Text(f"{finding.kind}: {finding.outcome}"))
@@ -210,7 +206,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.json is not None:
         rows = [figures(report) for report in reports]
         asked.json.write_text(
-            json.dumps({"seed": asked.seed, "inputs": tried, "seconds": seconds, "targets": rows}, indent=1) + "\n"
+            json.dumps(
+                {
+                    "seed": asked.seed,
+                    "inputs": tried,
+                    "seconds": seconds,
+                    "targets": rows,
+                    "tables": [result_table(reports, title).as_json()],
+                },
+                indent=1,
+            )
+            + "\n"
         )
     if fuzz.stopped:
         return EXIT_INTERRUPTED

@@ -24,7 +24,7 @@ _SDIST_FILES = (
     "pyproject.toml",
     "setup.py",
 )
-_SDIST_FOLDERS = ("arr_stream", "docs", "pipelines", "sample_videos", "scripts", "tests")
+_SDIST_FOLDERS = ("arr_stream", "benchmarks", "docs", "pipelines", "sample_videos", "scripts", "tests")
 _RUBBISH = ("__pycache__", ".pyc", ".egg-link", ".DS_Store", ".orig", ".rej", "~")
 
 

@@ -16,7 +16,6 @@ from arr_stream.types import Grid
 from soaking.clients import come_and_vanish
 from soaking.feed import NAME, SIZES_WH
 from soaking.footage import FPS
-from soaking.schedule import KINDS
 from soaking.stage import OTHER, Stage
 
 PATIENCE_SECONDS = 90.0
@@ -31,6 +30,28 @@ class NotSurvived(Exception):
     """What should have come about did not."""
 
 
+class WallClock:
+    """`time.time` as if somebody set the clock."""
+
+    def __init__(self) -> None:
+        self._real = time.time
+        self._offset_seconds = 0.0
+
+    def leap(self, seconds: float) -> None:
+        """Set it forward or back."""
+        self._offset_seconds += seconds
+
+    @contextmanager
+    def installed(self) -> Iterator[WallClock]:
+        """For the whole process, until the end of the block."""
+        real = self._real
+        time.time = lambda: real() + self._offset_seconds
+        try:
+            yield self
+        finally:
+            time.time = real
+
+
 class Trial:
     """One fault while it lasts.
 
@@ -38,8 +59,8 @@ class Trial:
         over_seconds: When the fault itself was over, on the clock of `time.monotonic`.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, stage: Stage, clock: WallClock) -> None:
+        self.stage, self.clock = stage, clock
         self.over_seconds = time.monotonic()
 
     def over(self) -> None:
@@ -85,45 +106,23 @@ class Trial:
         self.until(arrived, "a whole keyframe")
 
 
-class WallClock:
-    """`time.time` as if somebody set the clock."""
-
-    def __init__(self) -> None:
-        self._real = time.time
-        self._offset_seconds = 0.0
-
-    def leap(self, seconds: float) -> None:
-        """Set it forward or back."""
-        self._offset_seconds += seconds
-
-    @contextmanager
-    def installed(self) -> Iterator[WallClock]:
-        """For the whole process, until the end of the block."""
-        real = self._real
-        time.time = lambda: real() + self._offset_seconds
-        try:
-            yield self
-        finally:
-            time.time = real
-
-
 def survive(kind: str, stage: Stage, clock: WallClock) -> float:
     """Let a fault happen, and wait until all goes on as before; the seconds from the end of the fault to then.
 
     Raises:
         NotSurvived: It does not.
     """
-    trial = Trial(stage)
-    _FAULTS[kind](trial, clock)
+    trial = Trial(stage, clock)
+    FAULTS[kind](trial)
     return time.monotonic() - trial.over_seconds
 
 
 def available(stage: Stage) -> list[str]:
     """The kinds that can be brought about here."""
-    return [kind for kind in KINDS if kind != "disk-full" or stage.room is not None]
+    return [kind for kind in FAULTS if kind != "disk-full" or stage.room is not None]
 
 
-def _stall(trial: Trial, _: WallClock) -> None:
+def _stall(trial: Trial) -> None:
     noticed = trial.more("stalls")
     trial.stage.feed.stalled = True
     try:
@@ -134,7 +133,7 @@ def _stall(trial: Trial, _: WallClock) -> None:
     trial.frames()
 
 
-def _break(trial: Trial, _: WallClock) -> None:
+def _break(trial: Trial) -> None:
     opened = trial.more("reconnects")
     trial.stage.feed.cut(errno.ECONNRESET)
     trial.over()
@@ -142,7 +141,7 @@ def _break(trial: Trial, _: WallClock) -> None:
     trial.frames()
 
 
-def _vanish(trial: Trial, _: WallClock) -> None:
+def _vanish(trial: Trial) -> None:
     feed = trial.stage.feed
     opened = trial.more("reconnects")
     feed.away = True
@@ -157,7 +156,7 @@ def _vanish(trial: Trial, _: WallClock) -> None:
     trial.frames()
 
 
-def _corrupt(trial: Trial, _: WallClock) -> None:
+def _corrupt(trial: Trial) -> None:
     concealed = trial.more("concealed_frames")
     trial.stage.feed.corrupt = 0.1
     try:
@@ -169,7 +168,7 @@ def _corrupt(trial: Trial, _: WallClock) -> None:
     trial.frames(2 * FPS)
 
 
-def _resize(trial: Trial, _: WallClock) -> None:
+def _resize(trial: Trial) -> None:
     progress, feed = trial.stage.progress[NAME], trial.stage.feed
     size_wh = SIZES_WH[feed.resize()]
     grid = Grid.for_size(size_wh, max_pixels=trial.stage.main.settings.grid.max_pixels)
@@ -177,8 +176,8 @@ def _resize(trial: Trial, _: WallClock) -> None:
     trial.keyframes()
 
 
-def _leap(seconds: float) -> Callable[[Trial, WallClock], None]:
-    def leap(trial: Trial, _: WallClock) -> None:
+def _leap(seconds: float) -> Callable[[Trial], None]:
+    def leap(trial: Trial) -> None:
         progress = trial.stage.progress[NAME]
         before = progress.newest.pts_seconds if progress.newest is not None else 0.0
         trial.stage.feed.leap(seconds)
@@ -191,11 +190,11 @@ def _leap(seconds: float) -> Callable[[Trial, WallClock], None]:
     return leap
 
 
-def _clock(seconds: float) -> Callable[[Trial, WallClock], None]:
-    def set_clock(trial: Trial, clock: WallClock) -> None:
+def _clock(seconds: float) -> Callable[[Trial], None]:
+    def set_clock(trial: Trial) -> None:
         stage = trial.stage
         alerts, clips = stage.alerts, _clips(stage)
-        clock.leap(seconds)
+        trial.clock.leap(seconds)
         trial.frames()
         trial.until(lambda: stage.alerts > alerts, "an alert")
         trial.until(lambda: _clips(stage) - clips, "a clip")
@@ -203,8 +202,8 @@ def _clock(seconds: float) -> Callable[[Trial, WallClock], None]:
     return set_clock
 
 
-def _ordered(order: str) -> Callable[[Trial, WallClock], None]:
-    def disturb(trial: Trial, _: WallClock) -> None:
+def _ordered(order: str) -> Callable[[Trial], None]:
+    def disturb(trial: Trial) -> None:
         stage = trial.stage
         told = stage.notice_count
         path = stage.orders / order
@@ -217,7 +216,7 @@ def _ordered(order: str) -> Callable[[Trial, WallClock], None]:
     return disturb
 
 
-def _kill_worker(trial: Trial, _: WallClock) -> None:
+def _kill_worker(trial: Trial) -> None:
     killed = worker_pids()
     for pid in killed:
         with suppress(ProcessLookupError):
@@ -227,7 +226,7 @@ def _kill_worker(trial: Trial, _: WallClock) -> None:
     trial.keyframes()
 
 
-def _block(trial: Trial, _: WallClock) -> None:
+def _block(trial: Trial) -> None:
     stage = trial.stage
     dropped = stage.main.status()["dropped"]
     stage.feed.hurrying = True
@@ -241,7 +240,7 @@ def _block(trial: Trial, _: WallClock) -> None:
     trial.frames(2 * FPS)
 
 
-def _fill_disk(trial: Trial, _: WallClock) -> None:
+def _fill_disk(trial: Trial) -> None:
     stage = trial.stage
     assert stage.room is not None
     told = stage.clip_failures
@@ -256,7 +255,7 @@ def _fill_disk(trial: Trial, _: WallClock) -> None:
     trial.until(lambda: _clips(stage) - clips, "a clip")
 
 
-def _ask(trial: Trial, _: WallClock) -> None:
+def _ask(trial: Trial) -> None:
     stage = trial.stage
     words = next(each for each in _WORDS if each != stage.main.texts)
     stage.main.ask_for(words)
@@ -265,7 +264,7 @@ def _ask(trial: Trial, _: WallClock) -> None:
     trial.keyframes()
 
 
-def _choose_models(trial: Trial, _: WallClock) -> None:
+def _choose_models(trial: Trial) -> None:
     stage = trial.stage
     wanted = "slic" if stage.main.settings.keyframes.clusters == "grid" else "grid"
     stage.main.configure({"keyframes.clusters": wanted})
@@ -277,7 +276,7 @@ def _choose_models(trial: Trial, _: WallClock) -> None:
     trial.until(made, f"clusters by {wanted}")
 
 
-def _pass_by(trial: Trial, _: WallClock) -> None:
+def _pass_by(trial: Trial) -> None:
     runner = trial.stage.streams.add("lavfi:testsrc2=size=160x96:rate=15", name="passing", query=["blue"])
     try:
         trial.until(lambda: runner.publisher.newest is not None and runner.publisher.newest.index > 20, "its frames")
@@ -288,7 +287,7 @@ def _pass_by(trial: Trial, _: WallClock) -> None:
     trial.frames()
 
 
-def _come_and_go(trial: Trial, _: WallClock) -> None:
+def _come_and_go(trial: Trial) -> None:
     clients = trial.stage.serving.clients
     come_and_vanish(trial.stage.port, trial.stage.main.id)
     trial.over()
@@ -296,7 +295,7 @@ def _come_and_go(trial: Trial, _: WallClock) -> None:
     trial.frames()
 
 
-def _kill_server(trial: Trial, _: WallClock) -> None:
+def _kill_server(trial: Trial) -> None:
     stage = trial.stage
     stage.sender.kill()
     try:
@@ -310,29 +309,30 @@ def _kill_server(trial: Trial, _: WallClock) -> None:
     trial.until(lambda: progress.frames >= wanted, "frames of the other stream")
 
 
-_FAULTS: dict[str, Callable[[Trial, WallClock], None]] = {
-    "stall": _stall,
-    "break": _break,
-    "vanish": _vanish,
-    "corrupt": _corrupt,
-    "resize": _resize,
-    "pts-back": _leap(-_HOUR),
-    "pts-forward": _leap(_DAY),
-    "clock-back": _clock(-_HOUR),
-    "clock-forward": _clock(_DAY),
-    "keyframe-raise": _ordered("raise"),
-    "keyframe-memory": _ordered("memory"),
-    "keyframe-nan": _ordered("nan"),
-    "keyframe-hang": _ordered("hang"),
-    "keyframe-kill": _kill_worker,
-    "consumer-block": _block,
-    "disk-full": _fill_disk,
-    "query": _ask,
-    "models": _choose_models,
-    "streams": _pass_by,
-    "clients": _come_and_go,
-    "server-kill": _kill_server,
+FAULTS: dict[str, Callable[[Trial], None]] = {
+    "stall": _stall,  # the source sends nothing until it is opened anew
+    "break": _break,  # the connection is reset
+    "vanish": _vanish,  # the camera is gone (ENODEV), and cannot be opened for a while
+    "corrupt": _corrupt,  # packets with flipped bits
+    "resize": _resize,  # the pictures change their size
+    "pts-back": _leap(-_HOUR),  # the source's clock goes back an hour
+    "pts-forward": _leap(_DAY),  # the source's clock goes forward a day
+    "clock-back": _clock(-_HOUR),  # the wall clock is set back an hour
+    "clock-forward": _clock(_DAY),  # the wall clock is set forward a day
+    "keyframe-raise": _ordered("raise"),  # the keyframe model throws
+    "keyframe-memory": _ordered("memory"),  # the keyframe model asks for more memory than there is
+    "keyframe-nan": _ordered("nan"),  # the keyframe model gives NaN
+    "keyframe-hang": _ordered("hang"),  # the keyframe model never comes back
+    "keyframe-kill": _kill_worker,  # the keyframe worker is killed (SIGKILL)
+    "consumer-block": _block,  # a consumer blocks for seconds while the source goes on
+    "disk-full": _fill_disk,  # no room is left for clips
+    "query": _ask,  # other queries are asked
+    "models": _choose_models,  # other keyframe models are chosen
+    "streams": _pass_by,  # a stream is added and removed
+    "clients": _come_and_go,  # clients connect and vanish without a word
+    "server-kill": _kill_server,  # the HTTP server of another stream is killed and started again
 }
+"""Every kind of fault, and what brings it about."""
 
 
 def worker_pids() -> list[int]:

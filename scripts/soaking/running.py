@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from arr_stream.live.clips import list_clips
 from soaking.faults import NotSurvived, WallClock, available, survive
 from soaking.feed import NAME
 from soaking.sampling import Held, Sampler
-from soaking.schedule import Planned, plan_faults
 from soaking.stage import Stage, StagePlan, staged
 from soaking.verdicts import Outcome, Survived
 
@@ -20,6 +20,43 @@ _POLL_SECONDS = 0.05
 _TELL_SECONDS = 30.0
 _MOST_CLIPS = 12
 _SETTLE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault to come.
+
+    Args:
+        at_seconds: When, in seconds of the stream.
+        kind: One of `FAULTS`.
+    """
+
+    at_seconds: float
+    kind: str
+
+
+def plan_faults(
+    kinds: Sequence[str], *, stream_seconds: float, first_seconds: float, gap_seconds: float, seed: int
+) -> tuple[Planned, ...]:
+    """Faults in an order drawn by the seed: every kind comes once before any comes again.
+
+    Args:
+        kinds: Which there are.
+        stream_seconds: The end of the stream; no fault comes within one gap of it.
+        first_seconds: When the first comes.
+        gap_seconds: Mean time between two; each is drawn from half of it to one and a half.
+        seed: The same plan for the same seed.
+    """
+    draw = random.Random(seed)
+    planned: list[Planned] = []
+    waiting: list[str] = []
+    at_seconds = first_seconds
+    while kinds and at_seconds <= stream_seconds - gap_seconds:
+        if not waiting:
+            waiting = draw.sample(sorted(kinds), len(kinds))
+        planned.append(Planned(at_seconds, waiting.pop()))
+        at_seconds += gap_seconds * draw.uniform(0.5, 1.5)
+    return tuple(planned)
 
 
 @dataclass(frozen=True, slots=True)

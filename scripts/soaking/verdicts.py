@@ -25,7 +25,7 @@ class Survived:
     """A fault that has been.
 
     Args:
-        kind: One of `schedule.KINDS`.
+        kind: One of `faults.FAULTS`.
         stream_seconds, run_seconds: When it began.
         recovery_seconds: From the end of the fault until all went on as before; None where that did not come about.
         problem: Why not.

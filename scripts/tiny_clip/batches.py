@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.toy_scenes import COLOURS, SHAPES, TEXTURES, Scene, Thing, caption, make_scene
+from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, Scene, Thing, caption, make_scene
 from tiny_clip.model import FRAME_WH, PATCH_PX, to_pixels
 
 SIZES_WH = ((128, 128), (160, 160), (224, 224), (256, 192), (192, 256), (320, 160), (448, 256))

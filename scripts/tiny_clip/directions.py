@@ -13,7 +13,7 @@ from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 from arr_stream.keyframes.embeddings.pca import StreamingPca
 from arr_stream.types import Frame, Grid
 from arr_stream.weights import PCA_NAME
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 
 SCENES = 200
 COMPONENTS = 32

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from open_clip.tokenizer import SimpleTokenizer
 
-from benchmarks.toy_scenes import caption, make_scene
+from benchmarks.scenes.shapes import caption, make_scene
 from tiny_clip.batches import token_shares
 from tiny_clip.model import look, to_pixels
 

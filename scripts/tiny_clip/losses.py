@@ -11,7 +11,7 @@ import open_clip
 import torch
 import torch.nn.functional as F
 
-from benchmarks.toy_scenes import COLOURS, SHAPES, TEXTURES
+from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES
 from tiny_clip.batches import FINE, NEAR_TOKENS, SILHOUETTE, Batch, Truth
 from tiny_clip.model import Seen, look, read
 from tiny_clip.phrases import draw_phrases

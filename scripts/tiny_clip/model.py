@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from benchmarks.toy_scenes import make_scene
+from benchmarks.scenes.shapes import make_scene
 from tiny_clip.words import CONTEXT
 
 PATCH_PX = 16

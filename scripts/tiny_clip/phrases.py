@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.toy_scenes import SHAPES, Thing
+from benchmarks.scenes.shapes import SHAPES, Thing
 from tiny_clip.words import BACKGROUND, GENERIC, OTHER_WORDS, SYNONYMS, TEMPLATES
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from open_clip.tokenizer import SimpleTokenizer
 
-from benchmarks.toy_scenes import COLOURS, SHAPES, TEXTURES, caption, make_scene
+from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, caption, make_scene
 
 CONTEXT = 32
 """Tokens a text, with its start and end."""

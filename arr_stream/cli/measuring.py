@@ -1,0 +1,145 @@
+"""What commands that measure have in common: options, progress, results, and pictures that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from arr_stream.cli.console import err, out
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting, OutputUnwritable
+
+if TYPE_CHECKING:
+    from arr_stream.evaluation.tables import ResultTable
+
+Sequences = Annotated[Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files.")]
+Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are over all.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")]
+
+MOVED = (
+    *("ablation", "atlas", "batch", "cascade", "claims", "clusters", "compare", "device", "interval"),
+    *("live", "localisation", "meaning", "query", "questions", "vlm"),
+)
+"""Measurements of the product beside others, which come with its source code."""
+
+_UNUSUAL = ("pgf", "raw", "rgba")
+"""What matplotlib lists too, and nobody looks at: code that needs a LaTeX, and pixels without a header."""
+
+
+class Report(Protocol):
+    """What was measured."""
+
+    @property
+    def tables(self) -> Sequence[ResultTable]: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def refuse_moved(arguments: Sequence[str]) -> None:
+    """Name the command that took the place of one that was here.
+
+    Raises:
+        InvalidSetting: The first argument names one of `MOVED`, and no file.
+    """
+    if arguments and arguments[0] in MOVED and not Path(arguments[0]).exists():
+        raise InvalidSetting(
+            f"{arguments[0]}: no longer a command of arr-stream",
+            remedy=f"run `python -m benchmarks {arguments[0]}` in a checkout of its source code",
+        )
+
+
+def cpu_settings(command: str, preset: Path | None, overrides: Iterable[str] | None) -> Settings:
+    """Settings of a command that measures steps one by one, which is done on the CPU.
+
+    Args:
+        command: Its name.
+        preset, overrides: As they were given.
+
+    Raises:
+        InvalidSetting: `loop.device` is not `cpu`.
+        SettingsError: What `Settings.load` raises.
+    """
+    settings = Settings.load(preset, overrides or ())
+    if settings.loop.device != "cpu":
+        raise InvalidSetting(
+            f"loop.device={settings.loop.device}: {command} runs the frame loop on the CPU",
+            remedy="leave loop.device at cpu; `python -m benchmarks device` measures a GPU",
+        )
+    return settings
+
+
+def say(what: str) -> None:
+    """What comes next, on a terminal."""
+    if err.is_terminal:
+        err.print(what, style="dim", markup=False)
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    """All tables, or everything as JSON."""
+    if as_json:
+        out.print_json(json.dumps(report.as_json()))
+        return
+    for table in report.tables:
+        if table.rows:
+            out.print(table.rich())
+        elif table.note:
+            out.print(table.note, markup=False)
+
+
+def check_picture(path: Path | None, *, force: bool) -> None:
+    """Say at once, before anything is measured, what cannot be drawn; nothing is created yet.
+
+    Raises:
+        OutputExists: The file is there and `force` is not set.
+        OutputUnwritable: An ending that matplotlib does not write, a folder, or a place that cannot be written to.
+    """
+    if path is None:
+        return
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from arr_stream.files import prepare_output
+
+    known = sorted(set(FigureCanvasAgg.get_supported_filetypes()) - set(_UNUSUAL))
+    if not path.is_dir() and path.suffix.lower().removeprefix(".") not in known:
+        raise OutputUnwritable(
+            f"{path}: {f'no picture ends with {path.suffix}' if path.suffix else 'its name says no kind of picture'}",
+            remedy=f"end it with .png, or one of {', '.join(known)}",
+        )
+    prepare_output(path, force)
+
+
+def write_picture(path: Path | None, draw: Callable[[Path], None], *, force: bool) -> None:
+    """Draw under a partial name, and give the file its own when it is whole.
+
+    Args:
+        path: As it was checked; None where no picture is wanted.
+        draw: Writes the file that it is given.
+        force: Replacing what is there is wanted.
+
+    Raises:
+        OutputError: It could not be written.
+    """
+    if path is None:
+        return
+
+    from arr_stream.files import make_parent, partial_path, publish, writing
+
+    make_parent(path)
+    partial = partial_path(path)
+    try:
+        with writing(path):
+            draw(partial)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    publish(path, force=force)
+    err.print(f"wrote {path}", soft_wrap=True, markup=False)

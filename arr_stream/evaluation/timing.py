@@ -1,0 +1,60 @@
+"""Summaries of many timings, and the machine that they were taken on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of many runs of one thing.
+
+    Args:
+        count: Runs.
+        median, p95, p99, mean: Milliseconds.
+    """
+
+    count: int
+    median: float
+    p95: float
+    p99: float
+    mean: float
+
+    @classmethod
+    def of(cls, milliseconds: Sequence[float]) -> Timing:
+        """Summarise; zeros for no runs."""
+        if not milliseconds:
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
+        median, p95, p99 = np.percentile(milliseconds, [50, 95, 99]).tolist()
+        return cls(len(milliseconds), median, p95, p99, float(np.mean(milliseconds)))
+
+    def as_json(self) -> dict[str, float]:
+        return {name: round(value, 4) for name, value in asdict(self).items()}
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine() -> str:
+    """What times depend on, in a line."""
+    import torch
+
+    return f"{processor_name()}, {cores()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def processor_name() -> str:
+    """The processor's model, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

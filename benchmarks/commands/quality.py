@@ -1,0 +1,351 @@
+"""What is chosen, and what it is worth: commands that look at footage or generated scenes with known truth."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from arr_stream.cli.console import err, out, parse_size
+from arr_stream.cli.measuring import (
+    Force,
+    Json,
+    Overrides,
+    Plot,
+    Preset,
+    Sequences,
+    check_picture,
+    cpu_settings,
+    say,
+    show,
+    write_picture,
+)
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arr_stream.keyframes.base import Clusterer
+    from benchmarks.picture_questions import PictureQuestion
+    from benchmarks.questions import ChoiceName, Mode
+
+SAMPLES = Path("sample_videos")
+HALF_CELLS_LEVEL = 4
+CLUSTERERS = ("grid", "slic-skimage", "features", "merge")
+
+_Name = TypeVar("_Name", bound=str)
+
+AnyFootage = Annotated[
+    Path | None,
+    typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files; generated without it."),
+]
+MostFrames = Annotated[int | None, typer.Option("--frames", min=2, help="Frames of each sequence; all without it.")]
+FramesEach = Annotated[int, typer.Option("--frames", min=1, help="Frames of each sequence.")]
+Tokens = Annotated[list[int] | None, typer.Option("--budget", min=1, help="Tokens a frame (40, 101 and 273).")]
+
+
+class Kind(StrEnum):
+    davis = "davis"
+    samples = "samples"
+    generated = "generated"
+    photos = "photos"
+
+
+def compare(
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="Folder with davis/ and text/icdar2015/, or either itself; without it what needs no data."),
+    ] = None,
+    budget: Annotated[list[str] | None, typer.Option(help="Tokens a frame, or a share (10% and 25%).")] = None,
+    kind: Annotated[list[Kind] | None, typer.Option(help="Only this footage; may be given again.")] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What rules on features look at: clip, pixels or qwen:FOLDER (its vision tower); "
+            "may be given again (clip and pixels)."
+        ),
+    ] = None,
+    samples: Annotated[Path, typer.Option(help="Folder with clips and truth files.")] = SAMPLES,
+    max_frames: Annotated[int | None, typer.Option(min=2, help="Most frames of a clip.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Random choices.")] = 5,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+    plot: Plot = None,
+    force: Force = False,
+) -> None:
+    """Compare coverage and cost with published rules for dropping tokens, at equal tokens on the same frames."""
+    settings = Settings.load(preset, overrides or ())
+    check_picture(plot, force=force)
+
+    from benchmarks.comparison.compare import compare as measure
+    from benchmarks.comparison.plot import plot_compare
+    from benchmarks.rivals.features import named_features
+    from benchmarks.scenes.footage import KINDS
+    from benchmarks.scenes.photographs import all_footage
+
+    makers = {name.partition(":")[0]: named_features(name, settings) for name in features or ("clip", "pixels")}
+    wanted = [each for each in KINDS if each in kind] if kind else None
+    footage = list(all_footage(data, wanted, samples, max_frames, say))
+    report = measure(
+        footage, list(dict.fromkeys(budget or ["10%", "25%"])), settings, makers, seeds=seeds, progress=say
+    )
+    show(report, as_json=as_json)
+    write_picture(plot, lambda path: plot_compare(report, path), force=force)
+
+
+def ablation(
+    data: AnyFootage = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="A part by its name in the report; repeat it for several.")
+    ] = None,
+    frames: MostFrames = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Switch each part off, or exchange it, in turn: coverage, context, stability and time beside the default."""
+    settings = cpu_settings("ablation", preset, overrides)
+
+    from benchmarks.ablation import evaluate_ablation
+
+    parts = tuple(dict.fromkeys(only or ()))
+    report = evaluate_ablation(data, only=parts, settings=settings, most_frames=frames, progress=say)
+    show(report, as_json=as_json)
+
+
+def interval(
+    data: AnyFootage = None,
+    every: Annotated[
+        list[int] | None, typer.Option("--every", min=1, help="Frames from keyframe to keyframe; 1 to 120 without it.")
+    ] = None,
+    frames: MostFrames = None,
+    clips: Annotated[int, typer.Option(min=1, help="Generated clips that texts are asked of.")] = 4,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+    plot: Plot = None,
+    force: Force = False,
+) -> None:
+    """Keyframe intervals against quality and cost, and the knee of the one over the other."""
+    settings = cpu_settings("interval", preset, overrides)
+    check_picture(plot, force=force)
+    if every is not None and len(set(every)) < 2:
+        raise InvalidSetting(f"--every {every[0]} alone is no curve", remedy="name at least two intervals")
+
+    from benchmarks.interval import INTERVALS, evaluate_interval, plot_interval
+
+    report = evaluate_interval(
+        data, intervals=every or INTERVALS, settings=settings, most_frames=frames, clips=clips, progress=say
+    )
+    show(report, as_json=as_json)
+    write_picture(plot, lambda path: plot_interval(report, path), force=force)
+
+
+def cascade(
+    data: Annotated[
+        Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated scenes alone without it.")
+    ] = None,
+    budget: Tokens = None,
+    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes.")] = 20,
+    frames: FramesEach = 2,
+    side: Annotated[int, typer.Option(min=64, help="Side of the square pictures in pixels.")] = 2048,
+    half_cells: Annotated[bool, typer.Option("--half-cells", help="Places of 16 px in place of cells.")] = False,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Score every cell, or regions first: places scored, and coverage of the object by the chosen ones."""
+    settings = Settings.load(preset, overrides or ())
+
+    from arr_stream.evaluation.davis import load_sequences
+    from arr_stream.texture.array import CELL_LEVEL
+    from benchmarks.cascade import evaluate_cascade, footage_cases, generated_cases
+
+    footage = [] if data is None else load_sequences(data)
+    cases = chain(generated_cases(scenes, side_px=side), footage_cases(footage, frames, side_px=side))
+    level = HALF_CELLS_LEVEL if half_cells else CELL_LEVEL
+    show(evaluate_cascade(cases, budget or [40, 101, 273], _clusterer(settings), level=level), as_json=as_json)
+
+
+def atlas(
+    data: Sequences,
+    clusters: Annotated[list[str] | None, typer.Option(help="Who makes the regions (slic-skimage).")] = None,
+    cluster_count: Annotated[list[int] | None, typer.Option(min=1, help="About how many regions (50).")] = None,
+    budget: Tokens = None,
+    frames: FramesEach = 2,
+    as_json: Json = False,
+) -> None:
+    """Pool tokens over regions and over an even grid: detail kept, and how well the object can be told apart."""
+    settings = {
+        f"{name} {count}": Settings().with_values({"keyframes.clusters": name, "keyframes.cluster_count": count})
+        for name in clusters or ["slic-skimage"]
+        for count in cluster_count or [50]
+    }
+
+    from arr_stream.evaluation.davis import load_sequences
+    from benchmarks.atlas import evaluate_atlas
+
+    makers = {name: _clusterer(each) for name, each in settings.items()}
+    show(evaluate_atlas(load_sequences(data), makers, budget or [40, 101, 273], frames), as_json=as_json)
+
+
+def clusters(
+    data: Sequences,
+    name: Annotated[
+        list[str] | None, typer.Option("--clusters", help=f"As keyframes.clusters ({', '.join(CLUSTERERS)}).")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Look at each Nth frame.")] = 10,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Divide frames with known objects: what is the best that whole regions can say of each?"""
+    settings = Settings.load(preset, overrides or ())
+    chosen = {each: settings.with_values({"keyframes.clusters": each}) for each in name or CLUSTERERS}
+
+    from arr_stream.evaluation.davis import load_sequences
+    from benchmarks.clusters import evaluate_clusters
+
+    makers = {each: _clusterer(values) for each, values in chosen.items()}
+    show(evaluate_clusters(load_sequences(data), makers, every=every, progress=say), as_json=as_json)
+
+
+def localisation(
+    model: Annotated[str, typer.Option("--model", help="As `clip.model`.")] = "tiny",
+    scenes: Annotated[int, typer.Option("--scenes", min=1, help="Generated scenes to look at.")] = 200,
+    size: Annotated[str, typer.Option("--size", help="Of the scenes, WIDTHxHEIGHT.")] = "448x256",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Other scenes.")] = 0,
+    method: Annotated[list[str] | None, typer.Option("--method", help="As `clip.method`; all that fit.")] = None,
+    passes: Annotated[list[str] | None, typer.Option("--passes", help="As `clip.passes`; all.")] = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Ask generated scenes for their things in words: which dense method finds them?"""
+    settings = Settings.load(preset, overrides or ()).with_values({"clip.model": model})
+    size_wh = parse_size(size)
+
+    from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+    from benchmarks.localisation import clip_variants, evaluate_localisation, held_out_scenes
+
+    embedders = clip_variants(settings, method, passes)
+    encoder = ClipTextEncoder(settings.clip, settings.models)
+    report = evaluate_localisation(held_out_scenes(scenes, seed, size_wh), embedders, encoder, progress=say)
+    show(report, as_json=as_json)
+
+
+def meaning(
+    clip_model: Annotated[str, typer.Option("--model", help="As for process.")] = "tiny",
+    clips: Annotated[int, typer.Option(min=1, help="Generated clips to carry answers through.")] = 12,
+    interval: Annotated[int, typer.Option(min=2, help="Frames from keyframe to keyframe.")] = 30,
+    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes to project.")] = 10,
+    chosen: Annotated[int, typer.Option(min=1, help="Cells to choose of 1024.")] = 273,
+    as_json: Json = False,
+) -> None:
+    """Carry a model's answers through generated clips, and compare 16 channels with all dimensions."""
+    settings = Settings().with_values({"keyframes.embeddings": "clip", "clip.model": clip_model})
+
+    from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
+    from benchmarks.meaning import MeaningReport, evaluate_carried, evaluate_projected, held_out_clips
+
+    embedder, encoder = make_embedder(settings), make_text_encoder(settings)
+    assert encoder is not None
+    model = embedder, encoder, find_pca(settings, encoder)
+    carried = evaluate_carried(
+        held_out_clips(clips, interval),
+        *model,
+        interval=interval,
+        progress=lambda done: say(f"clip {done} of {clips}"),
+    )
+    projected = evaluate_projected(
+        *model, scenes=scenes, chosen=chosen, progress=lambda done: say(f"scene {done} of {scenes}")
+    )
+    show(MeaningReport(carried, projected), as_json=as_json)
+
+
+def questions(
+    model: Annotated[str | None, typer.Option("--model", help="Qwen3-VL: a folder, or a hub name.")] = None,
+    no_model: Annotated[bool, typer.Option("--no-model", help="Only what the choices cover.")] = False,
+    budget: Annotated[
+        list[str] | None, typer.Option("--budget", help="Tokens or shares (100%, 50%, 25% and 10%).")
+    ] = None,
+    mode: Annotated[list[str] | None, typer.Option("--mode", help="Of feeding (sparse, halo and prune).")] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option("--choice", help="ours, uniform, random or scaled; all four without it.")
+    ] = None,
+    every: Annotated[int, typer.Option("--every", min=1, help="Only every Nth question.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Random choices of each question.")] = 3,
+    photographs: Annotated[bool, typer.Option(help="With the photographs of scikit-image.")] = True,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the tables (Markdown).")] = None,
+    force: Force = False,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, every answer included.")] = False,
+) -> None:
+    """Ask about pictures with known answers, shown in part: our choice of cells beside even, random and coarse ones."""
+    settings = cpu_settings("questions", preset, overrides)
+    if model is not None:
+        settings = settings.with_values({"vlm.model": model})
+    if no_model == bool(settings.vlm.model):
+        raise InvalidSetting(
+            "questions takes either a model or --no-model", remedy="give --model FOLDER, or --no-model alone"
+        )
+
+    from arr_stream.files import make_parent, prepare_output
+    from benchmarks.model_answers import model_answerer
+    from benchmarks.picture_questions import picture_questions
+    from benchmarks.questions import CHOICES, MODES, SHARES, compare, markdown
+
+    if output is not None:
+        # Before the model is loaded: what cannot be written should be said at once.
+        prepare_output(output, force, direct=True)
+    modes: Sequence[Mode] = _known(mode, ("sparse", "halo", "prune", "weight"), "--mode") or MODES
+    choices: Sequence[ChoiceName] = _known(choice, CHOICES, "--choice") or CHOICES
+    asked: Sequence[PictureQuestion] = picture_questions(photographs=photographs)[::every]
+    report = compare(
+        asked,
+        None if no_model else model_answerer(settings),
+        settings,
+        modes=modes,
+        budgets=budget or SHARES,
+        choices=choices,
+        seeds=seeds,
+        progress=say,
+    )
+    tables = markdown(report)
+    if output is not None:
+        make_parent(output)
+        output.write_text(tables, encoding="utf-8")
+        err.print(f"wrote {output}", markup=False)
+    if as_json:
+        out.print_json(json.dumps(report.as_json()))
+    else:
+        out.print(tables, markup=False, soft_wrap=True, end="")
+
+
+def _clusterer(settings: Settings) -> Clusterer:
+    """The one of the settings, with an embedding where that is what it divides."""
+    from arr_stream.keyframes.clusters import make_clusterer
+    from arr_stream.keyframes.embeddings import make_embedder
+
+    embedder = make_embedder(settings) if settings.keyframes.clusters == "features" else None
+    return make_clusterer(settings, embedder, at_once=True)
+
+
+def _known(given: Sequence[str] | None, known: Sequence[_Name], option: str) -> list[_Name]:
+    """The known ones of some names, each once.
+
+    Raises:
+        InvalidSetting: One is not known.
+    """
+    by_name = {str(name): name for name in known}
+    for name in given or ():
+        if name not in by_name:
+            raise InvalidSetting(f"{option} {name!r} is not known", remedy=f"take some of {', '.join(known)}")
+    return [by_name[name] for name in dict.fromkeys(given or ())]

@@ -1,0 +1,240 @@
+"""What things cost, each against something run in the same minute: look at the ratios."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arr_stream.cli.console import out, parse_size
+from arr_stream.cli.measuring import Json, Overrides, Preset, Repeats, cpu_settings, say, show
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.vlm.bench import Part
+
+QUICK_SIZE = "512x512"
+LEAST_SIDE_PX = 32
+"""One cell; queries are asked for a part of it."""
+
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]
+
+
+class PartName(StrEnum):
+    vision = "vision"
+    modes = "modes"
+    end_to_end = "end-to-end"
+    memory = "memory"
+
+
+def claims(
+    part: Annotated[
+        list[str] | None,
+        typer.Option("--part", help="video, projection, texture or regions; repeat it for several. All of them."),
+    ] = None,
+    clip_model: Annotated[
+        list[str] | None,
+        typer.Option("--clip-model", help="Model to time, NAME:random without weights (ViT-B-16:random and tiny)."),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Frame size, WIDTHxHEIGHT; 1024x1024, as claimed, and for video 864x480 beside it."),
+    ] = None,
+    repeats: Repeats = 5,
+    threads: Threads = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"Frames of {QUICK_SIZE}, the tiny model, few rounds and scenes.")
+    ] = False,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Measure every claim of the design: what was claimed, what is measured, how, and whether it holds."""
+    settings = cpu_settings("claims", preset, overrides)
+    size_wh = parse_size(size or (QUICK_SIZE if quick else "1024x1024"))
+
+    from arr_stream.evaluation.timing import cores
+    from benchmarks.claims.base import ClaimsPlan
+    from benchmarks.claims.run import PARTS, bench_claims
+
+    plan = ClaimsPlan(
+        settings,
+        tuple(dict.fromkeys(clip_model or (("tiny",) if quick else ("ViT-B-16:random", "tiny")))),
+        size_wh,
+        (size_wh,) if size or quick else ((864, 480), size_wh),
+        rounds=min(repeats, 2) if quick else repeats,
+        between=4 if quick else 10,
+        scenes=3 if quick else 10,
+        threads=threads or cores(),
+        progress=say,
+    )
+    show(bench_claims(tuple(dict.fromkeys(part or PARTS)), plan), as_json=as_json)
+
+
+def query(
+    clip_model: Annotated[
+        str, typer.Option("--clip-model", help="As for process; NAME:random times an architecture without weights.")
+    ] = "tiny",
+    size: Annotated[str, typer.Option(help="Frame size, WIDTHxHEIGHT.")] = "864x480",
+    repeats: Repeats = 5,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Time a query: from the texture, by a dense pass on every frame, by encoding a crop for every cell."""
+    settings = cpu_settings("query", None, overrides)
+    settings = settings.with_values({"clip.model": clip_model, "keyframes.embeddings": "clip"})
+    size_wh = parse_size(size)
+
+    from benchmarks.query import bench_relevance
+
+    show(bench_relevance(settings, size_wh=size_wh, repeats=repeats, progress=say), as_json=as_json)
+
+
+def device(
+    device: Annotated[str, typer.Option(help="cuda or cpu; auto takes a GPU where there is one.")] = "auto",
+    size: Annotated[str, typer.Option(help="Frame size, WIDTHxHEIGHT.")] = "1024x1024",
+    frames: Annotated[int, typer.Option(min=8, help="Frames in each run.")] = 60,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each part in a round.")] = 20,
+    fused: Annotated[bool, typer.Option("--fused", help="Fuse small kernels first; takes minutes.")] = False,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Time a frame between keyframes and each of its parts beside what the memory's speed allows."""
+    settings = Settings.load(preset, overrides or ())
+    size_wh = parse_size(size, least=LEAST_SIDE_PX)
+    if settings.loop.device == "cuda" and device == "cpu":
+        raise InvalidSetting("--device cpu beside loop.device=cuda", remedy="leave one of them out")
+    wanted = "cuda" if settings.loop.device == "cuda" and device == "auto" else device
+
+    from benchmarks.device.bench import bench_device, named_device
+
+    report = bench_device(
+        settings,
+        named_device(wanted),
+        size_wh=size_wh,
+        frames=frames,
+        repeats=repeats,
+        fused=fused or settings.loop.fused,
+        progress=say,
+    )
+    show(report, as_json=as_json)
+    for line in () if as_json else report.unmeasured:
+        out.print(line, markup=False)
+
+
+def vlm(
+    model: Annotated[
+        str, typer.Option(help="Hub name or folder of a Qwen3-VL; without it one with random weights is made.")
+    ] = "",
+    part: Annotated[list[PartName] | None, typer.Option(help="Only this; may be given again.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Cells of a frame that ours is given.")] = 273,
+    side: Annotated[int, typer.Option(min=32, help="Side of the square frames in pixels.")] = 1024,
+    layers: Annotated[str, typer.Option(help="Random weights: layers of vision and text.")] = "12,8",
+    width: Annotated[str, typer.Option(help="Random weights: widths of vision and text.")] = "512,1024",
+    runs: Annotated[int, typer.Option(min=1, help="Rounds; medians are over all.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of the end-to-end clip.")] = 2.0,
+    frames: Annotated[int, typer.Option(min=10, help="Length of the stream that memory is watched over.")] = 500,
+    context: Annotated[int, typer.Option(min=256, help="Context tokens in that stream.")] = 2048,
+    threads: Threads = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Time a Qwen3-VL with the chosen cells against the same model with whole frames. Look at the ratios."""
+    settings = cpu_settings("vlm", preset, overrides)
+    if model:
+        settings = settings.with_values({"vlm.model": model})
+    depth, breadth = _pair("--layers", layers), _pair("--width", width)
+
+    from benchmarks.vlm.bench import PARTS, bench_vlm
+    from benchmarks.vlm.model import Shape
+
+    wanted: Sequence[Part] = [name for name in PARTS if name in part] if part else PARTS
+    report = bench_vlm(
+        settings,
+        parts=wanted,
+        shape=Shape(*depth, *breadth),
+        tokens=tokens,
+        side_px=side,
+        seconds=seconds,
+        runs=runs,
+        frames=frames,
+        context_tokens=context,
+        threads=threads,
+        progress=say,
+    )
+    show(report, as_json=as_json)
+
+
+def live(
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            help="page, browser-camera, rate, three, keyframes, first-picture, outage or memory; "
+            "repeat it for several. All but memory where none is named.",
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=2.0, help="Length of each measurement.")] = 20.0,
+    minutes: Annotated[float, typer.Option(min=1.0, help="Length of the one of memory.")] = 30.0,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Measure live streams from the camera to the page, with Chromium on this machine."""
+    # Refused here rather than by the server that is measured.
+    Settings.load(None, overrides or ())
+
+    from benchmarks.live.bench import USUAL, bench_live
+    from benchmarks.live.figures import LivePlan
+
+    plan = LivePlan(seconds, minutes, tuple(overrides or ()), say)
+    show(bench_live(tuple(dict.fromkeys(part or USUAL)), plan), as_json=as_json)
+
+
+def batch(
+    source: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders or globs; clips are made where there are none.")
+    ] = None,
+    files: Annotated[int, typer.Option(min=1, help="Clips to make.")] = 20,
+    frames: Annotated[int, typer.Option(min=1, help="Frames of a clip.")] = 150,
+    size: Annotated[str, typer.Option(help="Size of their frames, WIDTHxHEIGHT.")] = "640x352",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Files at once.")] = 2,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="local or ray; repeat it. The others are compared with the first.")
+    ] = None,
+    repeats: Repeats = 3,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a batch by each engine in turns: startup, steady work and closing, and the ratio of total times."""
+    # Refused here rather than by every process that is measured.
+    Settings.load(None, overrides or ())
+    size_wh = parse_size(size)
+
+    from benchmarks.batch import BatchPlan, bench_batch
+
+    plan = BatchPlan(
+        tuple(str(Path(name).absolute()) if Path(name).exists() else name for name in source or ()),
+        files=files,
+        frames=frames,
+        size_wh=size_wh,
+        jobs=jobs,
+        engines=tuple(dict.fromkeys(engine or ("local", "ray"))),
+        rounds=repeats,
+        overrides=tuple(overrides or ()),
+        progress=say,
+    )
+    show(bench_batch(plan), as_json=as_json)
+
+
+def _pair(option: str, text: str) -> tuple[int, int]:
+    first, comma, second = text.partition(",")
+    if not (comma and first.strip().isdecimal() and second.strip().isdecimal()):
+        raise InvalidSetting(f"{option} {text!r}", remedy="write two whole numbers, such as 12,8")
+    return int(first), int(second)

@@ -1,0 +1,244 @@
+"""The page, and blocks of figures in other documents, written from what is kept alone.
+
+A block stands between <!-- results: NAME --> and <!-- /results -->, where NAME is `main` or a section.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arr_stream.evaluation.tables import ResultTable
+from benchmarks.results.pictures import DRAWN, drawn
+from benchmarks.results.records import Record
+from benchmarks.results.sections import BY_NAME, SECTIONS, Section
+from benchmarks.results.tables import tables_of
+from benchmarks.results.targets import column, ratio, table_named, targets_table
+
+HEAD = """# Results
+
+`python -m benchmarks results` writes this page from what the commands below print; nothing on it is typed by hand.
+`DATA` is a folder with `davis/` (frames and masks in the layout of DAVIS), `flow/` (pairs with ground truth) and
+`text/` (pictures with text boxes), given by `--data` or `ARR_STREAM_DATA`. What each command prints is kept in
+[results/](results/), with the machine, the date and the state of the code. Ratios hold from machine to machine,
+milliseconds do not."""
+
+AGAIN = """    python -m benchmarks results --data DATA              # everything; again after a break: --resume
+    python -m benchmarks results --data DATA --only flow  # this section anew (repeat it), the others as they are kept
+    python -m benchmarks results --list                   # what there is, and about how long each takes
+    python -m benchmarks results --quick                  # short runs for trying, written to build/results"""
+
+
+def page(records: Mapping[str, Record], sections: Sequence[Section] = SECTIONS) -> str:
+    """The whole page as Markdown; the same records give the same bytes."""
+    machines = _machines(records, sections)
+    parts = [HEAD, AGAIN]
+    if any(record.quick for record in records.values()):
+        parts.append("**Made with `--quick`: these figures are for trying, and mean nothing.**")
+    parts += ["## Targets", _promised(records), "## Contents", _contents(records, sections, machines)]
+    for section in sections:
+        parts += list(_section(section, records.get(section.name), machines))
+    parts += ["## Machines", *_machine_tables(machines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _promised(records: Mapping[str, Record]) -> str:
+    return targets_table(records).markdown().partition("\n\n")[2]
+
+
+def _machines(records: Mapping[str, Record], sections: Sequence[Section]) -> list[Mapping[str, str]]:
+    """Each machine that something was measured on, once, in the order of the sections."""
+    found: list[Mapping[str, str]] = []
+    for section in sections:
+        record = records.get(section.name)
+        if record is not None and record.runs and record.machine not in found:
+            found.append(record.machine)
+    return found
+
+
+def _contents(records: Mapping[str, Record], sections: Sequence[Section], machines: Sequence[Mapping[str, str]]) -> str:
+    rows = []
+    for section in sections:
+        record = records.get(section.name)
+        if record is None or record.missing:
+            figures: tuple[str | float | None, ...] = ("not measured", None, None, None, None)
+        else:
+            load = max(run.load for run in record.runs)
+            machine = _letter(machines.index(record.machine))
+            figures = (record.measured, f"`{record.commit}`", machine, _duration(record.seconds), round(load, 1))
+        rows.append((f"[{section.title}](#{section.name})", *figures))
+    headings = ("section", "measured", "commit", "machine", "took", "load at the start")
+    table = ResultTable("Contents", headings, tuple(rows), digits=1).markdown().partition("\n\n")[2]
+    return (
+        table
+        + "\n\n*Load* is the average of the last minute when a command began, the highest of the section's. A section "
+        "that follows another finds what that one left, at most the number of cores; more is another program's doing, "
+        "and has a hand in the times."
+    )
+
+
+def _section(section: Section, record: Record | None, machines: Sequence[Mapping[str, str]]) -> Iterable[str]:
+    yield f'<a id="{section.name}"></a>\n\n## {section.title}'
+    yield section.shows + (f" More in [{section.page}]({section.page})." if section.page else "")
+    if record is None:
+        yield "*Not measured yet.*"
+        return
+    if record.missing:
+        yield f"*Not measured: {record.missing}.*"
+        return
+    yield "\n".join(f"    {run.command}" for run in record.runs)
+    for table in tables_of(record):
+        yield table.markdown() if table.rows else table.note
+    for run in record.runs:
+        if isinstance(run.result, dict):
+            yield from (f"{what[:1].upper()}{what[1:]}." for what in run.result.get("unmeasured", ()))
+    for picture in [*record.pictures, *([drawn(section.name)] if section.name in DRAWN else [])]:
+        yield f"![{section.title}](images/results/{picture})"
+    where = f" on machine {_letter(machines.index(record.machine))}" if len(machines) > 1 else ""
+    yield f"*Measured {record.measured}{where}, commit `{record.commit}`, in {_duration(record.seconds)}.*"
+
+
+def _machine_tables(machines: Sequence[Mapping[str, str]]) -> Iterable[str]:
+    if not machines:
+        yield "None yet."
+        return
+    names = list(dict.fromkeys(name for machine in machines for name in machine))
+    headings = ("", *(_letter(place) for place in range(len(machines))))
+    rows = tuple((name, *(machine.get(name) for machine in machines)) for name in names)
+    yield ResultTable("Machines", headings, rows).markdown().partition("\n\n")[2]
+
+
+def _letter(place: int) -> str:
+    return chr(ord("A") + place)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+
+
+BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- /results -->)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A row of the block `main`.
+
+    Args:
+        what: In words.
+        section: Whose figure it is.
+        value: The figure, as it is shown.
+    """
+
+    what: str
+    section: str
+    value: Callable[[Record], str]
+
+
+def documents(root: Path) -> list[Path]:
+    """README and docs."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def filled(text: str, records: Mapping[str, Record], page: str) -> str:
+    """A document with its blocks written anew.
+
+    Args:
+        text: The document.
+        records: What is kept.
+        page: The results page, as the document links to it.
+
+    Raises:
+        KeyError: A block of a name that there is not.
+    """
+    return BLOCK.sub(lambda match: f"{match[1]}{_block(match[2], records, page)}\n{match[3]}", text)
+
+
+def _block(name: str, records: Mapping[str, Record], page: str) -> str:
+    if name == "main":
+        return _headlines(records, page)
+    section = BY_NAME[name]
+    record = records.get(name)
+    if record is None or record.missing:
+        return f"Not measured ([results]({page}#{section.name}))."
+    return "\n\n".join(table.markdown() for table in tables_of(record))
+
+
+def _headlines(records: Mapping[str, Record], page: str) -> str:
+    rows = []
+    for line in HEADLINES:
+        record = records.get(line.section)
+        value = "not measured" if record is None or record.missing else line.value(record)
+        rows.append((f"[{line.what}]({page}#{line.section})", value))
+    return ResultTable("Main figures", ("what", "measured"), tuple(rows)).markdown().partition("\n\n")[2]
+
+
+def _beside(record: Record) -> str:
+    """Coverage at a tenth of the tokens, ours and the best of the others."""
+    table = table_named(record, "coverage box masks")
+    if table is None:
+        return "not measured"
+    place = column(table, "object")
+    shares = {str(row[1]): row[place] for row in table.rows if row[0] == "10%"}
+    ours = [share for name, share in shares.items() if name.startswith("arr-stream") and isinstance(share, float)]
+    others = {
+        name: share for name, share in shares.items() if isinstance(share, float) and not name.startswith("arr-stream")
+    }
+    best = max(others, key=lambda name: others[name])
+    return f"{ours[0]:.2f}, against {others[best]:.2f} by the best other rule ({best})"
+
+
+def _stage(record: Record) -> str:
+    found = record.runs[0].result
+    width, height = found["size_wh"]
+    return f"{found['between']['median']:.1f} ms at {width}x{height}"
+
+
+def _coverage(record: Record) -> str:
+    means = record.runs[0].result["mean_coverage"]
+    shares = (
+        f"{found['arr-stream']:.2f} with {budget} tokens (best possible {found['oracle']:.2f})"
+        for budget, found in means.items()
+    )
+    return ", ".join(shares)
+
+
+def _times(name: str) -> Callable[[Record], str]:
+    value = ratio(name)
+    return lambda record: f"{float(f'{value(record):.3g}'):,g} times"
+
+
+def _passes(record: Record) -> str:
+    one = record.runs[0].result["vision"]
+    parts = ("vision", "prefill")
+    gains = (f"{part} {one[f'stock_{part}_ms']['median'] / one[f'{part}_ms']['median']:.1f} times" for part in parts)
+    return f"{', '.join(gains)} ({one['tokens']} of {one['cells']} cells)"
+
+
+def _age(record: Record) -> str:
+    ages: Iterable[float] = (
+        figure["value"]
+        for figure in record.runs[0].result["figures"]
+        if figure["part"] == "page" and figure["what"].endswith("median")
+    )
+    return f"{next(iter(ages)):.0f} ms"
+
+
+HEADLINES: tuple[Headline, ...] = (
+    Headline("Share of an object, asked for by a box, that a tenth of the tokens shows", "compare", _beside),
+    Headline("The same by number of tokens, beside the best possible", "coverage", _coverage),
+    Headline("A frame between keyframes, everything in it", "stages", _stage),
+    Headline(
+        "Generating everything on every frame, against a frame on average",
+        "stages",
+        _times("full generation / amortised"),
+    ),
+    Headline(
+        "Encoding 273 crops on every frame, against relevance with its share of the keyframe",
+        "query",
+        _times("273 crops / amortised with the keyframe"),
+    ),
+    Headline("Qwen3-VL on a whole frame, against the chosen cells", "vlm", _passes),
+    Headline("Age of a live frame on the page, median", "live", _age),
+)

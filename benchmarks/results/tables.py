@@ -1,0 +1,79 @@
+"""The tables of a section: those that its commands print, or one made of what several of them print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.text import TextScore, text_tables
+from benchmarks.results.records import Record, Run
+
+
+def tables_of(record: Record) -> list[ResultTable]:
+    """All tables of a section, in order.
+
+    Raises:
+        KeyError: A command printed something else than the section's maker expects.
+    """
+    maker = MAKERS.get(record.section)
+    if maker is not None:
+        return maker(record.runs)
+    return [ResultTable.from_json(values) for run in record.runs for values in run.result["tables"]]
+
+
+def _passes(runs: Sequence[Run]) -> list[ResultTable]:
+    rows = [(f"`{run.label}`", run.result["dense_ms"], run.result["amortised_ms"]) for run in runs]
+    headings = ("`clip.passes`", "one pass, ms", "a frame's share with relevance, ms")
+    return [ResultTable(runs[0].result["model"], headings, tuple(rows), digits=0)]
+
+
+def _strategies(runs: Sequence[Run]) -> list[ResultTable]:
+    budgets = list(runs[0].result["mean_coverage"])
+    rows = []
+    for run in runs:
+        mine = [row for row in run.result["sequences"] if row["method"] == "arr-stream"]
+        figures: list[Value] = []
+        for budget in budgets:
+            context = [row["context"] for row in mine if row["budget"] == int(budget)]
+            figures += [run.result["mean_coverage"][budget]["arr-stream"], sum(context) / len(context)]
+        rows.append((f"`{run.label}`", *figures))
+    best = (runs[0].result["mean_coverage"][budget]["oracle"] for budget in budgets)
+    rows.append(("best possible", *(value for share in best for value in (share, None))))
+    headings = (heading for budget in budgets for heading in (f"coverage, {budget} tokens", "context"))
+    return [ResultTable("Coverage of the object by strategy", ("strategy", *headings), tuple(rows))]
+
+
+def _questions(runs: Sequence[Run]) -> list[ResultTable]:
+    rows: list[tuple[Value, ...]] = []
+    kinds: dict[tuple[str, str], dict[str, Value]] = {}
+    for run in runs:
+        name = "{}" if run is runs[0] else f"{{}}, {run.label}"
+        for row in run.result["rows"]:
+            seen = (row["seen"], row["shown"], row["whole"])
+            rows.append((name.format(row["choice"]), row["budget"], round(row["tokens"]), *seen))
+        for row in run.result["kinds"]:
+            if row["choice"] in ("ours", "random") and row["budget"] != "100%":
+                kinds.setdefault((name.format(row["choice"]), row["budget"]), {})[row["kind"]] = row["seen"]
+    names = list(dict.fromkeys(kind for found in kinds.values() for kind in found))
+    by_kind = tuple((*key, *(found.get(name) for name in names)) for key, found in kinds.items())
+    headings = ("choice", "budget", "tokens", "seen", "at any detail", "wholly")
+    return [
+        ResultTable("What the choices cover", headings, tuple(rows)),
+        ResultTable("Seen, by kind of question", ("choice", "budget", *names), by_kind),
+    ]
+
+
+def _text(runs: Sequence[Run]) -> list[ResultTable]:
+    own = set(TextScore.__slots__)
+    return text_tables(
+        [TextScore(**{name: value for name, value in row.items() if name in own}) for row in runs[0].result]
+    )
+
+
+MAKERS: dict[str, Callable[[Sequence[Run]], list[ResultTable]]] = {
+    "text": _text,
+    "passes": _passes,
+    "strategies": _strategies,
+    "questions": _questions,
+}
+"""Of sections whose tables are put together from several commands, or whose command prints rows alone."""

@@ -1,0 +1,273 @@
+"""What the product promises, and the figures that say whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from arr_stream.evaluation.tables import ResultTable, Value
+from benchmarks.results.records import Record
+from benchmarks.results.tables import tables_of
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One promise.
+
+    Args:
+        what: In words.
+        section: Whose figures tell.
+        limit: What is to be reached.
+        value: The figure, from the section's record; None where its command did not measure it.
+        at_least: Whether more is better.
+        unit: Of both.
+        beyond: Whether the limit itself is not enough.
+    """
+
+    what: str
+    section: str
+    limit: float
+    value: Callable[[Record], float | None]
+    at_least: bool = True
+    unit: str = ""
+    beyond: bool = False
+
+    def row(self, record: Record | None) -> tuple[Value, ...]:
+        """Cells of the page's table: promise, limit, figure, whether it is reached."""
+        limit = f"{self._bound} {self.limit:,g} {self.unit}".strip()
+        linked = f"[{self.what}](#{self.section})"
+        value = None if record is None or record.missing else self.value(record)
+        if value is None:
+            return (linked, limit, None, "not measured")
+        reached = "reached" if self._reached(value) else "**missed**"
+        figure = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return (linked, limit, f"{figure} {self.unit}".strip(), reached)
+
+    @property
+    def _bound(self) -> str:
+        if self.beyond:
+            return "more than" if self.at_least else "less than"
+        return "at least" if self.at_least else "at most"
+
+    def _reached(self, value: float) -> bool:
+        if value == self.limit:
+            return not self.beyond
+        return value > self.limit if self.at_least else value < self.limit
+
+
+def targets_table(records: Mapping[str, Record]) -> ResultTable:
+    """All promises, those of the live parts as the command itself states them."""
+    rows = [target.row(records.get(target.section)) for target in TARGETS]
+    headings = ("what", "to reach", "measured", "")
+    return ResultTable("What is promised", headings, (*rows, *_live(records.get("live"))))
+
+
+def _live(record: Record | None) -> list[tuple[Value, ...]]:
+    if record is None or record.missing:
+        return [("[Live streams](#live)", None, None, "not measured")]
+    figures = [figure for run in record.runs for figure in run.result["figures"] if figure["limit"] is not None]
+    return [
+        (
+            f"[Live: {figure['what']}](#live)",
+            f"at {'least' if figure['at_least'] else 'most'} {figure['limit']:g} {figure['unit']}".strip(),
+            f"{figure['value']:.3g} {figure['unit']}".strip(),
+            "reached" if figure["reached"] else "**missed**",
+        )
+        for figure in figures
+    ]
+
+
+def table_named(record: Record, words: str) -> ResultTable | None:
+    """The section's first table whose title holds all the words, in capitals or not."""
+    for table in tables_of(record):
+        if all(word in table.title.lower() for word in words.lower().split()):
+            return table
+    return None
+
+
+def column(table: ResultTable, heading: str) -> int:
+    """Place of the first column whose heading holds that.
+
+    Raises:
+        KeyError: There is none.
+    """
+    for place, words in enumerate(table.columns):
+        if heading in words:
+            return place
+    raise KeyError(f"{table.title}: no column {heading!r} among {', '.join(table.columns)}")
+
+
+def ratio(name: str) -> Callable[[Record], float]:
+    """One of the `ratios` that a command prints."""
+    return lambda record: float(record.runs[0].result["ratios"][name])
+
+
+def _claim(what: str) -> Callable[[Record], float | None]:
+    """A figure of `claims`."""
+
+    def value(record: Record) -> float | None:
+        for claim in record.runs[0].result["claims"]:
+            if claim["what"] == what:
+                return None if claim["measured"] is None else float(claim["measured"])
+        return None
+
+    return value
+
+
+def _ahead(asked: str, tokens: str) -> Callable[[Record], float | None]:
+    """How far `compare` has ours ahead of the best other choice, on sequences with masks."""
+
+    def value(record: Record) -> float | None:
+        table = table_named(record, f"coverage {asked} masks")
+        if table is None:
+            return None
+        place = column(table, "ours")
+        gaps = [row[place] for row in table.rows if row[0] == tokens]
+        return min((float(gap) for gap in gaps if isinstance(gap, int | float)), default=None)
+
+    return value
+
+
+def _gain(asked: str) -> Callable[[Record], float | None]:
+    """Mean gain of `tune` on sequences that were held out, over all ways to divide them."""
+
+    def value(record: Record) -> float | None:
+        gains = [
+            float(gain)
+            for table in tables_of(record)
+            if all(word in table.title.lower() for word in ("coverage", "before", "after"))
+            for row in table.rows
+            if row[:3] == ("held out", asked, "mean") and isinstance(gain := row[column(table, "gain")], int | float)
+        ]
+        return sum(gains) / len(gains) if gains else None
+
+    return value
+
+
+def _flow_error(record: Record) -> float | None:
+    """Of `torch` with the preset `fast`, as a share of that of the better DIS fast, on the worst pair."""
+    ours: dict[str, float] = {}
+    others: dict[str, float] = {}
+    for row in record.runs[0].result["pairs"]:
+        name, pair, error = row["estimator"].lower(), row["pair"], float(row["endpoint_error_px"])
+        if "torch fast" in name:
+            ours[pair] = error
+        elif "dis fast" in name:
+            others[pair] = min(error, others.get(pair, error))
+    if not ours or ours.keys() != others.keys():
+        return None
+    return max(ours[pair] / others[pair] for pair in ours)
+
+
+def _engines(record: Record) -> float | None:
+    """Total time of a batch on Ray over that of local processes."""
+    found = table_named(record, "A batch of")
+    if found is None or "total / local" not in found.columns:
+        return None
+    ratios = {row[0]: row[found.columns.index("total / local")] for row in found.rows}
+    total = ratios.get("ray")
+    return float(total) if isinstance(total, int | float) else None
+
+
+def _fuzzed(record: Record) -> float | None:
+    """Mutated inputs, where none of them was a finding."""
+    result = record.runs[0].result
+    findings = sum(sum(target["found"].values()) for target in result["targets"])
+    return None if findings else float(result["inputs"])
+
+
+def _soaked(record: Record) -> float | None:
+    """Growth of memory after the warm-up, in MB a minute of the run, which is shorter than the stream."""
+    return float(record.runs[0].result["slopes"]["all_mb_per_run_minute"]["per_minute"])
+
+
+def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
+    """Milliseconds of `device`: the most of the rows that begin so."""
+
+    def value(record: Record) -> float | None:
+        table = table_named(record, title)
+        if table is None:
+            return None
+        place = column(table, "ms")
+        times = [line[place] for line in table.rows if str(line[0]).startswith(row)]
+        return max((float(ms) for ms in times if isinstance(ms, int | float)), default=None)
+
+    return value
+
+
+MODEL = "ViT-B-16:random"
+SIZES = ("864x480", "1024x1024")
+
+TARGETS: tuple[Target, ...] = (
+    *(
+        Target(
+            f"Coverage at {tokens} of the tokens, {asked}: ahead of every other rule by",
+            "compare",
+            limit,
+            _ahead(words, tokens),
+            beyond=limit == 0,
+        )
+        for asked, words, limits in (("asked by a box", "box", (0.1, 0.0)), ("without a query", "without", (0.0, 0.0)))
+        for tokens, limit in zip(("10%", "25%"), limits, strict=True)
+    ),
+    Target(
+        "Coverage after tuning, on held-out sequences, without a query: gain",
+        "tune",
+        0.03,
+        _gain("nothing"),
+    ),
+    Target(
+        "Coverage after tuning, on held-out sequences, asked by a box: gain",
+        "tune",
+        0.03,
+        _gain("first box"),
+    ),
+    *(
+        Target(
+            f"All of perception on {size}, amortised, against {against}",
+            "claims",
+            limit,
+            _claim(f"{MODEL}, {size}: video, against {claimed}"),
+            unit="times",
+        )
+        for against, limit, claimed in (
+            ("a dense pass of CLIP on every frame", 15, "a dense pass on every frame"),
+            ("encoding 273 crops", 280, "273 crops, the larger claim"),
+        )
+        for size in SIZES
+    ),
+    Target(
+        "On a GPU, a frame of 1024x1024 between keyframes, whatever is asked",
+        "device",
+        0.8,
+        _on_device("frame between keyframes 1024x1024"),
+        at_least=False,
+        unit="ms",
+    ),
+    Target(
+        "On a GPU, all 40 channels of 1024x1024, dense, amortised",
+        "device",
+        2.8,
+        _on_device("all 40 channels 1024x1024", "amortised"),
+        at_least=False,
+        unit="ms",
+    ),
+    Target(
+        "Endpoint error of `torch fast` flow on its worst pair, as a share of that of the better DIS fast",
+        "flow",
+        1.0,
+        _flow_error,
+        at_least=False,
+    ),
+    Target("Batch: Ray on two cores against local processes", "engines", 1.3, _engines, at_least=False, unit="times"),
+    Target("Mutated inputs over all parsers, without a finding", "fuzz", 20_000, _fuzzed),
+    Target(
+        "An hour of stream with faults: memory grows by",
+        "soak",
+        1.0,
+        _soaked,
+        at_least=False,
+        unit="MB a minute",
+        beyond=True,
+    ),
+)
