@@ -206,7 +206,7 @@ def test_cameras_are_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_which_camera_is_meant(given: str, meant: str) -> None:
-    from arr_stream.cli.webcam import camera_source
+    from arr_stream.cli.live import camera_source
 
     assert camera_source(given) == meant
 
