@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, give_up_output, print_error, print_line, say
+from arr_stream.cli.console import give_up_output, interrupted, print_error, print_line, say
 from arr_stream.errors import ArrStreamError
 
 COMMANDS = {
@@ -73,8 +73,7 @@ class _Root(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            say("arr-stream: interrupted")
-            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+            raise interrupted() from None
 
 
 app = typer.Typer(
@@ -115,8 +114,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         # Before a command began.
-        say("arr-stream: interrupted")
-        sys.exit(INTERRUPTED_EXIT_CODE)
+        sys.exit(interrupted().exit_code)
     except Exception as error:
         if os.environ.get("ARR_STREAM_DEBUG"):
             raise

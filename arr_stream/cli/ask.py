@@ -16,7 +16,7 @@ from arr_stream.cli.options import (
     But,
     Group,
     LookOptions,
-    ModelOptions,
+    OwnModelOptions,
     ReadOptions,
     Realtime,
     SettingsOptions,
@@ -59,7 +59,7 @@ class WhenOptions(Group):
 def ask(
     source: Source,
     question: Annotated[str, typer.Argument(help="The question, in words.")],
-    model: ModelOptions,
+    model: OwnModelOptions,
     timing: WhenOptions,
     look: Annotated[LookOptions, But("gaze", query="What to look for, if not the question.")],
     write: Annotated[WriteOptions, But("view", "audio", patches="Records, one JSON line a frame and an answer.")],
@@ -134,7 +134,7 @@ def _check_question(question: str) -> None:
         raise InvalidSetting("the question is not valid UTF-8", remedy="check the terminal's encoding") from exc
 
 
-def _refuse_beside_a_server(model: ModelOptions, *, keep_dialogue: bool, download: bool) -> None:
+def _refuse_beside_a_server(model: OwnModelOptions, *, keep_dialogue: bool, download: bool) -> None:
     given = {
         "--device": model.device,
         "--dtype": model.dtype,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 import typer
 
 from arr_stream.cli.batch_progress import batch_reporting, print_plan, print_summary
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, counted, say
+from arr_stream.cli.console import counted, interrupted
 from arr_stream.cli.options import (
     READ,
     WRITE,
@@ -279,8 +279,7 @@ def _finish(result: BatchResult, summary: Summary, folder: Path) -> None:
     if result.error is not None:
         raise result.error
     if result.reason == "interrupted":
-        say("arr-stream: interrupted")
-        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+        raise interrupted()
     if summary.failed:
         raise BatchIncomplete(
             f"{len(summary.failed)} of {counted(summary.files, 'file')} failed",

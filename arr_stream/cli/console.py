@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 
-from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.errors import ArrStreamError, InvalidSetting, OutputError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -33,10 +34,15 @@ class _Results(Console):
         try:
             super().print(*objects, **options)
         except OSError as exc:
-            from arr_stream.files import output_error
+            raise _refused(exc) from exc
 
-            give_up_output()
-            raise output_error(exc, Path("standard output")) from exc
+
+def _refused(exc: OSError) -> OutputError:
+    """The system does not take standard output; nothing more is written to it."""
+    from arr_stream.files import output_error
+
+    give_up_output()
+    return output_error(exc, Path("standard output"))
 
 
 out = _Results(highlight=False)
@@ -61,6 +67,12 @@ def say_json(**fields: object) -> None:
 def print_line(text: str) -> None:
     """One line on standard output, whatever is in it."""
     out.print(text, soft_wrap=True, markup=False)
+
+
+def interrupted() -> typer.Exit:
+    """Tell of Ctrl-C; what to leave with."""
+    say("arr-stream: interrupted")
+    return typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
 def print_error(error: ArrStreamError) -> None:
@@ -261,9 +273,7 @@ class AnswerPrinter:
             sys.stdout.write(text)
             sys.stdout.flush()
         except OSError as exc:
-            give_up_output()
             self._gone = True
+            error = _refused(exc)
             if not isinstance(exc, BrokenPipeError):
-                from arr_stream.files import output_error
-
-                raise output_error(exc, Path("standard output")) from exc
+                raise error from exc

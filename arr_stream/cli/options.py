@@ -306,7 +306,7 @@ def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class ModelOptions(Group):
-    """Which model is asked, and how it runs."""
+    """Which model is asked."""
 
     panel: ClassVar = MODEL
     model: Annotated[
@@ -315,20 +315,23 @@ class ModelOptions(Group):
     endpoint: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.")
     ] = None
+
+    def values(self) -> dict[str, object]:
+        return {"vlm.model": self.model, "vlm.endpoint": self.endpoint}
+
+
+@dataclass(frozen=True)
+class OwnModelOptions(ModelOptions):
+    """Which model is asked, and how one of our own runs."""
+
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None
     quantize: Annotated[str | None, typer.Option(help="none, int8 or int4.")] = None
     mode: Annotated[str | None, typer.Option(help="sparse, prune, halo or weight (docs/qwen3_vl.md).")] = None
 
     def values(self) -> dict[str, object]:
-        return {
-            "vlm.model": self.model,
-            "vlm.endpoint": self.endpoint,
-            "vlm.device": self.device,
-            "vlm.dtype": self.dtype,
-            "vlm.quantize": self.quantize,
-            "vlm.mode": self.mode,
-        }
+        own = {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "mode": self.mode}
+        return super().values() | {f"vlm.{name}": value for name, value in own.items()}
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, AnswerPrinter, Reporter, counted, say
+from arr_stream.cli.console import AnswerPrinter, Reporter, counted, interrupted
 
 if TYPE_CHECKING:
     from arr_stream.consumer import Consumer, Outcome
@@ -175,5 +173,4 @@ def finish(result: RunResult) -> None:
     if result.error is not None:
         raise result.error
     if result.reason == "interrupted":
-        say("arr-stream: interrupted")
-        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+        raise interrupted()

@@ -94,7 +94,7 @@ def serve(
             post="Address to POST alerts to, as JSON.",
         ),
     ],
-    model: Annotated[ModelOptions, But("device", "dtype", "quantize", "mode")],
+    model: ModelOptions,
     chosen: Annotated[SettingsOptions, But("preset", "sam_checkpoint")],
     tell: TellOptions,
     sources: Annotated[

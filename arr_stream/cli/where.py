@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from arr_stream.config import Settings
+from typing import TYPE_CHECKING
+
 from arr_stream.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from arr_stream.config import Settings
 
 
 def on_cpu(settings: Settings, command: str) -> None:
