@@ -255,7 +255,7 @@ def test_ctrl_c_ends_within_seconds(start: Start, clip: Path, tiny_qwen: Path, t
     long = ("--set", "vlm.answer_tokens=20000", "--set", "vlm.context_tokens=32768", "--every", 0.2, "--fps", 10)
     arguments = ("--model", tiny_qwen, "--realtime", *QUICK[:4], *long, "--patches", path)
     process = start("ask", clip, QUESTION, *arguments, OMP_NUM_THREADS="1")
-    wait_for(path.exists, "records")
+    wait_for(path.exists, "records", seconds=90)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)

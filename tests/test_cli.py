@@ -364,7 +364,7 @@ def test_ctrl_c_ends_soon_with_a_playable_file_and_an_end_record(start: Start, t
     video, records = tmp_path / "out.mp4", tmp_path / "out.jsonl"
     options = ["--realtime"] if realtime else []
     process = start("process", long, "-o", video, "--patches", records, *options, "--set", "keyframes.text=none")
-    wait_for(lambda: records.exists() and records.read_text().count("\n") > 12, "records")
+    wait_for(lambda: records.exists() and records.read_text().count("\n") > 12, "records", seconds=90)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err

@@ -66,7 +66,7 @@ def test_ctrl_c_leaves_no_process_and_valid_records(start: Start, tmp_path: Path
     clip = write_video(tmp_path / "a.mp4", moving_frames(1500, (160, 120)))
     records = tmp_path / "out.jsonl"
     process = start("process", clip, "--sandbox", "--realtime", "--patches", records, *FAST)
-    wait_for(lambda: records.exists() and records.read_text().count("\n") > 5, "records")
+    wait_for(lambda: records.exists() and records.read_text().count("\n") > 5, "records", seconds=90)
     decoders = [
         child
         for child in psutil.Process(process.pid).children()
