@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 Run = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., None]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -62,3 +65,41 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
     pem.write_text(pem.read_text() + key.read_text())
     return pem
+
+
+@pytest.fixture
+def refused(run: Run) -> Refused:
+    """Runs what is to end with a code, and one line with some words in it."""
+
+    def call(code: int, said: str, *arguments: object) -> None:
+        ended, out, err = run(*arguments)
+        assert (ended, out) == (code, ""), err
+        assert said in err
+        if code != 2:
+            assert len(err.strip().splitlines()) == 1, err
+            assert err.startswith("arr-stream: ") and "internal error" not in err
+
+    return call
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the command line in a process of its own, which does not outlive the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def call(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "arr_stream", *(str(argument) for argument in arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        process.kill()
+        process.communicate()

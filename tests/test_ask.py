@@ -16,7 +16,8 @@ import av
 import pytest
 
 from arr_stream.records.json_lines import read_answers, read_records
-from tests.conftest import Run
+from tests.conftest import Refused, Run, Start
+from tests.live_servers import wait_for
 from tests.media import moving_frames, write_video
 
 QUESTION = "What is red?"
@@ -150,10 +151,11 @@ def test_at_the_source_s_own_speed(ask: Ask, tmp_path: Path) -> None:
         (("--set", "vlm.attention_layer=99"), 51, "layers"),
     ],
 )
-def test_wrong_options_end_with_one_line(ask: Ask, arguments: tuple[object, ...], expected: int, said: str) -> None:
-    code, out, err = ask("--quiet", *arguments)
-    assert code == expected, err
-    assert said in err and len(err.strip().splitlines()) == 1 and out == ""
+def test_wrong_options_end_with_one_line(
+    refused: Refused, clip: Path, tiny_qwen: Path, arguments: tuple[object, ...], expected: int, said: str
+) -> None:
+    model = ("--model", tiny_qwen, "--budget", 8, *QUICK)
+    refused(expected, said, "ask", clip, QUESTION, *model, "--quiet", *arguments)
 
 
 def test_an_empty_question_is_refused(ask: Ask) -> None:
@@ -166,11 +168,10 @@ def test_a_question_longer_than_the_context(ask: Ask) -> None:
     assert code == 66 and "context" in err.splitlines()[-1]
 
 
-def test_more_cells_than_the_context_holds(run: Run, tiny_qwen: Path, tmp_path: Path) -> None:
+def test_more_cells_than_the_context_holds(refused: Refused, tiny_qwen: Path, tmp_path: Path) -> None:
     wide = write_video(tmp_path / "wide.mp4", moving_frames(3, (384, 256)), fps=10)
     small = ("--budget", 90, "--set", "vlm.context_tokens=64")
-    code, _, err = run("ask", wide, QUESTION, "--model", tiny_qwen, "--quiet", *small, *QUICK)
-    assert code == 66 and "--budget" in err and len(err.strip().splitlines()) == 1
+    refused(66, "--budget", "ask", wide, QUESTION, "--model", tiny_qwen, "--quiet", *small, *QUICK)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +185,8 @@ def test_more_cells_than_the_context_holds(run: Run, tiny_qwen: Path, tmp_path: 
         ((*NOBODY, "--model", "x", "--quantize", "int8"), 51, "--quantize beside --endpoint"),
     ],
 )
-def test_no_model_to_ask(run: Run, clip: Path, arguments: tuple[object, ...], expected: int, said: str) -> None:
-    code, out, err = run("ask", clip, QUESTION, "--quiet", *QUICK, *arguments)
-    assert code == expected, err
-    assert said in err and len(err.strip().splitlines()) == 1 and out == ""
+def test_no_model_to_ask(refused: Refused, clip: Path, arguments: tuple[object, ...], expected: int, said: str) -> None:
+    refused(expected, said, "ask", clip, QUESTION, "--quiet", *QUICK, *arguments)
 
 
 def test_a_server_that_is_down_leaves_whole_records(run: Run, clip: Path, tmp_path: Path) -> None:
@@ -203,9 +202,8 @@ def test_a_question_that_is_no_text(ask: Ask) -> None:
     assert code == 51 and "UTF-8" in err
 
 
-def test_a_mistyped_video_is_found_before_the_model_is_loaded(run: Run, tmp_path: Path) -> None:
-    code, _, err = run("ask", tmp_path / "nothing.mp4", QUESTION, "--model", tmp_path / "no-model")
-    assert code == 10, err
+def test_a_mistyped_video_is_found_before_the_model_is_loaded(refused: Refused, tmp_path: Path) -> None:
+    refused(10, "nothing.mp4", "ask", tmp_path / "nothing.mp4", QUESTION, "--model", tmp_path / "no-model")
 
 
 def test_failed_answers_have_lines_of_their_own(run: Run, clip: Path) -> None:
@@ -252,33 +250,15 @@ def test_standard_output_that_is_full(clip: Path, tiny_qwen: Path, tmp_path: Pat
     assert len(read_records(path)[1]) == 20
 
 
-def test_ctrl_c_ends_within_seconds(clip: Path, tiny_qwen: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_within_seconds(start: Start, clip: Path, tiny_qwen: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "arr_stream", "ask", str(clip), QUESTION, "--model", str(tiny_qwen), "--realtime"]
-    command += [
-        "--every",
-        "0.2",
-        "--fps",
-        "10",
-        *QUICK[:4],
-        "--set",
-        "vlm.answer_tokens=20000",
-        "--set",
-        "vlm.context_tokens=32768",
-    ]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    process = subprocess.Popen([*command, "--patches", str(path)], stderr=subprocess.DEVNULL, env=environment)
-    try:
-        deadline = time.monotonic() + 90
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
-        started = time.monotonic()
-        process.wait(20)
-        assert process.returncode == 130 and time.monotonic() - started < 10
-    finally:
-        process.kill()
-        process.wait()
+    long = ("--set", "vlm.answer_tokens=20000", "--set", "vlm.context_tokens=32768", "--every", 0.2, "--fps", 10)
+    arguments = ("--model", tiny_qwen, "--realtime", *QUICK[:4], *long, "--patches", path)
+    process = start("ask", clip, QUESTION, *arguments, OMP_NUM_THREADS="1")
+    wait_for(path.exists, "records", seconds=90)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
     end = read_records(path)[2]
     assert end is not None and end.reason == "interrupted"

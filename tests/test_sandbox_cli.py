@@ -8,14 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from arr_stream.records.json_lines import read_records
-from tests.conftest import Run
+from tests.conftest import Refused, Run, Start
+from tests.live_servers import wait_for
 from tests.media import moving_frames, write_video
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "send_fds"), reason="the sandbox needs Linux or macOS")
@@ -47,11 +47,9 @@ def test_the_video_has_no_sound_from_outside(run: Run, tmp_path: Path) -> None:
         assert sum(1 for _ in container.decode(video=0)) == 6
 
 
-def test_exit_codes_are_the_same(run: Run, tmp_path: Path) -> None:
+def test_exit_codes_are_the_same(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(bytes(1000))
-    code, _, err = run("process", tmp_path / "a.mp4", "--sandbox", *FAST)
-    assert code == 11
-    assert err.count("\n") == 1
+    refused(11, "a.mp4", "process", tmp_path / "a.mp4", "--sandbox", *FAST)
 
 
 @pytest.mark.slow
@@ -64,43 +62,19 @@ def test_doctor_says_what_holds(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_process_and_valid_records(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_process_and_valid_records(start: Start, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "a.mp4", moving_frames(1500, (160, 120)))
     records = tmp_path / "out.jsonl"
-    command = [
-        sys.executable,
-        "-m",
-        "arr_stream",
-        "process",
-        clip,
-        "--sandbox",
-        "--realtime",
-        "--patches",
-        records,
-        *FAST,
+    process = start("process", clip, "--sandbox", "--realtime", "--patches", records, *FAST)
+    wait_for(lambda: records.exists() and records.read_text().count("\n") > 5, "records", seconds=90)
+    decoders = [
+        child
+        for child in psutil.Process(process.pid).children()
+        if any("sandbox.child" in part for part in child.cmdline())
     ]
-    process = subprocess.Popen(
-        [str(each) for each in command],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 90
-        while not (records.exists() and records.read_text().count("\n") > 5):
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        decoders = [
-            child
-            for child in psutil.Process(process.pid).children()
-            if any("sandbox.child" in part for part in child.cmdline())
-        ]
-        assert len(decoders) == 1
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    assert len(decoders) == 1
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "arr-stream: interrupted"
     end = read_records(records)[2]

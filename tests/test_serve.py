@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Refused
 
 from tests.web_servers import PATIENCE_SECONDS, PICTURE, until  # isort: skip
 
@@ -106,15 +106,12 @@ def test_the_token_of_the_environment_and_json_lines() -> None:
     assert "from-the-environment" not in json.dumps(lines)
 
 
-def test_a_port_in_use(run: Run) -> None:
+def test_a_port_in_use(refused: Refused) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        code, _, err = run("serve", "--port", port)
-    assert code == 72
-    assert err.count("\n") == 1
-    assert f"port {port} is in use" in err
+        refused(72, f"port {port} is in use", "serve", "--port", port)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +137,8 @@ def test_a_port_in_use(run: Run) -> None:
         (["--port", "70000"], 2, "--port"),
     ],
 )
-def test_what_is_wrong_is_said_at_once(run: Run, arguments: list[str], code: int, said: str) -> None:
-    ended, _, err = run("serve", "--port", "0", *arguments)
-    assert ended == code, err
-    assert said in err
-    assert "Traceback" not in err
+def test_what_is_wrong_is_said_at_once(refused: Refused, arguments: list[str], code: int, said: str) -> None:
+    refused(code, said, "serve", "--port", "0", *arguments)
 
 
 def test_attempts_that_fail_alike_and_the_end_are_not_told_again() -> None:

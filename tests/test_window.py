@@ -327,7 +327,7 @@ def test_a_real_window(display: str, tmp_path: Path) -> None:
                     file.write("; ".join(query.label for query in self.queries) + "\\n")
             stream.LiveStream.ask = ask
             import typer
-            from arr_stream.cli.stream import stream as command
+            from arr_stream.cli.live import stream as command
             sys.argv = ["arr-stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red",
                         "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid"]
             typer.run(command)

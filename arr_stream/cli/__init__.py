@@ -6,76 +6,95 @@ import errno
 import io
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
-from arr_stream.cli import (
-    ask,
-    batch,
-    bench,
-    cameras,
-    channels,
-    doctor,
-    evaluate,
-    models,
-    process,
-    replay,
-    serve,
-    settings,
-    stream,
-    train_pca,
-    tune,
-    webcam,
-)
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, give_up_output, out, print_error
+from arr_stream.cli.console import give_up_output, interrupted, print_error, print_line, say
 from arr_stream.errors import ArrStreamError
+
+COMMANDS = {
+    "process": "arr_stream.cli.process:process",
+    "batch": "arr_stream.cli.batch:batch",
+    "replay": "arr_stream.cli.replay:replay",
+    "ask": "arr_stream.cli.ask:ask",
+    "serve": "arr_stream.cli.serve:serve",
+    "webcam": "arr_stream.cli.live:webcam",
+    "stream": "arr_stream.cli.live:stream",
+    "cameras": "arr_stream.cli.tables:cameras",
+    "eval": "arr_stream.cli.evaluate:app",
+    "bench": "arr_stream.cli.bench:app",
+    "train-pca": "arr_stream.cli.train_pca:train_pca",
+    "tune": "arr_stream.cli.tune:tune",
+    "models": "arr_stream.cli.models:app",
+    "doctor": "arr_stream.cli.doctor:doctor",
+    "channels": "arr_stream.cli.tables:channels",
+    "settings": "arr_stream.cli.tables:settings",
+}
+"""Where each is: a function, or an app with commands of its own. Imported when it is called, or listed."""
+
+
+class _Commands(dict[str, Any]):
+    """Commands by name, made of `COMMANDS` when they are asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if isinstance(place := super().__getitem__(name), str):
+            self[name] = _command(name, place)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401
+
+
+def _command(name: str, place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    target = getattr(import_module(module), attribute)
+    if isinstance(target, typer.Typer):
+        command = get_command(target)
+        command.name = name
+        return command
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(target)
+    return get_command(alone)
 
 
 class SaysInterrupted(TyperGroup):
-    """Ctrl-C in any command is told; the parser would end without a word."""
+    """Tells of Ctrl-C in any command; the parser would end without a word."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            err.print("arr-stream: interrupted", markup=False)
-            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+            raise interrupted() from None
+
+
+class _Root(SaysInterrupted):
+    """Imports what is called alone."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Commands(COMMANDS)
 
 
 app = typer.Typer(
     name="arr-stream",
-    cls=SaysInterrupted,
+    cls=_Root,
     help="Decides, for every frame of a video, which few hundred patches a vision-language model should see.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(process.process)
-app.command()(batch.batch)
-app.command()(replay.replay)
-app.command()(ask.ask)
-app.command()(serve.serve)
-app.command()(webcam.webcam)
-app.command()(stream.stream)
-app.command()(cameras.cameras)
-app.add_typer(evaluate.app, name="eval")
-app.command(cls=bench.Bench)(bench.bench)
-app.command()(train_pca.train_pca)
-app.command()(tune.tune)
-app.add_typer(models.app, name="models")
-app.command()(doctor.doctor)
-app.command()(channels.channels)
-app.command()(settings.settings)
 
 
 def _version(show: bool) -> None:
     if show:
         from arr_stream import __version__
 
-        out.print(f"arr-stream {__version__}", markup=False)
+        print_line(f"arr-stream {__version__}")
         raise typer.Exit
 
 
@@ -99,8 +118,7 @@ def main(command: typer.Typer = app) -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         # Before a command began.
-        err.print("arr-stream: interrupted", markup=False)
-        sys.exit(INTERRUPTED_EXIT_CODE)
+        sys.exit(interrupted().exit_code)
     except Exception as error:
         if os.environ.get("ARR_STREAM_DEBUG"):
             raise
@@ -108,11 +126,7 @@ def main(command: typer.Typer = app) -> None:
             # The parser's own words, such as help, go to standard output by another way.
             _disk_full(error)
         message = " ".join(str(error).split())
-        err.print(
-            f"arr-stream: internal error: {type(error).__name__}: {message}; set ARR_STREAM_DEBUG=1 for the traceback",
-            soft_wrap=True,
-            markup=False,
-        )
+        say(f"arr-stream: internal error: {type(error).__name__}: {message}; set ARR_STREAM_DEBUG=1 for the traceback")
         sys.exit(1)
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
-
-from arr_stream.cli.console import err, out
-from arr_stream.cli.running import counted
+from arr_stream.cli.console import counted, err, out, print_line, say, say_json
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from arr_stream.batch.coordinator import Summary
     from arr_stream.batch.job import JobFailed, JobFinished, JobProgress, JobStarted
     from arr_stream.batch.layout import Layout
@@ -32,8 +27,8 @@ _STATES = {
 }
 
 
-class BatchReporter(Protocol):
-    """Tells the user how a batch goes; a `BatchWatcher`."""
+class BatchReporter:
+    """Tells the user how a batch goes, as a `BatchWatcher`; this one says nothing, and errors still reach the user."""
 
     def notice(self, text: str) -> None:
         """One line worth reading."""
@@ -47,34 +42,20 @@ class BatchReporter(Protocol):
     def failed(self, event: JobFailed, *, again: bool) -> None: ...
 
 
-class Quiet:
-    """Says nothing; errors still reach standard error."""
-
-    def notice(self, text: str) -> None: ...
-
-    def started(self, event: JobStarted) -> None: ...
-
-    def progress(self, event: JobProgress) -> None: ...
-
-    def finished(self, event: JobFinished) -> None: ...
-
-    def failed(self, event: JobFailed, *, again: bool) -> None: ...
-
-
-class JsonLines(Quiet):
+class JsonLines(BatchReporter):
     """One JSON object a line on standard error, for programs."""
 
     def notice(self, text: str) -> None:
-        _json_line(event="notice", text=text)
+        say_json(event="notice", text=text)
 
     def started(self, event: JobStarted) -> None:
-        _json_line(event="started", name=event.attempt.job.name, attempt=event.attempt.number, worker=event.worker)
+        say_json(event="started", name=event.attempt.job.name, attempt=event.attempt.number, worker=event.worker)
 
     def progress(self, event: JobProgress) -> None:
-        _json_line(event="progress", name=event.attempt.job.name, frames=event.frames, num_frames=event.num_frames)
+        say_json(event="progress", name=event.attempt.job.name, frames=event.frames, num_frames=event.num_frames)
 
     def finished(self, event: JobFinished) -> None:
-        _json_line(
+        say_json(
             event="finished",
             name=event.attempt.job.name,
             frames=event.frames,
@@ -84,10 +65,10 @@ class JsonLines(Quiet):
         )
 
     def failed(self, event: JobFailed, *, again: bool) -> None:
-        _json_line(event="failed", name=event.attempt.job.name, kind=event.kind, text=event.message, again=again)
+        say_json(event="failed", name=event.attempt.job.name, kind=event.kind, text=event.message, again=again)
 
 
-class Lines(Quiet):
+class Lines(BatchReporter):
     """A line for each file, where there is no terminal.
 
     Args:
@@ -100,33 +81,30 @@ class Lines(Quiet):
         self._start = time.monotonic()
 
     def notice(self, text: str) -> None:
-        self._say(f"note: {text}")
+        say(f"note: {text}")
 
     def finished(self, event: JobFinished) -> None:
         self._settled += 1
         name = event.attempt.job.name
         done = f"{counted(event.frames, 'frame')} in {event.seconds:.1f} s"
-        self._say(f"{self._settled}/{self._total} {name}: {done}{self._left()}")
+        say(f"{self._settled}/{self._total} {name}: {done}{self._left()}")
         for notice in event.notices:
-            self._say(f"note: {name}: {notice}")
+            self.notice(f"{name}: {notice}")
         if event.damaged is not None:
-            self._say(f"note: {name}: damaged: {event.damaged}")
+            self.notice(f"{name}: damaged: {event.damaged}")
 
     def failed(self, event: JobFailed, *, again: bool) -> None:
         name = event.attempt.job.name
         if again:
-            self._say(f"note: {name}: {event.kind}, another attempt follows: {event.message}")
+            self.notice(f"{name}: {event.kind}, another attempt follows: {event.message}")
             return
         self._settled += 1
-        self._say(f"{self._settled}/{self._total} {name}: failed: {event.message}")
+        say(f"{self._settled}/{self._total} {name}: failed: {event.message}")
 
     def _left(self) -> str:
         left = self._total - self._settled
         seconds = (time.monotonic() - self._start) / max(1, self._settled) * left
         return f", about {seconds:.0f} s left" if left else ""
-
-    def _say(self, text: str) -> None:
-        err.print(text, soft_wrap=True, markup=False)
 
 
 class Bars(Lines):
@@ -170,43 +148,42 @@ class Bars(Lines):
 
 
 @contextmanager
-def batch_reporting(plan: Plan, *, quiet: bool, log_json: bool) -> Iterator[BatchReporter]:
-    """The reporter that fits the options and the terminal."""
-    total = len(plan.to_do)
+def batch_reporting(total: int, *, quiet: bool, log_json: bool) -> Iterator[BatchReporter]:
+    """The reporter that fits the options and the terminal, for so many files to do."""
     if quiet:
-        yield Quiet()
+        yield BatchReporter()
     elif log_json:
         yield JsonLines()
     elif not err.is_terminal:
         yield Lines(total)
     else:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[doing]}", markup=False),
-            TimeRemainingColumn(),
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        name, doing = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[doing]}"))
+        columns = (name, BarColumn(), MofNCompleteColumn(), doing, TimeRemainingColumn())
         with Progress(*columns, console=err, transient=True) as progress:
             yield Bars(progress, total)
 
 
 def print_plan(plan: Plan) -> None:
     """What would be done, on standard output."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table("name", "state", "source")
     table.columns[0].overflow = table.columns[2].overflow = "fold"
     for file in plan.files:
         table.add_row(Text(file.job.name), _STATES[file.state], Text(file.job.source))
     out.print(table)
     for notice in plan.notices:
-        out.print(f"note: {notice}", soft_wrap=True, markup=False)
+        print_line(f"note: {notice}")
     out.print(f"{counted(len(plan.to_do), 'file')} of {len(plan.files)} to do; nothing was done", markup=False)
 
 
 def print_summary(summary: Summary, layout: Layout, *, log_json: bool) -> None:
-    """What a run came to, on standard output."""
+    """What a run came to: on standard output, or as a JSON line."""
     if log_json:
-        _json_line(
+        say_json(
             event="done",
             reason=summary.reason,
             files=summary.files,
@@ -216,6 +193,8 @@ def print_summary(summary: Summary, layout: Layout, *, log_json: bool) -> None:
             left=summary.left,
         )
         return
+    from rich.table import Table
+
     counts = {
         "files": summary.files,
         "done": summary.done,
@@ -232,11 +211,6 @@ def print_summary(summary: Summary, layout: Layout, *, log_json: bool) -> None:
     lines = [f"{name}: damaged: {what}" for name, what in summary.damaged.items()]
     lines += [f"{event.attempt.job.name}: {event.kind}: {event.message}" for event in summary.failed]
     for line in lines[:_MOST_LINES]:
-        out.print(line, soft_wrap=True, markup=False)
+        print_line(line)
     if len(lines) > _MOST_LINES:
-        out.print(f"and {len(lines) - _MOST_LINES} more, see {layout.summary}", soft_wrap=True, markup=False)
-
-
-def _json_line(**fields: object) -> None:
-    sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
-    sys.stderr.flush()
+        print_line(f"and {len(lines) - _MOST_LINES} more, see {layout.summary}")

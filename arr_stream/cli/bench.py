@@ -18,6 +18,10 @@ class Bench(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command("bench", cls=Bench)
 def bench(
     source: Annotated[str, typer.Argument(help="A video file.")],
     query: Annotated[list[str] | None, typer.Option("--query", "-q", help="As for process.")] = None,

@@ -9,14 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.errors import ArrStreamError, InvalidSetting, OutputError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from arr_stream.patch_set import Answer
 
 
@@ -32,10 +34,15 @@ class _Results(Console):
         try:
             super().print(*objects, **options)
         except OSError as exc:
-            from arr_stream.files import output_error
+            raise _refused(exc) from exc
 
-            give_up_output()
-            raise output_error(exc, Path("standard output")) from exc
+
+def _refused(exc: OSError) -> OutputError:
+    """The system does not take standard output; nothing more is written to it."""
+    from arr_stream.files import output_error
+
+    give_up_output()
+    return output_error(exc, Path("standard output"))
 
 
 out = _Results(highlight=False)
@@ -43,10 +50,66 @@ err = Console(stderr=True, highlight=False)
 
 INTERRUPTED_EXIT_CODE = 130
 _PLAIN_EVERY_SECONDS = 5.0
+_INSTEAD = {"cancelled": "(interrupted)", "failed": "(no answer)"}
 
 
-class Reporter(Protocol):
-    """Tells the user how a run goes."""
+def say(text: str) -> None:
+    """One line on standard error, whatever is in it."""
+    err.print(text, soft_wrap=True, markup=False)
+
+
+def say_json(**fields: object) -> None:
+    """One line of JSON on standard error, with the time."""
+    sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
+    sys.stderr.flush()
+
+
+def print_line(text: str) -> None:
+    """One line on standard output, whatever is in it."""
+    out.print(text, soft_wrap=True, markup=False)
+
+
+def interrupted() -> typer.Exit:
+    """Tell of Ctrl-C; what to leave with."""
+    say("arr-stream: interrupted")
+    return typer.Exit(INTERRUPTED_EXIT_CODE)
+
+
+def print_error(error: ArrStreamError) -> None:
+    """One line on standard error."""
+    err.print(f"arr-stream: {error}", soft_wrap=True, markup=False, style="red" if err.is_terminal else None)
+
+
+def give_up_output() -> None:
+    """Let what is left in the buffer of standard output go nowhere, so that it does not fail again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def counted(number: int, what: str) -> str:
+    """`1 frame`, `2 frames`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def parse_size(text: str, *, least: int = 1) -> tuple[int, int]:
+    """Width and height from WIDTHxHEIGHT.
+
+    Args:
+        text: What was given as `--size`.
+        least: Fewest pixels of either.
+
+    Raises:
+        InvalidSetting: Not two whole numbers of at least that.
+    """
+    width, cross, height = text.lower().partition("x")
+    if not (cross and width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+        raise InvalidSetting(f"--size {text!r}", remedy="write WIDTHxHEIGHT, such as 864x480")
+    if min(int(width), int(height)) < least:
+        raise InvalidSetting(f"--size {text} is too small", remedy=f"give at least {least}x{least}")
+    return int(width), int(height)
+
+
+class Reporter:
+    """Tells the user how a run goes; this one says nothing, and errors still reach standard error."""
 
     def notice(self, text: str) -> None:
         """One line worth reading."""
@@ -67,50 +130,30 @@ class Reporter(Protocol):
         """The last word."""
 
 
-class Quiet:
-    """Says nothing; errors still reach standard error."""
-
-    def notice(self, text: str) -> None: ...
-
-    def frame(self, index: int, latency_ms: float, tokens: int) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def answer(self, answer: Answer) -> None: ...
-
-    def done(self, text: str) -> None: ...
-
-
-class JsonLines(Quiet):
+class JsonLines(Reporter):
     """One JSON object a line on standard error, for programs."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def notice(self, text: str) -> None:
-        self._line(event="notice", text=text)
+        say_json(event="notice", text=text)
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         if time.monotonic() - self._last >= 1.0:
             self._last = time.monotonic()
-            self._line(event="progress", frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
+            say_json(event="progress", frame=index, latency_ms=round(latency_ms, 3), tokens=tokens)
 
     def answer(self, answer: Answer) -> None:
         from arr_stream.records.schema import answer_record
 
-        self._line(event="answer", **{key: value for key, value in answer_record(answer).items() if key != "type"})
+        say_json(event="answer", **{key: value for key, value in answer_record(answer).items() if key != "type"})
 
     def done(self, text: str) -> None:
-        self._line(event="done", text=text)
-
-    def _line(self, **fields: object) -> None:
-        sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
-        sys.stderr.flush()
+        say_json(event="done", text=text)
 
 
-class PlainLines(Quiet):
+class PlainLines(Reporter):
     """A line every few seconds, where there is no terminal."""
 
     def __init__(self, total: int | None) -> None:
@@ -118,7 +161,7 @@ class PlainLines(Quiet):
         self._start = self._last = time.monotonic()
 
     def notice(self, text: str) -> None:
-        err.print(f"note: {text}", soft_wrap=True, markup=False)
+        say(f"note: {text}")
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         now = time.monotonic()
@@ -137,14 +180,10 @@ class PlainLines(Quiet):
         tokens = f"{answer.answer_tokens} tokens in " if answer.answer_tokens else ""
         memory = f", from {answer.visual_tokens} cells in {answer.memory_tokens} tokens" if answer.visual_tokens else ""
         total_ms = answer.prefill_ms + answer.decode_ms
-        err.print(
-            f"{tokens}{total_ms:.0f} ms, the first after {answer.prefill_ms:.0f} ms{memory}",
-            soft_wrap=True,
-            markup=False,
-        )
+        say(f"{tokens}{total_ms:.0f} ms, the first after {answer.prefill_ms:.0f} ms{memory}")
 
     def done(self, text: str) -> None:
-        err.print(text, soft_wrap=True, markup=False)
+        say(text)
 
 
 class Bar(PlainLines):
@@ -176,46 +215,65 @@ class Bar(PlainLines):
 def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Reporter]:
     """The reporter that fits the options and the terminal."""
     if quiet:
-        yield Quiet()
+        yield Reporter()
     elif log_json:
         yield JsonLines()
     elif not err.is_terminal:
         yield PlainLines(total)
     else:
-        columns = (
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[fps]}"),
-            TextColumn("{task.fields[latency]}"),
-            TimeRemainingColumn(),
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        texts = (TextColumn("{task.fields[fps]}"), TextColumn("{task.fields[latency]}"))
+        columns = (BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn())
         with Progress(*columns, console=err, transient=True) as progress:
             yield Bar(progress, total)
 
 
-def give_up_output() -> None:
-    """Let what is left in the buffer of standard output go nowhere, so that it does not fail again at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def print_error(error: ArrStreamError) -> None:
-    """One line on standard error."""
-    err.print(f"arr-stream: {error}", soft_wrap=True, markup=False, style="red" if err.is_terminal else None)
-
-
-def parse_size(text: str, *, least: int = 1) -> tuple[int, int]:
-    """Width and height from WIDTHxHEIGHT.
+class AnswerPrinter:
+    """Writes answers to standard output piece by piece as they come, and figures about them where progress is told.
 
     Args:
-        text: What was given as `--size`.
-        least: Fewest pixels of either.
-
-    Raises:
-        InvalidSetting: Not two whole numbers of at least that.
+        reporter: Makes room on the terminal while an answer is written.
+        with_time: Put the time of the video before each answer.
     """
-    width, cross, height = text.lower().partition("x")
-    if not (cross and width.isdecimal() and height.isdecimal() and int(width) and int(height)):
-        raise InvalidSetting(f"--size {text!r}", remedy="write WIDTHxHEIGHT, such as 864x480")
-    if min(int(width), int(height)) < least:
-        raise InvalidSetting(f"--size {text} is too small", remedy=f"give at least {least}x{least}")
-    return int(width), int(height)
+
+    def __init__(self, reporter: Reporter, *, with_time: bool) -> None:
+        self._reporter = reporter
+        self._with_time = with_time
+        self._prefix = ""
+        self._line = ""
+        self._gone = False
+
+    def begin(self, seconds: float) -> None:
+        """An answer about the video up to here comes next."""
+        self._reporter.pause()
+        self._prefix = f"[{seconds:.1f} s] " if self._with_time else ""
+        self._line = ""
+
+    def piece(self, text: str) -> None:
+        """Write a piece of an answer."""
+        self._line += text
+        self._write(self._prefix + text)
+        self._prefix = ""
+
+    def answer(self, answer: Answer) -> None:
+        """End an answer that has been written, or say why there is none."""
+        if not self._line.strip() and (self._with_time or answer.error is None):
+            self.piece(_INSTEAD.get(answer.finish, "(the model said nothing)"))
+        if self._line and not self._line.endswith("\n"):
+            self.piece("\n")
+        self._reporter.resume()
+        self._reporter.answer(answer)
+
+    def _write(self, text: str) -> None:
+        """Straight to the file: the console would break lines within words that are still coming."""
+        if self._gone:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as exc:
+            self._gone = True
+            error = _refused(exc)
+            if not isinstance(exc, BrokenPipeError):
+                raise error from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -11,8 +12,6 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from arr_stream.cli.console import out
 from arr_stream.errors import ArrStreamError, KeyframeFailed
@@ -54,6 +53,11 @@ OPENCV_FLAVOURS = (
     "opencv-contrib-python",
     "opencv-contrib-python-headless",
 )
+PART_SETTINGS: dict[PartName, str] = {
+    "clusters": "keyframes.clusters",
+    "embedding": "keyframes.embeddings",
+    "text": "keyframes.text",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ class Finding:
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Look at packages, backends and devices; ends with 1 if something that the defaults need does not work."""
+    from rich.table import Table
+    from rich.text import Text
+
     findings = [*_packages(), *_backends(), *_devices()]
     if as_json:
         out.print_json(json.dumps([asdict(finding) for finding in findings]))
@@ -144,7 +151,6 @@ def _checked(name: str, check: Callable[[], str]) -> Finding:
 
 def _part_check(part: PartName, name: str) -> Callable[[], str]:
     """Makes one part by the backend of that name, on a small picture."""
-    key = {"clusters": "keyframes.clusters", "embedding": "keyframes.embeddings", "text": "keyframes.text"}[part]
 
     def check() -> str:
         import numpy as np
@@ -155,7 +161,7 @@ def _part_check(part: PartName, name: str) -> Callable[[], str]:
 
         picture = np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8)
         request = KeyframeRequest(Frame(0, 0.0, picture), Grid.for_size((128, 96)), read_text=False)
-        generator = make_generator(Settings().with_values({key: name}), parts=[part])
+        generator = make_generator(Settings().with_values({PART_SETTINGS[part]: name}), parts=[part])
         made = make_part(0, part, generator.jobs(request)[part])
         if isinstance(made, KeyframeFailure):
             raise KeyframeFailed(made.message)
@@ -204,14 +210,12 @@ def _try_encoder() -> str:
 
 
 def _devices() -> list[Finding]:
-    import os
-
     import cv2
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     from arr_stream.sources.live import list_cameras
 
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     findings = [Finding("device", "cpu", True, f"{cores} cores, OpenCV uses {cv2.getNumThreads()} threads")]
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):

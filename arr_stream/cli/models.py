@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 
-from arr_stream.cli.console import err, out
+from arr_stream.cli.console import err, out, print_line, say
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
 
 if TYPE_CHECKING:
@@ -35,6 +33,8 @@ def list_models(
     folder: Folder = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
     """Known weights, and those that were fetched besides: kind, size, licence, and whether they are on disk."""
+    from rich.table import Table
+
     from arr_stream.weights import CATALOGUE, noted
 
     models_folder = _folder(folder)
@@ -51,7 +51,7 @@ def list_models(
         on_disk = "yes" if row["path"] else "no"
         table.add_row(str(row["name"]), str(row["kind"]), megabytes, str(row["licence"]), on_disk)
     out.print(table)
-    out.print(f"folder: {models_folder}", soft_wrap=True, markup=False)
+    print_line(f"folder: {models_folder}")
 
 
 @app.command()
@@ -68,10 +68,10 @@ def fetch(
     for wanted in [weights.known(name) for name in names]:
         there = weights.on_disk(wanted, models_folder) is not None and not force
         what = "is there already" if there else f"from {wanted.origin}, licence {wanted.licence}"
-        err.print(f"{wanted.name}: {what}", soft_wrap=True, markup=False)
+        say(f"{wanted.name}: {what}")
         with _bar(wanted.name) as report:
             path = weights.fetch(wanted, models_folder, progress=report, force=force)
-        out.print(str(path), soft_wrap=True, markup=False)
+        print_line(str(path))
 
 
 @app.command()
@@ -85,12 +85,11 @@ def verify(names: Names = None, folder: Folder = None) -> None:
         for each in (*weights.CATALOGUE.values(), *weights.noted(models_folder))
         if weights.on_disk(each, models_folder) is not None
     ]
-    verdicts = []
+    states = set()
     for each in wanted:
         verdict = weights.verify(each, models_folder)
-        verdicts.append(verdict)
-        out.print(f"{verdict.name}: {verdict.state}: {verdict.detail}", soft_wrap=True, markup=False)
-    states = {verdict.state for verdict in verdicts}
+        states.add(verdict.state)
+        print_line(f"{verdict.name}: {verdict.state}: {verdict.detail}")
     if "failed" in states:
         raise typer.Exit(WeightsInvalid.exit_code)
     if "missing" in states:
@@ -108,7 +107,7 @@ def path(
 
     models_folder = _folder(folder)
     place = models_folder if name is None else weights.find(name, ModelSettings(folder=str(models_folder)))
-    out.print(str(place), soft_wrap=True, markup=False)
+    print_line(str(place))
 
 
 def fetch_needed(settings: Settings) -> None:
@@ -145,14 +144,11 @@ def _row(weights: KnownWeights, models_folder: Path) -> dict[str, object]:
 @contextmanager
 def _bar(name: str) -> Iterator[Report]:
     """A bar on a terminal; nothing elsewhere, so that logs stay short."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+    from rich import progress as rich
+
+    amounts = (rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
+    columns = (rich.TextColumn("{task.description}"), *amounts)
+    with rich.Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(name, total=None)
 
         def report(done_bytes: int, total_bytes: int | None) -> None:

@@ -1,50 +1,400 @@
-"""Options that several commands have in common, so that they mean and say the same everywhere."""
+"""Options that several commands have in common, in groups: declared once, checked where they belong together, and made
+into the settings and the parts that they stand for.
+
+typer knows parameters of functions alone; `grouped` hands it the fields of groups as such.
+"""
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import typer
 
+from arr_stream.cli.console import Reporter, reporting
+from arr_stream.errors import InvalidSetting, OutputUnwritable
+
+if TYPE_CHECKING:
+    from arr_stream.config import Settings
+    from arr_stream.consumer import Consumer
+    from arr_stream.draw.annotate import AnnotatedVideo
+    from arr_stream.live.alerts import Action
+    from arr_stream.records.provenance import Question
+    from arr_stream.relevance.query import Query
+    from arr_stream.stream import Stream
+
 LOOK, READ, WRITE, RUN = "What to look for", "What to read", "What to write", "How to run"
+ASK, MODEL, ALERT = "What to ask", "Which model", "Alerts"
 """Panels of the help."""
 
 Source = Annotated[str, typer.Argument(help="A video file, a folder or glob of pictures, or an animated GIF.")]
-
-Region = Annotated[str | None, typer.Option(help="Box x,y,w,h in pixels of the first frame.", rich_help_panel=LOOK)]
-RegionAt = Annotated[float, typer.Option(help="Time in seconds of the frame the box belongs to.", rich_help_panel=LOOK)]
-Example = Annotated[Path | None, typer.Option(help="Picture of what to look for.", rich_help_panel=LOOK)]
-Budget = Annotated[
-    str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.", rich_help_panel=LOOK)
-]
-
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).", rich_help_panel=WRITE)]
-Report = Annotated[
-    Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.", rich_help_panel=WRITE)
-]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.", rich_help_panel=WRITE)]
-
-VideoStream = Annotated[int | None, typer.Option(help="Which of several video streams, from 0.", rich_help_panel=READ)]
-Start = Annotated[float | None, typer.Option(help="Start at this second.", rich_help_panel=READ)]
-End = Annotated[float | None, typer.Option(help="End before this second.", rich_help_panel=READ)]
-Stride = Annotated[int, typer.Option(min=1, help="Take every Nth frame.", rich_help_panel=READ)]
-MaxFrames = Annotated[int | None, typer.Option(min=1, help="Stop after N frames.", rich_help_panel=READ)]
-Sandbox = Annotated[
-    bool,
-    typer.Option("--sandbox", help="Decode in a process that can reach nothing but the file.", rich_help_panel=READ),
-]
-
-Preset = Annotated[Path | None, typer.Option(help="Settings from a TOML file.", rich_help_panel=RUN)]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.", rich_help_panel=RUN)]
-ClipModel = Annotated[
-    str | None,
-    typer.Option(
-        help="Understand words with CLIP: `tiny`, NAME:PRETRAINED or a checkpoint (`arr-stream models list`).",
-        rich_help_panel=RUN,
-    ),
-]
-Download = Annotated[bool, typer.Option("--download", help="Fetch weights that are missing.", rich_help_panel=RUN)]
 Realtime = Annotated[bool, typer.Option("--realtime", help="Play at the source's own speed.", rich_help_panel=RUN)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors and answers.", rich_help_panel=RUN)]
-LogJson = Annotated[bool, typer.Option("--log-json", help="Progress as JSON lines.", rich_help_panel=RUN)]
+
+
+class Group:
+    """Options that belong together: the fields of a frozen dataclass, each annotated with its `typer.Option`.
+
+    A field may be a group itself. What cannot stand together is an `InvalidSetting` when the group is made.
+
+    Attributes:
+        panel: Of the help, for options that name none.
+    """
+
+    panel: ClassVar[str | None] = None
+
+    def values(self) -> dict[str, object]:
+        """The settings behind the options, by dotted key; None for what was not given."""
+        return {}
+
+
+class But:
+    """In `Annotated[SomeGroup, But(...)]`: fields that a command leaves at their defaults, and other help for some."""
+
+    def __init__(self, *without: str, **help: str) -> None:
+        self.without, self.help = without, help
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose options are its own parameters and the fields of its groups."""
+    hints = get_type_hints(command, include_extras=True)
+    flat: list[inspect.Parameter] = []
+    for name, own in inspect.signature(command).parameters.items():
+        group, but = _group(hints[name])
+        flat += _options(group, but) if group else [own.replace(annotation=hints[name], kind=own.KEYWORD_ONLY)]
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        made: dict[str, Any] = {}
+        for name in inspect.signature(command).parameters:
+            group, but = _group(hints[name])
+            made[name] = _built(group, but, given) if group else given[name]
+        command(**made)
+
+    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in flat}
+    return call
+
+
+def _group(hint: Any) -> tuple[type[Group] | None, But]:
+    kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    but = next((note for note in notes if isinstance(note, But)), But())
+    return (kind if isinstance(kind, type) and issubclass(kind, Group) else None), but
+
+
+def _options(group: type[Group], but: But) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):  # type: ignore[arg-type]
+        hint, (inner, inner_but) = hints[field.name], _group(hints[field.name])
+        if inner is not None:
+            yield from _options(inner, inner_but)
+        elif field.name not in but.without:
+            kind, option = get_args(hint)
+            option = copy.copy(option)
+            option.help = but.help.get(field.name, option.help)
+            option.rich_help_panel = option.rich_help_panel or group.panel
+            annotation = Annotated[kind, option]  # type: ignore[valid-type]
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(field.name, keyword, default=field.default, annotation=annotation)
+
+
+def _built(group: type[Group], but: But, given: dict[str, Any]) -> Group:
+    made: dict[str, Any] = {}
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        inner, inner_but = _group(hint)
+        if inner is not None:
+            made[name] = _built(inner, inner_but, given)
+        elif name in given and name not in but.without:
+            made[name] = given[name]
+    return group(**made)
+
+
+def needs(option: str, others: dict[str, object], remedy: str | None = None) -> None:
+    """Refuse options that say nothing without another one.
+
+    Raises:
+        InvalidSetting: One of them was given.
+    """
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise InvalidSetting(f"{', '.join(given)} without {option}", remedy=remedy or f"give {option} as well")
+
+
+@dataclass(frozen=True)
+class LookOptions(Group):
+    """What is looked for, and how much of a frame may be chosen."""
+
+    panel: ClassVar = LOOK
+    query: Annotated[list[str] | None, typer.Option("--query", "-q", help="What to look for; may be repeated.")] = None
+    region: Annotated[str | None, typer.Option(help="Box x,y,w,h in pixels of the first frame.")] = None
+    region_at: Annotated[float, typer.Option(help="Time in seconds of the frame the box belongs to.")] = 0.0
+    example: Annotated[Path | None, typer.Option(help="Picture of what to look for.")] = None
+    gaze: Annotated[Path | None, typer.Option(help="CSV of gaze samples: pts_seconds,x,y.")] = None
+    budget: Annotated[str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.")] = None
+
+    def __post_init__(self) -> None:
+        if self.region_at and self.region is None:
+            raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
+
+    def values(self) -> dict[str, object]:
+        return {"selection.budget": self.budget}
+
+    def queries(self, otherwise: str | None = None) -> list[Query]:
+        """What is asked; without any `--query`, the text `otherwise`.
+
+        Raises:
+            QueryError: See `arr_stream.errors`.
+        """
+        from arr_stream.relevance.query import load_example, parse_region, parse_text
+
+        texts = self.query if self.query is not None or otherwise is None else [otherwise]
+        queries: list[Query] = [parse_text(text) for text in texts or ()]
+        if self.region is not None:
+            queries.append(parse_region(self.region, self.region_at))
+        if self.example is not None:
+            queries.append(load_example(self.example))
+        return queries
+
+
+@dataclass(frozen=True)
+class ReadOptions(Group):
+    """Which frames of a source are read, and how carefully."""
+
+    panel: ClassVar = READ
+    video_stream: Annotated[int | None, typer.Option(help="Which of several video streams, from 0.")] = None
+    start: Annotated[float | None, typer.Option(help="Start at this second.")] = None
+    end: Annotated[float | None, typer.Option(help="End before this second.")] = None
+    stride: Annotated[int, typer.Option(min=1, help="Take every Nth frame.")] = 1
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after N frames.")] = None
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="Decode in a process that can reach nothing but the file.")
+    ] = False
+
+    def values(self) -> dict[str, object]:
+        return {"source.sandbox": self.sandbox or None}
+
+    @property
+    def span(self) -> dict[str, Any]:
+        """Which frames, as `arr_stream.open` and a batch's jobs take it."""
+        ends = {"start_seconds": self.start, "end_seconds": self.end}
+        return {**ends, "stride": self.stride, "max_frames": self.max_frames}
+
+
+@dataclass(frozen=True)
+class WriteOptions(Group):
+    """What is written of a run."""
+
+    panel: ClassVar = WRITE
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).")] = None
+    view: Annotated[
+        str,
+        typer.Option(help="What the video shows: patches, relevance, clusters, flow, text or channel:NAME."),
+    ] = "patches"
+    patches: Annotated[Path | None, typer.Option(help="Records, one JSON line a frame.")] = None
+    report: Annotated[Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.")] = None
+    audio: Annotated[bool, typer.Option(help="Keep the source's sound.")] = True
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")] = False
+
+    @property
+    def written(self) -> list[Path]:
+        """Files and folders that are there now."""
+        return [path for path in (self.output, self.patches, self.report) if path is not None and path.exists()]
+
+    def check(self, source: str) -> None:
+        """Say at once, before models are loaded, what cannot be written.
+
+        Raises:
+            InvalidSetting: There is no such view.
+            OutputError: See `arr_stream.errors`.
+        """
+        from arr_stream.draw.views import check_view
+        from arr_stream.files import prepare_output
+
+        check_view(self.view)
+        for path in (self.output, self.patches):
+            if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
+                raise OutputUnwritable(
+                    f"{path}: is the source itself", remedy="choose another name; --force is no help here"
+                )
+        if self.output is not None and self.patches is not None and self.output.resolve() == self.patches.resolve():
+            raise OutputUnwritable(
+                f"{self.output}: named twice, for the video and the records", remedy="give each its own name"
+            )
+        if self.output is not None:
+            prepare_output(self.output, self.force)
+        if self.patches is not None:
+            prepare_output(self.patches, self.force, direct=True)
+
+    def consumers(self, stream: Stream, question: Question | None = None) -> list[Consumer]:
+        """Those that write; the records say what a model is asked."""
+        from arr_stream.run import annotated_video, records_of, report_of
+
+        consumers: list[Consumer] = []
+        if self.output is not None:
+            video = annotated_video(stream, self.output, view=self.view, audio=self.audio, force=self.force)
+            consumers.append(self._in_background(video))
+        if self.report is not None:
+            consumers.append(report_of(stream, self.report, force=self.force))
+        # Last: a frame's record says that everything else about the frame is written.
+        if self.patches is not None:
+            consumers.append(records_of(stream, self.patches, force=self.force, question=question))
+        return consumers
+
+    def _in_background(self, video: AnnotatedVideo) -> Consumer:
+        from arr_stream.consumer import BackgroundConsumer
+
+        return BackgroundConsumer(video)
+
+
+@dataclass(frozen=True)
+class SettingsOptions(Group):
+    """Settings from a preset, one by one, and the models that they name."""
+
+    panel: ClassVar = RUN
+    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None
+    clip_model: Annotated[
+        str | None,
+        typer.Option(
+            help="Understand words with CLIP: `tiny`, NAME:PRETRAINED or a checkpoint (`arr-stream models list`)."
+        ),
+    ] = None
+    sam_checkpoint: Annotated[Path | None, typer.Option(help="Regions from SAM, with these weights.")] = None
+    download: Annotated[bool, typer.Option("--download", help="Fetch weights that are missing.")] = False
+
+    def values(self) -> dict[str, object]:
+        return {
+            "keyframes.embeddings": "clip" if self.clip_model is not None else None,
+            "clip.model": self.clip_model,
+            "keyframes.clusters": "sam" if self.sam_checkpoint is not None else None,
+            "sam.checkpoint": str(self.sam_checkpoint) if self.sam_checkpoint is not None else None,
+            "models.download": self.download or None,
+        }
+
+    def load(self, *others: Group) -> Settings:
+        """All settings: what options of these groups say, over --set, over the preset.
+
+        Raises:
+            SettingsError: See `arr_stream.errors`.
+        """
+        from arr_stream.config import Settings
+
+        return Settings.load(self.preset, self.overrides or ()).with_values(given_values(self, *others))
+
+
+def given_values(*groups: Group) -> dict[str, object]:
+    """The settings behind the options of groups that were given, by dotted key."""
+    return {key: value for group in groups for key, value in group.values().items() if value is not None}
+
+
+def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Settings in which cells are chosen by relevance alone, and a notice if that is a change.
+
+    What `skip` leaves out is what a model has that is sent every frame. This one is shown a few frames a second, and
+    its memory knows better what it holds.
+    """
+    if settings.selection.novelty != "skip":
+        return settings, ()
+    notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
+    return settings.with_values({"selection.novelty": "mark"}), (notice,)
+
+
+@dataclass(frozen=True)
+class ModelOptions(Group):
+    """Which model is asked."""
+
+    panel: ClassVar = MODEL
+    model: Annotated[
+        str | None, typer.Option(help="Qwen3-VL: a hub name or a folder; with --endpoint its name there.")
+    ] = None
+    endpoint: Annotated[
+        str | None, typer.Option(help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.")
+    ] = None
+
+    def values(self) -> dict[str, object]:
+        return {"vlm.model": self.model, "vlm.endpoint": self.endpoint}
+
+
+@dataclass(frozen=True)
+class OwnModelOptions(ModelOptions):
+    """Which model is asked, and how one of our own runs."""
+
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None
+    quantize: Annotated[str | None, typer.Option(help="none, int8 or int4.")] = None
+    mode: Annotated[str | None, typer.Option(help="sparse, prune, halo or weight (docs/qwen3_vl.md).")] = None
+
+    def values(self) -> dict[str, object]:
+        own = {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "mode": self.mode}
+        return super().values() | {f"vlm.{name}": value for name, value in own.items()}
+
+
+@dataclass(frozen=True)
+class AlertOptions(Group):
+    """What to watch for in live streams, and what follows."""
+
+    panel: ClassVar = ALERT
+    when: Annotated[
+        list[str] | None, typer.Option(help="Alert, such as 'relevance > 0.6 for 2s'; may be repeated.")
+    ] = None
+    clips: Annotated[Path | None, typer.Option(help="Folder for a clip of each alert.")] = None
+    before: Annotated[float, typer.Option(min=0, max=60, help="Seconds before it in a clip.")] = 3.0
+    after: Annotated[float, typer.Option(min=0, max=300, help="Seconds after it in a clip.")] = 3.0
+    run: Annotated[list[str] | None, typer.Option(help="Command for each alert, such as 'notify-send {message}'.")] = (
+        None
+    )
+    post: Annotated[list[str] | None, typer.Option(help="Address that each alert is sent to.")] = None
+
+    def __post_init__(self) -> None:
+        if not self.when:
+            given: dict[str, object] = {"--clips": self.clips, "--run": self.run, "--post": self.post}
+            needs("--when", given, 'say when: --when "relevance > 0.6 for 2s"')
+
+    def actions(self) -> list[Action]:
+        """New ones, of one stream alone.
+
+        Raises:
+            InvalidSetting: A command or an address that is none.
+        """
+        from arr_stream.live.actions import PostJson, RunCommand
+
+        return [*map(RunCommand.parse, self.run or ()), *map(PostJson, self.post or ())]
+
+    def check(self, *, answers: bool, remedy: str) -> None:
+        """Say at once, before anything is opened, which rule, command, address or folder will not do.
+
+        Args:
+            answers: Whether a model will answer; a rule about answers would wait for ever otherwise.
+            remedy: What to give for that.
+
+        Raises:
+            InvalidSetting, OutputUnwritable: See `arr_stream.errors`.
+        """
+        from arr_stream.files import check_folder
+        from arr_stream.live.rules import parse_rule
+
+        for rule in self.when or ():
+            if parse_rule(rule).needs_answers and not answers:
+                raise InvalidSetting(f"rule {rule!r} waits for answers, and no model is asked", remedy=remedy)
+        if self.clips is not None:
+            check_folder(self.clips)
+        for action in self.actions():
+            action.close()
+
+
+@dataclass(frozen=True)
+class TellOptions(Group):
+    """How a run is told of."""
+
+    panel: ClassVar = RUN
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors and answers.")] = False
+    log_json: Annotated[bool, typer.Option("--log-json", help="Progress as JSON lines.")] = False
+
+    def reporting(self, total: int | None) -> AbstractContextManager[Reporter]:
+        """The reporter that fits, for about so many frames."""
+        return reporting(total, quiet=self.quiet, log_json=self.log_json)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_stream.cli import options
-from arr_stream.cli.console import Reporter, out, reporting
-from arr_stream.cli.running import Amortised, check_outputs, counted, finish, last_word, make_consumers, run_reported
+from arr_stream.cli.console import Reporter, counted, print_line
+from arr_stream.cli.options import But, ReadOptions, TellOptions, WriteOptions, grouped
+from arr_stream.cli.running import Figures, finish, last_word, run_told, stop_on_signals, tell_notices
 from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 _AGAIN = "What to do"
 
 
+@grouped
 def replay(
     records: Annotated[Path, typer.Argument(help="Records that `process --patches` wrote.")],
-    source: Annotated[str | None, typer.Argument(help="Where the source is now, if not where it was.")] = None,
-    output: options.Output = None,
-    view: Annotated[
-        str,
-        typer.Option(
-            help="What the video shows: patches or source; with --rerun, whatever `process --view` can.",
-            rich_help_panel=options.WRITE,
+    write: Annotated[
+        WriteOptions,
+        But(
+            "report",
+            view="What the video shows: patches or source; with --rerun, whatever `process --view` can.",
+            patches="With --rerun: its records.",
         ),
-    ] = "patches",
+    ],
+    read: Annotated[ReadOptions, But("video_stream", "stride", "max_frames")],
+    tell: TellOptions,
+    source: Annotated[str | None, typer.Argument(help="Where the source is now, if not where it was.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Run again and compare with the records.", rich_help_panel=_AGAIN)
     ] = False,
@@ -37,121 +40,99 @@ def replay(
         bool,
         typer.Option("--rerun", help="Run again, as the records say, and write what comes.", rich_help_panel=_AGAIN),
     ] = False,
-    patches: Annotated[
-        Path | None, typer.Option(help="With --rerun: its records.", rich_help_panel=options.WRITE)
-    ] = None,
-    audio: Annotated[bool, typer.Option(help="Keep the source's sound.", rich_help_panel=options.WRITE)] = True,
-    force: options.Force = False,
-    start: options.Start = None,
-    end: options.End = None,
-    sandbox: options.Sandbox = False,
-    quiet: options.Quiet = False,
-    log_json: options.LogJson = False,
 ) -> None:
     """Draw the annotated video again, without choosing anything; or run again and see whether the same comes of it.
 
     The source must be the one that the records were made of, byte for byte.
     """
     again = check or rerun
-    _check_options(again=again, check=check, output=output, patches=patches, ranged=(start, end) != (None, None))
+    _check_options(write, read, again=again, check=check)
     from arr_stream.records.recording import Recording, source_of
 
     recording = Recording(records)
-    named = source_of(recording, source)
-    check_outputs(named, output=output, patches=patches, view=view, force=force)
+    write.check(source_of(recording, source))
     if not again:
         from arr_stream.replay.redraw import check_replay_view
 
-        check_replay_view(view)
-    _check_not_records(records, output, patches)
+        check_replay_view(write.view)
+    for path in (write.output, write.patches):
+        if path is not None and path.exists() and path.samefile(records):
+            raise InvalidSetting(f"{path}: the records themselves", remedy="choose another name for the output")
     settings = recording.settings() if again else recording.settings_for_drawing()
-    if sandbox:
+    if read.sandbox:
         settings = settings.with_values({"source.sandbox": True})
     if again:
-        _run_again(
-            recording, source, settings, check=check, output=output, patches=patches, view=view, audio=audio,
-            force=force, quiet=quiet, log_json=log_json,
-        )  # fmt: skip
-        return
-
-    from arr_stream.replay.redraw import RecordedStream, redrawn_video
-    from arr_stream.run import run, stop_on_signals
-
-    assert output is not None
-    stream = RecordedStream(recording, source, start_seconds=start, end_seconds=end, settings=settings)
-    try:
-        video = redrawn_video(stream, output, view=view, audio=audio, force=force, start_seconds=start, end_seconds=end)
-        with reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
-            _tell_unsure(recording, reporter)
-            with stop_on_signals() as stop:
-                result = run(
-                    stream,
-                    [video],
-                    stop=stop,
-                    on_frame=lambda patches: reporter.frame(patches.index, 0.0, len(patches)),
-                )
-            for notice in video.notices:
-                reporter.notice(notice)
-            if result.frames:
-                reporter.done(f"{counted(result.frames, 'frame')} drawn again, {result.reason}; wrote {output}")
-    finally:
-        stream.close()
-    finish(result)
+        _run_again(recording, source, settings, write, tell, check=check)
+    else:
+        _draw_again(recording, source, settings, write, read, tell)
 
 
-def _check_options(*, again: bool, check: bool, output: Path | None, patches: Path | None, ranged: bool) -> None:
-    if output is None and patches is None and not check:
+def _check_options(write: WriteOptions, read: ReadOptions, *, again: bool, check: bool) -> None:
+    if write.output is None and write.patches is None and not check:
         raise InvalidSetting("nothing to write", remedy="give -o VIDEO, or --check")
-    if patches is not None and not again:
+    if write.patches is not None and not again:
         raise InvalidSetting("--patches without --rerun", remedy="records come of a run; give --rerun as well")
-    if ranged and again:
+    if again and (read.start, read.end) != (None, None):
         raise InvalidSetting(
             "--start or --end beside --check or --rerun", remedy="what is run again is all of it: leave them out"
         )
 
 
-def _check_not_records(records: Path, *outputs: Path | None) -> None:
-    for path in outputs:
-        if path is not None and path.exists() and path.samefile(records):
-            raise InvalidSetting(f"{path}: the records themselves", remedy="choose another name for the output")
-
-
-def _run_again(
+def _draw_again(
     recording: Recording,
     source: str | None,
     settings: Settings,
-    *,
-    check: bool,
-    output: Path | None,
-    patches: Path | None,
-    view: str,
-    audio: bool,
-    force: bool,
-    quiet: bool,
-    log_json: bool,
+    write: WriteOptions,
+    read: ReadOptions,
+    tell: TellOptions,
+) -> None:
+    """Draw the video as it was drawn when the records were made."""
+    from arr_stream.replay.redraw import RecordedStream, redrawn_video
+    from arr_stream.run import run
+
+    assert write.output is not None
+    part = {"start_seconds": read.start, "end_seconds": read.end}
+    stream = RecordedStream(recording, source, settings=settings, **part)
+    try:
+        video = redrawn_video(stream, write.output, view=write.view, audio=write.audio, force=write.force, **part)
+        with tell.reporting(stream.source.info.num_frames) as reporter, stop_on_signals() as stop:
+            _tell_unsure(recording, reporter)
+            result = run(
+                stream,
+                [video],
+                stop=stop,
+                on_frame=lambda patches: reporter.frame(patches.index, 0.0, len(patches)),
+            )
+            tell_notices([video], reporter)
+            if result.frames:
+                frames = counted(result.frames, "frame")
+                reporter.done(f"{frames} drawn again, {result.reason}; wrote {write.output}")
+    finally:
+        stream.close()
+    finish(result)
+
+
+def _run_again(
+    recording: Recording, source: str | None, settings: Settings, write: WriteOptions, tell: TellOptions, *, check: bool
 ) -> None:
     """Run as the records say, write what was asked for, and compare."""
     from arr_stream.replay.rerun import Comparison, changed_versions, reopened
-    from arr_stream.run import header_of, stop_on_signals
+    from arr_stream.run import header_of
 
     stream = reopened(recording, source, settings)
-    with stream, reporting(stream.source.info.num_frames, quiet=quiet, log_json=log_json) as reporter:
+    with stream, tell.reporting(stream.source.info.num_frames) as reporter, stop_on_signals() as stop:
         versions = changed_versions(recording, settings)
         if versions:
             reporter.notice("not as it was when the records were made: " + "; ".join(versions))
         _tell_unsure(recording, reporter)
-        consumers = make_consumers(
-            stream, output=output, report=None, patches=patches, view=view, audio=audio, force=force
-        )
-        amortised = Amortised()
-        with stop_on_signals() as stop:
-            # Where nothing else is made, there is no use in going on once it is known.
-            comparison = Comparison(recording, header_of(stream), None if consumers else stop) if check else None
-            compared = [] if comparison is None else [comparison]
-            result = run_reported(stream, [*consumers, *compared], reporter, amortised, stop=stop)
-        written = [path for path in (output, patches) if path is not None and path.exists()]
-        if result.frames and written:
-            reporter.done(last_word(result, written, amortised))
+        consumers = write.consumers(stream)
+        # Where nothing else is made, there is no use in going on once it is known.
+        comparison = Comparison(recording, header_of(stream), None if consumers else stop) if check else None
+        figures = Figures()
+        compared = [] if comparison is None else [comparison]
+        result = run_told(stream, [*consumers, *compared], reporter, figures, stop=stop)
+        if result.frames and write.written:
+            reporter.done(last_word(result, figures, write.written))
     if comparison is None:
         finish(result)
         return
@@ -159,7 +140,7 @@ def _run_again(
         raise comparison.difference
     if not comparison.explains(result.reason):
         finish(result)
-    out.print(comparison.verdict, markup=False, soft_wrap=True)
+    print_line(comparison.verdict)
 
 
 def _tell_unsure(recording: Recording, reporter: Reporter) -> None:

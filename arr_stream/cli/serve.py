@@ -3,164 +3,202 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 import threading
-import time
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from arr_stream.cli import options
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, out
+from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, print_line, say, say_json
 from arr_stream.cli.models import fetch_needed
+from arr_stream.cli.options import (
+    RUN,
+    AlertOptions,
+    But,
+    Group,
+    LookOptions,
+    ModelOptions,
+    SettingsOptions,
+    TellOptions,
+    given_values,
+    grouped,
+)
 from arr_stream.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from arr_stream.live.events import Event, EventHub
     from arr_stream.web.access import Access
 
-_WHO, _ALERTS, _MODEL = "Who may do what", "Alerts", "Which model"
 TOKEN_VARIABLE = "ARR_STREAM_TOKEN"
 _NEXT_ATTEMPT = re.compile(r"; next attempt in \d+ s$")
 
 
-def serve(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SOURCE]...", help="Cameras, addresses, lavfi:GRAPH, loop:FILE or files, a stream each."
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes one that is free.")] = 8080,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+@dataclass(frozen=True)
+class ServerOptions(Group):
+    """Where the server listens."""
+
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes one that is free.")] = 8080
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False
+
+
+@dataclass(frozen=True)
+class AccessOptions(Group):
+    """Who may do what."""
+
+    panel: ClassVar = "Who may do what"
     token: Annotated[
         str | None,
         typer.Option(
             envvar=TOKEN_VARIABLE,
             show_envvar=True,
             help="Ask for this token; better given by the variable, since others see command lines.",
-            rich_help_panel=_WHO,
         ),
-    ] = None,
+    ] = None
     allow: Annotated[
-        list[str] | None,
-        typer.Option(help="Addresses that the page may open, such as 'rtsp://10.0.0.*'.", rich_help_panel=_WHO),
-    ] = None,
+        list[str] | None, typer.Option(help="Addresses that the page may open, such as 'rtsp://10.0.0.*'.")
+    ] = None
     allow_cameras: Annotated[
-        bool, typer.Option("--allow-cameras", help="The page may open this machine's cameras.", rich_help_panel=_WHO)
-    ] = False,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Take no camera or screen of a browser.", rich_help_panel=_WHO)
-    ] = False,
-    folder: Annotated[
-        list[Path] | None, typer.Option(help="The page may open files below this folder.", rich_help_panel=_WHO)
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A further name that the server is reached by.", rich_help_panel=_WHO)
-    ] = None,
-    max_streams: Annotated[int, typer.Option(min=1, max=64, help="Most streams.", rich_help_panel=_WHO)] = 8,
-    query: Annotated[
+        bool, typer.Option("--allow-cameras", help="The page may open this machine's cameras.")
+    ] = False
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Take no camera or screen of a browser.")] = False
+    folder: Annotated[list[Path] | None, typer.Option(help="The page may open files below this folder.")] = None
+    allow_host: Annotated[list[str] | None, typer.Option(help="A further name that the server is reached by.")] = None
+    max_streams: Annotated[int, typer.Option(min=1, max=64, help="Most streams.")] = 8
+
+    def __post_init__(self) -> None:
+        if self.token == "":
+            # As from a shell's variable that is not set: whoever writes this wants one.
+            raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
+
+
+@grouped
+def serve(
+    server: ServerOptions,
+    access: AccessOptions,
+    look: Annotated[LookOptions, But("region", "region_at", "example", "gaze", "budget")],
+    alerts: Annotated[
+        AlertOptions,
+        But(
+            when='Alert when this holds, such as "relevance > 0.6 for 2s".',
+            before="Seconds of a clip before the alert.",
+            after="Seconds of a clip after the alert.",
+            clips="Folder for clips of alerts.",
+            run="Command to run at an alert; {message} and others are filled in.",
+            post="Address to POST alerts to, as JSON.",
+        ),
+    ],
+    model: ModelOptions,
+    chosen: Annotated[SettingsOptions, But("preset", "sam_checkpoint")],
+    tell: TellOptions,
+    sources: Annotated[
         list[str] | None,
-        typer.Option("--query", "-q", help="What to look for; may be repeated.", rich_help_panel=options.LOOK),
-    ] = None,
-    when: Annotated[
-        list[str] | None,
-        typer.Option(help='Alert when this holds, such as "relevance > 0.6 for 2s".', rich_help_panel=_ALERTS),
-    ] = None,
-    before: Annotated[
-        float, typer.Option(min=0, max=60, help="Seconds of a clip before the alert.", rich_help_panel=_ALERTS)
-    ] = 3.0,
-    after: Annotated[
-        float, typer.Option(min=0, max=300, help="Seconds of a clip after the alert.", rich_help_panel=_ALERTS)
-    ] = 3.0,
-    clips: Annotated[Path | None, typer.Option(help="Folder for clips of alerts.", rich_help_panel=_ALERTS)] = None,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(help="Command to run at an alert; {message} and others are filled in.", rich_help_panel=_ALERTS),
-    ] = None,
-    post: Annotated[
-        list[str] | None, typer.Option(help="Address to POST alerts to, as JSON.", rich_help_panel=_ALERTS)
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Qwen3-VL: a hub name or a folder; with --endpoint its name there.", rich_help_panel=_MODEL),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.", rich_help_panel=_MODEL),
+        typer.Argument(
+            metavar="[SOURCE]...", help="Cameras, addresses, lavfi:GRAPH, loop:FILE or files, a stream each."
+        ),
     ] = None,
     preset: Annotated[
         list[str] | None,
         typer.Option(
             help="Settings from a TOML file, or a preset's name; streams begin with the first, the page offers all.",
-            rich_help_panel=options.RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
-    overrides: options.Overrides = None,
-    clip_model: options.ClipModel = None,
-    download: options.Download = False,
-    quiet: options.Quiet = False,
-    log_json: options.LogJson = False,
 ) -> None:
     """Serve a page and an interface for programs (docs/live_api.md) until Ctrl-C.
 
     Only this machine can reach it, unless --host says otherwise. The page may open the sources that are named here,
     and what --allow, --allow-cameras and --folder add.
     """
-    _check_alerts(when, clips, run, post)
-    if token == "":
-        # As from a shell's variable that is not set: whoever writes this wants one.
-        raise InvalidSetting("--token is empty", remedy="give at least 8 characters, or leave it out")
-    over = {
-        "vlm.model": model,
-        "vlm.endpoint": endpoint,
-        "models.download": download or None,
-        "keyframes.embeddings": "clip" if clip_model is not None else None,
-        "clip.model": clip_model,
-    }
-    given = {key: value for key, value in over.items() if value is not None}
-    if model is not None or endpoint is not None:
+    serve_sources(
+        sources or (),
+        server,
+        access,
+        alerts,
+        tell,
+        query=look.query or (),
+        presets=preset or (),
+        overrides=chosen.overrides or (),
+        values=given_values(model, chosen),
+    )
+
+
+def serve_sources(
+    sources: Sequence[str],
+    server: ServerOptions,
+    access: AccessOptions,
+    alerts: AlertOptions,
+    tell: TellOptions,
+    *,
+    query: Sequence[str],
+    presets: Sequence[str],
+    overrides: Sequence[str],
+    values: Mapping[str, object],
+) -> None:
+    """Serve sources, a stream each, until it is ended.
+
+    Args:
+        sources, server, access, alerts, tell: What was given.
+        query: What every stream looks for.
+        presets: Streams begin with the first, the page offers all.
+        overrides, values: Settings over each: `key=value`, and by dotted key over those.
+
+    Raises:
+        ArrStreamError: What was wrong.
+        typer.Exit: In the end.
+    """
+    if "vlm.model" in values or "vlm.endpoint" in values:
         # The model's memory knows better than the choice of cells what it holds; see `without_skipping`.
-        given["selection.novelty"] = "mark"
+        values = {**values, "selection.novelty": "mark"}
 
     from arr_stream.answers import model_name
-    from arr_stream.cli.live_alerts import check_answerable
+    from arr_stream.cli.running import stop_on_signals
     from arr_stream.live.events import EventHub
     from arr_stream.live.runner import RunnerParts
     from arr_stream.live.streams import LiveStreams
-    from arr_stream.run import stop_on_signals
     from arr_stream.web.access import make_access, make_allowed
     from arr_stream.web.observers import AlertPlan, Observer
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
     from arr_stream.web.settings import load_presets
 
-    presets = load_presets(preset or (), overrides or (), given)
-    settings = presets.settings
+    loaded = load_presets(presets, overrides, values)
+    settings = loaded.settings
+    has_model = bool(settings.vlm.model or settings.vlm.endpoint)
     allowed = make_allowed(
-        sources or (), patterns=allow or (), cameras=allow_cameras, browser=not no_browser, folders=folder or ()
+        sources,
+        patterns=access.allow or (),
+        cameras=access.allow_cameras,
+        browser=not access.no_browser,
+        folders=access.folder or (),
     )
-    plan = AlertPlan(tuple(when or ()), before, after, clips, tuple(run or ()), tuple(post or ()))
+    alerts.check(answers=has_model, remedy="give --model or --endpoint as well")
     hub = EventHub()
+    plan = AlertPlan(
+        tuple(alerts.when or ()),
+        alerts.before,
+        alerts.after,
+        alerts.clips,
+        tuple(alerts.run or ()),
+        tuple(alerts.post or ()),
+    )
     observer = Observer(hub, plan)
-    make_access(host, token=token, names=allow_host or ())
-    if len(sources or ()) > max_streams:
-        raise InvalidSetting(f"{len(sources or ())} sources and --max-streams {max_streams}", remedy="raise it")
-    if not settings.vlm.model and not settings.vlm.endpoint:
-        check_answerable(when, remedy="give --model or --endpoint as well")
+    names = access.allow_host or ()
+    make_access(server.host, token=access.token, names=names)
+    if len(sources) > access.max_streams:
+        raise InvalidSetting(f"{len(sources)} sources and --max-streams {access.max_streams}", remedy="raise it")
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(contextlib.closing(listen(host, port)))
-        access = make_access(host, token=token, names=allow_host or (), port=listener.getsockname()[1])
+        listener = stack.enter_context(contextlib.closing(listen(server.host, server.port)))
+        door = make_access(server.host, token=access.token, names=names, port=listener.getsockname()[1])
         fetch_needed(settings)
         viewers = None
-        if settings.vlm.model or settings.vlm.endpoint:
+        if has_model:
             from arr_stream.web.viewers import Viewers
 
             viewers = Viewers(settings)
@@ -170,36 +208,24 @@ def serve(
             make_consumers=observer.consumers,
             on_error=observer.failed,
         )
-        streams = LiveStreams(settings, presets=presets.by_name, parts=parts, most_streams=max_streams)
+        streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=access.max_streams)
         stack.callback(streams.close)
         name = model_name(viewers.name) if viewers is not None else None
-        serving = Serving(streams, access, allowed, observer, presets.descriptions, name)
+        serving = Serving(streams, door, allowed, observer, loaded.descriptions, name)
         stop = stack.enter_context(stop_on_signals())
-        teller = _Teller(hub, stop, quiet=quiet, log_json=log_json)
+        teller = _Teller(hub, stop, tell)
         stack.enter_context(teller.telling())
-        for source in sources or ():
-            streams.add(source, query=query or (), preset=presets.first)
+        for source in sources:
+            streams.add(source, query=query, preset=loaded.first)
 
         def ready() -> None:
-            _tell_address(access, browser_camera=allowed.browser)
-            if open_page:
+            _tell_address(door, browser_camera=allowed.browser)
+            if server.open_page:
                 # Without the token, which all users of this machine could read in the list of processes; the page asks.
-                webbrowser.open(_address(access).partition("?")[0])
+                webbrowser.open(_address(door).partition("?")[0])
 
         run_server(serving, listener, stop=stop, on_ready=ready, on_error=teller.error)
     raise typer.Exit(INTERRUPTED_EXIT_CODE)
-
-
-def _check_alerts(
-    when: Sequence[str] | None, clips: Path | None, run: Sequence[str] | None, post: Sequence[str] | None
-) -> None:
-    given = [name for name, value in (("--clips", clips), ("--run", run), ("--post", post)) if value]
-    if given and not when:
-        raise InvalidSetting(f"{', '.join(given)} without --when", remedy='say when: --when "relevance > 0.6 for 2s"')
-    if clips is not None:
-        from arr_stream.files import check_folder
-
-        check_folder(clips)
 
 
 def _address(access: Access) -> str:
@@ -211,15 +237,13 @@ def _address(access: Access) -> str:
 
 def _tell_address(access: Access, *, browser_camera: bool) -> None:
     """On standard output, where it is asked for quiet too: nobody could find the page otherwise."""
-    out.print(f"open {_address(access)}", soft_wrap=True, markup=False)
+    print_line(f"open {_address(access)}")
     if access.token is not None:
-        out.print(f"programs send the header `Authorization: Bearer {access.token}`", soft_wrap=True, markup=False)
+        print_line(f"programs send the header `Authorization: Bearer {access.token}`")
     if not access.loopback and browser_camera:
-        out.print(
+        print_line(
             "browsers give their camera only to pages at localhost or over https: put a proxy with TLS in front, "
-            "or forward the port",
-            soft_wrap=True,
-            markup=False,
+            "or forward the port"
         )
     sys.stdout.flush()
 
@@ -230,17 +254,15 @@ class _Teller:
     Args:
         hub: Where events come from.
         stop: Set when the server is to end; that streams end with it needs no telling.
-        quiet: Only errors of the server itself.
-        log_json: As JSON lines.
+        tell: As JSON lines; or, quietly, only errors of the server itself.
     """
 
-    def __init__(self, hub: EventHub, stop: threading.Event, *, quiet: bool, log_json: bool) -> None:
+    def __init__(self, hub: EventHub, stop: threading.Event, tell: TellOptions) -> None:
         from arr_stream.live.events import Subscription
 
         self._hub = hub
         self._stop = stop
-        self._quiet = quiet
-        self._log_json = log_json
+        self._options = tell
         self._told: dict[str, set[tuple[str, str | None]]] = {}
         self._ended = False
         self._rung = threading.Event()
@@ -250,7 +272,7 @@ class _Teller:
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
         """Until the end of the block, and all that was heard by then."""
-        if self._quiet:
+        if self._options.quiet:
             yield
             return
         self._hub.subscribe(self._subscription)
@@ -313,8 +335,7 @@ class _Teller:
         return new
 
     def _say(self, line: str, **fields: object) -> None:
-        if self._log_json:
-            sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
-            sys.stderr.flush()
+        if self._options.log_json:
+            say_json(**fields)
         else:
-            err.print(line, soft_wrap=True, markup=False)
+            say(line)

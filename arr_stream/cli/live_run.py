@@ -1,0 +1,229 @@
+"""A live source through its stream, into a window, files, alerts and a model."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+from arr_stream.cli.console import Reporter, counted
+from arr_stream.cli.live import LiveOptions
+from arr_stream.cli.models import fetch_needed
+from arr_stream.cli.options import AlertOptions, without_skipping
+from arr_stream.cli.running import Figures, finish, make_watcher, run_told, stop_on_signals, wrote
+from arr_stream.draw.annotate import Annotator
+from arr_stream.live.alerts import Alert, Alerts
+from arr_stream.live.stream import LiveStream
+from arr_stream.live.window.loop import Feed, WindowLoop
+from arr_stream.live.window.screen import Window
+from arr_stream.patch_set import PatchSet
+from arr_stream.plain_text import redact_url
+from arr_stream.run import RunResult, asked_text
+from arr_stream.sources.base import SourceStats
+from arr_stream.sources.live import SourceState, open_live
+from arr_stream.threads import prepare_for_live
+from arr_stream.types import ByteArray, Frame
+from arr_stream.vlm import make_viewer
+from arr_stream.vlm.live_watcher import LiveWatcher
+
+_GRACE_SECONDS = 1.0
+"""How long a run that is to end may wait for its next frame."""
+_POLL_SECONDS = 0.1
+
+
+def run_live(source: str, options: LiveOptions) -> None:
+    """Run a live source until it ends, its time is up, or someone stops it.
+
+    Raises:
+        ArrStreamError: What was wrong, or ended it early.
+    """
+    prepare_for_live()
+    settings = options.settings()
+    options.write.check(source.removeprefix("loop:"))
+    options.alerts.check(answers=options.ask.question is not None, remedy="give --question and a model as well")
+    plan, queries = options.ask.plan(), options.look.queries(options.ask.question)
+    fetch_needed(settings)
+    with contextlib.ExitStack() as stack:
+        window = None
+        if not options.show.headless:
+            window = stack.enter_context(contextlib.closing(Window("arr-stream")))
+        reporter = stack.enter_context(options.tell.reporting(None))
+        viewer = None
+        if plan is not None:
+            settings, notices = without_skipping(settings)
+            for notice in notices:
+                reporter.notice(notice)
+            # Before the source is opened: nobody reads that while a model loads.
+            viewer = stack.enter_context(contextlib.closing(make_viewer(settings)))
+        states = SourceStates(reporter)
+        opened = open_live(source, settings, on_state=states.take)
+        stream = stack.enter_context(LimitedStream(opened, settings, queries, on_notice=reporter.notice))
+        stream.max_frames = options.capture.max_frames
+        feed, figures = Feed(lambda: stream.dropped), Figures()
+        alerts = [_alerts(options.alerts, options.write.view, stream, reporter)] if options.alerts.when else []
+        consumers = options.write.consumers(stream)
+        for consumer in (*alerts, *consumers):
+            stack.callback(consumer.close)
+        stop = stack.enter_context(stop_on_signals())
+        stack.enter_context(_ended_in_time(stream, stop, options.capture.duration))
+        watcher = live = None
+        if viewer is not None and plan is not None:
+            watcher = make_watcher(viewer, plan, fps=settings.vlm.fps, reporter=reporter, stop=stop)
+            attend = stream.attend if settings.vlm.feedback else None
+            live = LiveWatcher(watcher, follow=stream.follow, attend=attend)
+
+        def process() -> RunResult:
+            return run_told(stream, consumers, reporter, figures, stop=stop, watcher=live, beside=[feed, *alerts])
+
+        shown_age_ms = None
+        if window is None:
+            result = process()
+        else:
+            loop = WindowLoop(window, stream, feed, view=options.write.view, state=states.now, folder=Path())
+            result, shown_age_ms = _beside(process, loop, stream), loop.ages_ms.median
+        if stop.is_set() and result.error is None:
+            # A stream that gave nothing more was ended by hand, and says that it has finished.
+            result = replace(result, reason="interrupted")
+        if result.frames:
+            reporter.done(last_word(result, figures, stream.source.stats, shown_age_ms, options.write.written))
+    finish(result)
+    if watcher is not None and watcher.failure is not None and not watcher.answered:
+        raise watcher.failure
+
+
+class LimitedStream(LiveStream):
+    """A live stream that ends after so many frames.
+
+    Attributes:
+        max_frames: None for no end.
+    """
+
+    max_frames: int | None = None
+
+    def __iter__(self) -> Iterator[PatchSet]:
+        for count, patches in enumerate(super().__iter__(), 1):
+            yield patches
+            if count == self.max_frames:
+                self.close()
+                return
+
+
+class SourceStates:
+    """Knows how the source is doing, and tells when it is lost and when it is back."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._state = "connecting"
+        self._message: str | None = None
+        self._reporter = reporter
+        self._told: str | None = None
+
+    def now(self) -> tuple[str, str | None]:
+        """The newest state and its message, see `SourceState`."""
+        return self._state, self._message
+
+    def take(self, state: SourceState) -> None:
+        """The source has changed its state; from any thread."""
+        self._state = state.state
+        self._message = redact_url(state.message) if state.message else None
+        if state.state in ("stalled", "reconnecting"):
+            if self._told != self._message:
+                self._told = self._message
+                self._reporter.notice(f"{self._message}; it is opened again")
+        elif state.state == "live" and self._told is not None:
+            self._told = None
+            self._reporter.notice("pictures come again")
+
+
+def _alerts(options: AlertOptions, view: str, stream: LiveStream, reporter: Reporter) -> Alerts:
+    """The consumer that looks for what `--when` describes."""
+    annotator = Annotator(view, dim=stream.settings.video.dim, asked=asked_text(stream))
+
+    def draw(frame: Frame, patches: PatchSet) -> ByteArray:
+        annotator.take(patches)
+        picture = annotator.picture(frame, patches)
+        annotator.finish(picture, patches)
+        return picture
+
+    def tell(alert: Alert) -> None:
+        clip = f"; clip {alert.clip_path}" if alert.clip_path is not None else ""
+        reporter.notice(f"alert at {alert.pts_seconds:.1f} s: {alert.rule}: {alert.message}{clip}")
+
+    return Alerts(
+        options.when or (),
+        stream_name=stream.source.info.name,
+        clip_folder=options.clips,
+        before_seconds=options.before,
+        after_seconds=options.after,
+        actions=options.actions(),
+        on_alert=tell,
+        on_notice=reporter.notice,
+        draw=draw,
+        video=stream.settings.video,
+    )
+
+
+def _beside(process: Callable[[], RunResult], loop: WindowLoop, stream: LiveStream) -> RunResult:
+    """Process in a thread, and show in this one, to which windows belong."""
+    outcome: Future[RunResult] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(process())
+        except BaseException as exc:
+            outcome.set_exception(exc)
+
+    runner = threading.Thread(target=work, name="arr-stream-run", daemon=True)
+    runner.start()
+    try:
+        loop.run(runner.is_alive)
+    finally:
+        stream.source.close()
+        runner.join()
+    return outcome.result()
+
+
+@contextlib.contextmanager
+def _ended_in_time(stream: LiveStream, stop: threading.Event, duration_seconds: float | None) -> Iterator[None]:
+    """End a stream when it is stopped or its time is up, although no frame may come that would let it notice."""
+    until = None if duration_seconds is None else time.monotonic() + duration_seconds
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.wait(_POLL_SECONDS):
+            stopped = stop.is_set()
+            if stopped and done.wait(_GRACE_SECONDS):
+                return
+            if stopped or (until is not None and time.monotonic() >= until):
+                stream.source.close()
+                return
+
+    thread = threading.Thread(target=work, name="arr-stream-ending", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def last_word(
+    result: RunResult, figures: Figures, stats: SourceStats, shown_age_ms: float | None, written: Sequence[Path]
+) -> str:
+    """One line about a live run."""
+    counts = [counted(result.frames, "frame")]
+    counts += [f"{result.dropped} dropped"] if result.dropped else []
+    counts += [counted(figures.keyframes, "keyframe")]
+    counts += [counted(stats.reconnects, "reconnect")] if stats.reconnects else []
+    counts += [counted(stats.stalls, "stall")] if stats.stalls else []
+    counts += [result.reason] if result.reason != "finished" else []
+    times = [f"{figures.latency_ms.median or 0.0:.1f} ms a frame"]
+    if figures.ages_ms.median is not None:
+        times.append(f"{figures.ages_ms.median:.1f} ms old when processed")
+    if shown_age_ms is not None:
+        times.append(f"{shown_age_ms:.1f} ms when shown")
+    lowered = f"; quality lowered by up to {figures.quality}" if figures.quality else ""
+    return f"{', '.join(counts)}; {', '.join(times)} (medians){lowered}{wrote(written)}"

@@ -1,0 +1,79 @@
+"""`arr-stream cameras`, `channels` and `settings`: what there is to choose from, in a table each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from arr_stream.cli.console import out
+from arr_stream.errors import CameraNotFound
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def cameras(as_json: Json = False) -> None:
+    """List the cameras of this machine, and what to give to open each."""
+    from rich.table import Table
+
+    from arr_stream.sources.live import list_cameras
+
+    found = list_cameras()
+    if as_json:
+        out.print_json(json.dumps([asdict(camera) for camera in found]))
+    if not found:
+        raise CameraNotFound(
+            "there is no camera on this machine",
+            remedy="plug one in or allow its use, or try `arr-stream stream lavfi:testsrc2`",
+        )
+    if as_json:
+        return
+    table = Table("camera", "name", "opened by")
+    for camera in found:
+        table.add_row(str(camera.index), camera.name, f"arr-stream webcam {camera.index}")
+    out.print(table)
+
+
+def channels(as_json: Json = False) -> None:
+    """Print the 40 channels of the texture: order, names, ranges, when each is renewed."""
+    from rich.table import Table
+
+    from arr_stream.texture.layout import CHANNELS
+
+    if as_json:
+        rows = [
+            {"index": c.index, "name": c.name, "range": [c.low, c.high], "renewed": c.renewed, "meaning": c.meaning}
+            for c in CHANNELS
+        ]
+        out.print_json(json.dumps(rows))
+        return
+    table = Table(title="The 40 channels", title_justify="left")
+    for heading in ("#", "name", "range", "renewed", "meaning"):
+        table.add_column(heading, justify="right" if heading == "#" else "left", overflow="fold")
+    for c in CHANNELS:
+        span = "id" if c.high is None else f"{c.low:g}..{c.high:g}"
+        table.add_row(str(c.index), c.name, span, c.renewed, c.meaning)
+    out.print(table)
+
+
+def settings(
+    preset: Annotated[Path | None, typer.Option(help="Show the values with this preset.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
+) -> None:
+    """List every setting with its value and meaning. Precedence: --set and options, then the preset, then defaults."""
+    from rich.table import Table
+
+    from arr_stream.config import Settings, setting_keys
+
+    values = Settings.load(preset, overrides or ())
+    table = Table(title="Settings", title_justify="left")
+    for heading in ("key", "value", "default", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for key, (default, meaning) in setting_keys().items():
+        section, name = key.split(".")
+        value = getattr(getattr(values, section), name)
+        table.add_row(key, str(value), "" if value == default else str(default), meaning)
+    out.print(table)
