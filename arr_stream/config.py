@@ -50,7 +50,7 @@ class SourceSettings(_Section):
         "with `:DEVICE` where there are several",
     )
     sandbox: bool = Field(
-        False, description="decode in a process of its own that can reach nothing but the file; see docs/sandbox.md"
+        False, description="decode in a process of its own that can reach nothing but the file; see docs/trust.md"
     )
 
 

@@ -327,7 +327,7 @@ class OwnModelOptions(ModelOptions):
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None
     quantize: Annotated[str | None, typer.Option(help="none, int8 or int4.")] = None
-    mode: Annotated[str | None, typer.Option(help="sparse, prune, halo or weight (docs/qwen3_vl.md).")] = None
+    mode: Annotated[str | None, typer.Option(help="sparse, prune, halo or weight (docs/model.md).")] = None
 
     def values(self) -> dict[str, object]:
         own = {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "mode": self.mode}

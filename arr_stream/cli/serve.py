@@ -111,7 +111,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a page and an interface for programs (docs/live_api.md) until Ctrl-C.
+    """Serve a page and an interface for programs (docs/api.md) until Ctrl-C.
 
     Only this machine can reach it, unless --host says otherwise. The page may open the sources that are named here,
     and what --allow, --allow-cameras and --folder add.

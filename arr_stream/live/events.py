@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 Event = dict[str, Any]
-"""Plain JSON values; `type` says what it is and `stream` whose, see docs/live_api.md."""
+"""Plain JSON values; `type` says what it is and `stream` whose, see docs/api.md."""
 
 _EXPENDABLE = frozenset({"frame", "summary"})
 _ONLY_WHEN_NAMED = frozenset({"frame"})

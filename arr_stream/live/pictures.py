@@ -263,7 +263,7 @@ def encode(rgb: ByteArray, *, longest_px: int = _LONGEST_SIDE_PX, quality: int =
 
 
 def message(shown: Shown, jpegs: Sequence[tuple[str, bytes]], sequence: int, cells: bool) -> bytes:
-    """A binary message: 4-byte little-endian length, so many bytes of JSON, then each JPEG; see docs/live_api.md."""
+    """A binary message: 4-byte little-endian length, so many bytes of JSON, then each JPEG; see docs/api.md."""
     patches, age_seconds = shown.patches, time.monotonic() - shown.captured_seconds
     header = {
         "seq": sequence,

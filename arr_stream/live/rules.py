@@ -87,7 +87,7 @@ FIELDS: dict[str, Field] = {
     "keyframe": Field(lambda patches: patches.keyframe),
     "latency_ms": Field(lambda patches: total_ms(patches.latency_ms), high=math.inf),
 }
-"""What may be compared, see docs/alerts.md; beside these, `relevance[K]` is the score of query K, the first being 0."""
+"""What may be compared, see docs/live.md; beside these, `relevance[K]` is the score of query K, the first being 0."""
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,

@@ -177,7 +177,7 @@ class StreamRunner:
         return self._settings
 
     def status(self) -> dict[str, Any]:
-        """As docs/live_api.md says; plain JSON values, without secrets."""
+        """As docs/api.md says; plain JSON values, without secrets."""
         source, stream, newest = self._source, self._stream, self.publisher.newest
         info = source.info if source is not None else None
         stats = self.stats

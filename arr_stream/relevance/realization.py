@@ -31,7 +31,7 @@ from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
 
 CASCADE_FROM_CELLS = 1024
 """Grids up to this size are scored whole where the cascade is left to choose: an eighth of them would be fewer cells
-than a usual budget. On larger ones the cascade saves places but no time, see docs/atlas.md."""
+than a usual budget. On larger ones the cascade saves places but no time, see docs/how_it_works.md."""
 
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = SCORED_CHANNELS.index(CHANNEL_INDEX["edge_distance"])

@@ -36,7 +36,7 @@ HYBRID_IMPORTANCE = 0.5
 """Regions with at least this share of the highest importance are what matters."""
 
 HYBRID_GRID_SHARE = 0.5
-"""Share of a hybrid's tokens that go to the grid. Where cells are chosen, less costs coverage (docs/atlas.md)."""
+"""Share of a hybrid's tokens that go to the grid. Where cells are chosen, less costs coverage."""
 
 
 def region_importance(regions: Regions, relevance: FloatArray, saliency: FloatArray) -> FloatArray:

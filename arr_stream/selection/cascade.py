@@ -1,7 +1,7 @@
 """From everything to a few: score regions first, then only the cells of the best ones.
 
 An eighth of the places is scored, and hardly anything is lost that a query asks for (`python -m benchmarks cascade`;
-figures in docs/results.md). docs/atlas.md tells why this saves places but no time while scoring is as cheap as it is.
+figures in docs/results.md). docs/how_it_works.md tells why this saves places but no time, as cheap as scoring is.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arr_stream.cli.running import stop_on_signals
 from arr_stream.config import Settings
 from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
-from arr_stream.run import stop_on_signals
 from arr_stream.sources.base import Source
 from arr_stream.web.access import make_access, make_allowed
 from arr_stream.web.observers import AlertPlan, Observer

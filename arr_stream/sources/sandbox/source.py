@@ -2,7 +2,7 @@
 
 Media parsers are large, and files of unknown origin are written to break them. Here FFmpeg and Pillow run in a child
 process that can open no file, reach no network, start no program and use no more than its share of memory and time;
-what it sends is checked before it is used. See docs/sandbox.md for what is promised.
+what it sends is checked before it is used. See docs/trust.md for what is promised.
 """
 
 from __future__ import annotations
@@ -260,6 +260,6 @@ class SandboxedSource(OnePass):
 
 def _notices(name: str, missing: Sequence[str], *, has_audio: bool) -> Iterator[str]:
     if missing:
-        yield f"sandbox: this system gives no {', no '.join(missing)}; see docs/sandbox.md"
+        yield f"sandbox: this system gives no {', no '.join(missing)}; see docs/trust.md"
     if has_audio:
         yield f"sound left out: {name} is read in a sandbox, and sound would be read outside"

@@ -1,4 +1,4 @@
-"""The example of a client in the README, as it stands there, against a real server."""
+"""The example of a client in docs/api.md, as it stands there, against a real server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tests.web_servers import running
 
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 
 
 def test_the_example_prints_frames() -> None:
-    examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (example,) = [text for text in examples if "websockets" in text]
     with running() as server:
         id = server.add()
