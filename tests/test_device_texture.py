@@ -14,15 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from arr_stream.gpu.flow import DeviceFlow
 from arr_stream.gpu.memory import OnDevice, Trail
 from arr_stream.gpu.pictures import DevicePictures
-from arr_stream.gpu.slic import slic
 from arr_stream.gpu.texture import assemble, boundaries, centroid_distance, cluster_size, dense_into, pyramid
 from arr_stream.gpu.visual import visual_channels
 from arr_stream.keyframes.base import KeyframePart, TextFinding
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.motion import assembly as on_cpu
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import HISTORY_CHANNELS, TemporalCache
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS
-from arr_stream.texture import assemble as on_cpu
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import visual_channels as visual_on_cpu
@@ -256,7 +255,6 @@ def test_nothing_reads_a_value_back() -> None:
         pyramid(out)
         texture.sample(points, 2, order)
         texture.mip(CELL_LEVEL, order)
-        slic(pictures.quarter, 50)
 
     # The first run makes the tables of this size.
     everything()

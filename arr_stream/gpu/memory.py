@@ -18,7 +18,7 @@ from torch import Tensor
 from arr_stream.gpu.figure import Figure
 from arr_stream.gpu.flow import DeviceFlow
 from arr_stream.gpu.warp import compose, warp
-from arr_stream.keyframes.base import KeyframePart, PartName, TextFinding
+from arr_stream.keyframes.base import KeyframePart, LazyClusters, PartName, TextFinding
 from arr_stream.motion.keyframe_parts import KeyframeParts
 from arr_stream.motion.memory import FIXATION_DECAY, GAZE_HALF_LIFE_SECONDS, HISTORY_CHANNELS
 from arr_stream.types import Clusters, Embedding, FloatArray
@@ -170,7 +170,7 @@ class DeviceMemory(KeyframeParts[Trail]):
         if not super().adopt(part):
             return False
         match part.value:
-            case Clusters():
+            case Clusters() | LazyClusters():
                 self._labels = self._uploaded(part.value.labels)
             case Embedding():
                 self._channels = None

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from arr_stream.keyframes.base import KeyframePart, PartName, TextFinding
+from arr_stream.keyframes.base import KeyframePart, LazyClusters, PartName, TextFinding
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.keyframe_parts import KeyframeParts
@@ -20,7 +20,7 @@ FIXATION_DECAY = 0.9
 GAZE_HALF_LIFE_SECONDS = 0.5
 
 
-Value = TypeVar("Value", Clusters, Embedding, TextFinding)
+Value = TypeVar("Value", Clusters | LazyClusters, Embedding, TextFinding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class TemporalCache(KeyframeParts[Flow]):
         return True
 
     @property
-    def clusters(self) -> InUse[Clusters] | None:
-        return self._in_use("clusters", Clusters)
+    def clusters(self) -> InUse[Clusters | LazyClusters] | None:
+        return self._in_use("clusters", (Clusters, LazyClusters))
 
     @property
     def embedding(self) -> InUse[Embedding] | None:
@@ -89,7 +89,7 @@ class TemporalCache(KeyframeParts[Flow]):
     def text(self) -> InUse[TextFinding] | None:
         return self._in_use("text", TextFinding)
 
-    def _in_use(self, part: PartName, kind: type[Value]) -> InUse[Value] | None:
+    def _in_use(self, part: PartName, kind: type[Value] | tuple[type[Value], ...]) -> InUse[Value] | None:
         held = self._parts.get(part)
         if held is None or not isinstance(held.value, kind):
             return None

@@ -14,8 +14,8 @@ from arr_stream.errors import BackendUnavailable, InvalidSetting
 from arr_stream.evaluation.statistics import Timing
 from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.gpu.loop import DevicePipeline
-from arr_stream.gpu.slic import TorchSlic
 from arr_stream.gpu.texture import dense_into
+from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.threads import one_torch_thread
@@ -120,14 +120,15 @@ def _on_host(
     return DeviceReport("CPU", (host_table(run, bytes_per_ms),), (f"a GPU was not measured: {found}",))
 
 
-def _generator(settings: Settings, device: torch.device) -> StandardGenerator:
-    """Superpixels from the device and the settings' own embedding; no text, which has a time of its own."""
-    return StandardGenerator(TorchSlic(settings.keyframes.cluster_count, device), make_embedder(settings), None)
+def _generator(settings: Settings) -> StandardGenerator:
+    """The settings' own regions and embedding; no text, which has a time of its own."""
+    embedder = make_embedder(settings)
+    return StandardGenerator(make_clusterer(settings, embedder), embedder, None)
 
 
 def _pipeline(settings: Settings, device: torch.device, queries: Any, fused: bool) -> DevicePipeline:
     on_device = settings.with_values({"motion.flow": "torch"})
-    provider = InStepKeyframes(_generator(settings, device))
+    provider = InStepKeyframes(_generator(settings))
     return DevicePipeline(on_device, provider, queries, clock=time.perf_counter, device=device, fused=fused)
 
 

@@ -21,7 +21,6 @@ from arr_stream.gpu.memory import DeviceMemory, Moving, OnDevice, Trail, advance
 from arr_stream.gpu.pictures import DevicePictures
 from arr_stream.gpu.scoring import Evidence, cell_table, score_cells
 from arr_stream.gpu.selection import Seen, allocate
-from arr_stream.gpu.slic import slic
 from arr_stream.gpu.steps import Glance, colour_histogram, glance
 from arr_stream.gpu.texture import assemble, dense_into, pyramid
 from arr_stream.gpu.visual import polar_edges, visual_channels
@@ -207,7 +206,7 @@ def _whole(
     device = rgb.device
     trail = Trail(flow.offset_px, flow.confidence)
     count = settings.keyframes.cluster_count
-    labels = slic(seen.quarter, count)
+    labels = torch.randint(count, (grid.rows * 8, grid.columns * 8), dtype=torch.int32, device=device)
     embedding = torch.rand((16, 2 * grid.rows, 2 * grid.columns), device=device)
     text = torch.zeros((grid.rows * 8, grid.columns * 8), device=device)
     parts = _Remembered(history, OnDevice(labels, trail, embedding, trail, text, trail))
@@ -222,4 +221,3 @@ def _whole(
     yield Kernel("all 40 channels, dense", dense, read, out, when="when asked")
     levels = pyramid(out)
     yield Kernel("mip levels of all", lambda: pyramid(out), levels[0], tuple(levels[1:]), when="when asked")
-    yield Kernel("superpixels", lambda: slic(seen.quarter, count), seen.quarter, when="keyframe")
