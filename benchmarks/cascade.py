@@ -266,7 +266,7 @@ def footage_cases(sequences: Sequence[Footage], frames_each: int, *, side_px: in
 
 
 def _colour_relevance(query: TextQuery, picture: ByteArray) -> FloatArray:
-    return text_relevance(query, Senses(picture))
+    return np.asarray(text_relevance(query, Senses(picture)))
 
 
 def _example_relevance(example: ByteArray, picture: ByteArray) -> FloatArray:
