@@ -85,12 +85,9 @@ class KeyframeSettings(_Section):
     min_interval: int = Field(10, ge=1, description="fewest frames between refreshes for low confidence")
     min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
-    clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "slic-torch", "grid", "merge", "features", "sam"] = (
-        Field(
-            "auto",
-            description="`slic`: fast-slic where installed, else scikit-image, torch on a GPU; `auto`: the same, made "
-            "when it is first read",
-        )
+    clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
+        "auto",
+        description="`slic`: fast-slic where installed, else scikit-image; `auto`: the same, made when first read",
     )
     cluster_count: int = Field(50, ge=1, le=4096, description="about how many regions (`sam` finds its own number)")
     embeddings: Literal["appearance", "clip"] = Field("appearance", description="what channels 18-33 hold")

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.gpu.flow import DeviceFlow
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import Texture
 from arr_stream.types import FloatArray, Grid, IntArray
@@ -167,7 +166,7 @@ class PatchSet:
     cells_scored: int
     texture: Texture
     relevance: FloatArray
-    flow: Flow | DeviceFlow | None = None
+    flow: Flow | None = None
     parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

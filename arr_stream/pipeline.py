@@ -8,43 +8,49 @@ Whatever owns threads, clocks and files is around this module, never in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.base import PARTS, PartName, TextEncoder
+from arr_stream.keyframes.base import TextEncoder
 from arr_stream.keyframes.embeddings.pca import Pca
-from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
-from arr_stream.keyframes.schedule import (
-    RefreshReason,
-    ScheduleState,
-    colour_histogram,
-    histogram_change,
-    refresh_reason,
-)
-from arr_stream.motion import make_flow
-from arr_stream.motion.assembly import assemble
-from arr_stream.motion.camera import camera_of, independent_motion, visible_structure
+from arr_stream.keyframes.generate import KeyframeProvider
+from arr_stream.keyframes.schedule import RefreshReason
+from arr_stream.motion.camera import motion_channel
+from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
-from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.memory import TemporalCache, carried, remembered
+from arr_stream.motion.planes import HISTORY, TEXT
+from arr_stream.motion.refresh import Occasion, Refresher
 from arr_stream.patch_set import PatchSet
-from arr_stream.relevance.figure import FigureMemory
+from arr_stream.relevance.choice import CellScores, Choice, cascades, realize_relevance, score_cells
+from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.gaze import GazeSource, splat
+from arr_stream.relevance.meaning import Meanings, renew_meanings
 from arr_stream.relevance.query import Query, TextQuery
-from arr_stream.relevance.query_scorers import Asked, Asking, Scene
-from arr_stream.relevance.realization import Realized, realize_relevance
+from arr_stream.relevance.query_scorers import (
+    QueryContext,
+    QueryInput,
+    QueryRelevance,
+    QueryScorers,
+    answer_queries,
+)
 from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.texture.array import Texture
-from arr_stream.texture.pictures import Pictures
-from arr_stream.texture.visual import VisualChannels, visual_channels
-from arr_stream.threads import one_torch_thread
+from arr_stream.texture.arrays import Array, enlarged, zeros
+from arr_stream.texture.pixels import cell_difference
+from arr_stream.texture.visual import FrameLook, look_at, picture_channels
 from arr_stream.types import FloatArray, Frame, Grid
+
+_SCORED_PLANES = (5, 6, 9, TEXT, HISTORY)
+"""First channels of the planes that scores are made of."""
+
+_EIGHTH_PER_CELL = 4
 
 Clock = Callable[[], float]
 
@@ -70,17 +76,23 @@ class Stopwatch:
         self._last = now
 
 
-@dataclass(frozen=True, slots=True)
-class _Meanings:
-    """How well the places of one embedding fit the phrases that are asked, each `[h, w]` in [0, 1].
+@dataclass(frozen=True, slots=True, eq=False)
+class CellValues:
+    """What the choice is made from, a few numbers a cell; on a device as well as on the host.
 
     Args:
-        version: Of the semantic space that they were scored in.
-        maps: By phrase.
+        relevance: To the queries.
+        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        confidence: Mean trust in what is carried.
+        difference: `[gh, gw]` from what the model was sent, in grey levels; None before anything was.
+        scores: Of all cells; None where regions are scored first.
     """
 
-    version: int
-    maps: Mapping[str, FloatArray]
+    relevance: QueryRelevance
+    figure: Array
+    confidence: Array
+    difference: Array | None
+    scores: CellScores | None
 
 
 @dataclass(slots=True)
@@ -90,16 +102,14 @@ class _State:
     grid: Grid
     tokens: int
     cache: TemporalCache
+    refresher: Refresher
     seen: SeenCells
-    figure: FigureMemory
-    asking: Asking
+    figure: Figure
+    scorers: QueryScorers
     previous: FlowInput | None = None
-    histogram: FloatArray | None = None
-    requested_index: int | None = None
-    owed: RefreshReason | None = None
-    owed_parts: tuple[PartName, ...] = ()
-    failed: bool = False
-    meanings: _Meanings | None = None
+    colours: Array | None = None
+    meanings: Meanings = field(default_factory=Meanings)
+    confidence: float = 0.0
     last_pts_seconds: float = -math.inf
     last_index: int | None = None
 
@@ -115,6 +125,7 @@ class Pipeline:
         encoder: Encodes texts into the space of the keyframes' embeddings; without one the lexicon answers alone.
         pca: Principal directions of that space; None to learn them from the stream's first keyframes.
         clock: For `PatchSet.latency_ms`; without one it stays empty.
+        device: Where frames are worked on; the processor by default.
     """
 
     def __init__(
@@ -127,13 +138,15 @@ class Pipeline:
         encoder: TextEncoder | None = None,
         pca: Pca | None = None,
         clock: Clock | None = None,
+        device: Device | None = None,
     ) -> None:
         self._settings = settings
+        self._device: Device = HostDevice() if device is None else device
         self._provider = keyframes
         self._queries = tuple(queries)
         self._gaze = gaze
         self._clock = clock
-        self._estimator = make_flow(settings.motion.flow, settings.motion.preset)
+        self._estimator = self._device.make_flow(settings.motion)
         self._state: _State | None = None
         self._query_changed = False
         self._interval_factor = 1
@@ -154,7 +167,7 @@ class Pipeline:
         if self._state is not None:
             self._state.tokens = budget_tokens(settings.selection.budget, self._state.grid.cells)
         if settings.motion != self._settings.motion:
-            self._estimator = make_flow(settings.motion.flow, settings.motion.preset)
+            self._estimator = self._device.make_flow(settings.motion)
         language_changed = settings.relevance.language != self._settings.relevance.language
         self._settings = settings
         if language_changed:
@@ -176,7 +189,7 @@ class Pipeline:
         self._query_changed = True
         self._notices = self._ask_model()
         if self._state is not None:
-            self._state.asking = self._asking(self._state.grid, self._state.asking)
+            self._state.scorers = self._make_scorers(self._state.scorers)
             # Where a model looked for one thing says little about another.
             self._state.cache.forget_attention()
 
@@ -193,9 +206,9 @@ class Pipeline:
         """Encode what is asked of the model; notices about it."""
         return () if self._space is None else self._space.ask(self.phrases)
 
-    def _asking(self, grid: Grid, before: Asking | None = None) -> Asking:
+    def _make_scorers(self, before: QueryScorers | None = None) -> QueryScorers:
         anchored = self._settings.relevance.anchoring
-        return Asking(self._queries, (grid.rows, grid.columns), self.phrases, before, anchored=anchored)
+        return QueryScorers(self._queries, self.phrases, before, anchored=anchored)
 
     def follow(self) -> None:
         """Remember the last frame, for attention to it that `attend` is given some frames later."""
@@ -229,7 +242,7 @@ class Pipeline:
             raise ValueError(f"attention is {list(attention.shape)}, expected one value a cell, {list(expected)}")
         if not (np.isfinite(attention).all() and attention.min() >= 0 and attention.max() <= 1):
             raise ValueError("attention must lie in [0, 1]")
-        eighth = _to_eighth(attention.astype(np.float32))
+        eighth = enlarged(attention.astype(np.float32), _EIGHTH_PER_CELL)
         if late and index is not None:
             return state.cache.attend_late(eighth, index)
         state.cache.attend(eighth)
@@ -243,32 +256,36 @@ class Pipeline:
             BudgetError: The budget does not fit the first frame's grid.
             RegionOutsideFrame: A region query does not fit this frame.
         """
-        with one_torch_thread():
+        with self._device.working():
             return self._step(frame)
 
     def _step(self, frame: Frame) -> PatchSet:
         watch = Stopwatch(self._clock)
         state, size_changed = self._fit(frame)
-        pictures = Pictures(frame, state.grid)
-        visual = visual_channels(pictures)
+        rgb = self._device.upload(frame.rgb)
+        look = self._device.run(look_at, rgb, state.colours, state.grid)
         watch.lap("visual")
-        flow, cut = self._follow(state, pictures)
+        flow, cut = self._follow(state, look, frame)
         watch.lap("flow")
-        motion = self._carry(state, flow, pictures, cut=cut)
+        motion = self._carry(state, flow, look, frame, cut=cut)
         watch.lap("carry")
         reason, notices = self._refresh(state, frame, size_changed=size_changed, cut=cut)
-        self._understand(state)
+        state.meanings = renew_meanings(state.cache, self._space, self.phrases, state.meanings)
         watch.lap("keyframe")
-        asked = state.asking.ask(self._scene(state, pictures, flow, motion))
+        relevance = self._answer(state, look, flow, motion, frame)
         watch.lap("relevance")
-        texture = assemble(pictures, visual, motion, state.cache)
+        wh = state.grid.texture_wh
+        texture = Texture(wh, {**picture_channels(look, rgb, motion, wh), **state.cache.planes})
         watch.lap("texture")
-        figure = state.figure.see(pictures.eighth, visual.fine[2], motion, flow)
+        state.figure, figure = self._device.run(
+            see_figure, state.figure, look.eighth, look.visual.fine[2], motion, flow
+        )
         watch.lap("figure")
-        realized, fresh = self._select(state, texture, asked, pictures, figure)
-        self._remember(state, frame, realized, asked, visual)
+        values = self._value(state, texture, relevance, figure, look.eighth_grey)
+        choice, fresh = self._choose(state, texture, values, look.eighth_grey)
+        self._remember(state, frame, look, relevance.combined, choice)
         watch.lap("selection")
-        chosen, in_use = realized.chosen, state.cache.keyframe_index
+        chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframe_index
         return PatchSet(
             index=frame.index,
             pts_seconds=frame.pts_seconds,
@@ -277,23 +294,23 @@ class Pipeline:
             columns=chosen.columns,
             level=chosen.level,
             score=chosen.score,
-            scorer=realized.scorer,
+            scorer=choice.scorer,
             query=np.where(chosen.level == 0, asked.query[chosen.rows, chosen.columns], -1).astype(np.int32),
             carried=asked.carried[chosen.rows, chosen.columns],
             fresh=fresh,
-            confidence=float(state.cache.confidence.mean()),
+            confidence=state.confidence,
             keyframe=reason is not None,
             refresh_reason=reason,
             keyframe_age=frame.index - in_use if in_use is not None else 0,
             keyframe_index=in_use,
             parts=state.cache.origins,
-            query_scores=tuple(float(scores.max()) for scores in asked.relevance),
-            cells_scored=realized.cells_scored,
+            query_scores=tuple(asked.best.tolist()),
+            cells_scored=choice.cells_scored,
             texture=texture,
-            relevance=realized.score,
+            relevance=choice.score,
             flow=flow,
             latency_ms=watch.milliseconds,
-            notices=notices,
+            notices=(*notices, *self._device.notices()),
         )
 
     def _fit(self, frame: Frame) -> tuple[_State, bool]:
@@ -304,168 +321,119 @@ class Pipeline:
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
         # A stream whose pictures become too small for the budget goes on with whole frames.
         tokens = (budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells)
-        self._state = self._new_state(grid, tokens)
-        return self._state, state is not None
-
-    def _new_state(self, grid: Grid, tokens: int) -> _State:
-        return _State(
+        self._device.forget()
+        cache = TemporalCache(grid, self._device.put)
+        self._state = _State(
             grid=grid,
             tokens=tokens,
-            cache=TemporalCache(grid),
-            seen=SeenCells(grid),
-            figure=FigureMemory(grid),
-            asking=self._asking(grid),
+            cache=cache,
+            refresher=Refresher(self._provider, cache),
+            seen=SeenCells(grid, self._device.put),
+            figure=Figure.nothing(cache.history, cache.reduced_hw(8)),
+            scorers=self._make_scorers(),
         )
+        return self._state, state is not None
 
-    def _follow(self, state: _State, pictures: Pictures) -> tuple[Flow | None, bool]:
+    def _follow(self, state: _State, look: FrameLook, frame: Frame) -> tuple[Flow | None, bool]:
         """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""
-        histogram = colour_histogram(pictures.eighth)
-        before, state.histogram = state.histogram, histogram
-        previous, state.previous = state.previous, FlowInput(pictures.grey, pictures.frame)
-        if previous is None or before is None:
+        # A device brings the number back while it already looks for the flow.
+        change = self._device.fetch(look.change)
+        previous, state.previous = state.previous, FlowInput(look.grey, frame)
+        state.colours = look.colours
+        if previous is None:
             return None, False
-        if histogram_change(before, histogram) > self._settings.keyframes.cut_threshold:
+        if self._device.on_host and self._is_cut(change()):
             return None, True
-        return self._estimator.estimate(previous, state.previous), False
+        flow = self._estimator.estimate(previous, state.previous)
+        return (None, True) if self._is_cut(change()) else (flow, False)
 
-    def _carry(self, state: _State, flow: Flow | None, pictures: Pictures, *, cut: bool) -> FloatArray:
+    def _is_cut(self, change: Array) -> bool:
+        return float(change) > self._settings.keyframes.cut_threshold
+
+    def _carry(self, state: _State, flow: Flow | None, look: FrameLook, frame: Frame, *, cut: bool) -> Array:
         """Bring the memory to this frame; gives the motion channel, `[H/8, W/8]`."""
+        cache = state.cache
         if cut:
-            state.cache.forget()
+            cache.forget()
             state.seen.forget()
-            state.figure.forget()
-        now_seconds = pictures.frame.pts_seconds
-        motion = np.zeros(state.cache.reduced_hw(8), np.float32)
+            state.figure = Figure.nothing(cache.history, cache.reduced_hw(8))
+        motion = zeros(look.grey, cache.reduced_hw(8))
         if flow is not None:
-            state.cache.advance(flow)
-            structure = visible_structure(pictures.eighth_grey)
-            independent = independent_motion(flow.offset_px, camera_of(flow), structure)
-            motion = cv2.max(independent, flow.residual)
+            cache.move(self._device.run(carried, cache.moving, flow))
+            motion = self._device.run(motion_channel, flow, look.eighth_grey)
         if self._gaze is not None:
-            points = self._gaze.between(state.last_pts_seconds, now_seconds)
-            bump = splat(points, state.cache.reduced_hw(8)) if len(points) else None
-            state.cache.look(bump, now_seconds - state.last_pts_seconds)
+            points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
+            bump = splat(points, cache.reduced_hw(8)) if len(points) else None
+            cache.look(bump, frame.pts_seconds - state.last_pts_seconds)
         return motion
 
     def _refresh(
         self, state: _State, frame: Frame, *, size_changed: bool, cut: bool
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Ask for generation when it is due, and take in what has arrived; reason and notices."""
-        cache = state.cache
-        since = state.requested_index
-        due = refresh_reason(
-            ScheduleState(
-                have_keyframe=cache.keyframe_index is not None,
-                pending=all(cache.pending(part) for part in PARTS),
-                age_frames=frame.index - since if since is not None else 0,
-                confidence=float(cache.confidence.mean()),
-                size_changed=size_changed,
-                cut=cut,
-                query_changed=self._query_changed,
-                failed=state.failed,
-            ),
-            self._settings.keyframes,
-            self._interval_factor,
-        )
-        notices, self._notices = self._notices, ()
-        reason = due or state.owed
-        accepted = self._submit(state, frame, PARTS if reason is not None else state.owed_parts)
-        if reason is not None and accepted:
+        # A device tells of its confidence at the end of a frame: to read it now would be to wait.
+        trust = float(state.cache.confidence.mean()) if self._device.on_host else state.confidence
+        needs_words = any(query.needs_words for query in self._queries)
+        occasion = Occasion(trust, size_changed, cut, self._query_changed, needs_words)
+        reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
+        if reason is not None:
             state.seen.forget()
-            state.requested_index, state.owed = frame.index, None
             self._query_changed = False
-        elif reason is not None:
-            # Everything is still busy with a scene that is gone; the refresh stays due.
-            reason, state.owed = None, reason
-        return reason, (*notices, *self._collect(state))
+        notices, self._notices = (*self._notices, *told), ()
+        return reason, notices
 
-    def _submit(self, state: _State, frame: Frame, wanted: tuple[PartName, ...]) -> tuple[PartName, ...]:
-        """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
-        if not wanted:
-            return ()
-        read_text = any(query.needs_words for query in self._queries)
-        accepted = self._provider.submit(KeyframeRequest(frame, state.grid, read_text, wanted))
-        if accepted:
-            state.cache.requested(frame.index, accepted)
-        state.owed_parts = tuple(part for part in wanted if part not in accepted)
-        return accepted
+    def _answer(self, state: _State, look: FrameLook, flow: Flow | None, motion: Array, frame: Frame) -> QueryRelevance:
+        """How relevant each cell is to the queries."""
+        cache, device = state.cache, self._device
+        given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
+        tasks = state.scorers.tasks(given)
+        ways = cache.keyframe_way, cache.way("text"), cache.way("embedding")
+        context = QueryContext(look.quarter, motion, flow, *ways, self._settings.relevance.trust)
+        relevance, keep = device.run(answer_queries, tasks, context, (state.grid.rows, state.grid.columns))
+        state.scorers.take(keep, given)
+        return relevance
 
-    def _collect(self, state: _State) -> tuple[str, ...]:
-        notices = []
-        for outcome in self._provider.collect():
-            if isinstance(outcome, KeyframeFailure):
-                state.cache.dropped(outcome.index, outcome.parts)
-                state.failed = len(outcome.parts) == len(PARTS) or state.cache.keyframe_index is None
-                notices.append(f"keyframe {outcome.index} failed: {outcome.message}; next try at the next keyframe")
-            elif state.cache.adopt(outcome):
-                state.failed = False
-        return tuple(notices)
+    def _value(
+        self, state: _State, texture: Texture, relevance: QueryRelevance, figure: Array, eighth_grey: Array
+    ) -> CellValues:
+        """What the choice is made from, on the host."""
+        settings, run, scores, difference = self._settings, self._device.run, None, None
+        if not cascades(settings.selection, state.grid, on_device=not self._device.on_host):
+            planes = {first: texture.planes[first] for first in _SCORED_PLANES}
+            scores = run(score_cells, planes, texture.texture_wh, relevance.combined, figure, settings.scoring)
+        if settings.selection.novelty != "off" and state.seen.sent is not None:
+            difference = run(cell_difference, eighth_grey, state.seen.sent)
+        trust = state.cache.confidence.mean()
+        values = self._device.fetch(CellValues(relevance, figure, trust, difference, scores))()
+        state.confidence = float(values.confidence)
+        return values
 
-    def _understand(self, state: _State) -> None:
-        """Bring a new embedding, or an old one under new queries, to channels 18 to 33 and to meanings."""
-        cache, space = state.cache, self._space
-        embedding = cache.embedding
-        if embedding is None:
-            state.meanings = None
-            return
-        made = embedding.value
-        if not made.joint:
-            if cache.embedding_channels is None:
-                cache.embedding_channels = _to_half_cells(made.values, state.grid)
-            return
-        if space is None:
-            raise ValueError(f"embeddings of {made.space!r} are in a joint space: give the pipeline its text encoder")
-        if cache.embedding_channels is None:
-            space.learn(made)
-        known = state.meanings
-        if cache.embedding_channels is None or known is None or known.version != space.version:
-            cache.embedding_channels = _to_half_cells(space.project(made), state.grid)
-            scores = space.relevance(cache.embedding_channels)
-            state.meanings = _Meanings(space.version, dict(zip(self.phrases, scores, strict=True)))
-
-    def _scene(self, state: _State, pictures: Pictures, flow: Flow | None, motion: FloatArray) -> Scene:
-        return Scene(
-            pictures=pictures,
-            pts_seconds=pictures.frame.pts_seconds,
-            flow=flow,
-            eighth_motion=motion,
-            cache=state.cache,
-            trust=self._settings.relevance.trust,
-            meanings=state.meanings.maps if state.meanings is not None else {},
-        )
-
-    def _select(
-        self, state: _State, texture: Texture, asked: Asked, pictures: Pictures, figure: FloatArray
-    ) -> tuple[Realized, npt.NDArray[np.bool_]]:
+    def _choose(
+        self, state: _State, texture: Texture, values: CellValues, eighth_grey: Array
+    ) -> tuple[Choice, npt.NDArray[np.bool_]]:
         """The cells of this frame, and which of them are new to the model."""
-        settings = self._settings.selection
-        skip = state.seen.known(pictures.eighth_grey) if settings.novelty == "skip" else None
-        weights = self._settings.scoring
-        realized = realize_relevance(texture, state.grid, asked, settings, weights, state.tokens, skip, figure)
+        settings, seen = self._settings.selection, state.seen
+        choice = realize_relevance(
+            texture,
+            state.grid,
+            values.scores,
+            values.relevance.combined,
+            settings,
+            self._settings.scoring,
+            state.tokens,
+            seen.known(eighth_grey, values.difference) if settings.novelty == "skip" else None,
+            values.figure,
+        )
         if settings.novelty == "off":
-            return realized, np.ones(len(realized.chosen), bool)
-        return realized, state.seen.send(realized.chosen, pictures.eighth_grey)
+            return choice, np.ones(len(choice.chosen), bool)
+        return choice, seen.send(choice.chosen, eighth_grey, values.difference)
 
-    def _remember(self, state: _State, frame: Frame, realized: Realized, asked: Asked, visual: VisualChannels) -> None:
+    def _remember(self, state: _State, frame: Frame, look: FrameLook, relevance: Array, choice: Choice) -> None:
         """What the next frame will know of this one."""
-        state.cache.remember("previous_relevance", _to_eighth(asked.combined))
-        state.cache.remember("previous_saliency", visual.saliency)
         selected = np.zeros((state.grid.rows, state.grid.columns), np.float32)
-        fine = realized.chosen.level == 0
-        selected[realized.chosen.rows[fine], realized.chosen.columns[fine]] = 1
-        state.cache.fixate(_to_eighth(selected))
+        fine = choice.chosen.level == 0
+        selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1
+        state.cache.history = self._device.run(
+            remembered, state.cache.history, relevance, look.visual.saliency, self._device.put(selected)
+        )
         state.last_pts_seconds, state.last_index = frame.pts_seconds, frame.index
-
-
-def _to_eighth(cells: FloatArray) -> FloatArray:
-    """One value a cell as a map at an eighth of the texture's size."""
-    eighth: FloatArray = cells.repeat(4, axis=0).repeat(4, axis=1)
-    return eighth
-
-
-def _to_half_cells(channels: FloatArray, grid: Grid) -> FloatArray:
-    """`[16, 2*gh, 2*gw]`: two samples a cell and side, whatever the embedder gave."""
-    size_wh = (2 * grid.columns, 2 * grid.rows)
-    if channels.shape[1:] == size_wh[::-1]:
-        return channels
-    return np.stack([cv2.resize(plane, size_wh, interpolation=cv2.INTER_LINEAR) for plane in channels])

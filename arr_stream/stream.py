@@ -6,9 +6,8 @@ for patches in arr_stream.open("street.mp4", query="red"):
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +34,7 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live_reader import LiveReader, PacedReader
+from arr_stream.motion.device import Device, HostDevice
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeSource, load_gaze
@@ -206,7 +206,7 @@ class Stream:
 
     def _make_pipeline(self, settings: Settings, provider: KeyframeProvider) -> Pipeline:
         encoder = self._models.encoder if self._models is not None else make_text_encoder(settings)
-        return pipeline_kind(settings)(
+        return Pipeline(
             settings,
             CountedKeyframes(provider, self.keyframe_tally),
             self.queries,
@@ -214,6 +214,7 @@ class Stream:
             encoder=encoder,
             pca=self._models.pca if self._models is not None else find_pca(settings, encoder),
             clock=time.perf_counter,
+            device=make_device(settings),
         )
 
     def _warm_up(self) -> None:
@@ -221,7 +222,7 @@ class Stream:
         width, height = self.source.info.size_wh
         noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
         settings = self.settings.with_values({"motion.flow": "auto"})
-        pipeline = pipeline_kind(settings)(settings, _NoKeyframes(), self.queries)
+        pipeline = Pipeline(settings, _NoKeyframes(), self.queries, device=make_device(settings))
         for index in range(2):
             pipeline.step(Frame(index, float(index), noise))
 
@@ -238,17 +239,17 @@ class Stream:
             yield frame
 
 
-def pipeline_kind(settings: Settings) -> Callable[..., Pipeline]:
-    """What makes the frame loop: on the CPU, or on the device that `loop.device` names.
+def make_device(settings: Settings) -> Device:
+    """Where frames are worked on: the processor, or the device that `loop.device` names.
 
     Raises:
-        BackendUnavailable: There is no such device (when the loop is made).
+        BackendUnavailable: There is no such device.
     """
     if settings.loop.device == "cpu":
-        return Pipeline
-    from arr_stream.gpu.loop import DevicePipeline
+        return HostDevice()
+    from arr_stream.gpu.device import TorchDevice
 
-    return functools.partial(DevicePipeline, device=settings.loop.device, fused=settings.loop.fused)
+    return TorchDevice(settings.loop.device, fused=settings.loop.fused)
 
 
 def fetch_weights(settings: Settings) -> None:

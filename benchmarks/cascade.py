@@ -23,18 +23,17 @@ from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.motion.anchor import ColourModel
-from arr_stream.motion.assembly import assemble
 from arr_stream.motion.memory import TemporalCache
+from arr_stream.relevance.choice import CascadeScores, CellScores, balance_all, score_cascaded
 from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import TextQuery, parse_text
-from arr_stream.relevance.realization import Scores, score_all, score_cascaded
 from arr_stream.relevance.scorers import SCORED_CHANNELS
 from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.atlas import cells_of_clusters
 from arr_stream.selection.cascade import regions_of_cells
-from arr_stream.texture.array import CELL_LEVEL
+from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.texture.pictures import Pictures
-from arr_stream.texture.visual import visual_channels
+from arr_stream.texture.visual import look_at, picture_channels
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from benchmarks.scenes.shapes import make_scene
@@ -173,7 +172,9 @@ def _scene(case: CascadeCase, clusterer: Clusterer, level: int) -> _Scene:
     frame = Frame(0, 0.0, case.rgb)
     pictures = Pictures(frame, grid)
     still = np.zeros((grid.rows * 4, grid.columns * 4), np.float32)
-    texture = assemble(pictures, visual_channels(pictures), still, TemporalCache(grid))
+    wh = grid.texture_wh
+    look = look_at(case.rgb, None, grid)
+    texture = Texture(wh, {**picture_channels(look, case.rgb, still, wh), **TemporalCache(grid).planes})
     values = texture.mip(level, SCORED_CHANNELS)
     hw = values.shape[1], values.shape[2]
     relevance = cv2.resize(case.relevance(pictures.quarter), hw[::-1], interpolation=cv2.INTER_AREA)
@@ -182,21 +183,25 @@ def _scene(case: CascadeCase, clusterer: Clusterer, level: int) -> _Scene:
 
 
 def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
-    all_scores, all_ms = _timed(lambda: score_all(scene.table, scene.relevance, DEFAULT_WEIGHTS))
+    def whole() -> CascadeScores:
+        count = len(scene.relevance)
+        balance = balance_all(scene.table, scene.relevance, DEFAULT_WEIGHTS)
+        scores = CellScores(balance.score.numpy(), balance.by_scorer.numpy().argmax(axis=0), scene.relevance)
+        return CascadeScores(scores, np.ones(count, bool), count)
 
-    def cascade() -> Scores:
+    def cascade() -> CascadeScores:
         regions = regions_of_cells(scene.labels)
         return score_cascaded(scene.table, scene.relevance, regions, DEFAULT_WEIGHTS, tokens=tokens)
 
+    all_scores, all_ms = _timed(whole)
     some_scores, cascade_ms = _timed(cascade)
     covered, kept = [], []
     for scores in (all_scores, some_scores):
-        eligible = np.zeros(len(scores.score), bool)
-        eligible[scores.cells] = True
-        chosen = allocate_tokens(scores.score.reshape(scene.hw), eligible.reshape(scene.hw), tokens, 0)
+        score, eligible = scores.scores.score.reshape(scene.hw), scores.looked_at.reshape(scene.hw)
+        chosen = allocate_tokens(score, eligible, tokens, 0)
         places = chosen.rows * scene.hw[1] + chosen.columns
         covered.append(covered_share(mask, scene.hw, places))
-        kept.append(float(all_scores.score[places].sum()))
+        kept.append(float(all_scores.scores.score[places].sum()))
     relevant = int((scene.relevance > max(0.02 * float(scene.relevance.max()), 1e-3)).sum())
     score_kept = kept[1] / max(kept[0], 1e-9)
     return len(scene.relevance), relevant, some_scores.count, *covered, score_kept, all_ms, cascade_ms
@@ -210,7 +215,7 @@ def covered_share(mask: Mask, hw: tuple[int, int], places: Any) -> float:
     return float((mask & shown).sum() / mask.sum())
 
 
-def _timed(score: Callable[[], Scores]) -> tuple[Scores, float]:
+def _timed(score: Callable[[], CascadeScores]) -> tuple[CascadeScores, float]:
     spent = []
     for _ in range(5):
         started = time.process_time()
@@ -278,7 +283,7 @@ def footage_cases(sequences: Sequence[Footage], frames_each: int, *, side_px: in
 
 
 def _colour_relevance(query: TextQuery, picture: ByteArray) -> FloatArray:
-    return text_relevance(query, Senses(picture))
+    return np.asarray(text_relevance(query, Senses(picture)))
 
 
 def _example_relevance(example: ByteArray, picture: ByteArray) -> FloatArray:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from arr_stream.evaluation.davis import Mask, check_mask
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.tables import ResultTable
-from arr_stream.keyframes.base import Clusterer, KeyframeInput
+from arr_stream.keyframes.base import Clusterer, KeyframeInput, LazyClusters
 from arr_stream.types import Clusters, Frame, Grid, IntArray
 
 
@@ -118,7 +118,7 @@ def _row(name: str, method: str, scores: npt.NDArray[np.float64]) -> ClusterRow:
     return ClusterRow(name, method, regions, best, majority, accuracy, float(np.median(scores[:, -1])))
 
 
-def _timed(clusterer: Clusterer, frame: Frame) -> tuple[Clusters, float]:
+def _timed(clusterer: Clusterer, frame: Frame) -> tuple[Clusters | LazyClusters, float]:
     picture = KeyframeInput(frame, Grid.for_size(frame.size_wh))
     # Every clusterer of a keyframe finds the reduced picture made, so none is charged for it.
     _ = picture.quarter_rgb

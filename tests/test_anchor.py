@@ -189,7 +189,7 @@ def test_any_size_and_any_motion_give_numbers_in_range(
     mask = (random.random((height, width)) > 0.5).astype(np.float32)
     flow_hw = (max(1, height // 2), max(1, width // 2))
     zeros = np.zeros(flow_hw, np.float32)
-    flow = Flow(np.full((*flow_hw, 2), shift, np.float32), zeros, random.random(flow_hw).astype(np.float32), 1)
+    flow = Flow(np.full((*flow_hw, 2), shift, np.float32), zeros, random.random(flow_hw).astype(np.float32))
     tracker = RegionTracker()
     found = [tracker.start(pictures[0], mask, exact=exact)]
     found += [tracker.step(pictures[1], flow), tracker.step(pictures[2], None)]
@@ -227,7 +227,7 @@ def test_motion_speaks_for_what_moves_and_is_silent_for_what_stands() -> None:
     offset[..., 0] = 2.0  # the camera
     offset[20:40, 30:50, 0] = -3.0
     confidence, residual = np.ones((60, 108), np.float32), np.zeros((60, 108), np.float32)
-    flow = Flow(offset, confidence, residual, 1)
+    flow = Flow(offset, confidence, residual)
     moving, standing = (np.zeros((HEIGHT, WIDTH), np.float32) for _ in range(2))
     moving[40:80, 60:100] = 1
     standing[40:80, 140:180] = 1

@@ -23,26 +23,26 @@ seeds = st.integers(0, 2**32 - 1)
 shifts = st.tuples(st.floats(-6, 6, width=32), st.floats(-6, 6, width=32))
 
 
-def moved(hw: tuple[int, int], shift_xy: tuple[float, float], *, span_frames: int = 1) -> Flow:
+def moved(hw: tuple[int, int], shift_xy: tuple[float, float]) -> Flow:
     """The same offset everywhere, trusted where it comes from within."""
     offset = np.tile(np.float32(shift_xy), (*hw, 1))
     source = base_grid(hw) + offset
     limits = np.float32([hw[1] - 0.5, hw[0] - 0.5])
     within = ((source >= -0.5) & (source <= limits)).all(axis=2)
-    return Flow(offset, within.astype(np.float32), np.zeros(hw, np.float32), span_frames)
+    return Flow(offset, within.astype(np.float32), np.zeros(hw, np.float32))
 
 
 def random_flow(hw: tuple[int, int], seed: int) -> Flow:
     random = np.random.default_rng(seed)
     offset = random.normal(0, 4, (*hw, 2)).astype(np.float32)
     confidence, residual = random.random((2, *hw), dtype=np.float32)
-    return Flow(offset, confidence, residual, 1)
+    return Flow(offset, confidence, residual)
 
 
 @given(rasters, st.sampled_from([0, 1, 2, 3, 4, 5, 16]), seeds)
 @settings(max_examples=40, deadline=None)
 def test_identity_is_exact(hw: tuple[int, int], channels: int, seed: int) -> None:
-    plane = np.random.default_rng(seed).normal(size=(*hw, channels) if channels else hw).astype(np.float32)
+    plane = np.random.default_rng(seed).normal(size=(channels, *hw) if channels else hw).astype(np.float32)
     for nearest in (False, True):
         for outside in (None, 0.0):
             carried = carry(plane, Flow.still(hw), nearest=nearest, outside=outside)
@@ -62,7 +62,7 @@ def test_nearest_invents_no_ids(hw: tuple[int, int], seed: int, kind: type[np.ge
 @given(rasters, rasters, st.sampled_from([0, 2, 4, 16]), seeds)
 @settings(max_examples=40, deadline=None)
 def test_linear_stays_in_range(hw: tuple[int, int], flow_hw: tuple[int, int], channels: int, seed: int) -> None:
-    plane = np.random.default_rng(seed).uniform(-1, 1, (*hw, channels) if channels else hw).astype(np.float32)
+    plane = np.random.default_rng(seed).uniform(-1, 1, (channels, *hw) if channels else hw).astype(np.float32)
     carried = carry(plane, random_flow(flow_hw, seed))
     assert carried.shape == plane.shape
     assert carried.min() >= plane.min() - 1e-5 and carried.max() <= plane.max() + 1e-5
@@ -129,16 +129,14 @@ def test_composing_with_the_identity_changes_nothing(hw: tuple[int, int], seed: 
     for composed in (compose(Flow.still(hw), flow), compose(flow, Flow.still(hw))):
         np.testing.assert_array_equal(composed.offset_px, flow.offset_px)
         np.testing.assert_allclose(composed.confidence, flow.confidence * within, atol=1e-6)
-        assert composed.span_frames == 1
 
 
 @given(rasters, shifts, shifts)
 @settings(max_examples=60, deadline=None)
 def test_translations_add_up(hw: tuple[int, int], first: tuple[float, float], second: tuple[float, float]) -> None:
-    composed = compose(moved(hw, first, span_frames=3), moved(hw, second))
+    composed = compose(moved(hw, first), moved(hw, second))
     total = np.float32(first) + np.float32(second)
     np.testing.assert_allclose(composed.offset_px, np.tile(total, (*hw, 1)), atol=1e-5)
-    assert composed.span_frames == 4
     source = base_grid(hw) + composed.offset_px
     outside = ((source < -0.51) | (source > np.float32([hw[1] - 0.49, hw[0] - 0.49]))).any(axis=2)
     assert (composed.confidence[outside] == 0).all()
@@ -153,7 +151,7 @@ def test_a_path_that_left_the_frame_and_came_back_is_not_trusted() -> None:
 def test_confidence_is_multiplied_along_the_path() -> None:
     hw = (4, 6)
     trust = np.tile(np.linspace(0.5, 1.0, 6, dtype=np.float32), (4, 1))
-    older = Flow(np.zeros((*hw, 2), np.float32), trust, np.ones(hw, np.float32), 2)
+    older = Flow(np.zeros((*hw, 2), np.float32), trust, np.ones(hw, np.float32))
     newer = moved(hw, (1.0, 0.0))
     composed = compose(older, newer)
     np.testing.assert_allclose(composed.confidence[:, :5], trust[:, 1:], atol=1e-6)
@@ -177,16 +175,15 @@ def test_resizing_scales_offsets(hw: tuple[int, int], to: tuple[int, int], shift
 
 def test_flow_checks_itself() -> None:
     offset, plane = np.zeros((3, 4, 2), np.float32), np.ones((3, 4), np.float32)
-    Flow(offset, plane, plane, 1)
+    Flow(offset, plane, plane)
     bad: list[tuple[object, ...]] = [
-        (offset[..., :1], plane, plane, 1),
-        (offset.astype(np.float64), plane, plane, 1),
-        (offset, plane[:2], plane, 1),
-        (offset, plane * 1.5, plane, 1),
-        (offset, plane, plane * np.nan, 1),
-        (offset * np.nan, plane, plane, 1),
-        (offset + np.inf, plane, plane, 1),
-        (offset, plane, plane, -1),
+        (offset[..., :1], plane, plane),
+        (offset.astype(np.float64), plane, plane),
+        (offset, plane[:2], plane),
+        (offset, plane * 1.5, plane),
+        (offset, plane, plane * np.nan),
+        (offset * np.nan, plane, plane),
+        (offset + np.inf, plane, plane),
     ]
     for arguments in bad:
         with pytest.raises(ValueError):

@@ -18,26 +18,21 @@ from arr_stream.errors import BackendUnavailable
 from arr_stream.evaluation.coverage import score_cells
 from arr_stream.evaluation.davis import tight_box
 from arr_stream.evaluation.truth import load_truth
-from arr_stream.gpu.figure import Figure, cues, see
-from arr_stream.gpu.flow import DeviceFlow
+from arr_stream.gpu.device import TorchDevice
 from arr_stream.gpu.graphs import Captured, Constants, Flat, flatten, fused, unflatten
-from arr_stream.gpu.loop import DevicePipeline
-from arr_stream.gpu.memory import DeviceMemory, Trail, advanced
-from arr_stream.gpu.region import Region, followed, region_relevance, sought
-from arr_stream.gpu.selection import Choice, Seen, allocate
+from arr_stream.gpu.region import DeviceRegion
 from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.clusters.grid import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.motion import make_flow
-from arr_stream.motion.anchor import DEFAULT, RegionTracker
+from arr_stream.motion.anchor import RegionTracker
+from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.figure import CUES, FigureMemory
+from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, parse_text
-from arr_stream.selection.allocation import allocate_tokens
-from arr_stream.selection.novelty import SeenCells
 from arr_stream.sources import open_source
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, Frame, Grid, TextRegion
@@ -62,10 +57,14 @@ def _on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "Pipeline", _device_pipeline)
 
 
-def _device_pipeline(settings: Settings, *given: object, **named: object) -> DevicePipeline:
+def _device_pipeline(settings: Settings, *given: object, **named: object) -> Pipeline:
     if settings.motion.flow == "auto":
         settings = settings.with_values(SHARED_FLOW)
-    return DevicePipeline(settings, *given, **named, device="cpu")  # type: ignore[arg-type]
+    return on_device(settings, *given, **named)
+
+
+def on_device(settings: Settings, *given: object, name: str = "cpu", graphs: bool = True, **named: object) -> Pipeline:
+    return Pipeline(settings, *given, **named, device=TorchDevice(name, graphs=graphs))  # type: ignore[arg-type]
 
 
 class _Signs:
@@ -88,8 +87,8 @@ def _provider() -> InStepKeyframes:
     return InStepKeyframes(StandardGenerator(GridClusterer(12), make_embedder(SETTINGS), _Signs()))
 
 
-def _both(queries: tuple[Query, ...], settings: Settings = SETTINGS) -> tuple[Pipeline, DevicePipeline]:
-    return Pipeline(settings, _provider(), queries), DevicePipeline(settings, _provider(), queries, device="cpu")
+def _both(queries: tuple[Query, ...], settings: Settings = SETTINGS) -> tuple[Pipeline, Pipeline]:
+    return Pipeline(settings, _provider(), queries), on_device(settings, _provider(), queries)
 
 
 def _with_torch_flow(settings: Settings = SETTINGS) -> Settings:
@@ -144,7 +143,7 @@ def test_it_chooses_the_same_cells_for_the_same_reasons(asked: str) -> None:
 @pytest.mark.parametrize("asked", ["colour", "region", "example"])
 def test_with_a_flow_of_its_own_it_still_chooses_the_same_cells(asked: str) -> None:
     host = Pipeline(SETTINGS, _provider(), QUERIES[asked])
-    device = DevicePipeline(_with_torch_flow(), _provider(), QUERIES[asked], device="cpu")
+    device = on_device(_with_torch_flow(), _provider(), QUERIES[asked])
     overlaps = [_overlap(host.step(frame), device.step(frame)) for frame in _scene(10)]
     assert np.mean(overlaps) >= 0.85
 
@@ -214,7 +213,7 @@ def test_what_moves_and_what_is_written_count_the_same(part: str, cascade: str) 
 
 def test_text_goes_with_what_it_is_written_on() -> None:
     settings = _scored_by("text").with_values({"keyframes.interval": 100, "keyframes.min_confidence": 0.0})
-    device = DevicePipeline(settings, _provider(), device="cpu")
+    device = on_device(settings, _provider())
     scenery = background((384, 580))
     centres = []
     for index in range(13):
@@ -228,7 +227,7 @@ def test_text_goes_with_what_it_is_written_on() -> None:
 @pytest.mark.parametrize("flow", ["dis", "torch"])
 def test_what_moves_is_chosen_without_a_query(flow: str) -> None:
     changes = {"motion.flow": flow, "selection.budget": "8", "selection.levels": False}
-    device = DevicePipeline(_scored_by("figure").with_values(changes), _provider(), device="cpu")
+    device = on_device(_scored_by("figure").with_values(changes), _provider())
     within = []
     for frame in _scene(8):
         patches = device.step(frame)
@@ -239,7 +238,7 @@ def test_what_moves_is_chosen_without_a_query(flow: str) -> None:
 
 @pytest.mark.parametrize("hw", [(384, 512), (256, 320)])
 def test_what_moved_is_forgotten_at_a_cut_and_at_a_change_of_size(hw: tuple[int, int]) -> None:
-    device = DevicePipeline(_scored_by("figure"), _provider(), device="cpu")
+    device = on_device(_scored_by("figure"), _provider())
     moving = [device.step(frame).relevance.max() for frame in _scene(5)]
     still = np.ascontiguousarray(255 - _scene(1)[0].rgb[: hw[0], : hw[1]])
     after = [device.step(Frame(5 + at, (5 + at) / 30, still)).relevance.max() for at in range(3)]
@@ -250,7 +249,7 @@ def test_the_figure_is_the_same_from_the_same_frames() -> None:
     rng = np.random.default_rng(3)
     grid = Grid.for_size((320, 224))
     eighth = grid.rows * 4, grid.columns * 4
-    host, memory = FigureMemory(grid), DeviceMemory(grid, CPU)
+    host, device = Figure.nothing(np.zeros(0), eighth), Figure.nothing(torch.zeros(0), eighth)
     expected = np.zeros(0)
     for _ in range(6):
         rgb = rng.integers(0, 256, (*eighth, 3)).astype(np.uint8)
@@ -259,16 +258,17 @@ def test_the_figure_is_the_same_from_the_same_frames() -> None:
         motion = np.zeros(eighth, np.float32)
         motion[8:16, 8:20] = rng.random((8, 12))
         offset_px = rng.normal(scale=2, size=(*eighth, 2)).astype(np.float32)
-        flow = Flow(offset_px, np.ones(eighth, np.float32), np.zeros(eighth, np.float32), 1)
-        expected = host.see(rgb, detail, motion, flow)
-        cue = cues(torch.from_numpy(rgb).permute(2, 0, 1).float(), torch.from_numpy(detail) / 255)
-        memory.move(advanced(memory.moving, DeviceFlow.from_numpy(flow, CPU)))
-        memory.figure, figure = see(memory.figure, cue, torch.from_numpy(motion))
+        flow = Flow(offset_px, np.ones(eighth, np.float32), np.zeros(eighth, np.float32))
+        host, expected = see_figure(host, rgb, detail, motion, flow)
+        there = torch.from_numpy(rgb).permute(2, 0, 1).float(), torch.from_numpy(detail) / 255
+        device, figure = see_figure(device, *there, torch.from_numpy(motion), on_tensors(flow))
         assert figure.numpy() == pytest.approx(expected, abs=2e-3)
-        assert memory.figure.motion.numpy() == pytest.approx(host._motion, abs=2e-3)
+        assert device.motion.numpy() == pytest.approx(host.motion, abs=2e-3)
     assert expected.max() > 0.2
-    memory.forget()
-    assert not any(part.any() for part in (memory.figure.motion, memory.figure.gram, memory.figure.moment))
+
+
+def on_tensors(flow: Flow) -> Flow:
+    return Flow(*(torch.from_numpy(plane) for plane in (flow.offset_px, flow.confidence, flow.residual)))
 
 
 def test_nothing_is_carried_over_a_cut() -> None:
@@ -305,7 +305,7 @@ def test_low_confidence_is_acted_on_at_most_a_frame_later() -> None:
 
 
 def test_a_texture_stays_as_it_was() -> None:
-    pipeline = DevicePipeline(_with_torch_flow(), _provider(), QUERIES["colour"], device="cpu")
+    pipeline = on_device(_with_torch_flow(), _provider(), QUERIES["colour"])
     frames = _scene(6)
     held = [pipeline.step(frame) for frame in frames[:3]]
     before = [patches.texture.dense().clone() for patches in held]
@@ -318,17 +318,16 @@ def test_a_texture_stays_as_it_was() -> None:
 
 
 def test_little_comes_back() -> None:
-    pipeline = DevicePipeline(_with_torch_flow(), _provider(), QUERIES["several"], device="cpu")
-    patches = pipeline.step(_scene(1)[0])
-    # Seven numbers a chosen cell, one a cell, one a query, and three.
-    expected = 4 * (7 * len(patches) + patches.grid.cells + 3 + 3)
-    assert pipeline.report_bytes == expected < 0.02 * _scene(1)[0].rgb.nbytes
+    device = TorchDevice("cpu")
+    patches = Pipeline(_with_torch_flow(), _provider(), QUERIES["several"], device=device).step(_scene(1)[0])
+    # Seven numbers a cell on a first frame, one a query, and one.
+    assert device.fetched_bytes == 4 * (7 * patches.grid.cells + 3 + 1) < 0.02 * _scene(1)[0].rgb.nbytes
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_named() -> None:
     with pytest.raises(BackendUnavailable, match="no NVIDIA GPU"):
-        DevicePipeline(SETTINGS, _provider(), device="cuda")
+        TorchDevice("cuda")
 
 
 @pytest.mark.parametrize(("name", "thing"), [("street", "car"), ("pan_zoom", None)])
@@ -353,47 +352,11 @@ def _coverage(patches: PatchSet, mask: np.ndarray) -> float:
     return score_cells(mask, patches.cells_xyxy, patches.grid.cell_px)[0]
 
 
-def test_cells_are_allocated_as_on_the_host() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        hw = tuple(rng.integers(1, 20, 2).tolist())
-        score = (rng.random(hw) ** rng.integers(1, 9)).astype(np.float32)
-        eligible = rng.random(hw) < rng.choice([0.1, 0.5, 1.0])
-        eligible.flat[0] = True
-        tokens = int(rng.integers(1, score.size + 1))
-        expected = allocate_tokens(score, eligible, tokens, int(0.3 * tokens))
-        choice = allocate(torch.from_numpy(score), torch.from_numpy(eligible), tokens, int(0.3 * tokens))
-        count = int(choice.count)
-        assert count == len(expected)
-        assert choice.cell[:count].tolist() == (expected.rows * hw[1] + expected.columns).tolist()
-        assert (2 * choice.coarse[:count].int()).tolist() == expected.level.tolist()
-        assert choice.score[:count].numpy() == pytest.approx(expected.score, abs=1e-6)
-
-
-def test_what_the_model_has_is_known_as_on_the_host() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(10):
-        rows, columns = hw = tuple(rng.integers(1, 14, 2).tolist())
-        host, device = SeenCells(Grid((columns * 32, rows * 32), rows, columns)), Seen.nothing(hw, CPU)
-        grey = rng.integers(0, 255, (rows * 4, columns * 4)).astype(np.uint8)
-        for _ in range(4):
-            changed = np.kron(rng.random(hw) < 0.5, np.ones((4, 4)))
-            grey = np.clip(grey + changed * rng.integers(0, 25, grey.shape), 0, 255).astype(np.uint8)
-            score = (rng.random(hw) ** 6).astype(np.float32)
-            tokens = int(rng.integers(1, score.size + 1))
-            picture = torch.from_numpy(grey).float()
-            everywhere = np.ones(hw, bool)
-            sent = host.send(allocate_tokens(score, everywhere, tokens, tokens // 3), grey)
-            choice = allocate(torch.from_numpy(score), torch.from_numpy(everywhere), tokens, tokens // 3)
-            device, fresh = device.send(choice, picture)
-            assert fresh[: int(choice.count)].tolist() == sent.tolist()
-            assert device.known(picture).numpy().tolist() == host.known(grey).tolist()
-
-
 def test_a_region_is_followed_as_on_the_host_and_found_again_after_a_cut() -> None:
     frames = _scene(12)
     grid = Grid.for_size(frames[0].size_wh)
-    tracker, search, region = RegionTracker(), make_flow("dis"), None
+    tracker, search = RegionTracker(), make_flow("dis")
+    region: DeviceRegion | None = None
     previous, quarter = None, np.zeros(0)
     for frame in frames:
         pictures = Pictures(frame, grid)
@@ -403,31 +366,32 @@ def test_a_region_is_followed_as_on_the_host_and_found_again_after_a_cut() -> No
             box = np.zeros(quarter.shape[:2], np.float32)
             box[28:53, 23:48] = 1
             expected = tracker.start(quarter, box, exact=False)
-            region = Region.learned(tracker, DEFAULT, CPU)
+            region = DeviceRegion.learned(tracker, CPU)
         elif frame.index == 8:
-            expected, region = tracker.step(quarter, None), sought(region, rgb)
+            expected, region = tracker.step(quarter, None), region.follow(rgb, None)
         else:
             flow = search.estimate(previous, present)
             expected = tracker.step(quarter, flow)
-            region = followed(region, rgb, DeviceFlow.from_numpy(flow, CPU))
+            region = region.follow(rgb, on_tensors(flow))
         previous = present
-        found = region_relevance(region).numpy()
+        found = region.relevance().numpy()
         assert np.abs(found - expected).mean() < 2e-3
         assert ((found > 0.5) != (expected > 0.5)).mean() < 2e-3 and (found > 0.5).any()
     # Something else altogether: it is not there any more, and says so.
-    gone = sought(region, torch.from_numpy(255 - quarter).permute(2, 0, 1).float())
-    assert gone.posterior.max() == 0 and region_relevance(gone).max() == 0
+    assert region is not None
+    gone = region.follow(torch.from_numpy(255 - quarter).permute(2, 0, 1).float(), None)
+    assert gone.posterior.max() == 0 and gone.relevance().max() == 0
 
 
 def test_values_come_apart_and_together_again() -> None:
-    trail = Trail(torch.rand(2, 3, 2), torch.rand(2, 3))
+    trail = Flow(torch.rand(2, 3, 2), torch.rand(2, 3), torch.rand(2, 3))
     value = ({"a": trail, "b": (None, 3)}, parse_text("red"), torch.arange(3))
     tensors: list[torch.Tensor] = []
     form = flatten(value, tensors)
-    assert len(tensors) == 3
+    assert len(tensors) == 4
     again = unflatten(form, tensors)
     assert again[0]["a"].confidence is trail.confidence and again[0]["b"] == (None, 3) and again[1] == value[1]
-    other = ({"a": Trail.still((2, 3), CPU), "b": (None, 3)}, parse_text("red"), torch.arange(3))
+    other = ({"a": Flow.still((2, 3), torch.rand(1)), "b": (None, 3)}, parse_text("red"), torch.arange(3))
     assert flatten(other, []) == form and hash(flatten(other, [])) == hash(form)
     for changed in (
         ({"a": trail, "b": (None, 4)}, parse_text("red"), torch.arange(3)),
@@ -456,14 +420,11 @@ def test_without_a_gpu_a_step_is_called_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_a_fused_step_gives_the_same() -> None:
-    def step(choice: Choice, score: torch.Tensor) -> Choice:
-        return dataclasses.replace(choice, score=allocate(score, score > 0.1, 12, 3).score * 2 + choice.score)
-
-    score = torch.rand(6, 7)
-    choice = allocate(score, score > 0.2, 12, 3)
+    flow, grey = Flow.still((6, 7), torch.zeros(1)), torch.rand(6, 7) * 255
+    flow = Flow(flow.offset_px + 0.5, flow.confidence, flow.residual)
     tensors: list[torch.Tensor] = []
-    form = flatten(((choice, score), {}), tensors)
-    flat = Flat(step, form)
+    form = flatten(((flow, grey), {}), tensors)
+    flat = Flat(motion_channel, form)
     expected = flat(*tensors)
     got = fused(flat, tensors)(*tensors)
     for one, other in zip(expected, got, strict=True):
@@ -476,14 +437,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from arr_stream.config import Settings
-from arr_stream.gpu.asking import DeviceScene, ExampleTask, RegionTask, TextTask
-from arr_stream.gpu.figure import Figure
-from arr_stream.gpu.memory import Moving, Trail
-from arr_stream.gpu.region import Region
-from arr_stream.gpu.scoring import Evidence
-from arr_stream.gpu.selection import Seen
-from arr_stream.gpu.steps import Plan, choose, follow, glance
+from arr_stream.gpu.flow import estimate
+from arr_stream.gpu.region import DeviceRegion
 from arr_stream.motion.anchor import DEFAULT
+from arr_stream.motion.camera import motion_channel
+from arr_stream.motion.flow import Flow
+from arr_stream.motion.memory import Carried, carried, remembered
+from arr_stream.motion.planes import CarriedPlane
+from arr_stream.relevance.choice import score_cells
+from arr_stream.relevance.figure import Figure, see_figure
+from arr_stream.relevance.query import parse_text
+from arr_stream.relevance.query_scorers import ExampleTask, QueryContext, RegionTask, TextTask, answer_queries
+from arr_stream.texture.array import Plane
+from arr_stream.texture.pixels import cell_difference
+from arr_stream.texture.visual import look_at, picture_channels
 from arr_stream.types import Grid
 
 GRID = Grid.for_size((310, 200))
@@ -503,28 +470,31 @@ class Crossings(TorchDispatchMode):
 
 def frame(device):
     rgb = torch.zeros((200, 310, 3), dtype=torch.uint8, device=device)
-    seen = glance(rgb, None, GRID)
-    seen = glance(rgb, seen.histogram, GRID)
-    way = Trail.still(EIGHTH, device)
-    moving = Moving(torch.zeros((6, *EIGHTH), device=device), Figure.nothing(EIGHTH, device), (way, way))
-    after = follow(seen.grey, seen.grey, seen.structure, seen.cues, moving, "PRESET", 1)
+    look = look_at(rgb, None, GRID)
+    look = look_at(rgb, look.colours, GRID)
+    flow = estimate(look.grey, look.grey, EIGHTH, "PRESET")
+    way = Flow.still(EIGHTH, rgb)
+    moved = carried(Carried(torch.zeros((6, *EIGHTH), device=device), (way, way)), flow)
+    motion = motion_channel(flow, look.eighth_grey)
+    _, figure = see_figure(Figure.nothing(motion, EIGHTH), look.eighth, look.visual.fine[2], motion, flow)
     place = torch.zeros(QUARTER, device=device)
     weights, beta = torch.zeros((13, 128), device=device), torch.zeros(129, device=device)
-    region = Region(place, place, place.sum(), weights, beta, DEFAULT)
-    table, half = torch.zeros(65536, device=device), torch.zeros((GRID.rows * 2, GRID.columns * 2), device=device)
+    region = DeviceRegion(place, place, place.sum(), weights, beta, DEFAULT)
+    half = torch.zeros((GRID.rows * 2, GRID.columns * 2), device=device)
     tasks = (
-        TextTask(table, place, (place, place), True, None, None, False, False, False),
-        TextTask(table, None, None, None, None, place, False, True, False),
-        TextTask(None, place, (place,), False, half, None, True, False, True),
+        TextTask(parse_text('red left moving "open" "closed"'), (place, place)),
+        TextTask(parse_text("red"), None, place, carryable=True),
+        TextTask(parse_text('zebra left "open"'), (place,), by_model=True, meaning=half, embedded_before=True),
         RegionTask(region, False),
         ExampleTask(torch.zeros(32768, device=device)),
     )
-    known = Seen.nothing((GRID.rows, GRID.columns), device)
-    for novelty, flow, text in (("skip", after.flow, place), ("mark", None, None)):
-        scene = DeviceScene(seen.quarter, after.motion, flow, way, way, way, 0.5)
-        plan = Plan(GRID, 60, 6, novelty, Settings().scoring)
-        evidence = Evidence(seen.visual, after.motion, after.moving.history, after.figure, text, way)
-        choose(scene, evidence, seen.eighth_grey, tasks, known, plan)
+    for text, back in ((CarriedPlane(16, place[None], way, outside=0.0), flow), (Plane(16, place[None]), None)):
+        context = QueryContext(look.quarter, motion, back, way, way, way, 0.5)
+        relevance, _ = answer_queries(tasks, context, (GRID.rows, GRID.columns))
+        planes = {**picture_channels(look, rgb, motion, GRID.texture_wh), 16: text, 34: Plane(34, moved.history)}
+        score_cells(planes, GRID.texture_wh, relevance.combined, figure, Settings().scoring)
+        remembered(moved.history, relevance.combined, look.visual.saliency, figure)
+    cell_difference(look.eighth_grey, look.eighth_grey)
 
 
 with torch.no_grad():
@@ -551,9 +521,9 @@ def test_no_step_waits_for_the_device(preset: str) -> None:
 @pytest.mark.parametrize("asked", QUERIES)
 def test_a_gpu_chooses_the_same_cells(asked: str) -> None:
     settings = _with_torch_flow()
-    on_cpu = DevicePipeline(settings, _provider(), QUERIES[asked], device="cpu")
-    on_gpu = DevicePipeline(settings, _provider(), QUERIES[asked], device="cuda")
-    plain = DevicePipeline(settings, _provider(), QUERIES[asked], device="cuda", graphs=False)
+    on_cpu = on_device(settings, _provider(), QUERIES[asked])
+    devices = TorchDevice("cuda"), TorchDevice("cuda", graphs=False)
+    on_gpu, plain = (Pipeline(settings, _provider(), QUERIES[asked], device=device) for device in devices)
     overlaps, captured = [], []
     for frame in _scene():
         one, other, third = (pipeline.step(frame) for pipeline in (on_cpu, on_gpu, plain))
@@ -562,20 +532,23 @@ def test_a_gpu_chooses_the_same_cells(asked: str) -> None:
         captured.append(_overlap(third, other))
         assert np.abs(one.relevance - other.relevance).mean() < 0.01
     assert np.mean(overlaps) >= 0.9 and np.mean(captured) >= 0.98
-    assert on_gpu.captures >= 3 and plain.captures == 0
+    assert devices[0].captures >= 3 and devices[1].captures == 0
 
 
 @needs_cuda
 def test_the_figure_is_learned_inside_a_graph() -> None:
-    grid = Grid.for_size((320, 224))
-    hw, device = (grid.rows * 4, grid.columns * 4), torch.device("cuda")
-    step = Captured(see, device)
-    captured = plain = Figure.nothing(hw, device)
+    hw, device = (28, 40), torch.device("cuda")
+    step = Captured(see_figure, device)
+    captured = plain = Figure.nothing(torch.zeros(1, device=device), hw)
+    still = Flow.still(hw, captured.motion)
     for seed in range(5):
         given = torch.Generator().manual_seed(seed)
-        cue, motion = torch.randn((grid.cells, CUES), generator=given), torch.rand(hw, generator=given)
-        captured, one = step(captured, cue.to(device), motion.to(device))
-        plain, other = see(plain, cue.to(device), motion.to(device))
+        eighth, detail, motion = (
+            (torch.rand(shape, generator=given) * most).to(device)
+            for shape, most in (((3, *hw), 255), ((56, 80), 1), (hw, 1))
+        )
+        captured, one = step(captured, eighth, detail, motion, still)
+        plain, other = see_figure(plain, eighth, detail, motion, still)
         assert torch.allclose(one, other, atol=1e-3)
     assert step.captures == 1 and not step.notices
 
@@ -584,7 +557,7 @@ def test_the_figure_is_learned_inside_a_graph() -> None:
 def test_between_frames_nothing_waits_on_a_gpu() -> None:
     frames: list[Frame] = _scene(14)
     settings = _with_torch_flow(SETTINGS.with_values({"keyframes.interval": 100}))
-    pipeline = DevicePipeline(settings, _provider(), QUERIES["several"], device="cuda")
+    pipeline = on_device(settings, _provider(), QUERIES["several"], name="cuda")
     for frame in frames[:6]:
         pipeline.step(frame)
     torch.cuda.set_sync_debug_mode("error")
@@ -597,7 +570,7 @@ def test_between_frames_nothing_waits_on_a_gpu() -> None:
 
 @needs_cuda
 def test_a_texture_on_a_gpu_stays_as_it_was() -> None:
-    pipeline = DevicePipeline(_with_torch_flow(), _provider(), QUERIES["colour"], device="cuda")
+    pipeline = on_device(_with_torch_flow(), _provider(), QUERIES["colour"], name="cuda")
     frames = _scene(10)
     held = [pipeline.step(frame) for frame in frames[:6]]
     before = [patches.texture.dense().clone() for patches in held]
@@ -609,11 +582,8 @@ def test_a_texture_on_a_gpu_stays_as_it_was() -> None:
 
 @needs_cuda
 def test_a_picture_uploaded_is_the_picture() -> None:
-    from arr_stream.gpu.transfer import Download, Upload
-
-    upload, download = Upload(torch.device("cuda")), Download()
+    device = TorchDevice("cuda")
     for seed in range(3):
         rgb: ByteArray = np.random.default_rng(seed).integers(0, 256, (33, 47, 3), np.uint8)
-        there = upload(rgb)
-        back = download.start(there.float().flatten())()
-        assert np.array_equal(back.reshape(rgb.shape), rgb)
+        (back,) = device.fetch((device.upload(rgb),))()
+        assert np.array_equal(back, rgb)

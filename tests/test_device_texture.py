@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arr_stream.gpu.flow import DeviceFlow
-from arr_stream.gpu.memory import OnDevice, Trail
-from arr_stream.gpu.pictures import DevicePictures
-from arr_stream.gpu.slic import slic
-from arr_stream.gpu.texture import assemble, boundaries, centroid_distance, cluster_size, dense_into, pyramid
-from arr_stream.gpu.visual import visual_channels
+from arr_stream.gpu.device import TorchDevice
+from arr_stream.gpu.mips import dense_into, pyramid
 from arr_stream.keyframes.base import KeyframePart, TextFinding
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import HISTORY_CHANNELS, TemporalCache
+from arr_stream.motion.planes import boundaries, centroid_distance, cluster_size
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS
-from arr_stream.texture import assemble as on_cpu
-from arr_stream.texture.array import CELL_LEVEL, Texture
-from arr_stream.texture.pictures import Pictures
-from arr_stream.texture.visual import visual_channels as visual_on_cpu
+from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
+from arr_stream.texture.visual import look_at, picture_channels
 from arr_stream.threads import one_torch_thread
-from arr_stream.types import Embedding, Frame, Grid
+from arr_stream.types import Embedding, Grid
 from benchmarks.scenes.shapes import make_scene
 from tests.textures import HEIGHT, WIDTH, random_texture
 
@@ -47,12 +41,6 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Memory:
-    history: torch.Tensor
-    on_device: OnDevice
-
-
 def smooth(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Random planes that vary over a few places, `[..., h, w]` in [0, 1]."""
     planes = rng.random((*shape[:-2], shape[-2] // 4 + 2, shape[-1] // 4 + 2))
@@ -64,42 +52,39 @@ def both(size_wh: tuple[int, int], device: str, *, empty: bool = False) -> tuple
     """One frame's texture by the CPU path and on a device, from the same memory."""
     rng = np.random.default_rng(3)
     rgb = make_scene(rng, size_wh).rgb
-    grid = Grid.for_size(size_wh)
-    frame, cache = Frame(0, 0.0, rgb), TemporalCache(grid)
-    height, width = cache.reduced_hw(8)
-    on_device = OnDevice()
+    grid, there = Grid.for_size(size_wh), TorchDevice(device)
+    here, moved = TemporalCache(grid), TemporalCache(grid, there.put)
+    height, width = here.reduced_hw(8)
     if not empty:
-        on_device = _fill(cache, rng, device)
+        for cache, put in ((here, np.asarray), (moved, there.put)):
+            fill(cache, np.random.default_rng(4), put)
     motion = smooth(rng, height, width)
-    here, there = Pictures(frame, grid), DevicePictures(torch.from_numpy(rgb).to(device), grid)
-    history = torch.from_numpy(cache.history).permute(2, 0, 1).contiguous().to(device)
-    return (
-        on_cpu.assemble(here, visual_on_cpu(here), motion, cache),
-        assemble(there, visual_channels(there), torch.from_numpy(motion).to(device), Memory(history, on_device)),
-    )
+    return assembled(rgb, motion, here), assembled(there.put(rgb), there.put(motion), moved)
 
 
-def _fill(cache: TemporalCache, rng: np.random.Generator, device: str) -> OnDevice:
+def assembled(rgb: Any, motion: Any, cache: TemporalCache) -> Texture:
+    wh = cache.grid.texture_wh
+    look = look_at(rgb, None, cache.grid)
+    return Texture(wh, {**picture_channels(look, rgb, motion, wh), **cache.planes})
+
+
+def fill(cache: TemporalCache, rng: np.random.Generator, put: Callable[[Any], Any]) -> None:
     """Regions, text and an embedding of an earlier frame, and a way back to it that is a drift and some."""
     height, width = cache.reduced_hw(8)
     offset_px = (2 * smooth(rng, 2, height, width) + np.array([1.0, -0.5])[:, None, None]).astype(np.float32)
-    flow = Flow(np.ascontiguousarray(offset_px.transpose(1, 2, 0)), *np.ones((2, height, width), np.float32), 1)
-    labels = (smooth(rng, *cache.reduced_hw(4)) * 6).astype(np.int32)
-    clusters = clusters_from_labels(labels, "test")
+    sure, rest = np.ones((2, height, width), np.float32)
+    flow = Flow(*(put(plane) for plane in (np.ascontiguousarray(offset_px.transpose(1, 2, 0)), sure, rest)))
+    clusters = clusters_from_labels((smooth(rng, *cache.reduced_hw(4)) * 6).astype(np.int32), "test")
     text = (smooth(rng, *cache.reduced_hw(4)) > 0.7).astype(np.float32)
     channels = smooth(rng, 16, cache.grid.rows * 2, cache.grid.columns * 2) * 2 - 1
     cache.requested(0, ("clusters", "embedding", "text"))
     cache.adopt(KeyframePart(0, "clusters", clusters, "test"))
     cache.adopt(KeyframePart(0, "text", TextFinding(text), "test"))
     cache.adopt(KeyframePart(0, "embedding", Embedding(channels, "test"), "test"))
-    cache.embedding_channels = channels
+    cache.set_embedding_channels(channels)
     cache.advance(flow)
     for name in HISTORY_CHANNELS:
-        cache.remember(name, smooth(rng, height, width))
-    way = DeviceFlow.from_numpy(flow, device)
-    trail = Trail(way.offset_px, way.confidence)
-    here = [torch.from_numpy(plane).to(device) for plane in (clusters.labels, channels, text)]
-    return OnDevice(here[0], trail, here[1], trail, here[2], trail)
+        cache.remember(name, put(smooth(rng, height, width)))
 
 
 SAME = ("red", "green", "blue", "x", "y", "eccentricity", "motion", *HISTORY_CHANNELS)
@@ -142,20 +127,15 @@ def test_what_nothing_asks_for_is_not_carried() -> None:
     _, there = both((320, 192), "cpu")
     there.mip(CELL_LEVEL, [CHANNEL_INDEX["saliency"], CHANNEL_INDEX["fixation"]])
     for first in (13, 14, 15, 16, 17, 18):
-        assert callable(there.planes[first])
+        assert not isinstance(there.planes[first], Plane)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_follows_from_regions_is_that_of_the_cpu(device: str) -> None:
     labels = np.random.default_rng(0).integers(0, 5, (34, 47)).astype(np.int32)
     there = torch.from_numpy(labels).to(device)
-    pairs = (
-        (centroid_distance, on_cpu.centroid_distance),
-        (cluster_size, on_cpu.cluster_size),
-        (boundaries, on_cpu.boundaries),
-    )
-    for made, truth in pairs:
-        np.testing.assert_allclose(made(there).cpu().numpy(), truth(labels), atol=1e-6)
+    for make in (centroid_distance, cluster_size, boundaries):
+        np.testing.assert_allclose(make(there).cpu().numpy(), make(labels), atol=1e-6)
 
 
 def textures(device: str) -> list[Texture]:
@@ -245,18 +225,17 @@ def test_nothing_reads_a_value_back() -> None:
     size_wh = (320, 192)
     grid = Grid.for_size(size_wh)
     rgb = torch.from_numpy(make_scene(np.random.default_rng(0), size_wh).rgb)
-    parts = _fill(TemporalCache(grid), np.random.default_rng(1), "cpu")
-    memory = Memory(torch.zeros(6, 24, 40), parts)
+    cache = TemporalCache(grid, torch.from_numpy)
+    fill(cache, np.random.default_rng(1), torch.from_numpy)
     out, points, order = torch.empty(40, 192, 320), torch.rand(300, 2) * 192, [12, 5, 11, 10, 37, 13]
+    motion = torch.zeros(24, 40)
 
     def everything() -> None:
-        pictures = DevicePictures(rgb, grid)
-        texture = assemble(pictures, visual_channels(pictures), torch.zeros(24, 40), memory)
+        texture = assembled(rgb, motion, cache)
         dense_into(texture, out)
         pyramid(out)
         texture.sample(points, 2, order)
         texture.mip(CELL_LEVEL, order)
-        slic(pictures.quarter, 50)
 
     # The first run makes the tables of this size.
     everything()

@@ -13,15 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.gpu.camera import camera_flow, independent_motion, visible_structure
-from arr_stream.gpu.flow import DeviceFlow, estimate, photometric_check, to_raster
-from arr_stream.gpu.warp import compose, warp
-from arr_stream.motion import camera as numpy_camera
-from arr_stream.motion import carry as numpy_carry
-from arr_stream.motion import flow as numpy_flow
-from arr_stream.motion.flow import Flow
+from arr_stream.gpu.flow import estimate
+from arr_stream.motion.camera import camera_flow, independent_motion, visible_structure
+from arr_stream.motion.carry import carry, compose
+from arr_stream.motion.flow import Flow, photometric_check
 from arr_stream.motion.torch_flow import TorchFlow
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.types import ByteArray
 from tests.contracts.test_flow import flow_input, texture
 from tests.device_checks import DEVICES, OnDeviceOnly
 
@@ -30,28 +27,27 @@ sized = pytest.mark.parametrize("hw", SIZES)
 everywhere = pytest.mark.parametrize("device", DEVICES)
 
 
-def smooth_flow(hw: tuple[int, int], *, seed: int = 0, spread_px: float = 4.0, span: int = 1) -> Flow:
+def smooth_flow(hw: tuple[int, int], *, seed: int = 0, spread_px: float = 4.0) -> Flow:
     rng = np.random.default_rng(seed)
     coarse = rng.normal(0, spread_px, (4, 5, 2)).astype(np.float32)
     offset_px = cv2.resize(coarse, (hw[1], hw[0])).reshape(*hw, 2)
-    return Flow(np.ascontiguousarray(offset_px), rng.random(hw, np.float32), rng.random(hw, np.float32), span)
+    return Flow(np.ascontiguousarray(offset_px), rng.random(hw, np.float32), rng.random(hw, np.float32))
 
 
 def grey(hw: tuple[int, int], seed: int = 0) -> ByteArray:
     return np.asarray(cv2.cvtColor(texture(*hw, seed=seed), cv2.COLOR_RGB2GRAY), dtype=np.uint8).reshape(hw)
 
 
-def planes(array: FloatArray, device: str) -> torch.Tensor:
-    """Channels first, on the device."""
-    return torch.from_numpy(np.moveaxis(array, -1, 0).copy()).to(device)
+def on(device: str, flow: Flow) -> Flow:
+    planes = (flow.offset_px, flow.confidence, flow.residual)
+    return Flow(*(torch.from_numpy(plane).to(device) for plane in planes))
 
 
 @everywhere
 @sized
 def test_there_and_back(hw: tuple[int, int], device: str) -> None:
-    flow = smooth_flow(hw, span=3)
-    back = DeviceFlow.from_numpy(flow, device).to_numpy()
-    assert back.span_frames == 3
+    flow = smooth_flow(hw)
+    back = on(device, flow).to_numpy()
     for name in ("offset_px", "confidence", "residual"):
         assert np.array_equal(getattr(back, name), getattr(flow, name))
 
@@ -59,22 +55,20 @@ def test_there_and_back(hw: tuple[int, int], device: str) -> None:
 def test_shapes_are_checked() -> None:
     plane, offset_px = torch.zeros(4, 6), torch.zeros(4, 6, 2)
     with pytest.raises(ValueError, match=r"\[h, w, 2\]"):
-        DeviceFlow(torch.zeros(2, 4, 6), plane, plane, 1)
+        Flow(torch.zeros(2, 4, 6), plane, plane)
     with pytest.raises(ValueError, match="residual must be"):
-        DeviceFlow(offset_px, plane, plane.T, 1)
+        Flow(offset_px, plane, plane.T)
     with pytest.raises(ValueError, match="float32"):
-        DeviceFlow(offset_px.double(), plane, plane, 1)
-    with pytest.raises(ValueError, match="span_frames"):
-        DeviceFlow(offset_px, plane, plane, -1)
+        Flow(offset_px.double(), plane, plane)
     with pytest.raises(ValueError, match="confidence must lie"):
-        DeviceFlow(offset_px, plane + 2, plane, 1).to_numpy()
+        Flow(offset_px, plane + 2, plane).to_numpy()
 
 
 @everywhere
 @sized
 def test_resized(hw: tuple[int, int], device: str) -> None:
     flow = smooth_flow(hw)
-    ours, theirs = DeviceFlow.from_numpy(flow, device).resized((50, 70)).to_numpy(), flow.resized((50, 70))
+    ours, theirs = on(device, flow).resized((50, 70)).to_numpy(), flow.resized((50, 70))
     assert np.abs(ours.offset_px - theirs.offset_px).max() < 1e-4
     assert np.abs(ours.confidence - theirs.confidence).max() < 1e-4
 
@@ -86,10 +80,9 @@ def test_resized(hw: tuple[int, int], device: str) -> None:
 def test_planes_are_carried(
     hw: tuple[int, int], device: str, outside: float | None, channels: int, tolerance: float
 ) -> None:
-    values, flow = np.random.default_rng(1).random((*hw, channels), np.float32), smooth_flow(hw)
-    ours = warp(planes(values, device), DeviceFlow.from_numpy(flow, device), outside=outside)
-    theirs = numpy_carry.carry(values, flow, outside=outside)
-    assert np.abs(np.moveaxis(ours.cpu().numpy(), 0, -1) - theirs).max() < tolerance
+    values, flow = np.random.default_rng(1).random((channels, *hw), np.float32), smooth_flow(hw)
+    ours = carry(torch.from_numpy(values).to(device), on(device, flow), outside=outside)
+    assert np.abs(ours.cpu().numpy() - carry(values, flow, outside=outside)).max() < tolerance
 
 
 @everywhere
@@ -97,36 +90,35 @@ def test_planes_are_carried(
 def test_ids_are_carried(device: str, dtype: type) -> None:
     ids = (np.random.default_rng(2).integers(0, 2 if dtype is np.bool_ else 50, (60, 80))).astype(dtype)
     flow = smooth_flow((15, 20))
-    ours = warp(torch.from_numpy(ids).to(device), DeviceFlow.from_numpy(flow, device), nearest=True, outside=0)
+    ours = carry(torch.from_numpy(ids).to(device), on(device, flow), nearest=True, outside=0)
     assert ours.cpu().numpy().dtype == dtype
     # Half-way between two pixels either may be taken.
-    assert (ours.cpu().numpy() == numpy_carry.carry(ids, flow, nearest=True, outside=0)).mean() > 0.999
+    assert (ours.cpu().numpy() == carry(ids, flow, nearest=True, outside=0)).mean() > 0.999
 
 
 def test_ids_are_not_blended() -> None:
-    flow = DeviceFlow.still((4, 4), "cpu")
+    flow = Flow.still((4, 4), torch.zeros(1))
     with pytest.raises(ValueError, match="nearest=True"):
-        warp(torch.zeros(4, 4, dtype=torch.int32), flow)
+        carry(torch.zeros(4, 4, dtype=torch.int32), flow)
     with pytest.raises(ValueError, match="not empty"):
-        warp(torch.zeros(1, 1, 4, 4), flow)
+        carry(torch.zeros(1, 1, 4, 4), flow)
 
 
 @everywhere
 def test_the_identity_changes_nothing(device: str) -> None:
     values = torch.rand(5, 33, 47, device=device)
-    still = DeviceFlow.still((33, 47), device)
-    assert torch.allclose(warp(values, still), values, atol=1e-5)
-    flow = DeviceFlow.from_numpy(smooth_flow((33, 47)), device)
+    still = Flow.still((33, 47), values)
+    assert torch.allclose(carry(values, still), values, atol=1e-5)
+    flow = on(device, smooth_flow((33, 47)))
     assert torch.allclose(compose(still, flow).offset_px, flow.offset_px, atol=1e-5)
 
 
 @everywhere
 @sized
 def test_flows_are_composed(hw: tuple[int, int], device: str) -> None:
-    older, newer = smooth_flow(hw, seed=1, span=4), smooth_flow(hw, seed=2)
-    ours = compose(DeviceFlow.from_numpy(older, device), DeviceFlow.from_numpy(newer, device)).to_numpy()
-    theirs = numpy_carry.compose(older, newer)
-    assert ours.span_frames == theirs.span_frames == 5
+    older, newer = smooth_flow(hw, seed=1), smooth_flow(hw, seed=2)
+    ours = compose(on(device, older), on(device, newer)).to_numpy()
+    theirs = compose(older, newer)
     assert np.abs(ours.offset_px - theirs.offset_px).max() < 0.1
     # Whether a path ends just inside or just outside hangs on 1/32 px.
     assert (np.abs(ours.confidence - theirs.confidence) < 1e-4).mean() > 0.98
@@ -135,8 +127,8 @@ def test_flows_are_composed(hw: tuple[int, int], device: str) -> None:
 
 def test_flows_of_two_rasters_are_composed() -> None:
     older, newer = smooth_flow((24, 32), seed=1), smooth_flow((48, 64), seed=2)
-    ours = compose(DeviceFlow.from_numpy(older, "cpu"), DeviceFlow.from_numpy(newer, "cpu")).to_numpy()
-    assert np.abs(ours.offset_px - numpy_carry.compose(older, newer).offset_px).max() < 0.1
+    ours = compose(on("cpu", older), on("cpu", newer)).to_numpy()
+    assert np.abs(ours.offset_px - compose(older, newer).offset_px).max() < 0.1
 
 
 @everywhere
@@ -146,7 +138,7 @@ def test_photometric_check(hw: tuple[int, int], device: str, kind: str) -> None:
     previous, flow = grey(hw), smooth_flow(hw, spread_px=1.0)
     noise = np.random.default_rng(3).normal(0, 6, hw)
     present = grey(hw, seed=1) if kind == "cut" else np.clip(previous + noise, 0, 255).astype(np.uint8)
-    theirs = numpy_flow.photometric_check(previous, present, flow.offset_px)
+    theirs = photometric_check(previous, present, flow.offset_px)
     ours = photometric_check(
         *(torch.from_numpy(picture).float().to(device) for picture in (previous, present)),
         torch.from_numpy(flow.offset_px).to(device),
@@ -164,7 +156,7 @@ def test_camera(hw: tuple[int, int], device: str, step: int) -> None:
     flow = smooth_flow(hw, spread_px=0.2)
     offset_px = flow.offset_px + np.stack([1.5 + 0.02 * x - 0.01 * y, -2 + 0.015 * y], axis=2)
     offset_px[: hw[0] // 3, : hw[1] // 3] += 6
-    theirs = numpy_camera.camera_flow(offset_px, flow.confidence, step=step)
+    theirs = camera_flow(offset_px, flow.confidence, step=step)
     given_px, weight = (torch.from_numpy(plane).to(device) for plane in (offset_px, flow.confidence))
     ours = camera_flow(given_px, weight, step=step)
     # Across a raster of few columns nothing but the ridge decides, where rounding shows.
@@ -172,11 +164,11 @@ def test_camera(hw: tuple[int, int], device: str, step: int) -> None:
     grey = np.random.default_rng(3).integers(0, 40, hw).astype(np.uint8)
     structure, theirs_seen = (
         visible_structure(torch.from_numpy(grey).float().to(device)),
-        numpy_camera.visible_structure(grey),
+        visible_structure(grey),
     )
     assert np.abs(structure.cpu().numpy() - theirs_seen).max() < 1e-5
     motion = independent_motion(given_px, torch.from_numpy(theirs).to(device), structure).cpu().numpy()
-    assert np.abs(motion - numpy_camera.independent_motion(offset_px, theirs, theirs_seen)).max() < 1e-4
+    assert np.abs(motion - independent_motion(offset_px, theirs, theirs_seen)).max() < 1e-4
 
 
 @given(st.integers(1, 24), st.integers(1, 24), st.integers(0, 1000))
@@ -199,12 +191,6 @@ def test_the_estimate_is_the_estimators(device: str) -> None:
     assert np.abs(ours.confidence - theirs.confidence).mean() < 0.02
 
 
-def test_rasters_are_means() -> None:
-    picture = torch.rand(32, 48)
-    assert torch.allclose(to_raster(picture, (8, 12)), picture.reshape(8, 4, 12, 4).mean((1, 3)), atol=1e-6)
-    assert to_raster(picture, (32, 48)) is picture
-
-
 def test_nothing_waits_for_the_device() -> None:
     picture, labels = torch.rand(128, 128) * 255, torch.zeros(64, 64, dtype=torch.int32)
     with OnDeviceOnly() as guard:
@@ -213,8 +199,8 @@ def test_nothing_waits_for_the_device() -> None:
         independent_motion(
             flow.offset_px, camera_flow(flow.offset_px, flow.confidence), visible_structure(flow.residual)
         )
-        warp(picture, flow, outside=0.5)
-        warp(labels, flow, nearest=True, outside=-1)
+        carry(picture, flow, outside=0.5)
+        carry(labels, flow, nearest=True, outside=-1)
     assert guard.operations > 0
 
 

@@ -10,7 +10,7 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.motion.flow import Flow
-from arr_stream.relevance.figure import CUES, FEATURES, FigureMemory, cues, features, learn
+from arr_stream.relevance.figure import CUES, FEATURES, Figure, cues, features, learn, see_figure
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample, perspective
 from arr_stream.types import Grid
 
@@ -38,15 +38,29 @@ def _still() -> Flow:
     return Flow.still((GRID.rows * 4, GRID.columns * 4))
 
 
+class FigureMemory:
+    """A stream's figure."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.figure = Figure.nothing(np.zeros(0), (GRID.rows * 4, GRID.columns * 4))
+
+    def see(self, rgb: np.ndarray, detail: np.ndarray, motion: np.ndarray, flow: Flow | None) -> np.ndarray:
+        self.figure, cells = see_figure(self.figure, rgb, detail, motion, flow)
+        return cells
+
+
 def test_a_scene_without_motion_has_no_figure() -> None:
-    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    memory, (rgb, detail) = FigureMemory(), _scene()
     assert not memory.see(rgb, detail, _rim_moves(), None).any(), "the first frame has nothing to compare with"
     for _ in range(5):
         assert memory.see(rgb, detail, np.zeros_like(_rim_moves()), _still()).max() < 1e-6
 
 
 def test_motion_at_the_rim_spreads_to_the_thing_and_not_beyond() -> None:
-    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    memory, (rgb, detail) = FigureMemory(), _scene()
     for _ in range(5):
         figure = memory.see(rgb, detail, _rim_moves(), _still())
     inside = figure[2:6, 5:7]
@@ -57,7 +71,7 @@ def test_motion_at_the_rim_spreads_to_the_thing_and_not_beyond() -> None:
 
 
 def test_a_thing_that_stops_fades_and_does_not_vanish() -> None:
-    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    memory, (rgb, detail) = FigureMemory(), _scene()
     for _ in range(5):
         moving = memory.see(rgb, detail, _rim_moves(), _still())[THING].mean()
     stopped = [memory.see(rgb, detail, np.zeros_like(_rim_moves()), _still())[THING].mean() for _ in range(30)]
@@ -67,19 +81,19 @@ def test_a_thing_that_stops_fades_and_does_not_vanish() -> None:
 
 
 def test_what_is_remembered_goes_with_the_flow() -> None:
-    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    memory, (rgb, detail) = FigureMemory(), _scene()
     plain = np.full_like(rgb, 110)
     memory.see(plain, detail, _rim_moves(), _still())
     offset = np.zeros((*_rim_moves().shape, 2), np.float32)
     offset[..., 1] = -4  # everything has moved down by a cell
-    flow = Flow(offset, np.ones_like(_rim_moves()), np.zeros_like(_rim_moves()), 1)
-    before = memory._motion.copy()
+    flow = Flow(offset, np.ones_like(_rim_moves()), np.zeros_like(_rim_moves()))
+    before = memory.figure.motion.copy()
     memory.see(plain, detail, np.zeros_like(_rim_moves()), flow)
-    assert memory._motion[12:28] == pytest.approx(0.6 * before[8:24])
+    assert memory.figure.motion[12:28] == pytest.approx(0.6 * before[8:24])
 
 
 def test_a_cut_forgets() -> None:
-    memory, (rgb, detail) = FigureMemory(GRID), _scene()
+    memory, (rgb, detail) = FigureMemory(), _scene()
     for _ in range(3):
         memory.see(rgb, detail, _rim_moves(), _still())
     memory.forget()
@@ -102,7 +116,7 @@ def test_the_regression_is_the_closed_form() -> None:
 
 def test_equal_frames_give_equal_figures() -> None:
     rgb, detail = _scene()
-    first, second = (FigureMemory(GRID) for _ in range(2))
+    first, second = (FigureMemory() for _ in range(2))
     for _ in range(4):
         figures = [memory.see(rgb, detail, _rim_moves(), _still()) for memory in (first, second)]
     assert np.array_equal(*figures)

@@ -291,7 +291,6 @@ MATRIX: dict[str, tuple[str, list[str]]] = {
     "clip windows": ("street.mp4", ["-q", "bus", "--clip-model", "tiny", "--set", "clip.passes=windows"]),
     "features": ("street.mp4", ["--set", "keyframes.clusters=features"]),
     "merge": ("street.mp4", ["--set", "keyframes.clusters=merge"]),
-    "slic of torch": ("street.mp4", ["--set", "keyframes.clusters=slic-torch"]),
     "flow of torch": ("pan_zoom.mp4", ["--set", "motion.flow=torch"]),
     "flow of the codec": ("pan_zoom.mp4", ["--set", "motion.flow=codec"]),
     "thorough flow": ("pan_zoom.mp4", ["--set", "motion.preset=medium"]),

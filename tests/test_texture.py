@@ -78,12 +78,13 @@ def test_points_outside_read_the_nearest_pixel(x: float, y: float, level: int) -
 def test_planes_are_made_when_first_read_and_once() -> None:
     made = []
 
-    def lazily() -> Plane:
-        made.append(1)
-        return Plane(16, torch.zeros(1, 24, 32))
+    class Lazy:
+        def made(self) -> Plane:
+            made.append(1)
+            return Plane(16, torch.zeros(1, 24, 32))
 
     eager = random_texture()
-    texture = Texture((WIDTH, HEIGHT), {**eager.planes, 16: lazily})
+    texture = Texture((WIDTH, HEIGHT), {**eager.planes, 16: Lazy()})
     texture.mip(CELL_LEVEL, [CHANNEL_INDEX["red"]])
     assert not made
     texture.dense()

@@ -59,7 +59,7 @@ def test_flow_shows_where_things_go(dx: float, dy: float, strongest: int) -> Non
     """Red goes right; a flow's offset says where things came from."""
     offset = np.tile(np.array([-dx * 4, -dy * 4], np.float32), (24, 32, 1))
     ones = np.ones((24, 32), np.float32)
-    picture = render("flow", FRAME, choose(FRAME, flow=Flow(offset, ones, ones * 0, 1)))
+    picture = render("flow", FRAME, choose(FRAME, flow=Flow(offset, ones, ones * 0)))
     assert picture[40:, 40:].reshape(-1, 3).mean(axis=0).argmax() == strongest
 
 

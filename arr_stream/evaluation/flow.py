@@ -218,6 +218,6 @@ def pipeline_flow(name: str, preset: str) -> FlowFunction:
             frame = Frame(index, index / 30, picture)
             given.append(FlowInput(Pictures(frame, grid).grey, frame))
         # Backward flow from `first` to `second` is where each pixel of `first` is on `second`.
-        return resize_offsets(estimator.estimate(*given).offset_px, (height, width))
+        return np.asarray(resize_offsets(estimator.estimate(*given).offset_px, (height, width)))
 
     return estimate

@@ -1,6 +1,10 @@
-"""The steps of a frame on a torch device: no picture and no channel comes back to the host between frames.
+"""The torch implementation of the loop's pixel primitives, and the device that runs its steps.
 
-Every module mirrors one that works on numpy arrays and equals it within the tolerances that its tests state. All of
-it runs on a CPU too. Nothing here waits for the device: shapes follow from shapes alone, never from values, so that a
-step can be captured once as a CUDA graph and replayed.
+Every module mirrors one that works by OpenCV and equals it within the tolerances that its tests state. All of it runs
+on a CPU too. Nothing here waits for the device: shapes follow from shapes alone, never from values, so that a step can
+be captured once as a CUDA graph and replayed. To import the package is to register its primitives.
 """
+
+from arr_stream.gpu import flow, pixels, visual
+
+__all__ = ["flow", "pixels", "visual"]

@@ -1,127 +1,114 @@
-"""Flow as tensors, and how well it explains the picture; `motion/flow.py` on a device."""
+"""Flow on a device: searched there, or found on the host and sent up."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.gpu.warp import inside, resize_offsets, sample, source_map
-from arr_stream.motion.flow import CONTRAST_SHARE, FLOOR, NOISE, Flow
+from arr_stream.motion.flow import (
+    CONTRAST_SHARE,
+    FLOOR,
+    NOISE,
+    Flow,
+    FlowEstimator,
+    FlowInput,
+    photometric_check,
+    raster_hw,
+    source_map,
+)
 from arr_stream.motion.torch_flow import flow_px
+from arr_stream.texture.arrays import Array
+from arr_stream.texture.pictures import Pictures
+from arr_stream.texture.pixels import averaged, inside, remap
+from arr_stream.types import Grid
+
+_RASTER_DIVISOR = 4
+_CELL_PX_OF_HALF = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DeviceFlow:
-    """Displacement from the present frame to an earlier one, with confidence; the tensors of `motion.flow.Flow`.
-
-    Values are not looked at here, since that would wait for the device; `to_numpy` checks them.
+    """`motion.torch_flow` on pictures that are on the device.
 
     Args:
-        offset_px: `[h, w, 2]` float32 `(dx, dy)` in pixels of this raster.
-        confidence: `[h, w]` float32 in [0, 1].
-        residual: `[h, w]` float32 in [0, 1].
-        span_frames: How many frames lie between the two; 0 is the identity.
+        preset: A key of `motion.torch_flow.PRESETS`.
+        run: Runs a pure function there.
 
-    Raises:
-        ValueError: A wrong shape or dtype.
+    Attributes:
+        reduction: The search runs on pictures so many times smaller; may be changed between frames.
     """
 
-    offset_px: Tensor
-    confidence: Tensor
-    residual: Tensor
-    span_frames: int
+    def __init__(self, preset: str, run: Callable[..., Any]) -> None:
+        self._preset, self._run = preset, run
+        self.reduction = 1
 
-    def __post_init__(self) -> None:
-        if self.offset_px.dim() != 3 or self.offset_px.shape[2] != 2 or self.offset_px.numel() == 0:
-            raise ValueError(f"offset_px must be [h, w, 2] and not empty, got {list(self.offset_px.shape)}")
-        if self.span_frames < 0:
-            raise ValueError(f"span_frames must be at least 0, got {self.span_frames}")
-        for name in ("confidence", "residual"):
-            if getattr(self, name).shape != self.offset_px.shape[:2]:
-                raise ValueError(
-                    f"{name} must be {list(self.offset_px.shape[:2])}, got {list(getattr(self, name).shape)}"
-                )
-        for name in ("offset_px", "confidence", "residual"):
-            if getattr(self, name).dtype != torch.float32:
-                raise ValueError(f"{name} must be float32, got {getattr(self, name).dtype}")
+    def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
+        hw = raster_hw(present.grey, _RASTER_DIVISOR)
+        flow: Flow = self._run(estimate, previous.grey, present.grey, hw, self._preset, self.reduction)
+        return flow
 
-    @classmethod
-    def still(cls, hw: tuple[int, int], device: torch.device | str) -> DeviceFlow:
-        """The identity on a raster of `(h, w)`: nothing moved, sure of it, no frames between."""
-        zeros = torch.zeros(hw, device=device)
-        return cls(torch.zeros((*hw, 2), device=device), torch.ones_like(zeros), zeros, 0)
 
-    @classmethod
-    def from_numpy(cls, flow: Flow, device: torch.device | str) -> DeviceFlow:
-        """The same flow on a device."""
-        offset_px, confidence, residual = (
-            torch.from_numpy(plane).to(device) for plane in (flow.offset_px, flow.confidence, flow.residual)
-        )
-        return cls(offset_px, confidence, residual, flow.span_frames)
+class UploadedFlow:
+    """A host's flow on its way to the device.
+
+    Args:
+        estimator: Finds it.
+        put: Brings an array there.
+    """
+
+    def __init__(self, estimator: FlowEstimator, put: Callable[..., Array]) -> None:
+        self._estimator, self._put = estimator, put
+        self._last: FlowInput | None = None
 
     @property
-    def hw(self) -> tuple[int, int]:
-        """Rows and columns of the raster."""
-        return self.offset_px.shape[0], self.offset_px.shape[1]
+    def reduction(self) -> int:
+        return int(getattr(self._estimator, "reduction", 1))
 
-    def resized(self, hw: tuple[int, int]) -> DeviceFlow:
-        """The same flow on a raster of `(h, w)`, offsets scaled to its pixels; itself where the raster is the same."""
-        if hw == self.hw:
-            return self
-        planes = torch.stack([self.confidence, self.residual])[None]
-        confidence, residual = F.interpolate(planes, hw, mode="bilinear", align_corners=False)[0].clamp(0, 1)
-        return DeviceFlow(resize_offsets(self.offset_px, hw), confidence, residual, self.span_frames)
+    @reduction.setter
+    def reduction(self, value: int) -> None:
+        if hasattr(self._estimator, "reduction"):
+            self._estimator.reduction = value
 
-    def to_numpy(self) -> Flow:
-        """A checked copy on the host; waits for the device.
+    def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
+        last, self._last = self._last, self._on_host(present)
+        if last is None or last.frame is not previous.frame:
+            last = self._on_host(previous)
+        flow = self._estimator.estimate(last, self._last)
+        return Flow(*(self._put(plane) for plane in (flow.offset_px, flow.confidence, flow.residual)))
 
-        Raises:
-            ValueError: A value that is not finite, or a confidence or residual outside [0, 1].
-        """
-        offset_px, confidence, residual = (
-            plane.detach().contiguous().cpu().numpy() for plane in (self.offset_px, self.confidence, self.residual)
-        )
-        return Flow(offset_px, confidence, residual, self.span_frames)
+    def _on_host(self, given: FlowInput) -> FlowInput:
+        rows, columns = (side // _CELL_PX_OF_HALF for side in given.grey.shape)
+        return FlowInput(Pictures(given.frame, Grid(given.frame.size_wh, rows, columns)).grey, given.frame)
 
 
-def estimate(previous: Tensor, present: Tensor, hw: tuple[int, int], preset: str = "ultrafast") -> DeviceFlow:
+def estimate(
+    previous: Tensor, present: Tensor, hw: tuple[int, int], preset: str = "ultrafast", reduction: int = 1
+) -> Flow:
     """Backward flow between two frames, with photometric confidence.
 
     Args:
         previous, present: `[h, w]` float32 lightness in [0, 255].
         hw: Raster of the result; whole fractions of the pictures' size are averaged exactly.
         preset: A key of `motion.torch_flow.PRESETS`.
+        reduction: The search runs on pictures so many times smaller.
     """
+    if reduction > 1:
+        smaller = max(1, present.shape[0] // reduction), max(1, present.shape[1] // reduction)
+        previous, present = averaged(previous, smaller), averaged(present, smaller)
     offset_px = flow_px(previous, present, preset, hw)
-    confidence, residual = photometric_check(to_raster(previous, hw), to_raster(present, hw), offset_px)
-    return DeviceFlow(offset_px, confidence, residual, span_frames=1)
+    return Flow(offset_px, *photometric_check(averaged(previous, hw), averaged(present, hw), offset_px))
 
 
-def to_raster(picture: Tensor, hw: tuple[int, int]) -> Tensor:
-    """`[h, w]` averaged down to a raster; exactly the mean of what each pixel covers where factors are whole."""
-    if picture.shape == hw:
-        return picture
-    return F.interpolate(picture[None, None], hw, mode="area")[0, 0]
-
-
-def photometric_check(previous: Tensor, present: Tensor, offset_px: Tensor) -> tuple[Tensor, Tensor]:
-    """How well a flow explains the picture; see `motion.flow.photometric_check`, which rounds to whole grey levels.
-
-    Args:
-        previous, present: `[h, w]` float32 in [0, 255] on the flow's raster.
-        offset_px: `[h, w, 2]` backward flow.
-
-    Returns:
-        Confidence and residual, `[h, w]` float32 in [0, 1] each. Confidence is `1 - residual`, and 0 where the flow
-        points outside the picture.
-    """
+@photometric_check.register(Tensor)
+def check_flow(previous: Tensor, present: Tensor, offset_px: Tensor) -> tuple[Tensor, Tensor]:
+    """As on the host, which rounds to whole grey levels."""
     map_px = source_map(offset_px)
     earlier, now = _blurred(torch.stack([previous, present])[:, None])
-    difference = _mean3((sample(earlier, map_px) - now).abs()[None])[0, 0]
+    difference = _mean3((remap(earlier, map_px) - now).abs()[None])[0, 0]
     extremes = F.max_pool2d(torch.stack([present, -present])[None], 3, stride=1, padding=1)[0]
     contrast = extremes[0] + extremes[1]
     residual = ((difference - NOISE) / (contrast * CONTRAST_SHARE + FLOOR)).clamp(0, 1)

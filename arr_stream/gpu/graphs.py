@@ -61,12 +61,12 @@ def flatten(value: Any, tensors: list[Tensor]) -> Form:
     return (None, value, ())
 
 
-def unflatten(form: Form, tensors: Sequence[Tensor]) -> Any:
+def unflatten(form: Form, tensors: Sequence[Any]) -> Any:
     """The value of a form with these tensors; the opposite of `flatten`."""
     return _built(form, iter(tensors))
 
 
-def _built(form: Form, tensors: Iterator[Tensor]) -> Any:
+def _built(form: Form, tensors: Iterator[Any]) -> Any:
     kind, what, inside = form
     if kind is Tensor:
         return next(tensors)
@@ -85,7 +85,7 @@ def _parts_of(kind: type) -> tuple[str, ...]:
     """Names of the fields of a dataclass that holds tensors; none of anything else."""
     if not is_dataclass(kind) or kind.__eq__ is not object.__eq__:
         return ()
-    return tuple(each.name for each in fields(kind))
+    return tuple(each.name for each in fields(kind) if each.init)
 
 
 @dataclass(slots=True, eq=False)

@@ -16,16 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.gpu.camera import camera_flow
-from arr_stream.gpu.flow import DeviceFlow
-from arr_stream.gpu.warp import resize_offsets, sample, source_map
 from arr_stream.motion.anchor import LEAST_MASS_PX, NEGLIGIBLE, Anchoring, RegionTracker
+from arr_stream.motion.camera import camera_flow, speed_px
+from arr_stream.motion.flow import Flow, resize_offsets, source_map
+from arr_stream.texture.pixels import remap, resized
 
 _LEAST_AGREEMENT = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Region:
+class DeviceRegion:
     """A region as it is by now, at a quarter of the texture's size.
 
     Args:
@@ -45,62 +45,54 @@ class Region:
     settings: Anchoring
 
     @classmethod
-    def learned(cls, tracker: RegionTracker, settings: Anchoring, device: torch.device) -> Region:
+    def learned(cls, tracker: RegionTracker, device: torch.device) -> DeviceRegion:
         """What a tracker has just learned on the host."""
-        model = tracker._model
-        hidden = settings.hidden
-        weights = np.zeros((13, hidden), np.float32) if model is None else model._weights
-        beta = np.zeros(hidden + 1, np.float32) if model is None else model._beta
-        posterior = torch.from_numpy(tracker._posterior).to(device)
-        return cls(
-            posterior,
-            posterior,
-            posterior.sum(),
-            torch.from_numpy(np.ascontiguousarray(weights, np.float32)).to(device),
-            torch.from_numpy(beta).to(device),
-            settings,
+        model, settings = tracker.model, tracker.settings
+        weights = np.zeros((13, settings.hidden), np.float32) if model is None else model.weights
+        beta = np.zeros(settings.hidden + 1, np.float32) if model is None else model.beta
+        posterior, weighed, learned = (
+            torch.from_numpy(np.array(values, np.float32)).to(device) for values in (tracker.posterior, weights, beta)
         )
+        return cls(posterior, posterior, posterior.sum(), weighed, learned, settings)
 
+    def follow(self, rgb: Tensor, flow: Flow | None) -> DeviceRegion:
+        """The region on the next frame.
 
-def followed(region: Region, rgb: Tensor, flow: DeviceFlow) -> Region:
-    """The region on the next frame.
+        Args:
+            rgb: `[3, h, w]` float32 in [0, 255].
+            flow: Backward flow to the frame before, on any raster; None after a cut.
+        """
+        return self._sought(rgb) if flow is None else self._moved(rgb, flow)
 
-    Args:
-        region: As it was.
-        rgb: `[3, h, w]` float32 in [0, 255].
-        flow: Backward flow to the frame before, on any raster.
-    """
-    prior = _carried(region, flow)
-    box = _support(prior)
-    place = _Place.of(prior * box)
-    judged, _ = _judged(region, rgb, prior, _resized(flow.residual, prior.shape), place, box)
-    if region.settings.motion:
-        judged = _moved(region.settings, judged, flow, box)
-    there = place.mass >= LEAST_MASS_PX
-    posterior = torch.where(there, judged, 0.0)
-    return replace(region, posterior=posterior, known=torch.where(there, region.posterior, region.known))
+    def relevance(self) -> Tensor:
+        """`[h, w]` in [0, 1]: the posterior with a faint halo, which ranks what is left when the object is covered."""
+        posterior, hedge = self.posterior, self.settings.hedge
+        if not hedge:
+            return posterior
+        height, width = posterior.shape
+        small = F.interpolate(posterior[None, None], (-(-height // 8), -(-width // 8)), mode="area")[0]
+        close = _gaussian(small, 1.5)
+        halo = F.interpolate((close + 0.5 * _gaussian(close, 4.0))[None], (height, width), mode="bilinear")[0, 0]
+        return (posterior + hedge * halo).clamp(max=1)
 
+    def _moved(self, rgb: Tensor, flow: Flow) -> DeviceRegion:
+        prior = _carried(self, flow)
+        box = _support(prior)
+        place = _Place.of(prior * box)
+        judged, _ = _judged(self, rgb, prior, resized(flow.residual, (prior.shape[0], prior.shape[1])), place, box)
+        if self.settings.motion:
+            judged = _moved(self.settings, judged, flow, box)
+        there = place.mass >= LEAST_MASS_PX
+        posterior = torch.where(there, judged, 0.0)
+        return replace(self, posterior=posterior, known=torch.where(there, self.posterior, self.known))
 
-def sought(region: Region, rgb: Tensor) -> Region:
-    """The region after a cut: where it was last, if that looks the same (a flash, or back from a cutaway)."""
-    known = region.known
-    prior = F.avg_pool2d(_reflected(known[None], 4), 9, stride=1)[0] * region.settings.memory
-    place, box = _Place.of(known), _support(prior)
-    posterior, agreement = _judged(region, rgb, prior, torch.zeros_like(prior), place, box)
-    found = (agreement >= _LEAST_AGREEMENT) & (place.mass >= LEAST_MASS_PX)
-    return replace(region, posterior=torch.where(found, posterior, 0.0))
-
-
-def region_relevance(region: Region) -> Tensor:
-    """`[h, w]` in [0, 1]: the posterior with a faint halo, which ranks what is left when the object is covered."""
-    posterior, hedge = region.posterior, region.settings.hedge
-    if not hedge:
-        return posterior
-    height, width = posterior.shape
-    small = F.interpolate(posterior[None, None], (-(-height // 8), -(-width // 8)), mode="area")[0]
-    close = _gaussian(small, 1.5)
-    halo = F.interpolate((close + 0.5 * _gaussian(close, 4.0))[None], (height, width), mode="bilinear")[0, 0]
-    return (posterior + hedge * halo).clamp(max=1)
+    def _sought(self, rgb: Tensor) -> DeviceRegion:
+        """After a cut: where it was last, if that looks the same (a flash, or back from a cutaway)."""
+        prior = F.avg_pool2d(_reflected(self.known[None], 4), 9, stride=1)[0] * self.settings.memory
+        place, box = _Place.of(self.known), _support(prior)
+        posterior, agreement = _judged(self, rgb, prior, torch.zeros_like(prior), place, box)
+        found = (agreement >= _LEAST_AGREEMENT) & (place.mass >= LEAST_MASS_PX)
+        return replace(self, posterior=torch.where(found, posterior, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,13 +130,13 @@ def _steps(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, dtype=torch.float32, device=device)
 
 
-def _carried(region: Region, flow: DeviceFlow) -> Tensor:
+def _carried(region: DeviceRegion, flow: Flow) -> Tensor:
     """The prior, `[h, w]`; nothing is known about what comes in from outside."""
     posterior, side = region.posterior, region.settings.blur_px
     hw = (posterior.shape[0], posterior.shape[1])
     map_px = source_map(resize_offsets(flow.offset_px, hw))
     # A border of zeros fades what lies half outside; the sampler would continue the border.
-    around = sample(F.pad(posterior[None], (1, 1, 1, 1)), map_px + 1)
+    around: Tensor = remap(F.pad(posterior[None], (1, 1, 1, 1)), map_px + 1)
     if side < 3:
         return around[0]
     reach = side // 2
@@ -168,7 +160,7 @@ def _filled(held: Tensor) -> Tensor:
 
 
 def _judged(
-    region: Region, rgb: Tensor, prior: Tensor, failure: Tensor, place: _Place, box: Tensor
+    region: DeviceRegion, rgb: Tensor, prior: Tensor, failure: Tensor, place: _Place, box: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Posterior `[h, w]`, 0 outside the box, and how well the picture agrees, `[]` in [0, 1]."""
     settings = region.settings
@@ -187,7 +179,7 @@ def _posterior_of(prior: Tensor, evidence: Tensor) -> Tensor:
     return odds / (odds + (1 - prior))
 
 
-def _evidence(region: Region, rgb: Tensor, place: _Place) -> Tensor:
+def _evidence(region: DeviceRegion, rgb: Tensor, place: _Place) -> Tensor:
     """`[h, w]`: what the classifier says, in logits."""
     settings, (_, height, width) = region.settings, rgb.shape
     if not settings.region_gain:
@@ -233,20 +225,20 @@ def _reflected(planes: Tensor, margin: int) -> Tensor:
     return F.pad(planes[None], (margin, margin, margin, margin), mode=mode)[0]
 
 
-def _moved(settings: Anchoring, posterior: Tensor, flow: DeviceFlow, box: Tensor) -> Tensor:
+def _moved(settings: Anchoring, posterior: Tensor, flow: Flow, box: Tensor) -> Tensor:
     """What moves with the region is more likely it, what stands still around it less."""
     evidence = motion_evidence(flow, posterior)
     near = posterior.clamp(settings.floor, 1 - settings.floor)
     return _posterior_of(near, settings.motion * evidence) * box
 
 
-def motion_evidence(flow: DeviceFlow, mask: Tensor) -> Tensor:
+def motion_evidence(flow: Flow, mask: Tensor) -> Tensor:
     """`[h, w]` in [-0.5, 1.5]: how much faster than the surroundings a place moves against the camera.
 
     See `motion.anchor.motion_evidence`.
     """
     own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
-    speed = F.avg_pool2d(_reflected(torch.linalg.vector_norm(own, dim=2)[None], 1), 3, stride=1)[0]
+    speed = F.avg_pool2d(_reflected(speed_px(own)[None], 1), 3, stride=1)[0]
     small = F.interpolate(mask[None, None], flow.hw, mode="area")[0, 0]
     outside = small < 0.3
     ranked = torch.where(outside, speed, torch.inf).flatten().sort().values
@@ -257,11 +249,8 @@ def motion_evidence(flow: DeviceFlow, mask: Tensor) -> Tensor:
     evidence = ((speed - middle) / (high + 0.08)).clamp(0, 2) - 0.5
     strength = (4 * (evidence * small).sum() / small.sum().clamp(min=1e-9)).clamp(0, 1)
     usable = (count > 0) & (small.sum() > 0)
-    return _resized(torch.where(usable, evidence * strength, 0.0), mask.shape)
-
-
-def _resized(plane: Tensor, hw: torch.Size) -> Tensor:
-    return F.interpolate(plane[None, None], (hw[0], hw[1]), mode="bilinear")[0, 0]
+    found: Tensor = resized(torch.where(usable, evidence * strength, 0.0), (mask.shape[0], mask.shape[1]))
+    return found
 
 
 def _gaussian(plane: Tensor, sigma: float) -> Tensor:

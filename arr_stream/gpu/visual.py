@@ -6,7 +6,6 @@ waits for the device, so Sobel's is made once a device, and so is the colour mat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -15,8 +14,8 @@ from kornia.filters import box_blur, filter2d, get_spatial_gradient_kernel2d
 from torch import Tensor
 
 from arr_stream.gpu.distance import edge_distance
-from arr_stream.gpu.pictures import DevicePictures, halved
-from arr_stream.texture.visual import DETAIL_GAIN, SALIENCY_SCALE
+from arr_stream.gpu.pixels import halved
+from arr_stream.texture.visual import DETAIL_GAIN, SALIENCY_SCALE, VisualChannels, seen_channels
 
 _TO_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
 _WHITE = (0.950456, 1.0, 1.088754)
@@ -26,34 +25,15 @@ _LINEAR_BELOW = 0.008856
 _BYTE = 1 / 255
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceVisual:
-    """Channels that need this frame's picture only, all float32.
-
-    Args:
-        fine: `[3, H/4, W/4]` in [0, 1], edges rising (dark to light), edges falling, high-pass.
-        low_pass: `[H/8, W/8]` in [0, 1].
-        saliency: `[H/8, W/8]` in [0, 1].
-        edge_distance: `[H/8, W/8]` in [0, 1], over the diagonal.
-    """
-
-    fine: Tensor
-    low_pass: Tensor
-    saliency: Tensor
-    edge_distance: Tensor
-
-
-def visual_channels(pictures: DevicePictures) -> DeviceVisual:
-    """Everything in `DeviceVisual`, from the reduced pictures.
-
-    Fine detail is found at half size, where it still is, and kept at a quarter.
-    """
-    edges = polar_edges(pictures.quarter_grey)
-    grey = pictures.grey[None]
-    detail = halved((grey - _rounded_blur(grey, 7)).abs_()).mul_(DETAIL_GAIN)
+@seen_channels.register(Tensor)
+def device_channels(grey: Tensor, quarter_grey: Tensor, eighth_grey: Tensor, eighth: Tensor) -> VisualChannels:
+    """As on the host; `fine` is float32 in [0, 1]."""
+    edges = polar_edges(quarter_grey)
+    halves = grey[None]
+    detail = halved((halves - _rounded_blur(halves, 7)).abs_()).mul_(DETAIL_GAIN)
     fine = torch.cat([edges, detail.clamp_(max=255)]).mul_(_BYTE)
-    low_pass = _rounded_blur(pictures.eighth_grey[None], 5)[0].mul_(_BYTE)
-    return DeviceVisual(fine, low_pass, saliency(lab_bytes(pictures.eighth)), edge_distance(edges.amax(dim=0)))
+    low_pass = _rounded_blur(eighth_grey[None], 5)[0].mul_(_BYTE)
+    return VisualChannels(fine, low_pass, saliency(lab_bytes(eighth)), edge_distance(edges.amax(dim=0)))
 
 
 def polar_edges(grey: Tensor) -> Tensor:

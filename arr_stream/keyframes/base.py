@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from arr_stream.types import ByteArray, Clusters, Embedding, FloatArray, Frame, Grid, TextRegion
+from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.types import ByteArray, Clusters, Embedding, FloatArray, Frame, Grid, IntArray, TextRegion
 
 PartName = Literal["clusters", "embedding", "text"]
 PARTS: tuple[PartName, ...] = ("clusters", "embedding", "text")
@@ -63,7 +65,68 @@ class TextFinding:
     regions: tuple[TextRegion, ...] = ()
 
 
-PartValue = Clusters | Embedding | TextFinding
+class LazyClusters:
+    """Regions that are made when something first reads them, once, in whatever thread that is.
+
+    It answers to the names of `Clusters`. A pickle holds what was made.
+
+    Args:
+        make: Makes them.
+        method: Name of what makes them.
+
+    Raises:
+        KeyframeFailed: On reading: they could not be made, or are no regions; likewise at the next reading.
+    """
+
+    def __init__(self, make: Callable[[], Clusters], method: str) -> None:
+        self._make: Callable[[], Clusters] | None = make
+        self._made: Clusters | None = None
+        self._check: Callable[[Clusters], None] = lambda made: None
+        self._lock = threading.Lock()
+        self.method = method
+
+    def check_when_made(self, check: Callable[[Clusters], None]) -> None:
+        """Let something look at the regions before anybody reads them; it raises where they are none."""
+        self._check = check
+
+    @property
+    def labels(self) -> IntArray:
+        return self.made().labels
+
+    @property
+    def areas(self) -> FloatArray:
+        return self.made().areas
+
+    @property
+    def centroids_xy(self) -> FloatArray:
+        return self.made().centroids_xy
+
+    @property
+    def count(self) -> int:
+        return self.made().count
+
+    def made(self) -> Clusters:
+        """The regions themselves."""
+        with self._lock:
+            if self._made is None:
+                assert self._make is not None
+                try:
+                    made = self._make()
+                    self._check(made)
+                except ArrStreamError:
+                    raise
+                except Exception as exc:
+                    raise KeyframeFailed(f"clusters: {type(exc).__name__}: {' '.join(str(exc).split())}") from exc
+                # What they were made from, such as a picture, is free from here on.
+                self._made, self._make = made, None
+            return self._made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = self.made()
+        return Clusters, (made.labels, made.areas, made.centroids_xy, made.method)
+
+
+PartValue = Clusters | LazyClusters | Embedding | TextFinding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +151,7 @@ class KeyframePart:
 class Clusterer(Protocol):
     """Divides a frame into regions."""
 
-    def cluster(self, picture: KeyframeInput) -> Clusters:
+    def cluster(self, picture: KeyframeInput) -> Clusters | LazyClusters:
         """Regions with contiguous ids, the largest first, at any resolution."""
         ...
 

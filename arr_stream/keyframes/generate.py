@@ -21,13 +21,13 @@ from arr_stream.keyframes.base import (
     Embedder,
     KeyframeInput,
     KeyframePart,
+    LazyClusters,
     PartName,
     PartValue,
     TextFinder,
     TextFinding,
 )
 from arr_stream.keyframes.clusters import make_clusterer
-from arr_stream.keyframes.clusters.on_read import ClustersOnRead
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.text import make_text_finder
 from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntArray
@@ -219,7 +219,7 @@ def check_value(part: PartName, value: PartValue) -> None:
         KeyframeFailed: NaN, infinity, a value out of range, a wrong number of axes, or another part's value; names
             the part.
     """
-    if part == "clusters" and isinstance(value, ClustersOnRead):
+    if part == "clusters" and isinstance(value, LazyClusters):
         value.check_when_made(lambda made: check_value(part, made))
     elif part == "clusters" and isinstance(value, Clusters):
         _check_axes("clusters: labels", value.labels, "[h, w]")

@@ -256,6 +256,20 @@ class RegionTracker:
         self._area_px = 0.0
         self.confidence = 0.0
 
+    @property
+    def settings(self) -> Anchoring:
+        return self._settings
+
+    @property
+    def posterior(self) -> FloatArray:
+        """`[h, w]` in [0, 1]: where the region is."""
+        return self._posterior
+
+    @property
+    def model(self) -> PixelModel | None:
+        """What tells it from its ground; None for a region without a pixel."""
+        return self._model
+
     def start(self, rgb: ByteArray, mask: FloatArray, *, exact: bool) -> FloatArray:
         """Learn the region.
 
@@ -279,7 +293,7 @@ class RegionTracker:
         self._area_px = float(self._posterior.sum())
         self._model = self._learned(rgb, self._posterior)
         self.confidence = 1.0 if self._area_px >= LEAST_MASS_PX else 0.0
-        return self._relevance()
+        return self.relevance()
 
     def step(self, rgb: ByteArray, flow: Flow | None) -> FloatArray:
         """Carry the region to the next frame.
@@ -295,10 +309,14 @@ class RegionTracker:
         Raises:
             ValueError: The size differs from that at the start.
         """
+        return self.follow(rgb, flow).relevance()
+
+    def follow(self, rgb: ByteArray, flow: Flow | None) -> RegionTracker:
+        """As `step`; gives itself, whose relevance is yet to be asked for."""
         if rgb.shape[:2] != self._posterior.shape:
             raise ValueError(f"rgb is {list(rgb.shape[:2])}, the region {list(self._posterior.shape)}; start again")
         self._posterior = self._sought(rgb) if flow is None else self._followed(rgb, flow)
-        return self._relevance()
+        return self
 
     def _followed(self, rgb: ByteArray, flow: Flow) -> FloatArray:
         shape, self.confidence = self._posterior.shape, 0.0
@@ -425,7 +443,7 @@ class RegionTracker:
         likely = float((posterior * (evidence > 0)).sum()) / mass
         return min(1.0, likely * min(1.0, 4 * mass / max(self._area_px, 1e-6)))
 
-    def _relevance(self) -> FloatArray:
+    def relevance(self) -> FloatArray:
         """The posterior; for loose regions with a faint halo, which ranks what is left when the object is covered."""
         posterior, shape = self._posterior, self._posterior.shape
         if self._exact or not self._settings.hedge:

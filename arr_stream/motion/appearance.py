@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from arr_stream.texture.pixels import packed_colours
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import ByteArray, FloatArray
 
@@ -113,6 +114,16 @@ class PixelModel:
             factor, _ = torch.linalg.cholesky_ex(normal + ridge * torch.eye(len(normal), dtype=torch.float64))
             self._beta = torch.cholesky_solve(target, factor).flatten().float().numpy()
 
+    @property
+    def weights(self) -> FloatArray:
+        """`[c + 1, hidden]`: the random features, the last row for a constant cue."""
+        return self._weights
+
+    @property
+    def beta(self) -> FloatArray:
+        """`[hidden + 1]`: what was learned."""
+        return self._beta
+
     def score(self, cues: FloatArray) -> FloatArray:
         """`[n]`, about -1 (ground) to 1 (object)."""
         blocks = self._rectified(cues).reshape(-1, _BLOCK // 2, self._weights.shape[1])
@@ -190,27 +201,25 @@ class ColourModel:
 
     def log_ratio(self, rgb: ByteArray) -> FloatArray:
         """`[h, w]` logits for the object, in [-5, 5]."""
-        return np.asarray(self._ratio.take(self._levels(rgb)))
+        return np.asarray(self._ratio.take(packed_colours(rgb, self._BITS)))
 
     def posterior(self, rgb: ByteArray) -> FloatArray:
         """`[h, w]` in [0, 1]: how likely each pixel of `[h, w, 3]` is the object, by its colour alone."""
-        return np.asarray(self._table.take(self._levels(rgb)))
+        return np.asarray(self._table.take(packed_colours(rgb, self._BITS)))
+
+    @property
+    def table(self) -> FloatArray:
+        """`[32768]`: the same for every colour, as `packed_colours` with 5 bits of green counts them."""
+        return self._table
 
     def _refresh(self) -> None:
         ratio = np.log((self._figure + self._FLOOR) / (self._ground + self._FLOOR))
         self._ratio = np.clip(ratio, -self._LIMIT, self._LIMIT).astype(np.float32)
         self._table = (1 / (1 + np.exp(-(self._ratio + self._prior_logit)))).astype(np.float32)
 
-    def _levels(self, rgb: ByteArray) -> npt.NDArray[np.uint16]:
-        red, green, blue = cv2.split(np.right_shift(rgb, 8 - self._BITS))
-        levels = red.astype(np.uint16)
-        for channel in (green, blue):
-            levels = (levels << self._BITS) | channel
-        return np.asarray(levels.reshape(rgb.shape[:2]), dtype=np.uint16)
-
     def _histogram(self, rgb: ByteArray, weight: FloatArray) -> FloatArray:
         side = 1 << self._BITS
-        counts = np.bincount(self._levels(rgb).ravel(), weight.ravel(), side**3)
+        counts = np.bincount(packed_colours(rgb, self._BITS).ravel(), weight.ravel(), side**3)
         smooth = (counts / max(float(counts.sum()), 1e-6)).astype(np.float32).reshape(side, side, side)
         for _ in range(3):
             # The last two axes are smoothed; turning brings each to the end twice in three rounds.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import cv2
 import numpy as np
 
 from arr_stream.motion.flow import Flow
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.texture.arrays import Array, constant, namespace, zeros
+from arr_stream.texture.pixels import local_contrast, mean_of, middle_of, solved
+from arr_stream.types import FloatArray
 
 ROUNDS = 2
 TOLERANCE_PX = 0.25
@@ -17,8 +18,7 @@ FULL_MOTION_PX = 0.6
 STRUCTURE_CONTRAST = 16.0
 """Mean contrast of neighbours, in grey levels of 255, from which flow can be told from the picture alone."""
 STRUCTURE_SIDE_PX = 9
-RIDGE = np.eye(3, dtype=np.float32) * np.float32(1e-4)
-_NEIGHBOURS = np.ones((3, 3), np.uint8)
+_RIDGE = 1e-4
 
 
 @lru_cache(maxsize=16)
@@ -30,11 +30,16 @@ def affine_design(hw: tuple[int, int], step: int) -> FloatArray:
     return np.stack([column[every_nth(step, height), every_nth(step, width)].ravel() for column in columns], axis=1)
 
 
+@lru_cache(maxsize=1)
+def _ridge() -> FloatArray:
+    return np.eye(3, dtype=np.float32) * np.float32(_RIDGE)
+
+
 def every_nth(step: int, size: int) -> slice:
     return slice(step // 2 if size > step else 0, None, step)
 
 
-def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> FloatArray:
+def camera_flow(offset_px: Array, weight: Array, *, step: int = 8) -> Array:
     """The affine flow that most places agree on.
 
     Iteratively reweighted least squares with Cauchy weights on every `step`-th place each way, so that a moving
@@ -47,45 +52,39 @@ def camera_flow(offset_px: FloatArray, weight: FloatArray, *, step: int = 8) -> 
     Returns:
         `[h, w, 2]` flow of the camera alone.
     """
-    height, width = offset_px.shape[:2]
-    places = every_nth(step, height), every_nth(step, width)
-    design = affine_design((height, width), step)
+    hw, xp = (offset_px.shape[0], offset_px.shape[1]), namespace(offset_px)
+    places = every_nth(step, hw[0]), every_nth(step, hw[1])
+    design = constant(offset_px, affine_design, hw, step)
     observed = offset_px[places].reshape(-1, 2)
-    trust = weight[places].reshape(-1) + np.float32(1e-3)
+    trust = weight[places].reshape(-1) + 1e-3
     # Start from the median, which no minority can move.
-    middle = len(observed) // 2
-    parameters = np.zeros((3, 2), np.float32)
-    parameters[0] = np.partition(observed, middle, axis=0)[middle]
+    parameters = xp.concatenate([middle_of(observed)[None], zeros(observed, (2, 2))])
     for _ in range(ROUNDS):
-        residual = observed - design @ parameters
-        squared = np.einsum("nc,nc->n", residual, residual)
-        scale = max(float(np.partition(squared, middle)[middle]), TOLERANCE_PX**2)
-        weights = trust / (1 + squared / np.float32(scale))
-        weighted = (design * weights[:, None]).T
-        parameters = np.linalg.solve(weighted @ design + RIDGE, weighted @ observed)
-    return (affine_design((height, width), 1) @ parameters).reshape(height, width, 2)
+        dx, dy = (observed - design @ parameters).T
+        squared = dx * dx + dy * dy
+        scale = xp.clip(middle_of(squared), TOLERANCE_PX**2, None)
+        weighted = (design * (trust / (1 + squared / scale))[:, None]).T
+        parameters = solved(weighted @ design + constant(offset_px, _ridge), weighted @ observed)
+    return (constant(offset_px, affine_design, hw, 1) @ parameters).reshape(*hw, 2)
 
 
-def camera_of(flow: Flow) -> FloatArray:
+def camera_of(flow: Flow) -> Array:
     """`camera_flow` of a flow and its confidence, found once; not to be written to."""
     return flow.once("camera", lambda: camera_flow(flow.offset_px, flow.confidence))
 
 
-def visible_structure(grey: ByteArray) -> FloatArray:
+def visible_structure(grey: Array) -> Array:
     """`[h, w]` in [0, 1]: how far motion can be seen at each place of `[h, w]` lightness.
 
     Where all around is even, such as in the sky, flow is a guess that a panning camera leaves behind.
     """
-    contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEIGHBOURS, borderType=cv2.BORDER_REPLICATE)
-    side = (STRUCTURE_SIDE_PX, STRUCTURE_SIDE_PX)
-    around = cv2.boxFilter(contrast, cv2.CV_32F, side, borderType=cv2.BORDER_REPLICATE)
-    seen: FloatArray = cv2.min(around * np.float32(1 / STRUCTURE_CONTRAST), 1.0)
-    return seen.reshape(grey.shape)
+    around = local_contrast(grey, STRUCTURE_SIDE_PX)
+    return namespace(around).clip(around * (1 / STRUCTURE_CONTRAST), None, 1.0)
 
 
 def independent_motion(
-    offset_px: FloatArray, camera_px: FloatArray, structure: FloatArray, *, full_px: float = FULL_MOTION_PX
-) -> FloatArray:
+    offset_px: Array, camera_px: Array, structure: Array, *, full_px: float = FULL_MOTION_PX
+) -> Array:
     """How much each place is seen to move against the camera, `[h, w]` in [0, 1].
 
     It is 1 at `full_px` pixels a frame and above where `structure` (see `visible_structure`) is.
@@ -93,13 +92,17 @@ def independent_motion(
     The measure is relative to camera motion as well, since parallax and flow error grow with it.
     """
     speed = speed_px(offset_px - camera_px)
-    camera_speed = cv2.mean(speed_px(camera_px))[0]
-    scaled: FloatArray = cv2.min(speed * np.float32(1 / (full_px + 0.5 * camera_speed)), 1.0)
-    return scaled.reshape(speed.shape) * structure
+    scaled = speed * (1 / (full_px + 0.5 * mean_of(speed_px(camera_px))))
+    return namespace(speed).clip(scaled, None, 1.0) * structure
 
 
-def speed_px(flow_px: FloatArray) -> FloatArray:
+def motion_channel(flow: Flow, eighth_grey: Array) -> Array:
+    """Channel 10, `[H/8, W/8]` in [0, 1]: what moves against the camera, and what the flow cannot explain."""
+    independent = independent_motion(flow.offset_px, camera_of(flow), visible_structure(eighth_grey))
+    return namespace(independent).maximum(independent, flow.residual)
+
+
+def speed_px(flow_px: Array) -> Array:
     """`[h, w]` length of each offset of `[h, w, 2]`; not by `cv2.magnitude`, whose last bit depends on memory."""
-    dx, dy = cv2.split(flow_px)
-    speed: FloatArray = np.sqrt(dx * dx + dy * dy).reshape(flow_px.shape[:2])
-    return speed
+    dx, dy = flow_px[..., 0], flow_px[..., 1]
+    return namespace(flow_px).sqrt(dx * dx + dy * dy)

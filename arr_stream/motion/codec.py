@@ -83,7 +83,7 @@ class CodecFlow:
         confidence, residual = photometric_check(*pictures, offset_px)
         if not offset_px.any() and float(residual.mean()) > _STILL_RESIDUAL:
             trust = np.minimum(trust, np.float32(_NO_VECTORS))
-        return Flow(offset_px, cv2.multiply(confidence, trust), residual, span_frames=1)
+        return Flow(offset_px, cv2.multiply(confidence, trust), residual)
 
     def _refuse_unless_intra(self, present: FlowInput) -> None:
         """An inter frame may hold intra blocks alone (a cut), but only on a decoder that is known to export."""

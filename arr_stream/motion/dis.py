@@ -67,7 +67,7 @@ class DisFlow:
         pictures = (self._reduced(previous.grey), self._reduced(present.grey))
         offset_px = resize_offsets(self._search_offsets(*pictures), hw)
         confidence, residual = photometric_check(to_raster(previous.grey, hw), to_raster(present.grey, hw), offset_px)
-        return Flow(offset_px, confidence, residual, span_frames=1)
+        return Flow(offset_px, confidence, residual)
 
     def _reduced(self, grey: ByteArray) -> ByteArray:
         if self.reduction == 1:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from typing import Protocol
 
 import cv2
 import numpy as np
 
+from arr_stream.texture.arrays import Array, channels_first, channels_last, constant, namespace, to_numpy, zeros
+from arr_stream.texture.pixels import resized
 from arr_stream.types import ByteArray, FloatArray, Frame
 
 # How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `NOISE`; what
@@ -29,83 +31,82 @@ CONTRAST_SHARE = 0.25
 class Flow:
     """Displacement from the present frame to an earlier one, with confidence.
 
+    Values on a device are not looked at, since that would wait for it; `to_numpy` checks them.
+
     Args:
         offset_px: `[h, w, 2]` float32 `(dx, dy)` in pixels of this raster: what is at `(x, y)` now was at
             `(x + dx, y + dy)` in the earlier frame.
         confidence: `[h, w]` float32 in [0, 1], trust in `offset_px`; 0 for what came from outside the earlier frame.
         residual: `[h, w]` float32 in [0, 1], how much of the newest frame the flow from the frame just before it
             leaves unexplained.
-        span_frames: How many frames lie between the two; 0 is the identity.
 
     Raises:
         ValueError: A wrong shape or dtype, a value that is not finite, or a confidence or residual outside [0, 1].
     """
 
-    offset_px: FloatArray
-    confidence: FloatArray
-    residual: FloatArray
-    span_frames: int
-    _kept: dict[Hashable, FloatArray] = field(default_factory=dict, init=False, repr=False)
+    offset_px: Array
+    confidence: Array
+    residual: Array
+    _kept: dict[Hashable, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.offset_px.ndim != 3 or self.offset_px.shape[2] != 2 or self.offset_px.size == 0:
-            raise ValueError(f"offset_px must be [h, w, 2] and not empty, got {list(self.offset_px.shape)}")
-        if self.span_frames < 0:
-            raise ValueError(f"span_frames must be at least 0, got {self.span_frames}")
+        shape = tuple(self.offset_px.shape)
+        if len(shape) != 3 or shape[2] != 2 or 0 in shape:
+            raise ValueError(f"offset_px must be [h, w, 2] and not empty, got {list(shape)}")
+        for name in ("offset_px", "confidence", "residual"):
+            plane = getattr(self, name)
+            if name != "offset_px" and plane.shape != shape[:2]:
+                raise ValueError(f"{name} must be {list(shape[:2])}, got {list(plane.shape)}")
+            if plane.dtype != namespace(self.offset_px).float32:
+                raise ValueError(f"{name} must be float32, got {plane.dtype}")
+        if isinstance(self.offset_px, np.ndarray):
+            self._check_values()
+
+    def _check_values(self) -> None:
         for name in ("confidence", "residual"):
             plane = getattr(self, name)
-            if plane.shape != self.offset_px.shape[:2]:
-                raise ValueError(f"{name} must be {list(self.offset_px.shape[:2])}, got {list(plane.shape)}")
             # Written so that NaN, which compares false with everything, fails too.
             if not (plane.min() >= 0.0 and plane.max() <= 1.0):
                 raise ValueError(f"{name} must lie in [0, 1], got {plane.min()} to {plane.max()}")
-        for name in ("offset_px", "confidence", "residual"):
-            if getattr(self, name).dtype != np.float32:
-                raise ValueError(f"{name} must be float32, got {getattr(self, name).dtype}")
         if not math.isfinite(float(self.offset_px.sum())):
             raise ValueError("offset_px must be finite")
 
     @classmethod
-    def still(cls, hw: tuple[int, int]) -> Flow:
-        """The identity on a raster of `(h, w)`: nothing moved, sure of it, no frames between."""
-        height, width = hw
-        zeros = np.zeros((height, width), np.float32)
-        return cls(np.zeros((height, width, 2), np.float32), np.ones_like(zeros), zeros, 0)
+    def still(cls, hw: tuple[int, int], beside: Array | None = None) -> Flow:
+        """The identity on a raster of `(h, w)`: nothing moved, and sure of it; on the device of another array."""
+        like = np.zeros(0) if beside is None else beside
+        return cls(zeros(like, (*hw, 2)), zeros(like, hw) + 1, zeros(like, hw))
 
     @property
     def hw(self) -> tuple[int, int]:
         """Rows and columns of the raster."""
         return self.offset_px.shape[0], self.offset_px.shape[1]
 
-    def once(self, name: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
+    def once(self, name: Hashable, make: Callable[[], Array]) -> Array:
         """What `make` gives, made at the first call only: several readers want the same of a frame's flow."""
         made = self._kept.get(name)
         if made is None:
             made = self._kept[name] = make()
         return made
 
-    def map_px(self, hw: tuple[int, int]) -> FloatArray:
+    def map_px(self, hw: tuple[int, int]) -> Array:
         """`source_map` of this flow on a raster of `(h, w)`; not to be written to."""
         return self.once(("map", hw), lambda: source_map(resize_offsets(self.offset_px, hw)))
 
     def to_numpy(self) -> Flow:
-        """Itself; the flow of a loop on a device comes to the host by the same name."""
-        return self
+        """The same on the host, checked; itself where it is there."""
+        if isinstance(self.offset_px, np.ndarray):
+            return self
+        planes = self.offset_px, self.confidence, self.residual
+        return Flow(*(np.ascontiguousarray(to_numpy(plane)) for plane in planes))
 
     def resized(self, hw: tuple[int, int]) -> Flow:
         """The same flow on a raster of `(h, w)`, offsets scaled to its pixels; itself where the raster is the same."""
         if hw == self.hw:
             return self
-        size_wh = (hw[1], hw[0])
-        confidence, residual = (
-            cv2.resize(plane, size_wh, interpolation=cv2.INTER_LINEAR) for plane in (self.confidence, self.residual)
-        )
-        return Flow(
-            resize_offsets(self.offset_px, hw),
-            np.clip(confidence, 0.0, 1.0, out=confidence),
-            np.clip(residual, 0.0, 1.0, out=residual),
-            self.span_frames,
-        )
+        clip = namespace(self.offset_px).clip
+        planes = (clip(resized(plane, hw), 0.0, 1.0) for plane in (self.confidence, self.residual))
+        return Flow(resize_offsets(self.offset_px, hw), *planes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,15 +114,19 @@ class FlowInput:
     """What a flow estimator may look at.
 
     Args:
-        grey: `[h, w]` uint8 lightness at half of the texture's size, at least 1x1.
+        grey: `[h, w]` lightness at half of the texture's size, at least 1x1; uint8, or float32 on a device.
         frame: The frame that `grey` was made from, for its motion vectors.
     """
 
-    grey: ByteArray
+    grey: Array
     frame: Frame
 
     def __post_init__(self) -> None:
-        if self.grey.ndim != 2 or self.grey.size == 0 or self.grey.dtype != np.uint8:
+        if (
+            self.grey.ndim != 2
+            or 0 in self.grey.shape
+            or (isinstance(self.grey, np.ndarray) and self.grey.dtype != np.uint8)
+        ):
             raise ValueError(f"grey must be uint8 [h, w] and not empty, got {self.grey.dtype} {list(self.grey.shape)}")
 
 
@@ -129,11 +134,11 @@ class FlowEstimator(Protocol):
     """Anything that can tell where the present frame's content was on the frame before."""
 
     def estimate(self, previous: FlowInput, present: FlowInput) -> Flow:
-        """Backward flow from `present` to `previous`, `span_frames=1`; both have the same size."""
+        """Backward flow from `present` to `previous`; both have the same size."""
         ...
 
 
-def raster_hw(grey: ByteArray, divisor: int) -> tuple[int, int]:
+def raster_hw(grey: Array, divisor: int) -> tuple[int, int]:
     """Rows and columns of the flow's raster: the grey picture's divided by `divisor`, at least one."""
     return max(1, grey.shape[0] // divisor), max(1, grey.shape[1] // divisor)
 
@@ -146,21 +151,21 @@ def to_raster(grey: ByteArray, hw: tuple[int, int]) -> ByteArray:
     return np.ascontiguousarray(reduced)
 
 
-def resize_offsets(offset_px: FloatArray, hw: tuple[int, int]) -> FloatArray:
+def resize_offsets(offset_px: Array, hw: tuple[int, int]) -> Array:
     """`[h, w, 2]` offsets on a raster of `(h, w)`, in its pixels."""
     height, width = offset_px.shape[:2]
     if hw == (height, width):
         return offset_px
     # Flow is searched at a fraction of its raster and smooth between, so that nothing is lost by not averaging.
-    resized = cv2.resize(offset_px, (hw[1], hw[0]), interpolation=cv2.INTER_LINEAR)
+    larger = channels_last(resized(channels_first(offset_px), hw))
     # One number over the whole array is twenty times as quick as two over its last axis.
     across, down = hw[1] / width, hw[0] / height
-    if across == down:
-        resized *= np.float32(across)
-    else:
-        resized[..., 0] *= np.float32(across)
-        resized[..., 1] *= np.float32(down)
-    return np.ascontiguousarray(resized)
+    return larger * (across if across == down else constant(offset_px, _growth, across, down))
+
+
+@lru_cache(maxsize=16)
+def _growth(across: float, down: float) -> FloatArray:
+    return np.array([across, down], np.float32)
 
 
 @lru_cache(maxsize=16)
@@ -174,20 +179,13 @@ def base_grid(hw: tuple[int, int]) -> FloatArray:
     return grid
 
 
-def source_map(offset_px: FloatArray) -> FloatArray:
-    """`[h, w, 2]` absolute `(x, y)` that each place is sampled from, as `cv2.remap` takes it."""
-    positions: FloatArray = cv2.add(base_grid((offset_px.shape[0], offset_px.shape[1])), offset_px)
-    return positions
+def source_map(offset_px: Array) -> Array:
+    """`[h, w, 2]` absolute `(x, y)` that each place is sampled from."""
+    return constant(offset_px, base_grid, (offset_px.shape[0], offset_px.shape[1])) + offset_px
 
 
-def inside(map_px: FloatArray) -> ByteArray:
-    """`[h, w]` uint8, 255 where a place comes from within the picture (its outermost pixels to their outer rims)."""
-    height, width = map_px.shape[:2]
-    mask: ByteArray = cv2.inRange(map_px, (-0.5, -0.5, 0.0, 0.0), (width - 0.5, height - 0.5, 0.0, 0.0))
-    return mask
-
-
-def photometric_check(previous: ByteArray, present: ByteArray, offset_px: FloatArray) -> tuple[FloatArray, FloatArray]:
+@singledispatch
+def photometric_check(previous: Array, present: Array, offset_px: Array) -> tuple[Array, Array]:
     """How well a flow explains the picture.
 
     The earlier picture is warped to the present; what differs is held against the local contrast of the present, so
@@ -195,7 +193,7 @@ def photometric_check(previous: ByteArray, present: ByteArray, offset_px: FloatA
     cannot be seen this way.
 
     Args:
-        previous, present: `[h, w]` uint8 on the flow's raster.
+        previous, present: `[h, w]` lightness in [0, 255] on the flow's raster: uint8, or float32 on a device.
         offset_px: `[h, w, 2]` backward flow.
 
     Returns:
@@ -215,7 +213,9 @@ def photometric_check(previous: ByteArray, present: ByteArray, offset_px: FloatA
     excess = cv2.addWeighted(difference, 1.0, difference, 0.0, -NOISE, dtype=cv2.CV_32F)
     residual: FloatArray = cv2.divide(excess, allowed)
     np.clip(residual, 0.0, 1.0, out=residual)
-    confidence: FloatArray = cv2.bitwise_and(1.0 - residual, 1.0 - residual, mask=inside(map_px))
+    height, width = residual.shape
+    within = cv2.inRange(map_px, (-0.5, -0.5, 0.0, 0.0), (width - 0.5, height - 0.5, 0.0, 0.0))
+    confidence: FloatArray = cv2.bitwise_and(1.0 - residual, 1.0 - residual, mask=within)
     return confidence, residual
 
 

@@ -1,136 +1,292 @@
-"""What is remembered from one frame to the next: the keyframe in use and channels 34 to 39, carried along the flow."""
+"""What is remembered from one frame to the next: the keyframes in use and channels 34 to 39, carried along the flow."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from arr_stream.keyframes.base import KeyframePart, PartName, TextFinding
+from arr_stream.keyframes.base import PARTS, KeyframePart, LazyClusters, PartName, TextFinding
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.keyframe_parts import KeyframeParts
-from arr_stream.types import Clusters, Embedding, FloatArray
+from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
+from arr_stream.texture.array import LazyPlane, Plane
+from arr_stream.texture.arrays import Array, as_tensor, channels_first, enlarged, namespace, replaced, zeros
+from arr_stream.texture.layout import EMBEDDING
+from arr_stream.types import Clusters, Embedding, FloatArray, Grid
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
-"""Channels 34 to 39, in order; kept as one `[h, w, 6]` array at an eighth of the texture's size."""
+"""Channels 34 to 39, in order; kept as one `[6, h, w]` array at an eighth of the texture's size."""
 
 FIXATION_DECAY = 0.9
+_EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
 
 
-Value = TypeVar("Value", Clusters, Embedding, TextFinding)
-
-
-@dataclass(frozen=True, slots=True)
-class InUse(Generic[Value]):
-    """A part of a keyframe and the way back to it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """What moves with the picture.
 
     Args:
-        value: What generation found on frame `index`.
-        index: That frame.
-        flow: From the present frame back to that frame, at an eighth of the texture's size.
+        history: `[6, h, w]`, channels 34 to 39.
+        ways: Flows back to earlier frames.
     """
 
-    value: Value
-    index: int
-    flow: Flow
+    history: Array
+    ways: tuple[Flow, ...]
+
+
+def carried(before: Carried, flow: Flow) -> Carried:
+    """Everything moved to the present frame: `flow` goes from it to the frame before."""
+    ways = tuple(compose(way, flow) for way in before.ways)
+    return Carried(carry(before.history, flow, outside=0.0), ways)
+
+
+def remembered(history: Array, relevance: Array, saliency: Array, chosen: Array) -> Array:
+    """The history that the next frame finds.
+
+    Args:
+        history: `[6, h, w]`.
+        relevance: `[gh, gw]` in [0, 1] of the present frame's cells.
+        saliency: `[h, w]` in [0, 1] of the present frame.
+        chosen: `[gh, gw]`, 1 where a cell was chosen.
+    """
+    looked = enlarged(chosen, _EIGHTH_PER_CELL)
+    fixation = FIXATION_DECAY * recalled(history, "fixation") + (1 - FIXATION_DECAY) * looked
+    return replaced(history, {0: enlarged(relevance, _EIGHTH_PER_CELL), 1: saliency, 2: fixation})
+
+
+def recalled(history: Array, name: str) -> Array:
+    """`[h, w]`: one channel of the history."""
+    return history[HISTORY_CHANNELS.index(name)]
+
+
+def _as_it_is(values: npt.NDArray[Any]) -> Array:
+    return values
 
 
 @dataclass(eq=False)
-class TemporalCache(KeyframeParts[Flow]):
-    """State of one stream at one frame size: the keyframes' parts with the flow back to each, and the history.
+class TemporalCache:
+    """State of one stream at one frame size.
+
+    Each part of a keyframe is carried from the frame it was made from, so parts of different keyframes stand side by
+    side until the late ones arrive.
 
     Args:
         grid: The cells; a changed size needs a new cache.
+        put: Brings an array to where the loop works.
     """
 
-    history: FloatArray = field(init=False)
-    embedding_channels: FloatArray | None = None
-    """`[16, 2*gh, 2*gw]`, channels 18 to 33 on the frame of the embedding in use."""
+    grid: Grid
+    put: Callable[[npt.NDArray[Any]], Array] = _as_it_is
+    history: Array = field(init=False)
+    _parts: dict[PartName, KeyframePart] = field(init=False, default_factory=dict)
+    _pending: dict[int, set[PartName]] = field(init=False, default_factory=dict)
+    _ways: dict[int, Flow] = field(init=False, default_factory=dict)
+    _followed: dict[int, Flow] = field(init=False, default_factory=dict)
+    _embedding: Array | None = field(init=False, default=None)
+    _text: Array | None = field(init=False, default=None)
+    _labels: tuple[Clusters | LazyClusters, Array] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        # Channels last in memory, as the host's operators want them.
         height, width = self.reduced_hw(8)
-        self.history = np.zeros((height, width, len(HISTORY_CHANNELS)), np.float32)
+        self.history = channels_first(self.put(np.zeros((height, width, len(HISTORY_CHANNELS)), np.float32)))
 
-    def _still(self) -> Flow:
-        return Flow.still(self.reduced_hw(8))
+    def reduced_hw(self, factor: int) -> tuple[int, int]:
+        """Rows and columns of the texture divided by `factor`."""
+        width, height = self.grid.texture_wh
+        return height // factor, width // factor
+
+    @property
+    def moving(self) -> Carried:
+        """What has to be moved to the next frame."""
+        return Carried(self.history, (*self._ways.values(), *self._followed.values()))
+
+    def move(self, moved: Carried) -> None:
+        """Take what `carried` made of `moving`."""
+        ways = iter(moved.ways)
+        self.history = moved.history
+        self._ways = {index: next(ways) for index in self._ways}
+        self._followed = {index: next(ways) for index in self._followed}
 
     def advance(self, flow: Flow) -> None:
         """Move everything to the present frame: `flow` goes from it to the frame before."""
-        for index, since in self._ways.items():
-            self._ways[index] = compose(since, flow)
-        for index, since in self._followed.items():
-            self._followed[index] = compose(since, flow)
-        self.history = carry(self.history, flow, outside=0.0)
+        self.move(carried(self.moving, flow))
 
     def forget(self) -> None:
-        super().forget()
-        self.embedding_channels = None
-        self.history[:] = 0
+        """After a cut nothing that was carried holds any more."""
+        for held in (self._parts, self._pending, self._ways, self._followed):
+            held.clear()
+        self._embedding = self._text = self._labels = None
+        self.history = namespace(self.history).zeros_like(self.history)
+
+    def requested(self, index: int, parts: Collection[PartName]) -> None:
+        """Generation of some parts was asked for on the present frame."""
+        self._pending[index] = set(parts)
+        self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
     def adopt(self, part: KeyframePart) -> bool:
-        if not super().adopt(part):
+        """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
+        if part.part not in self._pending.get(part.index, ()):
             return False
-        if part.part == "embedding":
-            self.embedding_channels = None
+        self._parts[part.part] = part
+        self.dropped(part.index, (part.part,))
+        match part.value:
+            case TextFinding(mask=mask):
+                self._text = self.put(mask) if mask.any() else None
+            case Embedding():
+                self._embedding = None
+            case _:
+                self._labels = None
         return True
 
-    @property
-    def clusters(self) -> InUse[Clusters] | None:
-        return self._in_use("clusters", Clusters)
+    def dropped(self, index: int, parts: Collection[PartName]) -> None:
+        """There is nothing to wait for any more of some parts of frame `index`."""
+        waiting = self._pending.get(index, set())
+        waiting.difference_update(parts)
+        if not waiting:
+            self._pending.pop(index, None)
+        in_use = {part.index for part in self._parts.values()}
+        self._ways = {at: way for at, way in self._ways.items() if at in self._pending or at in in_use}
+
+    def pending(self, part: PartName) -> bool:
+        """A part has been asked for and has not arrived."""
+        return any(part in waiting for waiting in self._pending.values())
 
     @property
-    def embedding(self) -> InUse[Embedding] | None:
-        return self._in_use("embedding", Embedding)
+    def origins(self) -> dict[str, tuple[int, str]]:
+        """For each part in use, the keyframe it came from and what made it."""
+        return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
 
     @property
-    def text(self) -> InUse[TextFinding] | None:
-        return self._in_use("text", TextFinding)
-
-    def _in_use(self, part: PartName, kind: type[Value]) -> InUse[Value] | None:
-        held = self._parts.get(part)
-        if held is None or not isinstance(held.value, kind):
-            return None
-        return InUse(held.value, held.index, self._ways[held.index])
+    def keyframe_index(self) -> int | None:
+        """The newest frame of which a part is in use."""
+        return max((part.index for part in self._parts.values()), default=None)
 
     @property
-    def confidence(self) -> FloatArray:
+    def keyframe_way(self) -> Flow | None:
+        """The way back to that frame."""
+        index = self.keyframe_index
+        return None if index is None else self._ways[index]
+
+    @property
+    def confidence(self) -> Array:
         """`[H/8, W/8]` trust in what is carried from the newest keyframe; 0 before the first one."""
-        flow = self.keyframe_way
-        return np.zeros(self.reduced_hw(8), np.float32) if flow is None else flow.confidence
+        way = self.keyframe_way
+        return zeros(self.history, self.reduced_hw(8)) if way is None else way.confidence
 
-    def remember(self, name: str, value: FloatArray) -> None:
+    @property
+    def anchors(self) -> frozenset[int]:
+        """Frames that generation was asked for and whose parts are, or may come, into use."""
+        return frozenset(self._ways)
+
+    @property
+    def embedding(self) -> Embedding | None:
+        """The embedding in use."""
+        held = self._parts.get("embedding")
+        return held.value if held is not None and isinstance(held.value, Embedding) else None
+
+    @property
+    def text(self) -> TextFinding | None:
+        """The text finding in use."""
+        held = self._parts.get("text")
+        return held.value if held is not None and isinstance(held.value, TextFinding) else None
+
+    def way(self, part: PartName) -> Flow | None:
+        """The way back to the keyframe that a part in use came from."""
+        held = self._parts.get(part)
+        return None if held is None else self._ways[held.index]
+
+    def origin(self, part: PartName) -> int | None:
+        """The keyframe that a part in use came from."""
+        held = self._parts.get(part)
+        return None if held is None else held.index
+
+    @property
+    def has_embedding_channels(self) -> bool:
+        """The embedding in use has been brought to channels 18 to 33."""
+        return self._embedding is not None
+
+    def set_embedding_channels(self, values: FloatArray) -> None:
+        """Channels 18 to 33, `[16, 2*gh, 2*gw]`, on the frame of the embedding in use."""
+        self._embedding = channels_first(self.put(np.ascontiguousarray(values.transpose(1, 2, 0))))
+
+    @property
+    def planes(self) -> dict[int, Plane | LazyPlane]:
+        """Channels 13 to 39 of the present frame; those of keyframes are carried when something first reads them."""
+        return {**self._region_planes(), TEXT: self.text_plane, **self._embedding_plane(), HISTORY: self.history_plane}
+
+    @property
+    def text_plane(self) -> Plane | CarriedPlane:
+        """Channel 16."""
+        way = self.way("text")
+        if self._text is None or way is None:
+            return Plane(TEXT, as_tensor(self.history).new_zeros((1, 1, 1)))
+        return CarriedPlane(TEXT, self._text[None], way, outside=0.0)
+
+    @property
+    def history_plane(self) -> Plane:
+        """Channels 34 to 39; no frame writes into what an earlier one had."""
+        return Plane(HISTORY, as_tensor(self.history))
+
+    def _region_planes(self) -> dict[int, Plane | LazyPlane]:
+        held, hw = self._parts.get("clusters"), self.reduced_hw(4)
+        if held is None or not isinstance(held.value, Clusters | LazyClusters):
+            # One region before the first keyframe.
+            return RegionPlanes(lambda: self.put(np.zeros(hw, np.int32)), Flow.still(hw, self.history)).planes
+        clusters = held.value
+        return RegionPlanes(lambda: self._put_labels(clusters), self._ways[held.index]).planes
+
+    def _put_labels(self, clusters: Clusters | LazyClusters) -> Array:
+        if self._labels is None or self._labels[0] is not clusters:
+            self._labels = clusters, self.put(clusters.labels)
+        return self._labels[1]
+
+    def _embedding_plane(self) -> dict[int, Plane | LazyPlane]:
+        way, first = self.way("embedding"), EMBEDDING.start
+        if self._embedding is None or way is None:
+            shape = (EMBEDDING.stop - first, self.grid.rows * 2, self.grid.columns * 2)
+            return {first: Plane(first, as_tensor(self.history).new_zeros(shape))}
+        return {first: CarriedPlane(first, self._embedding, way)}
+
+    def follow(self, index: int) -> None:
+        """Keep the way back to the present frame, for attention to it that comes later; one frame at a time."""
+        self._followed = {index: Flow.still(self.reduced_hw(8), self.history)}
+
+    def remember(self, name: str, value: Array) -> None:
         """Set a history channel on the present frame; `value` is `[h, w]` at an eighth of the texture's size."""
-        self.history[:, :, HISTORY_CHANNELS.index(name)] = value
+        self.history = replaced(self.history, {HISTORY_CHANNELS.index(name): value})
 
-    def recall(self, name: str) -> FloatArray:
+    def recall(self, name: str) -> Array:
         """A history channel as carried to the present frame."""
-        return self.history[:, :, HISTORY_CHANNELS.index(name)]
-
-    def fixate(self, chosen: FloatArray) -> None:
-        """Add what was selected on this frame (`[h, w]`, 0 or 1) to the fixation history."""
-        self.remember("fixation", FIXATION_DECAY * self.recall("fixation") + (1 - FIXATION_DECAY) * chosen)
+        return recalled(self.history, name)
 
     def attend(self, attention: FloatArray) -> None:
         """Take a consumer model's attention (`[h, w]` in [0, 1]) for channels 37 and 38."""
+        self._attended(self.put(attention))
+
+    def _attended(self, attention: Array) -> None:
+        faded = self.recall("attention_history") * FIXATION_DECAY
         self.remember("attention", attention)
-        self.remember("attention_history", np.maximum(self.recall("attention_history") * FIXATION_DECAY, attention))
+        self.remember("attention_history", namespace(faded).maximum(faded, attention))
 
     def forget_attention(self) -> None:
         """Channel 37 starts anew; what adds up in channel 38 stays."""
-        self.remember("attention", np.zeros(self.reduced_hw(8), np.float32))
+        self.remember("attention", namespace(self.history).zeros_like(self.recall("attention")))
 
     def attend_late(self, attention: FloatArray, index: int) -> bool:
         """Take attention to a frame that was followed, carried to the present; False when its scene is gone."""
         flow = self._followed.pop(index, None)
         if flow is None:
             return False
-        self.attend(carry(attention, flow, outside=0.0))
+        self._attended(carry(self.put(attention), flow, outside=0.0))
         return True
 
     def look(self, gaze: FloatArray | None, elapsed_seconds: float) -> None:
         """Let the gaze history fade by the time that passed, then add new gaze (`[h, w]` in [0, 1])."""
-        faded = self.recall("gaze") * np.float32(0.5 ** (max(0.0, elapsed_seconds) / GAZE_HALF_LIFE_SECONDS))
-        self.remember("gaze", faded if gaze is None else np.maximum(faded, gaze))
+        faded = self.recall("gaze") * 0.5 ** (max(0.0, elapsed_seconds) / GAZE_HALF_LIFE_SECONDS)
+        self.remember("gaze", faded if gaze is None else namespace(faded).maximum(faded, self.put(gaze)))

@@ -298,4 +298,4 @@ class TorchFlow:
             )
             offset_px = flow_px(earlier, now, self._preset, hw).cpu().numpy()
         confidence, residual = photometric_check(to_raster(previous.grey, hw), to_raster(present.grey, hw), offset_px)
-        return Flow(offset_px, confidence, residual, span_frames=1)
+        return Flow(offset_px, confidence, residual)

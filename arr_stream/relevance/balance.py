@@ -32,7 +32,7 @@ class Balance:
     by_scorer: Tensor
 
 
-def balance_tensions(sample: Sample, answered: float, weights: ScoringSettings) -> Balance:
+def balance_tensions(sample: Sample, answered: float | Tensor, weights: ScoringSettings) -> Balance:
     """Scores from the three ways of knowing.
 
     score = c * focus + (1 - c) * diversify, where w are the weights
@@ -48,14 +48,16 @@ def balance_tensions(sample: Sample, answered: float, weights: ScoringSettings) 
 
     Args:
         sample: Channels of the places.
-        answered: Highest relevance of any place on this frame, in [0, 1]; 0 without a query.
+        answered: Highest relevance of any place on this frame, in [0, 1]; 0 without a query. On a device a tensor,
+            which nothing here waits for.
         weights: How much each part counts.
     """
-    commitment = weights.commitment * min(1.0, max(0.0, answered)) ** weights.commitment_power
+    certain = answered.clamp(0, 1) if isinstance(answered, Tensor) else min(1.0, max(0.0, answered))
+    commitment = weights.commitment * certain**weights.commitment_power
     known, seen = information(sample, weights), perspective(sample, weights)
     # Without an answer nothing is committed to it, and what it would say need not be found out.
     focus = torch.zeros_like(seen)
-    if answered > 0:
+    if isinstance(answered, Tensor) or answered > 0:
         focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
     by_scorer = torch.stack(
         [

@@ -16,9 +16,9 @@ Nothing is learned beforehand, and a scene in which nothing moves has no figure.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ from torch.nn import functional
 
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
-from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.texture.arrays import Array, as_float, as_tensor, beside, constant, namespace, zeros
+from arr_stream.texture.pixels import averaged, cell_bytes, cell_colours
+from arr_stream.types import FloatArray
 
 CUES = 6
 """Red, green, blue, detail, row and column."""
@@ -44,54 +46,59 @@ LOOK_SCALE = 3.0
 _PLACE_SCALE = 2.0
 
 
-class FigureMemory:
-    """The figure of one stream at one frame size.
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """What is known of the figure, between two frames.
 
     Args:
-        grid: The cells.
+        motion: `[H/8, W/8]` in [0, 1], motion averaged over the frames so far.
+        gram: `[F, F]` and
+        moment: `[F]`, the regression's evidence.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-        self.forget()
+    motion: Array
+    gram: Tensor
+    moment: Tensor
 
-    def forget(self) -> None:
-        """After a cut nothing is known to have moved."""
-        width, height = self._grid.texture_wh
-        self._motion = np.zeros((height // 8, width // 8), np.float32)
-        self._gram = torch.zeros(FEATURES + 1, FEATURES + 1)
-        self._moment = torch.zeros(FEATURES + 1)
-
-    def see(self, eighth_rgb: ByteArray, detail: ByteArray, motion: FloatArray, flow: Flow | None) -> FloatArray:
-        """Take a frame.
-
-        Args:
-            eighth_rgb: `[H/8, W/8, 3]` the picture.
-            detail: `[h, w]` its high-pass channel, in 255ths.
-            motion: `[H/8, W/8]` in [0, 1], the motion channel.
-            flow: To the frame before; None on the first frame and after a cut, when there is nothing to learn from.
-
-        Returns:
-            `[gh, gw]` in [0, 1]: how surely each cell belongs to what moves.
-        """
-        hw = self._grid.rows, self._grid.columns
-        if flow is None:
-            return np.zeros(hw, np.float32)
-        self._motion = carry(self._motion, flow, outside=0.0)
-        self._motion += np.float32(1 - MOTION_MEMORY) * (motion - self._motion)
-        moves, moved = _cells(motion, hw), _cells(self._motion, hw)
-        # A copy that torch aligns: the last bits of its products depend on where their operands lie in memory.
-        seen = features(torch.from_numpy(cues(eighth_rgb, detail, hw)).clone())
-        self._gram, self._moment, alike = learn(self._gram, self._moment, seen, torch.from_numpy(moves.ravel()))
-        figure: FloatArray = (moved + alike.clamp(0, 1).numpy().reshape(hw)) / 2
-        return figure
+    @classmethod
+    def nothing(cls, beside: Array, hw: tuple[int, int]) -> Figure:
+        """On a first frame and after a cut, on another array's device; `hw` is an eighth of the texture's size."""
+        device, size = as_tensor(beside).device, FEATURES + 1
+        return cls(zeros(beside, hw), torch.zeros(size, size, device=device), torch.zeros(size, device=device))
 
 
-def cues(eighth_rgb: ByteArray, detail: ByteArray, hw: tuple[int, int]) -> FloatArray:
-    """`[cells, CUES]` float32, each of the order of 1."""
-    look = _cells(eighth_rgb, hw).reshape(-1, 3) * np.float32(1 / 255)
-    fine = _cells(detail, hw).reshape(-1, 1) * np.float32(1 / 255)
-    return np.concatenate([(look - 0.5) * LOOK_SCALE, (fine - 0.1) * LOOK_SCALE, places_of(hw)], axis=1)
+def see_figure(figure: Figure, eighth: Array, detail: Array, motion: Array, flow: Flow | None) -> tuple[Figure, Array]:
+    """Take a frame.
+
+    Args:
+        figure: What is known.
+        eighth: The picture at an eighth of the texture's size.
+        detail: `[H/4, W/4]` its high-pass channel, in 255ths where that is uint8.
+        motion: `[H/8, W/8]` in [0, 1], the motion channel.
+        flow: To the frame before; None on the first frame and after a cut, when there is nothing to learn from.
+
+    Returns:
+        What is known from now on, and `[gh, gw]` in [0, 1]: how surely each cell belongs to what moves.
+    """
+    hw = motion.shape[0] // 4, motion.shape[1] // 4
+    if flow is None:
+        return figure, zeros(motion, hw)
+    kept = carry(figure.motion, flow, outside=0.0)
+    kept = kept + (1 - MOTION_MEMORY) * (motion - kept)
+    moves, moved = averaged(motion, hw), averaged(kept, hw)
+    # A copy that torch aligns: the last bits of its products depend on where their operands lie in memory.
+    seen = features(as_tensor(cues(eighth, detail, hw)).clone())
+    gram, moment, alike = learn(figure.gram, figure.moment, seen, as_tensor(moves.reshape(-1)))
+    return Figure(kept, gram, moment), (moved + beside(alike.clamp(0, 1), motion).reshape(hw)) / 2
+
+
+def cues(eighth: Array, detail: Array, hw: tuple[int, int]) -> Array:
+    """`[cells, CUES]` float32, each of the order of 1: means over cells, in whole 255ths."""
+    xp = namespace(detail)
+    look = cell_colours(eighth, hw) * (1 / 255)
+    fine = as_float(cell_bytes(detail, hw)).reshape(-1, 1) * (1 / 255)
+    place = constant(detail, places_of, hw)
+    return xp.concatenate([(look - 0.5) * LOOK_SCALE, (fine - 0.1) * LOOK_SCALE, place], axis=1)
 
 
 def features(cue: Tensor) -> Tensor:
@@ -119,12 +126,6 @@ def learn(gram: Tensor, moment: Tensor, seen: Tensor, moves: Tensor) -> tuple[Te
     factor, _ = torch.linalg.cholesky_ex(system)
     weights = torch.cholesky_solve(moment[:, None], factor)
     return gram, moment, (seen @ weights)[:, 0]
-
-
-def _cells(values: ByteArray | FloatArray, hw: tuple[int, int]) -> FloatArray:
-    """`[gh, gw, ...]` means over cells, in the units of `values`."""
-    means: FloatArray = cv2.resize(values, hw[::-1], interpolation=cv2.INTER_AREA).astype(np.float32)
-    return means.reshape(*hw, *values.shape[2:])
 
 
 @lru_cache(maxsize=8)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm, MotionTerm, Place, PlaceTerm, Shade, Term
 from arr_stream.relevance.query import TextQuery
-from arr_stream.types import ByteArray, FloatArray, IntArray
+from arr_stream.texture.arrays import Array, as_float, constant, namespace, take, zeros
+from arr_stream.texture.pixels import packed_colours, picture_hw
+from arr_stream.types import ByteArray, FloatArray
 
 HUE_SOFT_DEGREES = 8.0
 SATURATION_SOFT = 0.25
@@ -37,19 +38,21 @@ class Senses:
     """What a text query is evaluated on.
 
     Args:
-        rgb: `[h, w, 3]`, uint8, usually a quarter of the texture.
+        rgb: `[h, w, 3]`, uint8, usually a quarter of the texture; `[3, h, w]` on a device.
         motion: `[h, w]` in [0, 1], the motion channel; needed only by queries with motion words.
         word_map: Gives `[h, w]` in [0, 1] for a text, usually `word_mask` of the last keyframe, carried; needed only
             by queries with words to read.
     """
 
-    rgb: ByteArray
-    motion: FloatArray | None = None
-    word_map: Callable[[str], FloatArray] | None = None
-    meaning: FloatArray | None = None
+    rgb: Array
+    motion: Array | None = None
+    word_map: Callable[[str], Array] | None = None
+    meaning: Array | None = None
 
     def __post_init__(self) -> None:
-        if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8:
+        if isinstance(self.rgb, np.ndarray) and (
+            self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or self.rgb.dtype != np.uint8
+        ):
             raise ValueError(f"rgb must be uint8 [h, w, 3], got {self.rgb.dtype} {list(self.rgb.shape)}")
         if self.motion is not None and self.motion.shape != self.hw:
             raise ValueError(f"motion is {list(self.motion.shape)} where rgb is {list(self.hw)}")
@@ -58,7 +61,7 @@ class Senses:
 
     @property
     def hw(self) -> tuple[int, int]:
-        return self.rgb.shape[0], self.rgb.shape[1]
+        return picture_hw(self.rgb)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,39 +76,37 @@ class ColourTable:
 
     def __call__(self, rgb: ByteArray) -> FloatArray:
         """`[h, w]` for `[h, w, 3]`: one packing and one gather."""
-        packed = cv2.cvtColor(np.ascontiguousarray(rgb), cv2.COLOR_RGB2BGR565).view(np.uint16)
-        gathered: FloatArray = self.membership.take(packed.reshape(rgb.shape[:2]))
-        return gathered
+        return np.asarray(self.membership.take(packed_colours(rgb, 6)))
 
 
-def text_relevance(query: TextQuery, senses: Senses) -> FloatArray:
+def text_relevance(query: TextQuery, senses: Senses) -> Array:
     """`[h, w]` float32 in [0, 1]: how well each place fits; all 0 for a query without a known word.
 
     Raises:
         ValueError: The query needs motion or words, and the senses lack them.
     """
     if not query.terms and senses.meaning is None:
-        return np.zeros(senses.hw, np.float32)
+        return zeros(senses.rgb, senses.hw)
     kinds = [
         _seen(query.terms, senses) if senses.meaning is None else senses.meaning,
         _moved(query.terms, senses),
-        _placed(query.terms, senses.hw),
+        _placed(query.terms, senses),
         _read(query, senses),
     ]
-    result: FloatArray = functools.reduce(np.multiply, [kind for kind in kinds if kind is not None])
-    return result
+    return functools.reduce(operator.mul, [kind for kind in kinds if kind is not None])
 
 
-def combine(maps: FloatArray | Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
-    """Several queries' maps `[Q, h, w]` as one: `[h, w]` highest score, and `[h, w]` int32 of the query that gave it.
+def combine(maps: Array | Sequence[FloatArray]) -> tuple[Array, Array]:
+    """Several queries' maps `[Q, h, w]` as one: `[h, w]` highest score, and `[h, w]` int of the query that gave it.
 
     Raises:
         ValueError: There is no map.
     """
-    stacked = np.asarray(maps, dtype=np.float32)
+    stacked: Array = np.asarray(maps, np.float32) if isinstance(maps, list | tuple | np.ndarray) else maps
     if stacked.ndim != 3 or len(stacked) == 0:
         raise ValueError(f"maps must be [Q, h, w] with Q of at least 1, got {list(stacked.shape)}")
-    return stacked.max(axis=0), stacked.argmax(axis=0).astype(np.int32)
+    xp = namespace(stacked)
+    return xp.amax(stacked, 0), xp.argmax(stacked, 0)
 
 
 def compile_colours(terms: Iterable[Term]) -> ColourTable:
@@ -116,36 +117,40 @@ def compile_colours(terms: Iterable[Term]) -> ColourTable:
     return _compiled(tuple(term for term in terms if isinstance(term, ColourTerm | LightTerm)))
 
 
-def _seen(terms: tuple[Term, ...], senses: Senses) -> FloatArray | None:
-    if not any(isinstance(term, ColourTerm | LightTerm) for term in terms):
+def _seen(terms: tuple[Term, ...], senses: Senses) -> Array | None:
+    coloured = tuple(term for term in terms if isinstance(term, ColourTerm | LightTerm))
+    if not coloured:
         return None
-    return compile_colours(terms)(senses.rgb)
+    return take(constant(senses.rgb, _membership_table, coloured), packed_colours(senses.rgb, 6))
 
 
-def _moved(terms: tuple[Term, ...], senses: Senses) -> FloatArray | None:
+def _membership_table(terms: tuple[ColourTerm | LightTerm, ...]) -> FloatArray:
+    return _compiled(terms).membership
+
+
+def _moved(terms: tuple[Term, ...], senses: Senses) -> Array | None:
     sides = {term.side for term in terms if isinstance(term, MotionTerm)}
     if not sides:
         return None
     if senses.motion is None:
         raise ValueError("the query has motion words, and the senses have no motion")
     if len(sides) == 2:
-        return np.ones(senses.hw, np.float32)
+        return zeros(senses.rgb, senses.hw) + 1
     moving = _smooth(senses.motion, *MOVING)
     return moving if "moving" in sides else 1.0 - moving
 
 
-def _read(query: TextQuery, senses: Senses) -> FloatArray | None:
+def _read(query: TextQuery, senses: Senses) -> Array | None:
     if not query.words:
         return None
     if senses.word_map is None:
         raise ValueError("the query has words to read, and the senses have no word map")
-    found: FloatArray = functools.reduce(np.maximum, [senses.word_map(text) for text in query.words])
-    return found
+    return functools.reduce(namespace(senses.rgb).maximum, [senses.word_map(text) for text in query.words])
 
 
-def _placed(terms: tuple[Term, ...], hw: tuple[int, int]) -> FloatArray | None:
+def _placed(terms: tuple[Term, ...], senses: Senses) -> Array | None:
     sides = frozenset(term.side for term in terms if isinstance(term, PlaceTerm))
-    return _place_map(sides, hw) if sides else None
+    return constant(senses.rgb, _place_map, sides, senses.hw) if sides else None
 
 
 @functools.lru_cache(maxsize=32)
@@ -216,11 +221,10 @@ def _between(values: FloatArray, limits: tuple[float, float], soft: float) -> Fl
     return fits
 
 
-def _smooth(values: npt.NDArray[np.floating], low: float, high: float) -> FloatArray:
+def _smooth(values: Array, low: float, high: float) -> Array:
     """0 below `low`, 1 above `high`, a cubic with level ends between."""
-    t = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1).astype(np.float32)
-    smooth: FloatArray = t * t * (3 - 2 * t)
-    return smooth
+    t = as_float(namespace(values).clip((values - low) / (high - low), 0, 1))
+    return t * t * (3 - 2 * t)
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,13 +1,16 @@
-"""Queries at work: each keeps what it needs from frame to frame and gives one relevance map a frame."""
+"""Queries on every frame: each keeps what it needs from frame to frame and gives one relevance map a frame.
+
+A scorer prepares a task on the host: arrays and constants. Tasks are answered where the frame is, all in one step that
+reads nothing but its arguments, so that a device can capture it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -19,79 +22,103 @@ from arr_stream.relevance.lexicon import ColourTerm, LightTerm
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
+from arr_stream.texture.arrays import Array, as_float, namespace, take, take_along, zeros
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import FloatArray
-
-Mask = npt.NDArray[np.bool_]
+from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resized
+from arr_stream.types import FloatArray, Frame, Grid
 
 LEAST_MEANING = 0.02
 """What a model scores below this is chance: its scores never quite reach 0."""
 
 
-@dataclass(slots=False, eq=False)
-class Scene:
-    """What a query may look at on one frame; relevance maps are at a quarter of the texture's size.
+class Region(Protocol):
+    """A region on its way through the stream, at a quarter of the texture's size."""
+
+    def follow(self, rgb: Array, flow: Flow | None) -> Region:
+        """The region on the next picture; see `RegionTracker.step`."""
+        ...
+
+    def relevance(self) -> Array:
+        """`[h, w]` in [0, 1]."""
+        ...
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryInput:
+    """One frame as scorers see it on the host.
 
     Args:
-        pictures: The frame and its reductions.
-        pts_seconds: Its time.
-        flow: To the frame before; None on the first frame and after a cut.
-        eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel at an eighth of the texture's size.
-        cache: What is carried from keyframes.
-        trust: Confidence from which carried relevance is believed.
+        frame: The frame; pictures of it are made on the host only where something is learned.
+        grid: Its cells.
+        cache: What is carried.
         meanings: For each phrase that a model was asked about, `[h', w']` in [0, 1], how well places fit it on the
             frame of the embedding in use; empty before the first embedding.
+        put: Brings an array to where the loop works.
+        put_region: The same for a region that was just learned.
+        picture: Gives the host's picture at a quarter of the texture's size, where there is one already.
     """
 
-    pictures: Pictures
-    pts_seconds: float
-    flow: Flow | None
-    eighth_motion: FloatArray
+    frame: Frame
+    grid: Grid
     cache: TemporalCache
-    trust: float
-    meanings: Mapping[str, FloatArray] = field(default_factory=dict)
+    meanings: Mapping[str, Array] = field(default_factory=dict)
+    put: Callable[[npt.NDArray[Any]], Array] = _as_it_is
+    put_region: Callable[[RegionTracker], Region] = _as_it_is
+    picture: Array | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def quarter(self) -> Any:
+        """`[h, w, 3]` uint8, on the host."""
+        if isinstance(self.picture, np.ndarray):
+            return self.picture
+        return Pictures(self.frame, self.grid).quarter
+
+
+@dataclass(frozen=True, eq=False)
+class QueryContext:
+    """What a task may look at on one frame; relevance maps are at a quarter of the texture's size.
+
+    Args:
+        quarter: The picture at that size.
+        eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel.
+        flow: To the frame before; None on the first frame and after a cut.
+        keyframe_way, text_way, embedding_way: Ways back to the newest keyframe in use and to those that text and
+            embedding came from; None where there is none.
+        trust: Confidence from which carried relevance is believed.
+    """
+
+    quarter: Array
+    eighth_motion: Array
+    flow: Flow | None
+    keyframe_way: Flow | None
+    text_way: Flow | None
+    embedding_way: Flow | None
+    trust: float
+
+    @property
+    def hw(self) -> tuple[int, int]:
         """`(h, w)` of relevance maps."""
-        width, height = self.pictures.reduced_wh(4)
-        return height, width
+        hw: tuple[int, int] = picture_hw(self.quarter)
+        return hw
+
+    def nothing(self) -> Array:
+        return zeros(self.quarter, self.hw)
 
     @cached_property
-    def motion(self) -> FloatArray:
+    def motion(self) -> Array:
         """`[h, w]` in [0, 1], the motion channel."""
-        resized: FloatArray = cv2.resize(self.eighth_motion, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
-        return resized
+        return resized(self.eighth_motion, self.hw)
 
     @cached_property
-    def trusted(self) -> Mask:
-        """`[h, w]`: where what the keyframe knew can be carried here."""
-        flow = self.cache.keyframe_way
-        if flow is None:
-            return np.zeros(self.shape, bool)
-        confidence = cv2.resize(flow.confidence, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
-        trusted: Mask = confidence.reshape(self.shape) >= self.trust
-        return trusted
-
-    def word_map(self, word: str) -> FloatArray:
-        """`[h, w]` in [0, 1]: where the keyframe read the word, carried to this frame."""
-        text = self.cache.text
-        if text is None:
-            return np.zeros(self.shape, np.float32)
-        mask = word_mask(text.value.regions, word, self.shape)
-        return carry(mask, text.flow, outside=0.0)
-
-    def meaning(self, phrase: str) -> FloatArray:
-        """`[h, w]` in [0, 1]: how well places fit a phrase, carried to this frame; fades where carrying lost track."""
-        embedding = self.cache.embedding
-        found = self.meanings.get(phrase)
-        if embedding is None or found is None:
-            return np.zeros(self.shape, np.float32)
-        confidence = cv2.resize(embedding.flow.confidence, found.shape[::-1], interpolation=cv2.INTER_AREA)
-        carried = carry(found, embedding.flow, outside=0.0)
-        carried *= np.minimum(confidence.reshape(found.shape) / max(self.trust, 1e-6), 1.0)
-        resized: FloatArray = cv2.resize(carried, self.shape[::-1], interpolation=cv2.INTER_LINEAR)
-        return resized
+    def trusted(self) -> Array:
+        """`[h, w]` bool: where what the keyframe knew can be carried here."""
+        if self.keyframe_way is None:
+            return self.nothing() > 0
+        return resized(self.keyframe_way.confidence, self.hw) >= self.trust
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,72 +127,154 @@ class Answer:
 
     Args:
         relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
-        carried: `[h, w]`, which of it came along the flow.
+        carried: `[h, w]` bool, or one truth for all of it: which of it came along the flow.
+        keep: What the scorer wants to know on the next frame.
     """
 
-    relevance: FloatArray
-    carried: Mask
+    relevance: Array
+    carried: Array | bool
+    keep: Any = None
+
+
+class QueryTask(Protocol):
+    """A query on one frame: a dataclass of arrays and constants."""
+
+    def answer(self, context: QueryContext) -> Answer: ...
 
 
 class QueryScorer(Protocol):
-    """Answers one query, frame by frame, in order."""
+    """Prepares a query for each frame, in order, and takes back what it wants to know on the next."""
 
-    def score(self, scene: Scene) -> Answer: ...
+    def task(self, given: QueryInput) -> QueryTask: ...
+
+    def take(self, keep: Any, given: QueryInput) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextTask:
+    """A text on one frame.
+
+    Args:
+        query: The text.
+        words: For each word to read, `[h, w]` where the keyframe read it; None before there was text.
+        base: `[h, w]` what was found on the keyframe in use, where that can be carried.
+        carryable: What is computed is worth keeping.
+        by_model: A model is asked, in place of the lexicon's colours.
+        meaning: `[h', w']` what it found on the frame of the embedding in use; None before there is one.
+        embedded_before: That frame was an earlier one.
+    """
+
+    query: TextQuery
+    words: tuple[Array, ...] | None = None
+    base: Array | None = None
+    carryable: bool = False
+    by_model: bool = False
+    meaning: Array | None = None
+    embedded_before: bool = False
+
+    def answer(self, context: QueryContext) -> Answer:
+        motion = context.motion if self.query.needs_motion else None
+        meaning = self._meant(context) if self.by_model else None
+        word_maps = dict(zip(self.query.words, self._read(context), strict=True))
+        computed = text_relevance(self.query, Senses(context.quarter, motion, word_maps.__getitem__, meaning))
+        if self.by_model:
+            chance = computed < LEAST_MEANING
+            return Answer(namespace(computed).where(chance, 0.0, computed), self.embedded_before)
+        keep = computed if self.carryable else None
+        if self.base is None or context.keyframe_way is None:
+            return Answer(computed, False, keep)
+        carried = carry(self.base, context.keyframe_way, outside=0.0)
+        relevance = namespace(computed).where(context.trusted, carried, computed)
+        return Answer(relevance, context.trusted, keep)
+
+    def _read(self, context: QueryContext) -> list[Array]:
+        """Where the keyframe read each word, carried to this frame."""
+        if self.words is None or context.text_way is None:
+            return [context.nothing() for _ in self.query.words]
+        return [carry(mask, context.text_way, outside=0.0) for mask in self.words]
+
+    def _meant(self, context: QueryContext) -> Array:
+        """How well places fit the phrase, carried to this frame; fades where carrying lost track."""
+        way, found = context.embedding_way, self.meaning
+        if way is None or found is None:
+            return context.nothing()
+        confidence = averaged(way.confidence, (found.shape[0], found.shape[1]))
+        believed = namespace(found).clip(confidence / max(context.trust, 1e-6), None, 1.0)
+        return resized(carry(found, way, outside=0.0) * believed, context.hw)
 
 
 class TextScorer:
-    """A text through the lexicon.
+    """A text through the lexicon, or through a model that knows the words.
 
     Relevance that rests on colour and light alone is computed on keyframes, carried between them, and computed anew
     where the carried value cannot be trusted. Places, motion and recognised words change their meaning under motion,
-    so queries with such terms are computed on every frame (the words' own regions are carried).
+    so queries with such terms are computed on every frame (the words' own regions are carried). What a model finds on
+    keyframes is carried between them; places, motion and quoted words are not its business: they narrow what it
+    finds, on every frame.
+
+    Args:
+        query: The text.
+        by_model: A model is asked.
     """
 
-    def __init__(self, query: TextQuery) -> None:
-        self._query = query
-        self._carryable = all(isinstance(term, ColourTerm | LightTerm) for term in query.terms)
-        self._known: dict[int, FloatArray] = {}
+    def __init__(self, query: TextQuery, by_model: bool = False) -> None:
+        self._query, self._by_model = query, by_model
+        self._carryable = not by_model and all(isinstance(term, ColourTerm | LightTerm) for term in query.terms)
+        self._known: dict[int, Array] = {}
+        self._masks: tuple[object, tuple[Array, ...]] | None = None
 
-    def score(self, scene: Scene) -> Answer:
-        nothing = np.zeros(scene.shape, bool)
-        motion = scene.motion if self._query.needs_motion else None
-        computed = text_relevance(self._query, Senses(scene.pictures.quarter, motion, scene.word_map))
-        if not self._carryable:
-            return Answer(computed, nothing)
-        base, flow = self._base(scene, computed), scene.cache.keyframe_way
-        if base is None or flow is None:
-            return Answer(computed, nothing)
-        carried = carry(base, flow, outside=0.0)
-        return Answer(np.where(scene.trusted, carried, computed), scene.trusted)
+    def task(self, given: QueryInput) -> QueryTask:
+        embedded = given.cache.origin("embedding")
+        return TextTask(
+            query=self._query,
+            words=self._words(given) if self._query.words else None,
+            base=self._base(given),
+            carryable=self._carryable,
+            by_model=self._by_model,
+            meaning=given.meanings.get(self._query.phrase) if self._by_model else None,
+            embedded_before=embedded is not None and embedded != given.frame.index,
+        )
 
-    def _base(self, scene: Scene, computed: FloatArray) -> FloatArray | None:
+    def take(self, keep: Any, given: QueryInput) -> None:
+        anchors = given.cache.anchors
+        self._known = {index: found for index, found in self._known.items() if index in anchors}
+        if self._carryable and given.frame.index in anchors:
+            self._known[given.frame.index] = keep
+
+    def _base(self, given: QueryInput) -> Array | None:
         """What this query found on the keyframe in use, if that was an earlier frame."""
-        index, anchors = scene.pictures.frame.index, scene.cache.anchors
-        in_use = scene.cache.keyframe_index
-        base = self._known.get(in_use) if in_use is not None and in_use != index else None
-        self._known = {key: value for key, value in self._known.items() if key in anchors}
-        if index in anchors:
-            self._known[index] = computed
-        return base
+        in_use = given.cache.keyframe_index
+        return self._known.get(in_use) if in_use is not None and in_use != given.frame.index else None
+
+    def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
+        """Masks of the words on the frame that was read; made once a keyframe."""
+        text = given.cache.text
+        if text is None:
+            return None
+        if self._masks is None or self._masks[0] is not text:
+            hw = given.cache.reduced_hw(4)
+            masks = tuple(given.put(word_mask(text.regions, word, hw)) for word in self._query.words)
+            self._masks = (text, masks)
+        return self._masks[1]
 
 
-class MeaningScorer:
-    """A text through a model that knows the words, on keyframes, carried between them.
+@dataclass(frozen=True, slots=True, eq=False)
+class RegionTask:
+    """A region on one frame.
 
-    Places, motion and quoted words are not the model's business: they narrow what it finds, on every frame.
+    Args:
+        region: As it was on the frame before, or, where it was drawn on this frame, is now; None before its time.
+        drawn: It was learned on this very frame.
     """
 
-    def __init__(self, query: TextQuery) -> None:
-        self._query = query
+    region: Region | None
+    drawn: bool
 
-    def score(self, scene: Scene) -> Answer:
-        motion = scene.motion if self._query.needs_motion else None
-        meaning = scene.meaning(self._query.phrase)
-        relevance = text_relevance(self._query, Senses(scene.pictures.quarter, motion, scene.word_map, meaning))
-        relevance[relevance < LEAST_MEANING] = 0.0
-        embedding = scene.cache.embedding
-        carried = embedding is not None and embedding.index != scene.pictures.frame.index
-        return Answer(relevance, np.full(scene.shape, carried))
+    def answer(self, context: QueryContext) -> Answer:
+        if self.region is None:
+            return Answer(context.nothing(), False)
+        region = self.region if self.drawn else self.region.follow(context.quarter, context.flow)
+        return Answer(region.relevance(), not self.drawn and context.flow is not None, region)
 
 
 class RegionScorer:
@@ -179,26 +288,25 @@ class RegionScorer:
     def __init__(self, query: RegionQuery, *, anchored: bool = True) -> None:
         self._query = query
         self._anchoring = DEFAULT if anchored else UNANCHORED
-        self._tracker: RegionTracker | None = None
+        self._region: Region | None = None
 
-    def score(self, scene: Scene) -> Answer:
-        shape = scene.shape
-        if self._tracker is None:
-            if scene.pts_seconds + 1e-6 < self._query.at_seconds:
-                return Answer(np.zeros(shape, np.float32), np.zeros(shape, bool))
-            self._tracker = RegionTracker(self._anchoring)
-            found = self._tracker.start(scene.pictures.quarter, self._box_mask(scene, shape), exact=False)
-            return Answer(found, np.zeros(shape, bool))
-        found = self._tracker.step(scene.pictures.quarter, scene.flow)
-        return Answer(found, np.full(shape, scene.flow is not None))
+    def task(self, given: QueryInput) -> QueryTask:
+        if self._region is not None:
+            return RegionTask(self._region, drawn=False)
+        if given.frame.pts_seconds + 1e-6 < self._query.at_seconds:
+            return RegionTask(None, drawn=False)
+        tracker = RegionTracker(self._anchoring)
+        tracker.start(given.quarter, self._box_mask(given.frame, given.cache.reduced_hw(4)), exact=False)
+        return RegionTask(given.put_region(tracker), drawn=True)
 
-    def _box_mask(self, scene: Scene, shape: tuple[int, ...]) -> FloatArray:
-        width, height = scene.pictures.frame.size_wh
+    def take(self, keep: Any, given: QueryInput) -> None:
+        self._region = keep
+
+    def _box_mask(self, frame: Frame, hw: tuple[int, int]) -> FloatArray:
+        width, height = frame.size_wh
         x, y, w, h = self._query.checked((width, height)).xywh
-        across = overlap(shape[1], width, x, x + w)
-        down = overlap(shape[0], height, y, y + h)
-        mask: FloatArray = np.outer(down, across).astype(np.float32)
-        return mask
+        mask: FloatArray = np.outer(overlap(hw[0], height, y, y + h), overlap(hw[1], width, x, x + w))
+        return mask.astype(np.float32)
 
 
 def overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
@@ -209,6 +317,20 @@ def overlap(samples: int, size: int, start: float, end: float) -> FloatArray:
     return share
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ExampleTask:
+    """An example picture, found by its colours.
+
+    Args:
+        table: `[32768]` how likely each colour is the example's.
+    """
+
+    table: Array
+
+    def answer(self, context: QueryContext) -> Answer:
+        return Answer(take(self.table, packed_colours(context.quarter, 5)), False)
+
+
 class ExampleScorer:
     """An example picture, found by its colours: likely under the example, unlikely under the scene.
 
@@ -217,68 +339,72 @@ class ExampleScorer:
 
     def __init__(self, query: ExampleQuery) -> None:
         self._query = query
-        self._model: ColourModel | None = None
+        self._table: Array | None = None
 
-    def score(self, scene: Scene) -> Answer:
-        picture = scene.pictures.quarter
-        if self._model is None or scene.pictures.frame.index in scene.cache.anchors:
-            self._model = ColourModel.from_example(self._query.rgb, picture)
-        return Answer(self._model.posterior(picture), np.zeros(scene.shape, bool))
+    def task(self, given: QueryInput) -> QueryTask:
+        if self._table is None or given.frame.index in given.cache.anchors:
+            self._table = given.put(ColourModel.from_example(self._query.rgb, given.quarter).table)
+        return ExampleTask(self._table)
 
-
-def make_scorer(query: Query, phrases: Collection[str], *, anchored: bool = True) -> QueryScorer:
-    """What answers a query; `phrases` are those that a model is asked about."""
-    match query:
-        case TextQuery():
-            return MeaningScorer(query) if _asks_model(query, phrases) else TextScorer(query)
-        case RegionQuery():
-            return RegionScorer(query, anchored=anchored)
-        case ExampleQuery():
-            return ExampleScorer(query)
-
-
-def _asks_model(query: Query, phrases: Collection[str]) -> bool:
-    return isinstance(query, TextQuery) and query.phrase in phrases
+    def take(self, keep: Any, given: QueryInput) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class QueryRelevance:
     """All queries' answers on one frame.
 
     Args:
-        relevance: `[Q, gh, gw]` mean relevance of each cell to each query.
-        combined: `[gh, gw]` the highest of them; zeros without a query.
-        query: `[gh, gw]` int32, which query that was, -1 where none has any.
-        carried: `[gh, gw]`, the winning query's relevance came along the flow.
+        best: `[Q]` highest relevance of any cell to each query.
+        combined: `[gh, gw]` the highest relevance of each cell; zeros without a query.
+        query: `[gh, gw]` int, which query that was, -1 where none has any.
+        carried: `[gh, gw]` bool, the winning query's relevance came along the flow.
     """
 
-    relevance: FloatArray
-    combined: FloatArray
-    query: npt.NDArray[np.int32]
-    carried: Mask
+    best: Array
+    combined: Array
+    query: Array
+    carried: Array
+
+
+def answer_queries(
+    tasks: tuple[QueryTask, ...], context: QueryContext, cells_hw: tuple[int, int]
+) -> tuple[QueryRelevance, tuple[Any, ...]]:
+    """Every task's answer as one relevance a cell, and what the scorers keep."""
+    if not tasks:
+        nothing = zeros(context.quarter, cells_hw)
+        none = namespace(nothing).zeros_like(nothing, dtype=namespace(nothing).int32) - 1
+        return QueryRelevance(nothing.reshape(-1)[:0], nothing, none, nothing > 0), ()
+    xp = namespace(context.eighth_motion)
+    answers = [task.answer(context) for task in tasks]
+    relevance = xp.stack([averaged(answer.relevance, cells_hw) for answer in answers])
+    combined, best = combine(relevance)
+    query = xp.where(combined > 0, best, -1)
+    shares = xp.stack([_carried_share(answer.carried, combined) for answer in answers])
+    winner = take_along(shares, xp.clip(query, 0, None))
+    most = xp.amax(relevance.reshape(len(answers), -1), 1)
+    keep = tuple(answer.keep for answer in answers)
+    return QueryRelevance(most, combined, query, (winner > 0.5) & (query >= 0)), keep
+
+
+def _carried_share(carried: Array | bool, cells: Array) -> Array:
+    """`[gh, gw]` like `cells`: which share of each cell came along the flow."""
+    if isinstance(carried, bool):
+        return zeros(cells, (cells.shape[0], cells.shape[1])) + float(carried)
+    return averaged(as_float(carried), (cells.shape[0], cells.shape[1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _AtWork:
-    """A query with what answers it.
-
-    Args:
-        query: The query.
-        by_model: A model is asked about it.
-        scorer: Answers it.
-    """
-
+class _ScoredQuery:
     query: Query
     by_model: bool
     scorer: QueryScorer
 
 
-class Asking:
-    """Several queries at once: their own scores, and one combined.
+class QueryScorers:
+    """Several queries at once.
 
     Args:
         queries: What is asked; may be empty.
-        cells_hw: Rows and columns of the grid.
         phrases: Those of the queries that a model is asked about.
         before: What was asked until now; a query that is asked still goes on, and a region is followed from where it
             is by now.
@@ -288,37 +414,35 @@ class Asking:
     def __init__(
         self,
         queries: Sequence[Query],
-        cells_hw: tuple[int, int],
         phrases: Collection[str] = (),
-        before: Asking | None = None,
+        before: QueryScorers | None = None,
         *,
         anchored: bool = True,
     ) -> None:
-        left: list[_AtWork] = list(before.at_work) if before is not None else []
-        self.at_work: list[_AtWork] = []
+        left = list(before._scored) if before is not None else []
+        self._scored: list[_ScoredQuery] = []
         for query in queries:
-            by_model = _asks_model(query, phrases)
+            by_model = isinstance(query, TextQuery) and query.phrase in phrases
             kept = next((each for each in left if each.query == query and each.by_model == by_model), None)
             if kept is not None:
                 left.remove(kept)
-            self.at_work.append(kept or _AtWork(query, by_model, make_scorer(query, phrases, anchored=anchored)))
-        self._cells_hw = cells_hw
+            self._scored.append(kept or _ScoredQuery(query, by_model, _scorer(query, by_model, anchored)))
 
-    def ask(self, scene: Scene) -> Asked:
-        rows, columns = self._cells_hw
-        if not self.at_work:
-            zeros = np.zeros((rows, columns), np.float32)
-            none = np.full((rows, columns), -1, np.int32)
-            return Asked(np.zeros((0, rows, columns), np.float32), zeros, none, np.zeros((rows, columns), bool))
-        answers = [each.scorer.score(scene) for each in self.at_work]
-        relevance = np.stack([_cell_means(answer.relevance, (columns, rows)) for answer in answers])
-        combined, best = combine(relevance)
-        query = np.where(combined > 0, best, -1).astype(np.int32)
-        carried = np.stack([_cell_means(answer.carried.astype(np.float32), (columns, rows)) for answer in answers])
-        winner = np.take_along_axis(carried, np.maximum(query, 0)[None], axis=0)[0]
-        return Asked(relevance, combined, query, (winner > 0.5) & (query >= 0))
+    def tasks(self, given: QueryInput) -> tuple[QueryTask, ...]:
+        """What is to be answered on this frame."""
+        return tuple(each.scorer.task(given) for each in self._scored)
+
+    def take(self, keep: Sequence[Any], given: QueryInput) -> None:
+        """Give each scorer what it wanted to keep."""
+        for each, own in zip(self._scored, keep, strict=True):
+            each.scorer.take(own, given)
 
 
-def _cell_means(values: FloatArray, columns_rows: tuple[int, int]) -> FloatArray:
-    means: FloatArray = cv2.resize(values, columns_rows, interpolation=cv2.INTER_AREA)
-    return means.reshape(columns_rows[1], columns_rows[0])
+def _scorer(query: Query, by_model: bool, anchored: bool) -> QueryScorer:
+    match query:
+        case TextQuery():
+            return TextScorer(query, by_model)
+        case RegionQuery():
+            return RegionScorer(query, anchored=anchored)
+        case ExampleQuery():
+            return ExampleScorer(query)

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.keyframes.base import LazyClusters
 from arr_stream.selection.cascade import Regions, best_of_region, regions_of_cells
 from arr_stream.selection.division import divide, halved
 from arr_stream.selection.quotas import (
@@ -104,7 +105,7 @@ class SemanticAtlas:
 
 
 def build_atlas(
-    division: Clusters | IntArray,
+    division: Clusters | LazyClusters | IntArray,
     grid: Grid,
     *,
     relevance: FloatArray | None = None,
@@ -121,7 +122,7 @@ def build_atlas(
         ValueError: A map that is not one value a cell.
     """
     hw = (grid.rows, grid.columns)
-    labels = cells_of_clusters(division, grid) if isinstance(division, Clusters) else division
+    labels = division if isinstance(division, np.ndarray) else cells_of_clusters(division, grid)
     nothing = np.zeros(hw, np.float32)
     relevance = nothing if relevance is None else relevance
     saliency = nothing if saliency is None else saliency
@@ -137,7 +138,7 @@ def _atlas(labels: IntArray, relevance: FloatArray, saliency: FloatArray) -> Sem
     return SemanticAtlas((labels.shape[0], labels.shape[1]), regions, importance, relevance, saliency)
 
 
-def cells_of_clusters(clusters: Clusters, grid: Grid) -> IntArray:
+def cells_of_clusters(clusters: Clusters | LazyClusters, grid: Grid) -> IntArray:
     """`[gh, gw]`: the region in the middle of each cell; a region that lies in no middle has no cell."""
     height, width = clusters.labels.shape
     rows = (2 * np.arange(grid.rows) + 1) * height // (2 * grid.rows)

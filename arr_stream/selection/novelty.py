@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import cv2
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
+from arr_stream.texture import pixels
+from arr_stream.texture.arrays import Array, enlarged, namespace
 from arr_stream.types import ByteArray, FloatArray, Grid
 
 CHANGE_THRESHOLD = 10.0
@@ -19,23 +23,25 @@ Mask = npt.NDArray[np.bool_]
 
 def cell_difference(first: ByteArray, second: ByteArray) -> FloatArray:
     """`[gh, gw]` mean difference of two lightness pictures at an eighth of the texture's size, in grey levels."""
-    rows, columns = (side // 4 for side in first.shape)
-    difference = cv2.absdiff(first, second)
-    mean: FloatArray = cv2.resize(difference, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32)
-    return mean
+    difference: FloatArray = pixels.cell_difference(first, second)
+    return difference
 
 
 class SeenCells:
     """Reduced pictures of the cells as they were when last sent.
 
+    Where the pictures are on a device, whoever calls has asked it for their `cell_difference` to `sent`.
+
     Args:
         grid: The cells.
+        put: Brings an array to where the pictures are.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, put: Callable[[npt.NDArray[Any]], Array] = lambda values: values) -> None:
         self._shape = (grid.rows, grid.columns)
-        self._sent = np.zeros((grid.rows * 4, grid.columns * 4), np.uint8)
+        self._put = put
         self._level = np.full(self._shape, _NEVER, np.int8)
+        self.sent: Array | None = None
 
     def forget(self) -> None:
         """After a refresh the model's context is rebuilt: everything is new again."""
@@ -45,26 +51,27 @@ class SeenCells:
         """The model does not have these cells (`[gh, gw]`) any more."""
         self._level[cells] = _NEVER
 
-    def change(self, eighth_grey: ByteArray) -> FloatArray:
+    def change(self, eighth_grey: Array, difference: FloatArray | None = None) -> FloatArray:
         """`[gh, gw]` mean difference from what was sent, in grey levels; infinite where nothing was."""
-        mean = cell_difference(eighth_grey, self._sent)
-        mean[self._level == _NEVER] = np.inf
-        return mean
+        if difference is None and self.sent is not None:
+            difference = cell_difference(eighth_grey, self.sent)
+        if difference is None:
+            return np.full(self._shape, np.inf, np.float32)
+        return np.where(self._level == _NEVER, np.float32(np.inf), difference)
 
-    def unchanged(self, eighth_grey: ByteArray) -> Mask:
+    def unchanged(self, eighth_grey: Array, difference: FloatArray | None = None) -> Mask:
         """`[gh, gw]`: sent before, at whatever level of detail, and still the same."""
-        unchanged: Mask = self.change(eighth_grey) < CHANGE_THRESHOLD
+        unchanged: Mask = self.change(eighth_grey, difference) < CHANGE_THRESHOLD
         return unchanged
 
-    def known(self, eighth_grey: ByteArray) -> Mask:
+    def known(self, eighth_grey: Array, difference: FloatArray | None = None) -> Mask:
         """`[gh, gw]`: sent in full detail before, and unchanged."""
-        known: Mask = self.unchanged(eighth_grey) & (self._level == 0)
+        known: Mask = self.unchanged(eighth_grey, difference) & (self._level == 0)
         return known
 
-    def send(self, chosen: Allocation, eighth_grey: ByteArray) -> Mask:
+    def send(self, chosen: Allocation, eighth_grey: Array, difference: FloatArray | None = None) -> Mask:
         """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail."""
-        rows, columns = self._shape
-        stale = self.change(eighth_grey) >= CHANGE_THRESHOLD
+        stale = self.change(eighth_grey, difference) >= CHANGE_THRESHOLD
         fresh = np.empty(len(chosen), bool)
         sending = np.zeros(self._shape, bool)
         fine = chosen.level == 0
@@ -75,8 +82,9 @@ class SeenCells:
         if len(r) < len(chosen):
             for level in np.unique(chosen.level[~fine]):
                 self._send_blocks(int(level), chosen, stale, fresh, sending)
-        pixels = cv2.resize(sending.view(np.uint8), (columns * 4, rows * 4), interpolation=cv2.INTER_NEAREST)
-        np.copyto(self._sent, eighth_grey, where=pixels.view(bool))
+        renewed = enlarged(self._put(sending), 4)
+        before = namespace(eighth_grey).zeros_like(eighth_grey) if self.sent is None else self.sent
+        self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
         return fresh
 
     def _send_blocks(self, level: int, chosen: Allocation, stale: Mask, fresh: Mask, sending: Mask) -> None:

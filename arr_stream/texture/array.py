@@ -8,8 +8,9 @@ whole pictures. All three agree to rounding: `sample(points, level)` equals `mip
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ class Plane:
     first: int
     data: Tensor
     scale: float = 1.0
-    _mips: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    _mips: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def channels(self) -> range:
@@ -83,7 +84,10 @@ class Plane:
         return means if self.scale == 1.0 else means * self.scale
 
 
-LazyPlane = Callable[[], Plane]
+class LazyPlane(Protocol):
+    """Channels that are made when something first reads them."""
+
+    def made(self) -> Plane: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +96,7 @@ class Texture:
 
     Args:
         texture_wh: Size in texture pixels, both sides whole numbers of cells.
-        planes: Planes by the index of their first channel, or functions that make them when first read.
+        planes: Planes by the index of their first channel, or what makes them when they are first read.
     """
 
     texture_wh: tuple[int, int]
@@ -180,7 +184,7 @@ class Texture:
         first = self._firsts[bisect_right(self._firsts, channel) - 1]
         plane = self.planes[first]
         if not isinstance(plane, Plane):
-            plane = self.planes[first] = plane()
+            plane = self.planes[first] = plane.made()
         return plane
 
     def _groups(self, wanted: Iterable[int]) -> list[tuple[Plane, list[tuple[slice, slice]]]]:

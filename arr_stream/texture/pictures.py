@@ -4,83 +4,72 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import cv2
-import numpy as np
-
-from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.texture.arrays import Array, as_bytes
+from arr_stream.texture.pixels import lightness, reduced
+from arr_stream.types import Frame, Grid
 
 
 class Pictures:
     """A frame at full, half, quarter and an eighth of the texture's size.
 
     Args:
-        frame: The frame.
+        frame: The frame, or its `[H, W, 3]` uint8, upright, at the source's size, on a device as well.
         grid: Its grid; `grid.texture_wh` fixes the sizes.
+
+    Raises:
+        ValueError: Not uint8 `[H, W, 3]`.
     """
 
-    def __init__(self, frame: Frame, grid: Grid) -> None:
-        self.frame = frame
+    def __init__(self, frame: Frame | Array, grid: Grid) -> None:
+        self.rgb: Array = frame.rgb if isinstance(frame, Frame) else frame
         self.grid = grid
+        if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or "uint8" not in str(self.rgb.dtype):
+            raise ValueError(f"rgb must be uint8 [H, W, 3], got {self.rgb.dtype} {list(self.rgb.shape)}")
 
     @cached_property
-    def full(self) -> ByteArray:
-        """`[H, W, 3]`: the frame itself, or brought to the texture's size where the texture is smaller.
+    def full(self) -> Array:
+        """The frame itself, or brought to the texture's size where the texture is smaller.
 
         Frames up to the texture's own size stay as they are; the texture's channels are read through a
         resampling operator, so copying them would only cost time.
         """
         width, height = self.grid.texture_wh
-        source_w, source_h = self.frame.size_wh
+        source_h, source_w = self.rgb.shape[:2]
         if source_w > width * 1.05 and source_h > height * 1.05:
-            return _resize(self.frame.rgb, (width, height))
-        return self.frame.rgb
+            return as_bytes(reduced(self.rgb, (width, height)))
+        return self.rgb
 
     @cached_property
-    def half(self) -> ByteArray:
-        """`[H/2, W/2, 3]` RGB."""
-        return _resize(self.full, self.reduced_wh(2))
+    def half(self) -> Array:
+        """RGB at half size."""
+        return reduced(self.full, self.reduced_wh(2))
 
     @cached_property
-    def grey(self) -> ByteArray:
+    def grey(self) -> Array:
         """`[H/2, W/2]` lightness (BT.601 luma), half size."""
-        grey: ByteArray = cv2.cvtColor(self.half, cv2.COLOR_RGB2GRAY)
-        return grey
+        return lightness(self.half)
 
     @cached_property
-    def quarter(self) -> ByteArray:
-        """`[H/4, W/4, 3]` RGB."""
-        return _resize(self.half, self.reduced_wh(4))
+    def quarter(self) -> Array:
+        """RGB at a quarter."""
+        return reduced(self.half, self.reduced_wh(4))
 
     @cached_property
-    def quarter_grey(self) -> ByteArray:
+    def quarter_grey(self) -> Array:
         """`[H/4, W/4]` lightness."""
-        return _resize(self.grey, self.reduced_wh(4))
+        return reduced(self.grey, self.reduced_wh(4))
 
     @cached_property
-    def eighth(self) -> ByteArray:
-        """`[H/8, W/8, 3]` RGB."""
-        return _resize(self.quarter, self.reduced_wh(8))
+    def eighth(self) -> Array:
+        """RGB at an eighth."""
+        return reduced(self.quarter, self.reduced_wh(8))
 
     @cached_property
-    def eighth_grey(self) -> ByteArray:
+    def eighth_grey(self) -> Array:
         """`[H/8, W/8]` lightness."""
-        return _resize(self.quarter_grey, self.reduced_wh(8))
+        return reduced(self.quarter_grey, self.reduced_wh(8))
 
     def reduced_wh(self, factor: int) -> tuple[int, int]:
         """Size of the texture divided by `factor`."""
         width, height = self.grid.texture_wh
         return width // factor, height // factor
-
-
-def _resize(picture: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
-    """Area average where a side shrinks by whole or large factors, linear where it is cheaper and as good."""
-    height, width = picture.shape[:2]
-    if (width, height) == size_wh:
-        return picture
-    across, down = width / size_wh[0], height / size_wh[1]
-    # The area average costs ten times a linear resize unless both factors are exactly 2; below about 2.2 linear
-    # sampling reads nearly every pixel anyway.
-    whole = across == down == 2.0
-    method = cv2.INTER_AREA if whole or max(across, down) > 2.2 else cv2.INTER_LINEAR
-    resized = cv2.resize(picture, size_wh, interpolation=method)
-    return np.ascontiguousarray(resized)

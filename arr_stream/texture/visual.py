@@ -7,13 +7,20 @@ use of these channels needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 
 import cv2
 import numpy as np
+import torch
 
+from arr_stream.texture.array import Plane
+from arr_stream.texture.arrays import Array, as_tensor, namespace
+from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.texture.pixels import colour_shares, picture_planes
+from arr_stream.types import ByteArray, FloatArray, Grid
+
+_BYTE = 1 / 255
 
 EDGE_THRESHOLD = 40
 """Gradient (of 255) from which a place counts as an edge for the distance channel."""
@@ -32,16 +39,17 @@ class VisualChannels:
     """Channels that need this frame's picture only.
 
     Args:
-        fine: `[3, H/4, W/4]` uint8, edges rising (dark to light), edges falling, high-pass.
+        fine: `[3, H/4, W/4]` uint8 in 255ths, or float32 in [0, 1] on a device: edges rising (dark to light), edges
+            falling, high-pass.
         low_pass: `[H/8, W/8]` float32 in [0, 1].
         saliency: `[H/8, W/8]` float32 in [0, 1].
         edge_distance: `[H/8, W/8]` float32, over the diagonal.
     """
 
-    fine: ByteArray
-    low_pass: FloatArray
-    saliency: FloatArray
-    edge_distance: FloatArray
+    fine: Array
+    low_pass: Array
+    saliency: Array
+    edge_distance: Array
 
 
 def visual_channels(pictures: Pictures) -> VisualChannels:
@@ -49,14 +57,92 @@ def visual_channels(pictures: Pictures) -> VisualChannels:
 
     Fine detail is found at half size, where it still is, and kept at a quarter.
     """
-    width, height = pictures.reduced_wh(4)
+    found: VisualChannels = seen_channels(pictures.grey, pictures.quarter_grey, pictures.eighth_grey, pictures.eighth)
+    return found
+
+
+@singledispatch
+def seen_channels(grey: Array, quarter_grey: Array, eighth_grey: Array, eighth: Array) -> VisualChannels:
+    """The same from lightness at half, quarter and eighth size and the picture at an eighth."""
+    height, width = quarter_grey.shape
     fine = np.empty((3, height, width), np.uint8)
-    strength = _polar_edges(pictures.quarter_grey, fine)
-    detail = cv2.absdiff(pictures.grey, cv2.blur(pictures.grey, (7, 7)))
+    strength = _polar_edges(quarter_grey, fine)
+    detail = cv2.absdiff(grey, cv2.blur(grey, (7, 7)))
     cv2.convertScaleAbs(cv2.resize(detail, (width, height), interpolation=cv2.INTER_AREA), fine[2], alpha=DETAIL_GAIN)
-    lab = cv2.cvtColor(pictures.eighth, cv2.COLOR_RGB2LAB)
-    low_pass = cv2.blur(pictures.eighth_grey, (5, 5)) * np.float32(1 / 255)
+    lab = cv2.cvtColor(eighth, cv2.COLOR_RGB2LAB)
+    low_pass = cv2.blur(eighth_grey, (5, 5)) * np.float32(1 / 255)
     return VisualChannels(fine, low_pass, saliency(lab), edge_distance(strength))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameLook:
+    """What is seen on a frame by itself.
+
+    Args:
+        full: The picture at the texture's size; None where that is the frame itself.
+        grey: `[H/2, W/2]` lightness.
+        quarter, eighth: The picture at a quarter and an eighth of the texture's size.
+        eighth_grey: `[H/8, W/8]`.
+        visual: Channels 6 to 12.
+        colours: `[512]` share of the picture in each of 8x8x8 colours.
+        change: Share of the picture that the frame before does not account for; 1 for a first frame.
+    """
+
+    full: Array | None
+    grey: Array
+    quarter: Array
+    eighth: Array
+    eighth_grey: Array
+    visual: VisualChannels
+    colours: Array
+    change: Array
+
+
+def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
+    """What is seen on a frame by itself.
+
+    Args:
+        rgb: `[H, W, 3]` uint8.
+        before: Colours of the frame before.
+        grid: The frame's cells.
+    """
+    pictures = Pictures(rgb, grid)
+    visual = visual_channels(pictures)
+    colours = colour_shares(pictures.eighth)
+    return FrameLook(
+        full=None if pictures.full is rgb else pictures.full,
+        grey=pictures.grey,
+        quarter=pictures.quarter,
+        eighth=pictures.eighth,
+        eighth_grey=pictures.eighth_grey,
+        visual=visual,
+        colours=colours,
+        change=colours.sum() if before is None else abs(before - colours).sum() / 2,
+    )
+
+
+def picture_channels(look: FrameLook, rgb: Array, motion: Array, texture_wh: tuple[int, int]) -> dict[int, Plane]:
+    """Channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
+    visual, xp = look.visual, namespace(motion)
+    coarse = xp.stack([visual.low_pass, motion, visual.saliency, visual.edge_distance])
+    whole = as_tensor(visual.fine).is_floating_point()
+    return {
+        0: Plane(0, as_tensor(picture_planes(rgb if look.full is None else look.full)), _BYTE),
+        **_position_planes(texture_wh, as_tensor(motion).device),
+        6: Plane(6, as_tensor(visual.fine), 1.0 if whole else _BYTE),
+        9: Plane(9, as_tensor(coarse)),
+    }
+
+
+@lru_cache(maxsize=8)
+def _position_planes(texture_wh: tuple[int, int], device: torch.device) -> dict[int, Plane]:
+    """Channels 3 to 5: made once a size. A row and a column are enough for x and y."""
+    width, height = texture_wh
+    x: FloatArray = ((np.arange(width, dtype=np.float32) + 0.5) / width).astype(np.float32)[None]
+    y: FloatArray = ((np.arange(height, dtype=np.float32) + 0.5) / height).astype(np.float32)[:, None]
+    made = ("x", x), ("y", y), ("eccentricity", eccentricity((width // 4, height // 4)))
+    planes = [Plane(CHANNEL_INDEX[name], torch.from_numpy(values)[None].to(device)) for name, values in made]
+    return {plane.first: plane for plane in planes}
 
 
 def _polar_edges(grey: ByteArray, edges: ByteArray) -> ByteArray:

@@ -21,9 +21,8 @@ from arr_stream.evaluation.davis import Mask, check_mask, tight_box
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.patch_set import PatchSet
-from arr_stream.pipeline import Pipeline
+from arr_stream.pipeline import CellValues, Pipeline
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
-from arr_stream.relevance.query_scorers import Asked
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
@@ -81,11 +80,12 @@ class _RecordingPipeline(Pipeline):
 
     sample: Sample | None = None
 
-    def _select(self, state: Any, texture: Texture, asked: Asked, pictures: Any, figure: FloatArray) -> Any:
-        values = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
-        relevance, moving = (torch.from_numpy(each.ravel().copy()) for each in (asked.combined, figure))
-        self.sample = Sample(values.clone(), relevance, moving, moving.max().expand(len(moving)))
-        return super()._select(state, texture, asked, pictures, figure)
+    def _choose(self, state: Any, texture: Texture, values: CellValues, eighth_grey: Any) -> Any:
+        table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
+        given = values.relevance.combined, values.figure
+        relevance, moving = (torch.from_numpy(each.ravel().copy()) for each in given)
+        self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)))
+        return super()._choose(state, texture, values, eighth_grey)
 
 
 def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:

@@ -14,9 +14,9 @@ from arr_stream.consumer import total_ms
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
 from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.evaluation.timing import Timing
-from arr_stream.gpu.loop import DevicePipeline
-from arr_stream.gpu.slic import TorchSlic
-from arr_stream.gpu.texture import dense_into
+from arr_stream.gpu.device import TorchDevice
+from arr_stream.gpu.mips import dense_into
+from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator, make_generator
 from arr_stream.patch_set import PatchSet
@@ -220,15 +220,16 @@ def _on_host(
     return DeviceReport("CPU", (host_table(run, bytes_per_ms),), (f"a GPU was not measured: {found}",))
 
 
-def _generator(settings: Settings, device: torch.device) -> StandardGenerator:
-    """Superpixels from the device and the settings' own embedding; no text, which has a time of its own."""
-    return StandardGenerator(TorchSlic(settings.keyframes.cluster_count, device), make_embedder(settings), None)
+def _generator(settings: Settings) -> StandardGenerator:
+    """The settings' own regions and embedding; no text, which has a time of its own."""
+    embedder = make_embedder(settings)
+    return StandardGenerator(make_clusterer(settings, embedder), embedder, None)
 
 
-def _pipeline(settings: Settings, device: torch.device, queries: Any, fused: bool) -> DevicePipeline:
+def _pipeline(settings: Settings, device: TorchDevice, queries: Any) -> Pipeline:
     on_device = settings.with_values({"motion.flow": "torch"})
-    provider = InStepKeyframes(_generator(settings, device))
-    return DevicePipeline(on_device, provider, queries, clock=time.perf_counter, device=device, fused=fused)
+    provider = InStepKeyframes(_generator(settings))
+    return Pipeline(on_device, provider, queries, clock=time.perf_counter, device=device)
 
 
 def frame_table(
@@ -246,10 +247,11 @@ def frame_table(
     rows: list[tuple[Value, ...]] = []
     for kind, queries in usual_queries(pictures[0]).items():
         progress(f"frames asked for {kind}")
-        pipeline = _pipeline(rarely, device, queries, fused)
+        there = TorchDevice(str(device), fused=fused)
+        pipeline = _pipeline(rarely, there, queries)
         times = [_timed(pipeline, frame, device) for frame in pictures][_WARM_UP_FRAMES:]
         timing = Timing.of(times)
-        rows.append((kind, timing.median, timing.p95, timing.p99, pipeline.captures, pipeline.report_bytes))
+        rows.append((kind, timing.median, timing.p95, timing.p99, there.captures, there.fetched_bytes))
     width, height = size_wh
     return ResultTable(
         f"A frame between keyframes, {width}x{height}",
@@ -262,7 +264,7 @@ def frame_table(
     )
 
 
-def _timed(pipeline: DevicePipeline, frame: Frame, device: torch.device) -> float:
+def _timed(pipeline: Pipeline, frame: Frame, device: torch.device) -> float:
     synchronize(device)
     start = time.perf_counter()
     patches = pipeline.step(frame)
@@ -284,7 +286,7 @@ def dense_table(
     interval = settings.keyframes.interval
     steady = settings.with_values({"keyframes.min_confidence": 0.0})
     pictures = panning_frames(size_wh, 4 * interval)
-    pipeline = _pipeline(steady, device, (), fused)
+    pipeline = _pipeline(steady, TorchDevice(str(device), fused=fused), ())
     out: torch.Tensor | None = None
     between: list[float] = []
     keyframes: list[float] = []
@@ -314,7 +316,8 @@ def dense_table(
         ),
         note=(
             "The whole loop, the choice of cells included, and then every channel written at full size. Keyframes make "
-            f"superpixels on the device and the embedding {settings.keyframes.embeddings!r}; they find no text."
+            "the settings' regions, which nothing reads before the channels are written, and the embedding "
+            f"{settings.keyframes.embeddings!r}; they find no text."
         ),
     )
 

@@ -14,22 +14,25 @@ from torch import Tensor
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import ResultTable
-from arr_stream.gpu.asking import DeviceAsking, DeviceScene, Now, ask_all
-from arr_stream.gpu.camera import camera_flow, independent_motion, visible_structure
+from arr_stream.gpu.device import TorchDevice
 from arr_stream.gpu.distance import edge_distance
-from arr_stream.gpu.figure import Figure, cues, see
-from arr_stream.gpu.flow import DeviceFlow, estimate
+from arr_stream.gpu.flow import estimate
 from arr_stream.gpu.graphs import flatten
-from arr_stream.gpu.memory import DeviceMemory, Moving, OnDevice, Trail, advanced
-from arr_stream.gpu.pictures import DevicePictures
-from arr_stream.gpu.scoring import Evidence, cell_table, score_cells
-from arr_stream.gpu.selection import Seen, allocate
-from arr_stream.gpu.slic import slic
-from arr_stream.gpu.steps import Glance, colour_histogram, glance
-from arr_stream.gpu.texture import assemble, dense_into, pyramid
-from arr_stream.gpu.visual import polar_edges, visual_channels
+from arr_stream.gpu.mips import dense_into, pyramid
+from arr_stream.gpu.visual import polar_edges
 from arr_stream.motion import usual_preset
-from arr_stream.selection.budget import budget_tokens
+from arr_stream.motion.camera import motion_channel
+from arr_stream.motion.flow import Flow
+from arr_stream.motion.memory import Carried, TemporalCache, carried, remembered
+from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
+from arr_stream.relevance.choice import score_cells
+from arr_stream.relevance.figure import Figure, see_figure
+from arr_stream.relevance.query_scorers import QueryContext, QueryInput, QueryScorers, answer_queries
+from arr_stream.texture.array import Plane, Texture
+from arr_stream.texture.layout import EMBEDDING
+from arr_stream.texture.pictures import Pictures
+from arr_stream.texture.pixels import cell_difference, colour_shares
+from arr_stream.texture.visual import FrameLook, look_at, picture_channels, visual_channels
 from arr_stream.types import Frame, Grid
 from benchmarks.scenes.clips import panning_frames, usual_queries
 
@@ -194,114 +197,110 @@ def kernel_table(timings: list[KernelTiming], bytes_per_ms: float, device: str) 
 def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> Iterator[Kernel]:
     before, now = (torch.from_numpy(frame.rgb).to(device) for frame in frames)
     grid = Grid.for_size(frames[0].size_wh, max_pixels=settings.grid.max_pixels)
-    earlier = glance(before, None, grid)
-    seen = glance(now, earlier.histogram, grid)
-    yield from _seeing(now, seen, grid)
+    earlier = look_at(before, None, grid)
+    look = look_at(now, earlier.colours, grid)
+    yield from _seeing(now, look, grid)
     hw = (grid.rows * 4, grid.columns * 4)
     preset = usual_preset("torch", settings.motion.preset)
-    flow = estimate(earlier.grey, seen.grey, hw, preset)
-    yield Kernel("flow", lambda: estimate(earlier.grey, seen.grey, hw, preset), (earlier.grey, seen.grey))
-    yield Kernel("motion against the camera", lambda: _motion(flow, seen.structure), flow)
-    trail = Trail(flow.offset_px, flow.confidence)
-    moving = Moving(torch.rand((6, *hw), device=device), Figure.nothing(hw, device), (trail,))
-    yield Kernel("carrying memory", lambda: advanced(moving, flow), (moving, flow))
-    motion = _motion(flow, seen.structure)
-    known, _ = see(moving.figure, earlier.cues, motion)
-    yield Kernel("figure of what moves", lambda: see(known, seen.cues, motion), (known, seen.cues, motion))
-    yield from _choosing(frames, seen, flow, moving.history, grid, settings)
-    yield from _whole(now, seen, flow, moving.history, grid, settings)
+    flow = estimate(earlier.grey, look.grey, hw, preset)
+    yield Kernel("flow", lambda: estimate(earlier.grey, look.grey, hw, preset), (earlier.grey, look.grey))
+    motion = motion_channel(flow, look.eighth_grey)
+    yield Kernel("motion against the camera", lambda: motion_channel(_fresh(flow), look.eighth_grey), flow)
+    moving = Carried(torch.rand((6, *hw), device=device), (flow,))
+    yield Kernel("carrying memory", lambda: carried(moving, _fresh(flow)), (moving, flow))
+    figure, detail = Figure.nothing(motion, hw), look.visual.fine[2]
+    seen = (look.eighth, detail, motion)
+    yield Kernel("figure of what moves", lambda: see_figure(figure, *seen, _fresh(flow)), (figure, seen))
+    yield from _choosing(frames, look, flow, now, moving.history, grid, settings)
+    yield from _whole(now, look, flow, motion, moving.history, grid, settings)
 
 
-def _seeing(rgb: Tensor, seen: Glance, grid: Grid) -> Iterator[Kernel]:
+def _fresh(flow: Flow) -> Flow:
+    """The same without what was found of it before."""
+    return Flow(flow.offset_px, flow.confidence, flow.residual)
+
+
+def _seeing(rgb: Tensor, look: FrameLook, grid: Grid) -> Iterator[Kernel]:
     def reduced() -> tuple[Tensor, ...]:
-        pictures = DevicePictures(rgb, grid)
-        return (
-            pictures.half,
-            pictures.grey,
-            pictures.quarter,
-            pictures.quarter_grey,
-            pictures.eighth,
-            pictures.eighth_grey,
-        )
+        made = Pictures(rgb, grid)
+        return made.half, made.grey, made.quarter, made.quarter_grey, made.eighth, made.eighth_grey
 
-    made = DevicePictures(rgb, grid)
+    made = Pictures(rgb, grid)
     read = made.grey, made.quarter_grey, made.eighth, made.eighth_grey
     strength = polar_edges(made.quarter_grey).amax(dim=0)
     yield Kernel("reduced pictures", reduced, rgb)
     yield Kernel("visual channels", lambda: visual_channels(made), read)
     yield Kernel("  of it: distance to edges", lambda: edge_distance(strength), strength)
-    detail = seen.visual.fine[2]
-    yield Kernel("looks of cells", lambda: cues(made.eighth, detail), (made.eighth, detail))
-    yield Kernel("visible structure", lambda: visible_structure(made.eighth_grey), (made.eighth_grey, seen.structure))
-    yield Kernel("change of colours", lambda: colour_histogram(made.eighth), (made.eighth, seen.histogram))
-
-
-def _motion(flow: DeviceFlow, structure: Tensor) -> Tensor:
-    camera_px = camera_flow(flow.offset_px, flow.confidence)
-    return torch.maximum(independent_motion(flow.offset_px, camera_px, structure), flow.residual)
+    yield Kernel("change of colours", lambda: colour_shares(made.eighth), (made.eighth, look.colours))
 
 
 def _choosing(
-    frames: list[Frame], seen: Glance, flow: DeviceFlow, history: Tensor, grid: Grid, settings: Settings
+    frames: list[Frame],
+    look: FrameLook,
+    flow: Flow,
+    rgb: Tensor,
+    history: Tensor,
+    grid: Grid,
+    settings: Settings,
 ) -> Iterator[Kernel]:
-    device, cells_hw = history.device, (grid.rows, grid.columns)
-    trail = Trail(flow.offset_px, flow.confidence)
-    motion = _motion(flow, seen.structure)
-    scene = DeviceScene(seen.quarter, motion, flow, trail, trail, trail, settings.relevance.trust)
-    memory = DeviceMemory(grid, device)
-    first, second = (Now(frame, grid, memory, {}) for frame in frames)
+    cells_hw, there = (grid.rows, grid.columns), TorchDevice(str(history.device), graphs=False)
+    motion = motion_channel(flow, look.eighth_grey)
+    context = QueryContext(look.quarter, motion, flow, flow, flow, flow, settings.relevance.trust)
+    cache = TemporalCache(grid, there.put)
+    first, second = (QueryInput(frame, grid, cache, {}, there.put, there.put_region) for frame in frames)
     for kind, queries in usual_queries(frames[0]).items():
         if len(queries) != 1:
             continue
-        asking = DeviceAsking(queries)
-        asking.take(ask_all(asking.tasks(first), scene).keep, first)
-        tasks = asking.tasks(second)
-        yield Kernel(f"relevance to {kind}", partial(ask_all, tasks, scene), (tasks, seen.quarter))
-    relevance, figure = torch.rand(2, grid.cells, device=device)
-    text = torch.zeros((grid.rows * 8, grid.columns * 8), device=device)
-    evidence = Evidence(seen.visual, motion, history, figure.view(cells_hw), text, trail)
+        scorers = QueryScorers(queries)
+        _, keep = answer_queries(scorers.tasks(first), context, cells_hw)
+        scorers.take(keep, first)
+        tasks = scorers.tasks(second)
+        answered = partial(answer_queries, tasks, context, cells_hw)
+        yield Kernel(f"relevance to {kind}", answered, (tasks, look.quarter))
+    relevance, figure = torch.rand((2, *cells_hw), device=history.device)
+    text = torch.zeros((1, grid.rows * 8, grid.columns * 8), device=history.device)
+    planes: dict[int, Plane | CarriedPlane] = {
+        **picture_channels(look, rgb, motion, grid.texture_wh),
+        TEXT: CarriedPlane(TEXT, text, flow, outside=0.0),
+        HISTORY: Plane(HISTORY, history),
+    }
 
     def scored() -> Any:
-        return score_cells(cell_table(evidence, grid.texture_wh), relevance, figure, settings.scoring)
+        # Planes keep their small levels: each run reads them anew.
+        read = {first: _unread(plane) for first, plane in planes.items()}
+        return score_cells(read, grid.texture_wh, relevance, figure, settings.scoring)
 
-    yield Kernel("scores of all cells", scored, (evidence, relevance))
-    score = scored().score.view(cells_hw)
-    tokens = budget_tokens(settings.selection.budget, grid.cells)
-    coarse_most = int(settings.selection.context_share * tokens)
-    fresh, everywhere = Seen.nothing(cells_hw, device), torch.ones_like(score, dtype=torch.bool)
-
-    def chosen() -> Any:
-        choice = allocate(score, everywhere, tokens, coarse_most)
-        return choice, fresh.send(choice, seen.eighth_grey)
-
-    yield Kernel("choice and novelty", chosen, (score, fresh, seen.eighth_grey))
+    yield Kernel("scores of all cells", scored, (planes[6], planes[9], text, history, relevance))
+    grey, saliency = look.eighth_grey, look.visual.saliency
+    yield Kernel("change since sent", lambda: cell_difference(grey, grey), (grey, grey))
+    kept = (history, relevance, saliency, figure)
+    yield Kernel("what is remembered", lambda: remembered(*kept), kept)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Remembered:
-    history: Tensor
-    on_device: OnDevice
+def _unread(plane: Plane | CarriedPlane) -> Plane | CarriedPlane:
+    return Plane(plane.first, plane.data, plane.scale) if isinstance(plane, Plane) else plane
 
 
 def _whole(
-    rgb: Tensor, seen: Glance, flow: DeviceFlow, history: Tensor, grid: Grid, settings: Settings
+    rgb: Tensor, look: FrameLook, flow: Flow, motion: Tensor, history: Tensor, grid: Grid, settings: Settings
 ) -> Iterator[Kernel]:
-    device = rgb.device
-    trail = Trail(flow.offset_px, flow.confidence)
+    device, wh = rgb.device, grid.texture_wh
     count = settings.keyframes.cluster_count
-    labels = slic(seen.quarter, count)
+    labels = torch.randint(count, (grid.rows * 8, grid.columns * 8), dtype=torch.int32, device=device)
     embedding = torch.rand((16, 2 * grid.rows, 2 * grid.columns), device=device)
-    text = torch.zeros((grid.rows * 8, grid.columns * 8), device=device)
-    parts = _Remembered(history, OnDevice(labels, trail, embedding, trail, text, trail))
-    motion = _motion(flow, seen.structure)
-    width, height = grid.texture_wh
-    out = torch.zeros((40, height, width), device=device)
+    text = torch.zeros((1, grid.rows * 8, grid.columns * 8), device=device)
+    out = torch.zeros((40, wh[1], wh[0]), device=device)
 
     def dense() -> None:
-        dense_into(assemble(seen.pictures(rgb, grid), seen.visual, motion, parts), out)
+        carrying = {
+            **RegionPlanes(lambda: labels, flow).planes,
+            TEXT: CarriedPlane(TEXT, text, flow, outside=0.0),
+            EMBEDDING.start: CarriedPlane(EMBEDDING.start, embedding, flow),
+            HISTORY: Plane(HISTORY, history),
+        }
+        dense_into(Texture(wh, {**picture_channels(look, rgb, motion, wh), **carrying}), out)
 
-    read = (rgb, seen.visual, motion, parts.history, parts.on_device)
+    read = (rgb, look.visual, motion, history, labels, embedding, text)
     yield Kernel("all 40 channels, dense", dense, read, out, when="when asked")
     levels = pyramid(out)
     yield Kernel("mip levels of all", lambda: pyramid(out), levels[0], tuple(levels[1:]), when="when asked")
-    yield Kernel("superpixels", lambda: slic(seen.quarter, count), seen.quarter, when="keyframe")

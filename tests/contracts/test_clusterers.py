@@ -17,9 +17,9 @@ from hypothesis.extra.numpy import arrays
 
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed
-from arr_stream.keyframes.base import Clusterer, KeyframeInput
+from arr_stream.keyframes.base import Clusterer, KeyframeInput, LazyClusters
 from arr_stream.keyframes.clusters import CLUSTERERS, make_clusterer
-from arr_stream.keyframes.clusters.on_read import ClustererOnRead, ClustersOnRead
+from arr_stream.keyframes.clusters.on_read import LazyClusterer
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.types import Clusters, Frame, Grid
@@ -27,7 +27,7 @@ from arr_stream.types import Clusters, Frame, Grid
 HERE = [name for name in CLUSTERERS if name != "sam"]
 """SAM needs weights; tests/test_sam.py holds it to the same promises."""
 
-SLIC = ["auto", "slic", "slic-fast", "slic-skimage", "slic-torch"]
+SLIC = ["auto", "slic", "slic-fast", "slic-skimage"]
 
 
 def picture(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:
@@ -203,8 +203,8 @@ def test_regions_on_read_are_made_once_and_only_when_read() -> None:
             looked.append("picture")
             return made("slic-skimage", 4).cluster(seen)
 
-    later = ClustererOnRead(Counting(), "slic-skimage").cluster(picture(two_halves()))
-    assert isinstance(later, ClustersOnRead) and later.method == "slic-skimage" and looked == []
+    later = LazyClusterer(Counting(), "slic-skimage").cluster(picture(two_halves()))
+    assert isinstance(later, LazyClusters) and later.method == "slic-skimage" and looked == []
     later.check_when_made(lambda found: looked.append(f"{found.count} checked"))
     at_once = made("slic-skimage", 4).cluster(picture(two_halves()))
     np.testing.assert_array_equal(later.labels, at_once.labels)
@@ -218,7 +218,7 @@ def test_regions_on_read_that_cannot_be_made_say_so_at_every_reading() -> None:
         def cluster(self, seen: KeyframeInput) -> Clusters:
             raise ZeroDivisionError("by\nzero")
 
-    later = ClustererOnRead(Broken(), "broken").cluster(picture(two_halves()))
+    later = LazyClusterer(Broken(), "broken").cluster(picture(two_halves()))
     for _ in range(2):
         with pytest.raises(KeyframeFailed, match=r"^clusters: ZeroDivisionError: by zero$"):
             _ = later.labels

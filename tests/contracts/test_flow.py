@@ -99,7 +99,6 @@ def test_translation_is_recovered(measure: Measure, shift_xy: tuple[int, int]) -
     world = texture(240 + 40, 320 + 40)
     previous, present = world[20:260, 20:340], world[20 - dy : 260 - dy, 20 - dx : 340 - dx]
     flow = measure(previous, present)
-    assert flow.span_frames == 1
     raster_per_px = np.float32([flow.hw[1] / 320, flow.hw[0] / 240])
     trusted = flow.confidence > 0.9
     assert trusted.mean() > 0.8

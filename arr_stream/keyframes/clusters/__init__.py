@@ -10,21 +10,17 @@ from arr_stream.keyframes.base import Clusterer, Embedder
 
 
 def _slic(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    if settings.loop.device == "cuda":
-        return _slic_torch(settings, embedder)
     from arr_stream.keyframes.clusters.slic import make_slic
 
     return make_slic(settings.keyframes.cluster_count)
 
 
 def _slic_on_read(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    if settings.loop.device == "cuda":
-        return _slic_torch(settings, embedder)
-    from arr_stream.keyframes.clusters.on_read import ClustererOnRead
+    from arr_stream.keyframes.clusters.on_read import LazyClusterer
     from arr_stream.keyframes.clusters.slic import make_slic
 
     slic = make_slic(settings.keyframes.cluster_count)
-    return ClustererOnRead(slic, slic.method)
+    return LazyClusterer(slic, slic.method)
 
 
 def _slic_fast(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -37,13 +33,6 @@ def _slic_skimage(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.slic import SkimageSlic
 
     return SkimageSlic(settings.keyframes.cluster_count)
-
-
-def _slic_torch(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.gpu.slic import TorchSlic
-    from arr_stream.weights import pick_device
-
-    return TorchSlic(settings.keyframes.cluster_count, pick_device(settings.models.device))
 
 
 def _grid(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -77,7 +66,6 @@ CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
     "slic": _slic,
     "slic-fast": _slic_fast,
     "slic-skimage": _slic_skimage,
-    "slic-torch": _slic_torch,
     "grid": _grid,
     "merge": _merge,
     "features": _features,

@@ -1,0 +1,135 @@
+"""The frame loop's steps on a torch device: a frame goes up once, and a few numbers a cell come back at its end.
+
+Pictures, channels, flow and queries stay there. Two things come back: the change of colours, which the host awaits
+while the device already searches the flow (whether the scene was cut decides what is carried), and what cells are
+chosen from. Nothing else waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from arr_stream.config import MotionSettings
+from arr_stream.errors import BackendUnavailable
+from arr_stream.gpu.flow import DeviceFlow, UploadedFlow
+from arr_stream.gpu.graphs import Captured, flatten, unflatten
+from arr_stream.gpu.region import DeviceRegion
+from arr_stream.motion import make_flow, usual_preset
+from arr_stream.motion.anchor import RegionTracker
+from arr_stream.motion.flow import FlowEstimator
+from arr_stream.types import ByteArray
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HOST_FLOWS = ("dis", "codec")
+"""Flows that are found on the host and sent up; every other one is found on the device."""
+
+
+class TorchDevice:
+    """Where `Pipeline` works with tensors; see `motion.device.Device`.
+
+    Args:
+        name: Such as `cuda`, or `cpu`, which tests use.
+        graphs: Capture the steps as CUDA graphs; on a CPU there are none.
+        fused: Fuse the steps' small kernels first; the first frames of a stream then wait for the compiler.
+
+    Attributes:
+        fetched_bytes: What came back for the last fetch.
+
+    Raises:
+        BackendUnavailable: A CUDA device was asked for and torch can use none.
+    """
+
+    on_host = False
+
+    def __init__(self, name: str, *, graphs: bool = True, fused: bool = False) -> None:
+        self._device = torch.device(name)
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            raise BackendUnavailable(
+                f"the frame loop was to run on {self._device}, but torch finds no NVIDIA GPU that it can use",
+                remedy="use --set loop.device=cpu, or install a build of torch with CUDA",
+            )
+        self._graphs, self._fused = graphs, fused
+        self._steps: dict[Callable[..., Any], Captured[..., Any]] = {}
+        self._pinned: Tensor | None = None
+        self.fetched_bytes = 0
+
+    @property
+    def captures(self) -> int:
+        """CUDA graphs that are held."""
+        return sum(step.captures for step in self._steps.values())
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with torch.no_grad():
+            yield
+
+    def upload(self, rgb: ByteArray) -> Tensor:
+        """A copy on the device; through one pinned buffer a size, so a frame must be done before the next one comes."""
+        if self._device.type == "cpu":
+            return torch.from_numpy(np.array(rgb))
+        if self._pinned is None or self._pinned.shape != rgb.shape:
+            self._pinned = torch.empty(rgb.shape, dtype=torch.uint8, pin_memory=True)
+        np.copyto(self._pinned.numpy(), rgb)
+        return self._pinned.to(self._device, non_blocking=True)
+
+    def put(self, values: npt.NDArray[Any]) -> Tensor:
+        if self._device.type == "cpu":
+            return torch.from_numpy(np.array(values))
+        return torch.from_numpy(np.array(values)).pin_memory().to(self._device, non_blocking=True)
+
+    def put_region(self, tracker: RegionTracker) -> DeviceRegion:
+        return DeviceRegion.learned(tracker, self._device)
+
+    def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if step not in self._steps:
+            self._steps[step] = Captured(step, self._device, enabled=self._graphs, fused=self._fused)
+        result: R = self._steps[step](*args, **kwargs)
+        return result
+
+    def fetch(self, value: R) -> Callable[[], R]:
+        """As one row of float32, in which whole numbers up to 2**24 are exact."""
+        tensors: list[Tensor] = []
+        form = flatten(value, tensors)
+        row = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
+        self.fetched_bytes = row.nbytes
+        arrived: Any = None
+        if self._device.type == "cuda":
+            pinned = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)
+            row, arrived = pinned.copy_(row, non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+
+        def wait() -> R:
+            if arrived is not None:
+                arrived.synchronize()
+            parts = torch.split(row, [tensor.numel() for tensor in tensors])
+            arrays = [
+                part.to(tensor.dtype).reshape(tensor.shape).numpy() for part, tensor in zip(parts, tensors, strict=True)
+            ]
+            result: R = unflatten(form, arrays)
+            return result
+
+        return wait
+
+    def make_flow(self, settings: MotionSettings) -> FlowEstimator:
+        if settings.flow in HOST_FLOWS:
+            return UploadedFlow(make_flow(settings.flow, settings.preset), self.put)
+        return DeviceFlow(usual_preset("torch", settings.preset), self.run)
+
+    def forget(self) -> None:
+        for step in self._steps.values():
+            step.forget()
+
+    def notices(self) -> tuple[str, ...]:
+        notices = tuple(notice for step in self._steps.values() for notice in step.notices)
+        for step in self._steps.values():
+            step.notices.clear()
+        return notices

@@ -1,0 +1,198 @@
+"""What `arr_stream.texture.pixels` does by OpenCV, on tensors.
+
+Every reduced picture holds whole numbers from 0 to 255, rounded as OpenCV rounds 8-bit pictures, so that what a
+threshold decides further on (edges) falls out the same on both paths.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_stream.texture import pixels
+
+LUMA = (9798 / 32768, 19235 / 32768, 3735 / 32768)
+"""BT.601 weights in the fixed point of OpenCV; products with 8-bit values are exact in float32."""
+
+_COLOURS = 512
+
+
+@pixels.picture_planes.register(Tensor)
+def picture_planes(picture: Tensor) -> Tensor:
+    return picture.permute(2, 0, 1) if picture.shape[2] == 3 else picture
+
+
+@pixels.picture_hw.register(Tensor)
+def picture_hw(picture: Tensor) -> tuple[int, int]:
+    return picture.shape[1], picture.shape[2]
+
+
+@pixels.reduced.register(Tensor)
+def reduced(picture: Tensor, size_wh: tuple[int, int]) -> Tensor:
+    """`[3, H, W]` or `[H, W]` contiguous float32, whole numbers in [0, 255]; pixels `[h, w, 3]` are taken as well."""
+    if picture.dim() == 2:
+        return _reduced(picture[None], size_wh)[0]
+    return _reduced(picture_planes(picture), size_wh)
+
+
+def _reduced(planes: Tensor, size_wh: tuple[int, int]) -> Tensor:
+    height, width = planes.shape[1:]
+    across, down = width / size_wh[0], height / size_wh[1]
+    values = planes.to(torch.float32, memory_format=torch.contiguous_format)
+    if across == down == 1.0:
+        return values
+    if across == down == 2.0:
+        return halved(values)
+    if max(across, down) > 2.2:
+        return _along(_along(values, 2, size_wh[0]), 1, size_wh[1]).round_()
+    linear = F.interpolate(values[None], (size_wh[1], size_wh[0]), mode="bilinear", align_corners=False)[0]
+    return linear.add_(0.5).floor_()
+
+
+def halved(planes: Tensor) -> Tensor:
+    """`[C, h, w]` to `[C, h / 2, w / 2]`: means of 2x2, rounded half up; both sides are even."""
+    return F.avg_pool2d(planes, 2).add_(0.5).floor_()
+
+
+def _along(planes: Tensor, axis: int, size: int) -> Tensor:
+    """Means along an axis of exactly what each pixel covers, parts of pixels by their share."""
+    index, weight = _area_taps(planes.shape[axis], size, planes.device)
+    shape = (-1, 1) if axis == 1 else (-1,)
+    total = planes.index_select(axis, index[0]).mul_(weight[0].view(shape))
+    for tap in range(1, len(index)):
+        total.addcmul_(planes.index_select(axis, index[tap]), weight[tap].view(shape))
+    return total
+
+
+@lru_cache(maxsize=64)
+def _area_taps(samples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For each of `size` pixels the samples that it covers, `[taps, size]`, and the share of each, summing to 1."""
+    scale = samples / size
+    start = torch.arange(size, dtype=torch.float64) * scale
+    first = start.floor()
+    taps = torch.arange(math.ceil(scale) + 1, dtype=torch.float64)[:, None] + first
+    covered = (torch.minimum(taps + 1, start + scale) - torch.maximum(taps, start)).clamp(min=0)
+    covered[taps >= samples] = 0
+    weight = (covered / covered.sum(dim=0)).float()
+    return taps.long().clamp(max=samples - 1).to(device), weight.to(device)
+
+
+@pixels.lightness.register(Tensor)
+def lightness(picture: Tensor) -> Tensor:
+    red, green, blue = picture
+    mixed: Tensor = red * LUMA[0]
+    return mixed.add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2]).add_(0.5).floor_()
+
+
+@pixels.packed_colours.register(Tensor)
+def packed_colours(picture: Tensor, green_bits: int) -> Tensor:
+    red, green, blue = picture.to(torch.int32)
+    packed: Tensor = ((red >> 3) << (green_bits + 5)) + ((green >> (8 - green_bits)) << 5) + (blue >> 3)
+    return packed
+
+
+@pixels.colour_shares.register(Tensor)
+def colour_shares(picture: Tensor) -> Tensor:
+    red, green, blue = (picture / 32).floor().clamp(0, 7).long()
+    places = ((red << 6) + (green << 3) + blue).flatten()
+    share = torch.full(places.shape, 1 / places.shape[0], device=picture.device)
+    return torch.zeros(_COLOURS, device=picture.device).scatter_add_(0, places, share)
+
+
+@pixels.resized.register(Tensor)
+def resized(planes: Tensor, hw: tuple[int, int]) -> Tensor:
+    if planes.shape[-2:] == hw:
+        return planes
+    given = planes.reshape(1, -1, *planes.shape[-2:])
+    made = F.interpolate(given, hw, mode="bilinear", align_corners=False)
+    return made.reshape(*planes.shape[:-2], *hw)
+
+
+@pixels.averaged.register(Tensor)
+def averaged(planes: Tensor, hw: tuple[int, int]) -> Tensor:
+    return F.interpolate(planes.reshape(1, -1, *planes.shape[-2:]), hw, mode="area").reshape(*planes.shape[:-2], *hw)
+
+
+@pixels.cell_colours.register(Tensor)
+def cell_colours(picture: Tensor, hw: tuple[int, int]) -> Tensor:
+    return averaged(picture, hw).round_().flatten(1).T
+
+
+@pixels.cell_bytes.register(Tensor)
+def cell_bytes(plane: Tensor, hw: tuple[int, int]) -> Tensor:
+    return averaged(plane * 255, hw).round_()
+
+
+@pixels.cell_difference.register(Tensor)
+def cell_difference(first: Tensor, second: Tensor) -> Tensor:
+    return F.avg_pool2d((first - second).abs()[None], 4)[0].round_()
+
+
+@pixels.remap.register(Tensor)
+def remap(planes: Tensor, map_px: Tensor, *, nearest: bool = False, outside: float | None = None) -> Tensor:
+    held = planes.reshape(-1, *planes.shape[-2:])
+    moved = _sampled_nearest(held, map_px) if nearest else _sampled(held, map_px)
+    if outside is not None:
+        left_out = torch.full((), outside, dtype=planes.dtype, device=planes.device)
+        moved = torch.where(inside(map_px), moved, left_out)
+    return moved.reshape(*planes.shape[:-2], *map_px.shape[:2])
+
+
+def _sampled(planes: Tensor, map_px: Tensor) -> Tensor:
+    scale, shift = _normaliser((planes.shape[1], planes.shape[2]), map_px.device)
+    # Exact for a side of one pixel too.
+    places = torch.addcmul(shift, map_px, scale)
+    return F.grid_sample(planes[None], places[None], "bilinear", "border", False)[0]
+
+
+def _sampled_nearest(planes: Tensor, map_px: Tensor) -> Tensor:
+    height, width = planes.shape[1:]
+    x, y = map_px.round().to(torch.int64).unbind(2)
+    index = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
+    return planes.flatten(1)[:, index]
+
+
+@lru_cache(maxsize=32)
+def _normaliser(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """From pixel positions `(x, y)` to those that `grid_sample` takes."""
+    size_wh = torch.tensor([hw[1], hw[0]], dtype=torch.float32, device=device)
+    return 2 / size_wh, 1 / size_wh - 1
+
+
+@pixels.inside.register(Tensor)
+def inside(map_px: Tensor) -> Tensor:
+    height, width = map_px.shape[:2]
+    x, y = map_px.unbind(2)
+    return (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
+
+
+@pixels.mean_of.register(Tensor)
+def mean_of(plane: Tensor) -> Tensor:
+    return plane.mean()
+
+
+@pixels.middle_of.register(Tensor)
+def middle_of(values: Tensor) -> Tensor:
+    return values.sort(dim=0).values[len(values) // 2]
+
+
+@pixels.solved.register(Tensor)
+def solved(matrix: Tensor, right: Tensor) -> Tensor:
+    """By cofactors: library solvers look at the result, which waits for the device."""
+    wide = matrix.double()
+    cofactors = torch.linalg.cross(wide.roll(-1, 0), wide.roll(-2, 0))
+    determinant = (wide[0] * cofactors[0]).sum()
+    result: Tensor = cofactors.T @ right.double() / determinant
+    return result.float()
+
+
+@pixels.local_contrast.register(Tensor)
+def local_contrast(grey: Tensor, side_px: int) -> Tensor:
+    near = F.pad(grey[None, None], (1, 1, 1, 1), mode="replicate")
+    contrast = F.max_pool2d(near, 3, 1) + F.max_pool2d(-near, 3, 1)
+    reach = side_px // 2
+    return F.avg_pool2d(F.pad(contrast, (reach,) * 4, mode="replicate"), side_px, 1)[0, 0]

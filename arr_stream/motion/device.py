@@ -1,0 +1,97 @@
+"""Where frames are worked on: the processor here, a GPU in `arr_stream.gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import numpy.typing as npt
+
+from arr_stream.config import MotionSettings
+from arr_stream.motion import make_flow
+from arr_stream.motion.anchor import RegionTracker
+from arr_stream.motion.flow import FlowEstimator
+from arr_stream.texture.arrays import Array
+from arr_stream.threads import one_torch_thread
+from arr_stream.types import ByteArray
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Device(Protocol):
+    """Runs the steps of a frame, and brings arrays there and back."""
+
+    @property
+    def on_host(self) -> bool:
+        """Values can be read without waiting."""
+        ...
+
+    def working(self) -> AbstractContextManager[None]:
+        """Held while a frame is worked on."""
+        ...
+
+    def upload(self, rgb: ByteArray) -> Array:
+        """A frame's pixels, there."""
+        ...
+
+    def put(self, values: npt.NDArray[Any]) -> Array:
+        """Any array, there."""
+        ...
+
+    def put_region(self, tracker: RegionTracker) -> Any:
+        """What a tracker has just learned, to be followed there."""
+        ...
+
+    def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What a pure function of arrays there and of constants gives."""
+        ...
+
+    def fetch(self, value: R) -> Callable[[], R]:
+        """Send a value with its arrays on its way to the host; calling the result waits for it."""
+        ...
+
+    def make_flow(self, settings: MotionSettings) -> FlowEstimator:
+        """What finds the flow between two lightness pictures that are there."""
+        ...
+
+    def forget(self) -> None:
+        """Frames of another size come."""
+        ...
+
+    def notices(self) -> tuple[str, ...]:
+        """One-line messages since the last call."""
+        ...
+
+
+class HostDevice:
+    """The processor: everything is there already."""
+
+    on_host = True
+
+    def working(self) -> AbstractContextManager[None]:
+        return one_torch_thread()
+
+    def upload(self, rgb: ByteArray) -> Array:
+        return rgb
+
+    def put(self, values: npt.NDArray[Any]) -> Array:
+        return values
+
+    def put_region(self, tracker: RegionTracker) -> Any:
+        return tracker
+
+    def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return step(*args, **kwargs)
+
+    def fetch(self, value: R) -> Callable[[], R]:
+        return lambda: value
+
+    def make_flow(self, settings: MotionSettings) -> FlowEstimator:
+        return make_flow(settings.flow, settings.preset)
+
+    def forget(self) -> None: ...
+
+    def notices(self) -> tuple[str, ...]:
+        return ()

@@ -1,0 +1,119 @@
+"""Channels 13 to 39: what a keyframe found and what is remembered, as planes of the texture, carried when read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.motion.carry import carry
+from arr_stream.motion.flow import Flow
+from arr_stream.texture.array import LazyPlane, Plane
+from arr_stream.texture.arrays import Array, as_float, as_index, as_tensor, constant, namespace, sums_by, zeros
+from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING
+
+TEXT = CHANNEL_INDEX["text"]
+HISTORY = EMBEDDING.stop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedPlane:
+    """Channels of an earlier frame, carried to this one when something first reads them.
+
+    Args:
+        first: Index of the first channel.
+        data: `[C, h, w]` on the earlier frame.
+        flow: The way back to it.
+        outside: Value of what came from outside it; None continues the border.
+    """
+
+    first: int
+    data: Array
+    flow: Flow
+    outside: float | None = None
+
+    def made(self) -> Plane:
+        return Plane(self.first, as_tensor(carry(self.data, self.flow, outside=self.outside)))
+
+
+class RegionPlanes:
+    """Channels 13, 14, 15 and 17, which all follow from the regions' ids, carried once.
+
+    Args:
+        labels: Gives `[h, w]` int32 ids on the earlier frame.
+        flow: The way back to it.
+    """
+
+    def __init__(self, labels: Callable[[], Array], flow: Flow) -> None:
+        self._labels, self._flow = labels, flow
+        self._carried: Array | None = None
+
+    @property
+    def labels(self) -> Array:
+        """`[h, w]` int32 on this frame."""
+        if self._carried is None:
+            self._carried = carry(self._labels(), self._flow, nearest=True)
+        return self._carried
+
+    @property
+    def planes(self) -> dict[int, Plane | LazyPlane]:
+        """By their channels."""
+        return {CHANNEL_INDEX[name]: _RegionPlane(name, self, make) for name, make in _OF_REGIONS.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RegionPlane:
+    name: str
+    regions: RegionPlanes
+    make: Callable[[Array], Array]
+
+    def made(self) -> Plane:
+        return Plane(CHANNEL_INDEX[self.name], as_tensor(self.make(self.regions.labels))[None])
+
+
+def centroid_distance(labels: Array) -> Array:
+    """`[h, w]`: distance of each place from its region's centroid, over the diagonal.
+
+    Args:
+        labels: `[h, w]` int32 ids, each below `h * w`; not necessarily without gaps.
+    """
+    hw, xp = (labels.shape[0], labels.shape[1]), namespace(labels)
+    flat = labels.reshape(-1)
+    sizes = xp.clip(sums_by(flat, None, hw[0] * hw[1]), 1, None)
+    off_x, off_y = (
+        places - (sums_by(flat, places, hw[0] * hw[1]) / sizes)[as_index(flat)]
+        for places in (constant(labels, _places, hw, axis) for axis in (1, 0))
+    )
+    return as_float((xp.hypot(off_x, off_y) / math.hypot(*hw)).reshape(hw))
+
+
+@lru_cache(maxsize=16)
+def _places(hw: tuple[int, int], axis: int) -> npt.NDArray[np.float64]:
+    """`[h * w]` row (axis 0) or column of each place."""
+    return np.divmod(np.arange(hw[0] * hw[1]), hw[1])[axis].astype(np.float64)
+
+
+def cluster_size(labels: Array) -> Array:
+    """`[h, w]`: share of the frame that each place's region covers."""
+    count = labels.shape[0] * labels.shape[1]
+    return as_float(sums_by(labels.reshape(-1), None, count) / count)[as_index(labels)]
+
+
+def boundaries(labels: Array) -> Array:
+    """`[h, w]`: 1 where a neighbour to the right or below belongs to another region."""
+    edge = zeros(labels, (labels.shape[0], labels.shape[1]))
+    edge[:, :-1] = as_float(labels[:, :-1] != labels[:, 1:])
+    edge[:-1] = namespace(labels).maximum(edge[:-1], as_float(labels[:-1] != labels[1:]))
+    return edge
+
+
+_OF_REGIONS: dict[str, Callable[[Array], Array]] = {
+    "cluster": lambda labels: labels,
+    "centroid_distance": centroid_distance,
+    "cluster_size": cluster_size,
+    "boundary": boundaries,
+}

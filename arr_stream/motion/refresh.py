@@ -1,0 +1,97 @@
+"""Asks for keyframes when they are due, again where they are owed, and takes in what arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arr_stream.config import KeyframeSettings
+from arr_stream.keyframes.base import PARTS, PartName
+from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
+from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_reason
+from arr_stream.motion.memory import TemporalCache
+from arr_stream.types import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What happened on a frame that may make a refresh due.
+
+    Args:
+        confidence: Mean trust in what is carried, in [0, 1].
+        size_changed, cut: On this frame.
+        query_changed: Since the last refresh.
+        needs_words: A query reads.
+    """
+
+    confidence: float
+    size_changed: bool
+    cut: bool
+    query_changed: bool
+    needs_words: bool
+
+
+@dataclass(slots=True)
+class Refresher:
+    """The refreshes of one stream while its frames keep one size.
+
+    Args:
+        provider: Makes keyframes.
+        cache: Takes in what they bring.
+    """
+
+    provider: KeyframeProvider
+    cache: TemporalCache
+    _requested_index: int | None = field(init=False, default=None)
+    _owed: RefreshReason | None = field(init=False, default=None)
+    _owed_parts: tuple[PartName, ...] = field(init=False, default=())
+    _failed: bool = field(init=False, default=False)
+
+    def step(
+        self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
+    ) -> tuple[RefreshReason | None, tuple[str, ...]]:
+        """Ask for generation when it is due, and take in what has arrived; the reason, if it was asked, and notices."""
+        reason = self._due(frame, occasion, settings, interval_factor) or self._owed
+        accepted = self._submit(frame, PARTS if reason is not None else self._owed_parts, occasion.needs_words)
+        if reason is not None and accepted:
+            self._requested_index, self._owed = frame.index, None
+        elif reason is not None:
+            # Everything is still busy with a scene that is gone; the refresh stays due.
+            reason, self._owed = None, reason
+        return reason, self._collect()
+
+    def _due(
+        self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
+    ) -> RefreshReason | None:
+        since = self._requested_index
+        state = ScheduleState(
+            have_keyframe=self.cache.keyframe_index is not None,
+            pending=all(self.cache.pending(part) for part in PARTS),
+            age_frames=frame.index - since if since is not None else 0,
+            confidence=occasion.confidence,
+            size_changed=occasion.size_changed,
+            cut=occasion.cut,
+            query_changed=occasion.query_changed,
+            failed=self._failed,
+        )
+        return refresh_reason(state, settings, interval_factor)
+
+    def _submit(self, frame: Frame, wanted: tuple[PartName, ...], read_text: bool) -> tuple[PartName, ...]:
+        """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
+        if not wanted:
+            return ()
+        accepted = self.provider.submit(KeyframeRequest(frame, self.cache.grid, read_text, wanted))
+        if accepted:
+            self.cache.requested(frame.index, accepted)
+        self._owed_parts = tuple(part for part in wanted if part not in accepted)
+        return accepted
+
+    def _collect(self) -> tuple[str, ...]:
+        notices = []
+        for outcome in self.provider.collect():
+            if isinstance(outcome, KeyframeFailure):
+                self.cache.dropped(outcome.index, outcome.parts)
+                self._failed = len(outcome.parts) == len(PARTS) or self.cache.keyframe_index is None
+                notices.append(f"keyframe {outcome.index} failed: {outcome.message}; next try at the next keyframe")
+            elif self.cache.adopt(outcome):
+                self._failed = False
+        return tuple(notices)

@@ -1,0 +1,271 @@
+"""From a texture and what is asked to the cells of one frame: scoring, cascade, allocation, reasons.
+
+Cells are scored where the frame is; which of them are chosen is decided on the host, from a few numbers a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from arr_stream.config import ScoringSettings, SelectionSettings
+from arr_stream.relevance.balance import Balance, balance_tensions
+from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
+from arr_stream.selection.allocation import Allocation, allocate_tokens
+from arr_stream.selection.atlas import region_importance
+from arr_stream.selection.cascade import (
+    Regions,
+    best_of_region,
+    candidates,
+    mean_of_region,
+    regions_of_cells,
+    scored_most,
+)
+from arr_stream.selection.division import divide
+from arr_stream.selection.quotas import CANONICAL_EACH
+from arr_stream.selection.strategies import choose_by_region, choose_hybrid
+from arr_stream.texture.array import CELL_LEVEL, LazyPlane, Plane, Texture
+from arr_stream.texture.arrays import Array, as_tensor, beside, namespace, to_numpy
+from arr_stream.texture.layout import CHANNEL_INDEX
+from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
+
+CASCADE_FROM_CELLS = 1024
+"""Grids up to this size are scored whole where the cascade is left to choose: an eighth of them would be fewer cells
+than a usual budget. On larger ones the cascade saves places but no time, see docs/atlas.md."""
+
+_CLUSTER = CHANNEL_INDEX["cluster"]
+_EDGE_DISTANCE = SCORED_CHANNELS.index(CHANNEL_INDEX["edge_distance"])
+_SALIENCY = SCORED_CHANNELS.index(CHANNEL_INDEX["saliency"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellScores:
+    """Scores of a frame's cells.
+
+    Args:
+        score: `[cells]` in [0, 1]; a cell that was passed over has half of its region's.
+        scorer: `[cells]` int, index into `SCORERS`: which way of knowing spoke loudest.
+        saliency: `[cells]` in [0, 1].
+    """
+
+    score: Array
+    scorer: Array
+    saliency: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The choice for one frame.
+
+    Args:
+        chosen: The cells.
+        score: `[gh, gw]` final scores; a cell that the cascade passed over has its region's.
+        scorer: `[N]` int32, index into `SCORERS`, why each cell was chosen.
+        cells_scored: Cells scored one by one.
+    """
+
+    chosen: Allocation
+    score: FloatArray
+    scorer: IntArray
+    cells_scored: int
+
+
+def cascades(settings: SelectionSettings, grid: Grid, *, on_device: bool = False) -> bool:
+    """Whether regions are scored first; on a device that would cost more than it saves."""
+    auto = settings.cascade == "auto" and grid.cells > CASCADE_FROM_CELLS and not on_device
+    return settings.cascade == "on" or auto
+
+
+def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, int]) -> Tensor:
+    """`[cells, len(SCORED_CHANNELS)]`: the channels that scorers read, each the mean over its cell."""
+    texture = Texture(texture_wh, dict(planes))
+    return texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
+
+
+def score_cells(
+    planes: Mapping[int, Plane | LazyPlane],
+    texture_wh: tuple[int, int],
+    relevance: Array,
+    figure: Array,
+    weights: ScoringSettings,
+) -> CellScores:
+    """Every cell's score.
+
+    Args:
+        planes: Those that hold `SCORED_CHANNELS`, at least.
+        texture_wh: Size in texture pixels.
+        relevance: `[gh, gw]` in [0, 1].
+        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        weights: Of the scorers.
+    """
+    table = cell_table(planes, texture_wh)
+    balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1))
+    by_scorer = beside(balance.by_scorer, relevance)
+    loudest = namespace(relevance).argmax(by_scorer, 0)
+    return CellScores(beside(balance.score, relevance), loudest, beside(table[:, _SALIENCY], relevance))
+
+
+def balance_all(table: Tensor, relevance: Array, weights: ScoringSettings, figure: Array | None = None) -> Balance:
+    """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, `[cells]` relevance and figure."""
+    if isinstance(relevance, np.ndarray):
+        frame: tuple[float | Tensor, float | Tensor] = (_most(relevance), 0.0 if figure is None else _most(figure))
+    else:
+        frame = relevance.max(), 0.0 if figure is None else figure.max()
+    return _balance(table, relevance, figure, frame, weights)
+
+
+def realize_relevance(
+    texture: Texture,
+    grid: Grid,
+    scores: CellScores | None,
+    relevance: FloatArray,
+    settings: SelectionSettings,
+    weights: ScoringSettings,
+    tokens: int,
+    skip: npt.NDArray[np.bool_] | None = None,
+    figure: FloatArray | None = None,
+) -> Choice:
+    """Choose the cells of one frame.
+
+    Args:
+        texture: The frame's channels.
+        grid: Its cells.
+        scores: Of all cells; None to score regions first and then the cells that are worth it.
+        relevance: `[gh, gw]` to the queries.
+        settings: Strategy, levels of detail.
+        weights: Of the scorers.
+        tokens: Cells to choose.
+        skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
+        figure: `[gh, gw]` what belongs to something that moves, where that is known; only for regions.
+    """
+    flat, saliency = relevance.ravel(), scores.saliency if scores is not None else None
+    table = None
+    if saliency is None:
+        table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T.cpu()
+        saliency = table[:, _SALIENCY].numpy()
+    regions = None
+    if table is not None or settings.strategy != "topk":
+        regions = _regions(texture, settings, tokens, flat, saliency)
+    eligible = np.ones((grid.rows, grid.columns), bool) if skip is None else ~skip
+    allowed, count = eligible, grid.cells
+    if table is not None and regions is not None:
+        moving = None if figure is None else figure.ravel()
+        passed = score_cascaded(table, flat, regions, weights, tokens=tokens, skip=skip, figure=moving)
+        scores, count = passed.scores, passed.count
+        allowed = eligible & passed.looked_at.reshape(eligible.shape)
+    assert scores is not None
+    score = scores.score.reshape(eligible.shape)
+    coarse_most = int(settings.context_share * tokens) if settings.levels else 0
+    if settings.strategy == "topk" or regions is None:
+        chosen = allocate_tokens(score, allowed, tokens, coarse_most)
+    else:
+        importance = region_importance(regions, flat, saliency)
+        if settings.strategy == "hybrid":
+            share = settings.hybrid_grid_share
+            chosen = choose_hybrid(
+                score, regions, importance, tokens, eligible, grid_share=share, coarse_most=coarse_most
+            )
+        else:
+            chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
+    reasons: IntArray = scores.scorer[chosen.rows * grid.columns + chosen.columns].astype(np.int32)
+    reasons[chosen.level > 0] = SCORERS.index("context")
+    return Choice(chosen, score, reasons, count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CascadeScores:
+    """What scoring regions first gives.
+
+    Args:
+        scores: Of all cells.
+        looked_at: `[cells]` bool, those scored one by one.
+        count: Cells looked at, and regions.
+    """
+
+    scores: CellScores
+    looked_at: npt.NDArray[np.bool_]
+    count: int
+
+
+def score_cascaded(
+    table: Tensor,
+    relevance: FloatArray,
+    regions: Regions,
+    weights: ScoringSettings,
+    *,
+    tokens: int,
+    skip: npt.NDArray[np.bool_] | None = None,
+    figure: FloatArray | None = None,
+) -> CascadeScores:
+    """Scores of the regions, then of the cells that are worth it.
+
+    Args:
+        table: `[cells, len(SCORED_CHANNELS)]`, on the host.
+        relevance: `[cells]`.
+        regions: The regions.
+        weights: Of the scorers.
+        tokens: Cells to be chosen in the end.
+        skip: Cells, of any shape, that cannot be chosen.
+        figure: `[cells]`, where it is known.
+    """
+    frame = _most(relevance), 0.0 if figure is None else _most(figure)
+    # A region's means show what it is made of, but not a small thing inside it that the query wants.
+    of_regions = _balance(
+        mean_of_region(table, regions),
+        best_of_region(relevance, regions),
+        None if figure is None else best_of_region(figure, regions),
+        frame,
+        weights,
+    )
+    region_score = of_regions.score.numpy()
+    cells = candidates(
+        regions,
+        region_score,
+        relevance,
+        table[:, _EDGE_DISTANCE].numpy(),
+        tokens=tokens,
+        most=scored_most(len(relevance), len(regions.ids), tokens),
+        skip=None if skip is None else skip.ravel(),
+    )
+    kept = table[as_tensor(cells).long()]
+    balance = _balance(kept, relevance[cells], None if figure is None else figure[cells], frame, weights)
+    score = (region_score * 0.5)[regions.member]
+    score[cells] = balance.score.numpy()
+    scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
+    scorer[cells] = balance.by_scorer.numpy().argmax(axis=0)
+    looked_at = np.zeros(len(score), bool)
+    looked_at[cells] = True
+    scores = CellScores(score, scorer, table[:, _SALIENCY].numpy())
+    return CascadeScores(scores, looked_at, min(len(score), len(cells) + len(regions.ids)))
+
+
+def _regions(
+    texture: Texture, settings: SelectionSettings, tokens: int, relevance: FloatArray, saliency: FloatArray
+) -> Regions:
+    cluster_of_cell = to_numpy(texture.mip(CELL_LEVEL, [_CLUSTER])[0]).astype(np.int32)
+    regions = regions_of_cells(cluster_of_cell)
+    if settings.strategy != "canonical":
+        return regions
+    importance = region_importance(regions, relevance, saliency)
+    labels = regions.member.reshape(cluster_of_cell.shape)
+    return regions_of_cells(divide(labels, importance, max(1, tokens // CANONICAL_EACH), CANONICAL_EACH))
+
+
+def _balance(
+    table: Tensor,
+    relevance: Array,
+    figure: Array | None,
+    frame: tuple[float | Tensor, float | Tensor],
+    weights: ScoringSettings,
+) -> Balance:
+    """Scores of the cells or regions of a table; `frame` is the highest relevance and the highest figure on it."""
+    moving = None if figure is None else as_tensor(figure)
+    return balance_tensions(Sample(table, as_tensor(relevance), moving, frame[1]), frame[0], weights)
+
+
+def _most(values: FloatArray) -> float:
+    return float(values.max(initial=0.0))

@@ -1,0 +1,62 @@
+"""A keyframe's embedding brought to the texture's channels and scored against what a model was asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+
+from arr_stream.motion.memory import TemporalCache
+from arr_stream.relevance.semantic import SemanticSpace
+from arr_stream.texture.arrays import Array
+from arr_stream.types import FloatArray, Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meanings:
+    """How well the places of one embedding fit the phrases that are asked.
+
+    Args:
+        version: Of the semantic space that they were scored in; None before there was an embedding.
+        maps: By phrase, `[h, w]` in [0, 1].
+    """
+
+    version: int | None = None
+    maps: Mapping[str, Array] = field(default_factory=dict)
+
+
+def renew_meanings(
+    cache: TemporalCache, space: SemanticSpace | None, phrases: Sequence[str], known: Meanings
+) -> Meanings:
+    """Bring a new embedding, or an old one under new queries, to channels 18 to 33 and to meanings.
+
+    Raises:
+        ValueError: An embedding in a joint space, and no space to compare it in.
+    """
+    embedding = cache.embedding
+    if embedding is None:
+        return Meanings()
+    if not embedding.joint:
+        if not cache.has_embedding_channels:
+            cache.set_embedding_channels(_to_half_cells(embedding.values, cache.grid))
+        return known
+    if space is None:
+        raise ValueError(f"embeddings of {embedding.space!r} are in a joint space: give the pipeline its text encoder")
+    if not cache.has_embedding_channels:
+        space.learn(embedding)
+    elif known.version == space.version:
+        return known
+    channels = _to_half_cells(space.project(embedding), cache.grid)
+    cache.set_embedding_channels(channels)
+    maps = (cache.put(scores) for scores in space.relevance(channels))
+    return Meanings(space.version, dict(zip(phrases, maps, strict=True)))
+
+
+def _to_half_cells(channels: FloatArray, grid: Grid) -> FloatArray:
+    """`[16, 2*gh, 2*gw]`: two samples a cell and side, whatever the embedder gave."""
+    size_wh = (2 * grid.columns, 2 * grid.rows)
+    if channels.shape[1:] == size_wh[::-1]:
+        return channels
+    return np.stack([cv2.resize(plane, size_wh, interpolation=cv2.INTER_LINEAR) for plane in channels])

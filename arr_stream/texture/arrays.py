@@ -1,0 +1,133 @@
+"""NumPy arrays on the processor, torch tensors on a device: the few things that the two spell differently.
+
+What works on both is written once against `namespace`. Torch is loaded only where there is a tensor already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+Array: TypeAlias = Any
+"""`numpy.ndarray` or `torch.Tensor`; all arrays of one call are of one kind and on one device."""
+
+
+def namespace(array: Array) -> Any:
+    """The package whose functions take the array: `numpy` or `torch`."""
+    if isinstance(array, np.ndarray | np.generic):
+        return np
+    import torch
+
+    return torch
+
+
+def zeros(like: Array, shape: tuple[int, ...]) -> Array:
+    """Float32 zeros beside an array."""
+    return (
+        np.zeros(shape, np.float32)
+        if isinstance(like, np.ndarray)
+        else namespace(like).zeros(shape, device=like.device)
+    )
+
+
+def constant(like: Array, make: Callable[..., npt.NDArray[Any]], *args: Hashable) -> Array:
+    """What `make` gives for these arguments, beside an array; made, and sent to its device, once."""
+    return make(*args) if isinstance(like, np.ndarray) else _sent(make, args, like.device)
+
+
+@lru_cache(maxsize=256)
+def _sent(make: Callable[..., npt.NDArray[Any]], args: tuple[Hashable, ...], device: torch.device) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(np.array(make(*args))).to(device)
+
+
+def as_float(values: Array) -> Array:
+    """The same in float32."""
+    return values.astype(np.float32) if isinstance(values, np.ndarray) else values.float()
+
+
+def as_bytes(values: Array) -> Array:
+    """The same in uint8."""
+    return values.astype(np.uint8, copy=False) if isinstance(values, np.ndarray) else values.byte()
+
+
+def as_index(values: Array) -> Array:
+    """Ids as indices: torch takes 64 bits only."""
+    return values if isinstance(values, np.ndarray) else values.long()
+
+
+def as_tensor(values: Array) -> torch.Tensor:
+    """A tensor that shares the array's memory."""
+    import torch
+
+    tensor: torch.Tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+    return tensor
+
+
+def beside(tensor: torch.Tensor, like: Array) -> Array:
+    """A tensor as an array of the other's kind."""
+    return tensor.numpy() if isinstance(like, np.ndarray) else tensor
+
+
+def to_numpy(values: Array) -> npt.NDArray[Any]:
+    """On the host; waits for a device."""
+    array: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
+    return array
+
+
+def channels_first(values: Array) -> Array:
+    """A view `[C, h, w]` of `[h, w, C]`; `[h, w]` as it is."""
+    if values.ndim == 2:
+        return values
+    return values.transpose(2, 0, 1) if isinstance(values, np.ndarray) else values.permute(2, 0, 1)
+
+
+def channels_last(values: Array) -> Array:
+    """A view `[h, w, C]` of `[C, h, w]`; `[h, w]` as it is."""
+    if values.ndim == 2:
+        return values
+    return values.transpose(1, 2, 0) if isinstance(values, np.ndarray) else values.permute(1, 2, 0)
+
+
+def take(table: Array, places: Array) -> Array:
+    """Entries of a table `[n]` at indices of any shape."""
+    return table.take(places) if isinstance(table, np.ndarray) else table[places]
+
+
+def take_along(values: Array, places: Array) -> Array:
+    """`[h, w]` of `[n, h, w]`: at each place the entry that `places` `[h, w]` names."""
+    if isinstance(values, np.ndarray):
+        return np.take_along_axis(values, places[None], axis=0)[0]
+    return values.gather(0, places[None].long())[0]
+
+
+def enlarged(values: Array, factor: int) -> Array:
+    """`[h, w]` to `[h * factor, w * factor]`, each value repeated."""
+    if isinstance(values, np.ndarray):
+        return values.repeat(factor, axis=0).repeat(factor, axis=1)
+    height, width = values.shape
+    return values[:, None, :, None].expand(height, factor, width, factor).reshape(height * factor, width * factor)
+
+
+def sums_by(ids: Array, values: Array | None, count: int) -> Array:
+    """`[count]` float64: values `[n]` (1 where None) added up by id `[n]`."""
+    if isinstance(ids, np.ndarray):
+        return np.bincount(ids, values, count).astype(np.float64)
+    weights = namespace(ids).ones_like(ids, dtype=namespace(ids).float64) if values is None else values.double()
+    return weights.new_zeros(count).index_add_(0, ids.long(), weights)
+
+
+def replaced(planes: Array, changes: dict[int, Array]) -> Array:
+    """A copy of `[C, h, w]` planes with some of them replaced."""
+    made = planes.copy(order="K") if isinstance(planes, np.ndarray) else planes.clone()
+    for index, plane in changes.items():
+        made[index] = plane
+    return made

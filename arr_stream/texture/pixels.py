@@ -1,0 +1,159 @@
+"""What is done to pixels, by OpenCV; `arr_stream.gpu` registers the same for tensors on a device.
+
+Pictures are `[h, w, 3]` uint8 here and `[3, h, w]` float32 of whole numbers in [0, 255] on a device; everything else
+is planes, `[h, w]` or `[C, h, w]`, float32 unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import cv2
+import numpy as np
+
+from arr_stream.texture.arrays import Array, channels_first, channels_last
+
+_NEIGHBOURS = np.ones((3, 3), np.uint8)
+
+
+@singledispatch
+def reduced(picture: Array, size_wh: tuple[int, int]) -> Array:
+    """A picture of another size: area average where a side shrinks by whole or large factors, linear otherwise."""
+    height, width = picture.shape[:2]
+    if (width, height) == size_wh:
+        return picture
+    across, down = width / size_wh[0], height / size_wh[1]
+    # The area average costs ten times a linear resize unless both factors are exactly 2; below about 2.2 linear
+    # sampling reads nearly every pixel anyway.
+    whole = across == down == 2.0
+    method = cv2.INTER_AREA if whole or max(across, down) > 2.2 else cv2.INTER_LINEAR
+    return np.ascontiguousarray(cv2.resize(picture, size_wh, interpolation=method))
+
+
+@singledispatch
+def lightness(picture: Array) -> Array:
+    """`[h, w]` (BT.601 luma) of a picture, in its units."""
+    return cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+
+
+@singledispatch
+def picture_planes(picture: Array) -> Array:
+    """A view `[3, h, w]` of a picture `[h, w, 3]` (or of planes) of uint8."""
+    return channels_first(picture)
+
+
+@singledispatch
+def picture_hw(picture: Array) -> tuple[int, int]:
+    """Rows and columns of a picture."""
+    return picture.shape[0], picture.shape[1]
+
+
+@singledispatch
+def packed_colours(picture: Array, green_bits: int) -> Array:
+    """`[h, w]` whole numbers: 5 bits of red, 5 or 6 of green and 5 of blue."""
+    if green_bits == 6:
+        packed = cv2.cvtColor(np.ascontiguousarray(picture), cv2.COLOR_RGB2BGR565).view(np.uint16)
+        return packed.reshape(picture.shape[:2])
+    red, green, blue = cv2.split(np.right_shift(picture, 3))
+    packed = red.astype(np.uint16)
+    for channel in (green, blue):
+        packed = (packed << 5) | channel
+    return packed.reshape(picture.shape[:2])
+
+
+@singledispatch
+def colour_shares(picture: Array) -> Array:
+    """`[512]`: share of the picture in each of 8x8x8 colours."""
+    histogram = cv2.calcHist([picture], [0, 1, 2], None, [8, 8, 8], [0, 256, 0, 256, 0, 256])
+    return (histogram.ravel() / picture.shape[0] / picture.shape[1]).astype(np.float32)
+
+
+@singledispatch
+def resized(planes: Array, hw: tuple[int, int]) -> Array:
+    """Planes on a raster of `(h, w)` by linear interpolation between pixel centres, borders continued."""
+    if planes.shape[-2:] == hw:
+        return planes
+    made = cv2.resize(channels_last(planes), hw[::-1], interpolation=cv2.INTER_LINEAR)
+    return channels_first(made.reshape(*hw, *planes.shape[:-2]))
+
+
+@singledispatch
+def averaged(planes: Array, hw: tuple[int, int]) -> Array:
+    """Planes averaged down to a raster of `(h, w)`, of the planes' type (a picture's channels stay last)."""
+    return cv2.resize(planes, hw[::-1], interpolation=cv2.INTER_AREA).reshape(*hw, *planes.shape[2:])
+
+
+@singledispatch
+def remap(planes: Array, map_px: Array, *, nearest: bool = False, outside: float | None = None) -> Array:
+    """Planes at `[h, w, 2]` positions `(x, y)`, with the border continued.
+
+    Exact to rounding with 1, 3 or 4 channels, to 1/32 px with others.
+
+    Args:
+        planes: Of any type that OpenCV moves; anything but float32 needs `nearest`.
+        map_px: Where each place is sampled.
+        nearest: Take the nearest sample instead of the linear blend of four.
+        outside: Value of what comes from outside the picture; None continues the border.
+    """
+    held = channels_last(planes.view(np.uint8) if planes.dtype == np.bool_ else planes)
+    method = cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
+    moved = np.asarray(cv2.remap(held, map_px, None, method, borderMode=cv2.BORDER_REPLICATE))
+    moved = moved.reshape(*map_px.shape[:2], *planes.shape[:-2]).view(planes.dtype)
+    if outside is not None:
+        left_out = ~inside(map_px)
+        if left_out.any():
+            moved[left_out] = outside
+    return channels_first(moved)
+
+
+@singledispatch
+def inside(map_px: Array) -> Array:
+    """`[h, w]` bool: a place comes from within the picture (its outermost pixels to their outer rims)."""
+    height, width = map_px.shape[:2]
+    return cv2.inRange(map_px, (-0.5, -0.5, 0.0, 0.0), (width - 0.5, height - 0.5, 0.0, 0.0)) != 0
+
+
+@singledispatch
+def mean_of(plane: Array) -> Array:
+    """The mean of a plane: a number, or a tensor without axes."""
+    return cv2.mean(plane)[0]
+
+
+@singledispatch
+def middle_of(values: Array) -> Array:
+    """`[n, ...]` to `[...]`: the upper median along the first axis."""
+    middle = len(values) // 2
+    return np.partition(values, middle, axis=0)[middle]
+
+
+@singledispatch
+def solved(matrix: Array, right: Array) -> Array:
+    """Three symmetric equations."""
+    return np.linalg.solve(matrix, right)
+
+
+@singledispatch
+def local_contrast(grey: Array, side_px: int) -> Array:
+    """`[h, w]`: range of lightness among neighbours, averaged over a window."""
+    contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEIGHBOURS, borderType=cv2.BORDER_REPLICATE)
+    around = cv2.boxFilter(contrast, cv2.CV_32F, (side_px, side_px), borderType=cv2.BORDER_REPLICATE)
+    return around.reshape(grey.shape)
+
+
+@singledispatch
+def cell_colours(picture: Array, hw: tuple[int, int]) -> Array:
+    """`[cells, 3]` mean colours of a picture's cells, whole numbers in [0, 255]."""
+    return averaged(picture, hw).astype(np.float32).reshape(-1, 3)
+
+
+@singledispatch
+def cell_bytes(plane: Array, hw: tuple[int, int]) -> Array:
+    """`[gh, gw]` means over the cells of a plane, in whole 255ths."""
+    return averaged(plane, hw)
+
+
+@singledispatch
+def cell_difference(first: Array, second: Array) -> Array:
+    """`[gh, gw]` mean difference of two lightness pictures at an eighth of the texture's size, in whole grey levels."""
+    hw = first.shape[0] // 4, first.shape[1] // 4
+    return averaged(cv2.absdiff(first, second), hw).astype(np.float32)
