@@ -21,10 +21,10 @@ from arr_stream.errors import (
     SourceNotFound,
     SourceTooLarge,
 )
+from arr_stream.sources.clock import ArrivalClock
 from arr_stream.sources.live import SourceState, is_live_spec, list_cameras, open_live
-from arr_stream.sources.live.arrival import ArrivalClock
 from arr_stream.sources.live.camera import camera_options
-from arr_stream.sources.live.lavfi import checked_graph, with_wishes
+from arr_stream.sources.live.playing import checked_graph, with_wishes
 from arr_stream.sources.live.spec import parse_spec
 from tests.media import moving_frames, write_video
 

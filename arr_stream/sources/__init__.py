@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arr_stream.errors import MotionVectorsUnavailable, NoVideoStream
-from arr_stream.sources.base import Source, SourceInfo, SourceKind, SourceStats
+from arr_stream.sources.base import Source, SourceInfo, SourceKind, SourceStats, Span
 from arr_stream.sources.locate import (
     is_glob,
     is_picture,
@@ -18,7 +18,6 @@ from arr_stream.sources.locate import (
     public_name,
     require_file,
 )
-from arr_stream.sources.span import Span
 
 if TYPE_CHECKING:
     from arr_stream.config import SandboxSettings

@@ -11,7 +11,7 @@ from arr_stream.config import Settings
 from arr_stream.live.runner import StreamRunner
 from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
-from arr_stream.sources.live.state import OnState
+from arr_stream.sources.live.connection import OnState
 from arr_stream.web.bodies import Offer
 from arr_stream.web.serving import Forbidden, Serving
 from arr_stream.web.streams import check_room
