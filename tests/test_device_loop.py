@@ -26,7 +26,7 @@ from arr_stream.gpu.memory import DeviceMemory, Trail, advanced
 from arr_stream.gpu.region import Region, followed, region_relevance, sought
 from arr_stream.gpu.selection import Choice, Seen, allocate
 from arr_stream.keyframes.base import TextFinding
-from arr_stream.keyframes.clusters.grid import GridClusterer
+from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.motion import make_flow

@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays
 
 from arr_stream.gpu.slic import TorchSlic, join_small, pieces_of, ranked, slic, to_clusters
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.graph import pieces_of as pieces_on_cpu
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.keyframes.clusters.regions import pieces_of as pieces_on_cpu
 from arr_stream.keyframes.clusters.slic import SMALLEST_SHARE
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid

@@ -7,55 +7,36 @@ from collections.abc import Callable
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.base import Clusterer, Embedder
+from arr_stream.keyframes.clusters.on_read import ClustererOnRead
+from arr_stream.keyframes.clusters.slic import FastSlic, GridClusterer, SkimageSlic, make_slic
+
+
+def _count(settings: Settings) -> int:
+    return settings.keyframes.cluster_count
 
 
 def _slic(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    if settings.loop.device == "cuda":
-        return _slic_torch(settings, embedder)
-    from arr_stream.keyframes.clusters.slic import make_slic
-
-    return make_slic(settings.keyframes.cluster_count)
+    return _slic_torch(settings, embedder) if settings.loop.device == "cuda" else make_slic(_count(settings))
 
 
 def _slic_on_read(settings: Settings, embedder: Embedder | None) -> Clusterer:
     if settings.loop.device == "cuda":
         return _slic_torch(settings, embedder)
-    from arr_stream.keyframes.clusters.on_read import ClustererOnRead
-    from arr_stream.keyframes.clusters.slic import make_slic
-
-    slic = make_slic(settings.keyframes.cluster_count)
+    slic = make_slic(_count(settings))
     return ClustererOnRead(slic, slic.method)
-
-
-def _slic_fast(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.slic import FastSlic
-
-    return FastSlic(settings.keyframes.cluster_count)
-
-
-def _slic_skimage(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.slic import SkimageSlic
-
-    return SkimageSlic(settings.keyframes.cluster_count)
 
 
 def _slic_torch(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.gpu.slic import TorchSlic
     from arr_stream.weights import pick_device
 
-    return TorchSlic(settings.keyframes.cluster_count, pick_device(settings.models.device))
-
-
-def _grid(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.grid import GridClusterer
-
-    return GridClusterer(settings.keyframes.cluster_count)
+    return TorchSlic(_count(settings), pick_device(settings.models.device))
 
 
 def _merge(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.merge import MergeClusterer
 
-    return MergeClusterer(settings.keyframes.cluster_count)
+    return MergeClusterer(_count(settings))
 
 
 def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -63,7 +44,7 @@ def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
 
     if embedder is None:
         raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="hand one over")
-    return FeatureClusterer(embedder, settings.keyframes.cluster_count)
+    return FeatureClusterer(embedder, _count(settings))
 
 
 def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -75,10 +56,10 @@ def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
 CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
     "auto": _slic_on_read,
     "slic": _slic,
-    "slic-fast": _slic_fast,
-    "slic-skimage": _slic_skimage,
+    "slic-fast": lambda settings, embedder: FastSlic(_count(settings)),
+    "slic-skimage": lambda settings, embedder: SkimageSlic(_count(settings)),
     "slic-torch": _slic_torch,
-    "grid": _grid,
+    "grid": lambda settings, embedder: GridClusterer(_count(settings)),
     "merge": _merge,
     "features": _features,
     "sam": _sam,
