@@ -174,7 +174,8 @@ def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats:
     def problem(error: Exception) -> ArrStreamError:
         return camera_problem(spec.name, error, opened=True)
 
-    container = _open(find_camera(spec.target), spec, settings, interrupt)
+    options = camera_options(settings)
+    container = _open(find_camera(spec.target), spec, settings, options, interrupt)
     return Decoding(container, name=spec.name, settings=settings, interrupt=interrupt, stats=stats, problem=problem)
 
 
@@ -189,8 +190,9 @@ def camera_options(settings: Settings) -> dict[str, str]:
     return options
 
 
-def _open(device: str, spec: LiveSpec, settings: Settings, interrupt: Interrupt) -> InputContainer:
-    options = camera_options(settings)
+def _open(
+    device: str, spec: LiveSpec, settings: Settings, options: dict[str, str], interrupt: Interrupt
+) -> InputContainer:
     kind = _FORMATS.get(sys.platform)
     if kind is None:
         raise BackendUnavailable(
