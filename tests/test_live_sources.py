@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -180,11 +181,7 @@ def test_a_file_plays_once_at_its_own_speed(clip: Path) -> None:
 def test_a_loop_goes_on_without_a_gap(clip: Path) -> None:
     with open_live(f"loop:{clip}", Settings()) as source:
         assert source.info.kind == "loop"
-        frames = []
-        for frame in source.frames():
-            frames.append(frame)
-            if len(frames) == 25:
-                break
+        frames = list(islice(source.frames(), 25))
     assert [frame.index for frame in frames] == list(range(25))
     assert [frame.pts_seconds for frame in frames] == pytest.approx([number / 50 for number in range(25)], abs=2e-3)
 
