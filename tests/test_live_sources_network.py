@@ -164,14 +164,16 @@ def test_a_frozen_server_is_noticed_and_left() -> None:
     need_gstreamer()
     port = free_port()
     states: list[SourceState] = []
-    with running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server:
-        with Reading(open_live(f"rtsp://127.0.0.1:{port}/live", QUICK, on_state=states.append)) as reading:
-            wait_for(lambda: reading.count > 5, "frames")
-            server.freeze()
-            wait_for(lambda: any(state.state == "stalled" for state in states), "the stall")
-            server.thaw()
-            seen = reading.count
-            wait_for(lambda: reading.count > seen + 5, "frames after the stall")
+    with (
+        running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server,
+        Reading(open_live(f"rtsp://127.0.0.1:{port}/live", QUICK, on_state=states.append)) as reading,
+    ):
+        wait_for(lambda: reading.count > 5, "frames")
+        server.freeze()
+        wait_for(lambda: any(state.state == "stalled" for state in states), "the stall")
+        server.thaw()
+        seen = reading.count
+        wait_for(lambda: reading.count > seen + 5, "frames after the stall")
     reading.check_order()
     assert reading.source.stats.stalls >= 1 and reading.source.stats.reconnects >= 1
 
@@ -193,11 +195,13 @@ def test_giving_up() -> None:
     need_ffmpeg()
     port = free_port()
     settings = QUICK.with_values({"live.give_up_seconds": 0.5})
-    with running(ffmpeg_command(f"http://127.0.0.1:{port}/a.ts")) as server:
-        with Reading(_opened(f"http://127.0.0.1:{port}/a.ts", settings)) as reading:
-            wait_for(lambda: reading.count > 2, "frames")
-            server.kill()
-            wait_for(lambda: reading.error, "the end")
+    with (
+        running(ffmpeg_command(f"http://127.0.0.1:{port}/a.ts")) as server,
+        Reading(_opened(f"http://127.0.0.1:{port}/a.ts", settings)) as reading,
+    ):
+        wait_for(lambda: reading.count > 2, "frames")
+        server.kill()
+        wait_for(lambda: reading.error, "the end")
     assert isinstance(reading.error, ConnectionFailed)
 
 
@@ -317,9 +321,11 @@ def test_half_a_frame_is_left_out_and_the_rest_goes_on(transport_stream: bytes) 
     damaged = packets[:third] + packets[third + max(3, len(packets) // 40) :]
     chunks = [b"".join(damaged[at : at + 40]) for at in range(0, len(damaged), 40)]
 
-    with byte_server(lambda connection: _then_hang(connection, chunks, 0.005)) as server:
-        with Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading:
-            wait_for(lambda: reading.count >= 35, "the frames after the damage")
+    with (
+        byte_server(lambda connection: _then_hang(connection, chunks, 0.005)) as server,
+        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading,
+    ):
+        wait_for(lambda: reading.count >= 35, "the frames after the damage")
     assert reading.source.stats.concealed_frames >= 1 and reading.source.stats.reconnects == 0
     assert reading.count < 60
 
@@ -342,9 +348,11 @@ def test_a_size_that_grows_beyond_the_limit_ends_the_frames(transport_stream: by
 def test_a_stream_cut_in_mid_frame_is_opened_again(transport_stream: bytes) -> None:
     half = transport_stream[: len(transport_stream) // 2 - 77]
     chunks = [half[at : at + 8000] for at in range(0, len(half), 8000)]
-    with byte_server(lambda connection: _once(connection, chunks)) as server:
-        with Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", QUICK)) as reading:
-            wait_for(lambda: reading.source.stats.reconnects >= 2, "two more connections")
+    with (
+        byte_server(lambda connection: _once(connection, chunks)) as server,
+        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", QUICK)) as reading,
+    ):
+        wait_for(lambda: reading.source.stats.reconnects >= 2, "two more connections")
     reading.check_order()
 
 
@@ -378,10 +386,12 @@ def test_close_ends_every_wait(phase: Callable[[Server, Reading, list[SourceStat
     port = free_port()
     states: list[SourceState] = []
     slow = PATIENT.with_values({"live.retry_seconds": 20.0, "live.longest_retry_seconds": 20.0})
-    with running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server:
-        with Reading(open_live(f"rtsp://127.0.0.1:{port}/live", slow, on_state=states.append)) as reading:
-            wait_for(lambda: reading.count > 3, "frames")
-            phase(server, reading, states)
+    with (
+        running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server,
+        Reading(open_live(f"rtsp://127.0.0.1:{port}/live", slow, on_state=states.append)) as reading,
+    ):
+        wait_for(lambda: reading.count > 3, "frames")
+        phase(server, reading, states)
     assert reading.error is None and states[-1].state == "ended"
 
 
@@ -395,7 +405,9 @@ def test_close_ends_an_attempt_that_hangs(transport_stream: bytes) -> None:
             served.set()
             _once(connection, [transport_stream])
 
-    with byte_server(serve) as server:
-        with Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading:
-            wait_for(lambda: len(server.connections) > 1, "the second connection")
+    with (
+        byte_server(serve) as server,
+        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading,
+    ):
+        wait_for(lambda: len(server.connections) > 1, "the second connection")
     assert reading.error is None
