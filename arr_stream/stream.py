@@ -40,8 +40,7 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeSource, load_gaze
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, load_example, parse_text
 from arr_stream.sources import open_source
-from arr_stream.sources.base import Source
-from arr_stream.sources.span import Reading
+from arr_stream.sources.base import Reading, Source
 from arr_stream.types import Frame, Grid
 
 _READY_SECONDS = 60.0

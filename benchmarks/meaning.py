@@ -22,10 +22,10 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
-from arr_stream.keyframes.clusters.grid import GridClusterer
+from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import InStepKeyframes, OncePerPicture, StandardGenerator
-from arr_stream.keyframes.text.none import NoText
+from arr_stream.keyframes.text import NoText
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text

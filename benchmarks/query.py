@@ -25,11 +25,11 @@ from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.tables import ResultTable, short
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.grid import GridClusterer
+from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
 from arr_stream.keyframes.embeddings.openclip import load_clip
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
-from arr_stream.keyframes.text.none import NoText
+from arr_stream.keyframes.text import NoText
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid

@@ -37,7 +37,7 @@ class Hostile(OnePass):
         text = os.pread(link.descriptor(0), 10_000, 0).decode()
         self._action, _, self._argument = text.partition(" ")
         self._link = link
-        self.info = SourceInfo(job["name"], "file", SIZE_WH, 1.0, 30.0, None, None, "none", False, 0, 1, None)
+        self.info = SourceInfo(job["name"], "file", SIZE_WH, "none", average_fps=30.0)
         if self._action.startswith("opening-"):
             ACTIONS[self._action.removeprefix("opening-")](link, self._argument)
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.grid import GridClusterer
-from arr_stream.keyframes.clusters.slic import SkimageSlic
+from arr_stream.keyframes.clusters.slic import GridClusterer, SkimageSlic
 from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.atlas import (
     AtlasTokens,

@@ -31,14 +31,14 @@ def test_ratios_are_those_of_rounds() -> None:
     told = report.as_json()
     assert told["total_ratio"] == {"ray": 1.5}
     assert told["runs"]["local"][1] == {"startup": 1, "steady": 18, "closing": 1, "total": 20}
-    assert report.table.rows[1][-1] == pytest.approx(1.5)
+    assert report.tables[0].rows[1][-1] == pytest.approx(1.5)
     assert told["same_results"] is True
 
 
 def test_other_results_are_told() -> None:
     report = BatchReport(BatchPlan(), 1, {"local": (times(1, 8),), "ray": (times(1, 8, "b"),)})
     assert not report.same_results
-    assert "DIFFER" in report.table.note
+    assert "DIFFER" in report.tables[0].note
 
 
 def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

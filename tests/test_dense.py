@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from open_clip.model import _build_vision_tower
 
 from arr_stream.errors import InvalidSetting
+from arr_stream.keyframes.embeddings.clip import (
+    Normalisation,
+    at_most,
+    frame_features,
+    places_hw,
+    window_starts,
+)
 from arr_stream.keyframes.embeddings.dense import (
     METHODS,
     NEIGHBOURHOOD_TOKENS,
     make_tower,
     neighbourhood,
     resized_positions,
-)
-from arr_stream.keyframes.embeddings.passes import (
-    Normalisation,
-    at_most,
-    frame_features,
-    places_hw,
-    window_starts,
 )
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Grid

@@ -22,7 +22,7 @@ from arr_stream.gpu.device import TorchDevice
 from arr_stream.gpu.graphs import Captured, Constants, Flat, flatten, fused, unflatten
 from arr_stream.gpu.region import DeviceRegion
 from arr_stream.keyframes.base import TextFinding
-from arr_stream.keyframes.clusters.grid import GridClusterer
+from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.motion import make_flow

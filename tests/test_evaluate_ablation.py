@@ -14,7 +14,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
 from arr_stream.evaluation.coverage import evaluate_coverage, oracle
 from arr_stream.evaluation.davis import Sequence
-from arr_stream.keyframes.clusters.grid import GridClusterer
+from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeRequest, StandardGenerator
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline

@@ -15,8 +15,8 @@ from hypothesis.extra.numpy import arrays
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.davis import Sequence
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.grid import GridClusterer
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.types import Clusters, Frame
 from benchmarks.clusters import evaluate_clusters, score_regions
 

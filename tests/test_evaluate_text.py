@@ -15,7 +15,7 @@ from arr_stream.cli.evaluate import text
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.text import TextScore, evaluate_text, load_blank, load_pictures
 from arr_stream.keyframes.base import KeyframeInput, TextFinding
-from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.types import TextRegion
 
 SIZE_WH = (320, 192)

@@ -125,9 +125,9 @@ def unplugged(monkeypatch: pytest.MonkeyPatch) -> Feed:
 
 
 def current_interrupt() -> Any:
-    from arr_stream.sources.live import interrupt
+    from arr_stream.sources.live import connection
 
-    return interrupt._CURRENT.interrupt
+    return connection._CURRENT.interrupt
 
 
 def test_a_camera_that_vanishes_is_found_again(unplugged: Feed) -> None:

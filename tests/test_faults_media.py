@@ -142,7 +142,7 @@ def test_pictures_that_change_their_size_in_mid_file(tmp_path: Path) -> None:
     source.write_bytes(b"".join((tmp_path / name).read_bytes() for name in ("a.ts", "b.ts", "c.ts")))
     check(source, tmp_path, 18)
     header, frames, _ = read_records(tmp_path / "out.jsonl")
-    sizes = [tuple((frame.model_extra or {}).get("frame_size_wh", header.frame_size_wh)) for frame in frames]
+    sizes = [frame.frame_size_wh or header.frame_size_wh for frame in frames]
     assert sizes == [(96, 64)] * 6 + [(160, 96)] * 6 + [(64, 64)] * 6
     for frame, (width, height) in zip(frames, sizes, strict=True):
         assert all(0 <= x0 < x1 <= width + 0.01 and 0 <= y0 < y1 <= height + 0.01 for x0, y0, x1, y1, _ in frame.cells)

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.features import FeatureClusterer, follow_colour, labels_from_features
-from arr_stream.keyframes.clusters.graph import pieces_of
+from arr_stream.keyframes.clusters.regions import pieces_of
 from arr_stream.keyframes.embeddings.appearance import AppearanceEmbedder
 from arr_stream.types import Embedding, Frame, Grid
 

@@ -28,9 +28,9 @@ from arr_stream.plain_text import redact_url
 from arr_stream.records.json_lines import read_records
 from arr_stream.relevance.query import parse_text
 from arr_stream.sources import open_source
-from arr_stream.sources.container import next_of
 from arr_stream.sources.live.spec import is_live_spec, parse_spec
 from arr_stream.sources.locate import public_name
+from arr_stream.sources.media import next_of
 from tests.conftest import Run
 from tests.media import moving_frames, write_video
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,10 @@ from arr_stream.errors import (
     SourceNotFound,
     SourceTooLarge,
 )
+from arr_stream.sources.clock import ArrivalClock
 from arr_stream.sources.live import SourceState, is_live_spec, list_cameras, open_live
-from arr_stream.sources.live.arrival import ArrivalClock
 from arr_stream.sources.live.camera import camera_options
-from arr_stream.sources.live.lavfi import checked_graph, with_wishes
+from arr_stream.sources.live.playing import checked_graph, with_wishes
 from arr_stream.sources.live.spec import parse_spec
 from tests.media import moving_frames, write_video
 
@@ -180,11 +181,7 @@ def test_a_file_plays_once_at_its_own_speed(clip: Path) -> None:
 def test_a_loop_goes_on_without_a_gap(clip: Path) -> None:
     with open_live(f"loop:{clip}", Settings()) as source:
         assert source.info.kind == "loop"
-        frames = []
-        for frame in source.frames():
-            frames.append(frame)
-            if len(frames) == 25:
-                break
+        frames = list(islice(source.frames(), 25))
     assert [frame.index for frame in frames] == list(range(25))
     assert [frame.pts_seconds for frame in frames] == pytest.approx([number / 50 for number in range(25)], abs=2e-3)
 

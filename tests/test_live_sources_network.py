@@ -7,8 +7,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -26,7 +27,6 @@ from arr_stream.errors import (
 )
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import SourceState, open_live
-from arr_stream.types import Frame
 from tests.live_servers import (
     PATIENCE_SECONDS,
     Server,
@@ -78,7 +78,10 @@ class Reading:
     def count(self) -> int:
         return len(self.times)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         begun = time.monotonic()
         self.source.close()
         self._thread.join(PATIENCE_SECONDS)
@@ -90,15 +93,6 @@ class Reading:
         for place in (1, 2):
             values = [entry[place] for entry in self.times]
             assert values == sorted(values)
-
-
-def _take(source: Source, count: int) -> list[Frame]:
-    taken = []
-    for frame in source.frames():
-        taken.append(frame)
-        if len(taken) == count:
-            break
-    return taken
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +110,7 @@ def test_rtsp(rtsp: str, transport: str) -> None:
     settings = PATIENT.with_values({"live.rtsp_transport": transport})
     with open_live(f"{rtsp}/live", settings, on_state=states.append) as source:
         info = source.info
-        frames = _take(source, 20)
+        frames = list(islice(source.frames(), 20))
     assert (info.size_wh, info.codec, info.kind, info.live) == ((160, 120), "h264", "network", True)
     assert info.average_fps == pytest.approx(30)
     steps = [after.pts_seconds - before.pts_seconds for before, after in pairwise(frames[5:])]
@@ -136,7 +130,7 @@ def test_passwords() -> None:
     with running(rtsp_command(port, user="me", password="geheim", live=rtsp_launch()), ready="ready"):
         with open_live(f"rtsp://me:geheim@127.0.0.1:{port}/live", PATIENT) as source:
             assert "geheim" not in repr(source.info)
-            assert len(_take(source, 2)) == 2
+            assert len(list(islice(source.frames(), 2))) == 2
         for user in ("me:falsch@", ""):
             states: list[SourceState] = []
             with pytest.raises(AuthenticationFailed) as caught:
@@ -150,16 +144,13 @@ def test_a_server_killed_and_started_again_with_another_size() -> None:
     states: list[SourceState] = []
     with running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server:
         settings = QUICK.with_values({"live.stall_seconds": PATIENCE_SECONDS})
-        reading = Reading(open_live(f"rtsp://me:geheim@127.0.0.1:{port}/live", settings, on_state=states.append))
-        try:
+        with Reading(open_live(f"rtsp://me:geheim@127.0.0.1:{port}/live", settings, on_state=states.append)) as reading:
             wait_for(lambda: reading.count > 5, "frames")
             server.kill()
             wait_for(lambda: any(state.attempt > 2 for state in states), "attempts")
             assert states[-1].state == "reconnecting"
             server.start(rtsp_command(port, live=rtsp_launch((320, 240))))
             wait_for(lambda: (320, 240) in reading.sizes, "frames of the new server")
-        finally:
-            reading.close()
     reading.check_order()
     assert reading.error is None and reading.source.stats.reconnects >= 1
     assert "geheim" not in repr(states)
@@ -173,17 +164,16 @@ def test_a_frozen_server_is_noticed_and_left() -> None:
     need_gstreamer()
     port = free_port()
     states: list[SourceState] = []
-    with running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server:
-        reading = Reading(open_live(f"rtsp://127.0.0.1:{port}/live", QUICK, on_state=states.append))
-        try:
-            wait_for(lambda: reading.count > 5, "frames")
-            server.freeze()
-            wait_for(lambda: any(state.state == "stalled" for state in states), "the stall")
-            server.thaw()
-            seen = reading.count
-            wait_for(lambda: reading.count > seen + 5, "frames after the stall")
-        finally:
-            reading.close()
+    with (
+        running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server,
+        Reading(open_live(f"rtsp://127.0.0.1:{port}/live", QUICK, on_state=states.append)) as reading,
+    ):
+        wait_for(lambda: reading.count > 5, "frames")
+        server.freeze()
+        wait_for(lambda: any(state.state == "stalled" for state in states), "the stall")
+        server.thaw()
+        seen = reading.count
+        wait_for(lambda: reading.count > seen + 5, "frames after the stall")
     reading.check_order()
     assert reading.source.stats.stalls >= 1 and reading.source.stats.reconnects >= 1
 
@@ -193,14 +183,11 @@ def test_a_password_that_is_changed_meanwhile_ends_the_frames() -> None:
     port = free_port()
     with running(rtsp_command(port, user="me", password="alt", live=rtsp_launch()), ready="ready") as server:
         settings = QUICK.with_values({"live.stall_seconds": PATIENCE_SECONDS})
-        reading = Reading(open_live(f"rtsp://me:alt@127.0.0.1:{port}/live", settings))
-        try:
+        with Reading(open_live(f"rtsp://me:alt@127.0.0.1:{port}/live", settings)) as reading:
             wait_for(lambda: reading.count > 2, "frames")
             server.kill()
             server.start(rtsp_command(port, user="me", password="neu", live=rtsp_launch()))
             wait_for(lambda: reading.error, "the end")
-        finally:
-            reading.close()
     assert isinstance(reading.error, AuthenticationFailed)
 
 
@@ -208,14 +195,13 @@ def test_giving_up() -> None:
     need_ffmpeg()
     port = free_port()
     settings = QUICK.with_values({"live.give_up_seconds": 0.5})
-    with running(ffmpeg_command(f"http://127.0.0.1:{port}/a.ts")) as server:
-        reading = Reading(_opened(f"http://127.0.0.1:{port}/a.ts", settings))
-        try:
-            wait_for(lambda: reading.count > 2, "frames")
-            server.kill()
-            wait_for(lambda: reading.error, "the end")
-        finally:
-            reading.close()
+    with (
+        running(ffmpeg_command(f"http://127.0.0.1:{port}/a.ts")) as server,
+        Reading(_opened(f"http://127.0.0.1:{port}/a.ts", settings)) as reading,
+    ):
+        wait_for(lambda: reading.count > 2, "frames")
+        server.kill()
+        wait_for(lambda: reading.error, "the end")
     assert isinstance(reading.error, ConnectionFailed)
 
 
@@ -238,15 +224,11 @@ def test_udp_with_a_sender_that_starts_again_with_another_size() -> None:
     need_ffmpeg()
     port = free_port()
     target = f"udp://127.0.0.1:{port}?pkt_size=1316"
-    with running(ffmpeg_command(target)) as server:
-        reading = Reading(open_live(f"udp://127.0.0.1:{port}", QUICK))
-        try:
-            wait_for(lambda: reading.count > 10, "frames")
-            server.kill()
-            server.start(ffmpeg_command(target, size="320x240"))
-            wait_for(lambda: reading.sizes[-5:] == [(320, 240)] * 5, "frames of the new size")
-        finally:
-            reading.close()
+    with running(ffmpeg_command(target)) as server, Reading(open_live(f"udp://127.0.0.1:{port}", QUICK)) as reading:
+        wait_for(lambda: reading.count > 10, "frames")
+        server.kill()
+        server.start(ffmpeg_command(target, size="320x240"))
+        wait_for(lambda: reading.sizes[-5:] == [(320, 240)] * 5, "frames of the new size")
     reading.check_order()
     _, pts, captured = reading.times[-1]
     assert pts == pytest.approx(captured - reading.times[0][2], abs=2.0)
@@ -258,7 +240,7 @@ def test_hls(tmp_path: Path) -> None:
         container_options={"hls_time": "0.5", "hls_list_size": "0"},
     )  # fmt: skip
     with web_folder(tmp_path) as port, open_live(f"http://127.0.0.1:{port}/live.m3u8", PATIENT) as source:
-        frames = _take(source, 30)
+        frames = list(islice(source.frames(), 30))
     captured = [frame.captured_seconds or 0.0 for frame in frames]
     assert captured[-1] - captured[0] >= 0.8 and frames[-1].pts_seconds == pytest.approx(29 / 30, abs=0.1)
 
@@ -339,16 +321,11 @@ def test_half_a_frame_is_left_out_and_the_rest_goes_on(transport_stream: bytes) 
     damaged = packets[:third] + packets[third + max(3, len(packets) // 40) :]
     chunks = [b"".join(damaged[at : at + 40]) for at in range(0, len(damaged), 40)]
 
-    def serve(connection: socket.socket) -> None:
-        http_body(connection, chunks, pause_seconds=0.005)
-        hang(connection)
-
-    with byte_server(serve) as server:
-        reading = Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT))
-        try:
-            wait_for(lambda: reading.count >= 35, "the frames after the damage")
-        finally:
-            reading.close()
+    with (
+        byte_server(lambda connection: _then_hang(connection, chunks, 0.005)) as server,
+        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading,
+    ):
+        wait_for(lambda: reading.count >= 35, "the frames after the damage")
     assert reading.source.stats.concealed_frames >= 1 and reading.source.stats.reconnects == 0
     assert reading.count < 60
 
@@ -359,17 +336,10 @@ def test_a_size_that_grows_beyond_the_limit_ends_the_frames(transport_stream: by
     whole = transport_stream + larger
     chunks = [whole[at : at + 8000] for at in range(0, len(whole), 8000)]
 
-    def serve(connection: socket.socket) -> None:
-        http_body(connection, chunks, pause_seconds=0.01)
-        hang(connection)
-
-    with byte_server(serve) as server:
+    with byte_server(lambda connection: _then_hang(connection, chunks, 0.01)) as server:
         limited = PATIENT.with_values({"source.max_pixels": 200 * 200})
-        reading = Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", limited))
-        try:
+        with Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", limited)) as reading:
             wait_for(lambda: reading.error is not None, "the end of the frames")
-        finally:
-            reading.close()
     assert isinstance(reading.error, SourceTooLarge)
     assert "640x480" in str(reading.error)
     assert set(reading.sizes) == {(160, 120)}
@@ -378,13 +348,17 @@ def test_a_size_that_grows_beyond_the_limit_ends_the_frames(transport_stream: by
 def test_a_stream_cut_in_mid_frame_is_opened_again(transport_stream: bytes) -> None:
     half = transport_stream[: len(transport_stream) // 2 - 77]
     chunks = [half[at : at + 8000] for at in range(0, len(half), 8000)]
-    with byte_server(lambda connection: _once(connection, chunks)) as server:
-        reading = Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", QUICK))
-        try:
-            wait_for(lambda: reading.source.stats.reconnects >= 2, "two more connections")
-        finally:
-            reading.close()
+    with (
+        byte_server(lambda connection: _once(connection, chunks)) as server,
+        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", QUICK)) as reading,
+    ):
+        wait_for(lambda: reading.source.stats.reconnects >= 2, "two more connections")
     reading.check_order()
+
+
+def _then_hang(connection: socket.socket, chunks: list[bytes], pause_seconds: float) -> None:
+    http_body(connection, chunks, pause_seconds=pause_seconds)
+    hang(connection)
 
 
 def _once(connection: socket.socket, chunks: list[bytes]) -> None:
@@ -412,13 +386,12 @@ def test_close_ends_every_wait(phase: Callable[[Server, Reading, list[SourceStat
     port = free_port()
     states: list[SourceState] = []
     slow = PATIENT.with_values({"live.retry_seconds": 20.0, "live.longest_retry_seconds": 20.0})
-    with running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server:
-        reading = Reading(open_live(f"rtsp://127.0.0.1:{port}/live", slow, on_state=states.append))
-        try:
-            wait_for(lambda: reading.count > 3, "frames")
-            phase(server, reading, states)
-        finally:
-            reading.close()
+    with (
+        running(rtsp_command(port, live=rtsp_launch()), ready="ready") as server,
+        Reading(open_live(f"rtsp://127.0.0.1:{port}/live", slow, on_state=states.append)) as reading,
+    ):
+        wait_for(lambda: reading.count > 3, "frames")
+        phase(server, reading, states)
     assert reading.error is None and states[-1].state == "ended"
 
 
@@ -432,10 +405,9 @@ def test_close_ends_an_attempt_that_hangs(transport_stream: bytes) -> None:
             served.set()
             _once(connection, [transport_stream])
 
-    with byte_server(serve) as server:
-        reading = Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT))
-        try:
-            wait_for(lambda: len(server.connections) > 1, "the second connection")
-        finally:
-            reading.close()
+    with (
+        byte_server(serve) as server,
+        Reading(open_live(f"http://127.0.0.1:{server.port}/a.ts", PATIENT)) as reading,
+    ):
+        wait_for(lambda: len(server.connections) > 1, "the second connection")
     assert reading.error is None

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.graph import pieces_of, shared_borders
 from arr_stream.keyframes.clusters.merge import MergeClusterer, RegionGraph, merged, region_graph
+from arr_stream.keyframes.clusters.regions import pieces_of, shared_borders
 from arr_stream.types import Frame, Grid
 
 LABELS = arrays(np.int32, st.tuples(st.integers(1, 8), st.integers(1, 8)), elements=st.integers(0, 6))

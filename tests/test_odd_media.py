@@ -16,7 +16,7 @@ from arr_stream.errors import (
     SourceDamaged,
 )
 from arr_stream.sources import open_source
-from arr_stream.sources.vectors import EXPORT_OPTIONS, exported_vectors
+from arr_stream.sources.media import EXPORT_OPTIONS, exported_vectors
 from tests.media import data_folder
 
 pytestmark = pytest.mark.data

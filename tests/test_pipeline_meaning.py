@@ -9,7 +9,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
-from arr_stream.keyframes.clusters.grid import GridClusterer
+from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
     KeyframeFailure,
@@ -17,7 +17,7 @@ from arr_stream.keyframes.generate import (
     StandardGenerator,
     make_part,
 )
-from arr_stream.keyframes.text.none import NoText
+from arr_stream.keyframes.text import NoText
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text

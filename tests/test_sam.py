@@ -19,9 +19,8 @@ from hypothesis.extra.numpy import arrays
 from arr_stream.config import ModelSettings, SamSettings
 from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.graph import absorb_small, pieces_of, shared_borders
-from arr_stream.keyframes.clusters.overlap import UNCOVERED, labels_from_masks
-from arr_stream.keyframes.clusters.sam import SamClusterer
+from arr_stream.keyframes.clusters.regions import absorb_small, pieces_of, shared_borders
+from arr_stream.keyframes.clusters.sam import UNCOVERED, SamClusterer, labels_from_masks
 from arr_stream.types import Clusters, Frame, Grid
 from tests import tiny_sam
 from tests.contracts.test_clusterers import assert_sound

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.keyframes.base import KeyframeInput, TextFinding
-from arr_stream.keyframes.text.auto import LOOK_SIDE_PX, AutoText, Window, close_windows
-from arr_stream.keyframes.text.rapid import RapidOcrFinder
+from arr_stream.keyframes.text.rapid import LOOK_SIDE_PX, AutoText, RapidOcrFinder, Window, close_windows
 from arr_stream.types import ByteArray, Frame, Grid, TextRegion
 
 

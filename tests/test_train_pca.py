@@ -90,8 +90,8 @@ def test_videos_by_the_second_and_every_picture(run: Run, clip: Path, folder: Pa
     assert result.exit_code == 0
     (model,) = FakeClip.made
     assert [index for index, _ in model.seen] == [0, 10, 20, 30, 0, 1, 2, 3, 4]
-    pca = load_pca(output, "fake B", DIMENSIONS, "value")
-    assert (pca.components, pca.method) == (20, "value")
+    pca = load_pca(output, "fake B", "value")
+    assert (pca.components, pca.dimensions, pca.method) == (20, DIMENSIONS, "value")
     assert pca.count % len(model.seen) == 0 and pca.count > 0
     table = result.stdout
     for components in (8, 15, 16):

@@ -17,7 +17,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from arr_stream.errors import SourceError
-from arr_stream.sources.container import next_of, open_media, reason
+from arr_stream.sources.media import next_of, open_media, reason
 
 COPIED = frozenset({"aac", "mp3", "opus", "flac"})
 """What MP4 holds and browsers play. AC-3, Vorbis and the rest are encoded anew."""

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
-from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
 from arr_stream.types import ByteArray, Frame, Grid, TextRegion
 

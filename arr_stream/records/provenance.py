@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from arr_stream.plain_text import redact_url
-from arr_stream.sources.span import Reading
+from arr_stream.sources.base import Reading
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings

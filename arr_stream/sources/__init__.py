@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arr_stream.errors import MotionVectorsUnavailable, NoVideoStream
-from arr_stream.sources.base import Source, SourceInfo, SourceKind, SourceStats
+from arr_stream.sources.base import Source, SourceInfo, SourceKind, SourceStats, Span
 from arr_stream.sources.locate import (
     is_glob,
     is_picture,
@@ -18,23 +16,11 @@ from arr_stream.sources.locate import (
     public_name,
     require_file,
 )
-from arr_stream.sources.span import Span
 
 if TYPE_CHECKING:
     from arr_stream.config import SandboxSettings
 
 __all__ = ["Source", "SourceInfo", "SourceKind", "SourceStats", "Span", "open_source"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    name: str
-    span: Span
-    video_stream: int | None
-    motion_vectors: bool
-    max_pixels: int
-    hardware: str
-    sandbox: SandboxSettings | None
 
 
 def open_source(
@@ -73,60 +59,50 @@ def open_source(
         BackendUnavailable: The hardware that was asked for is not there, or cannot decode the file, or there is no
             sandbox on this system.
     """
-    span = Span(start_seconds, end_seconds, stride, max_frames)
-    wish = _Wish(public_name(str(spec)), span, video_stream, motion_vectors, max_pixels, hardware, sandbox)
-    text = local_spec(spec)
-    path = Path(text)
-    if path.is_dir():
-        return _open_pictures(pictures_in(path), wish, path)
-    if is_glob(text):
-        return _open_pictures(pictures_matching(text), wish, None)
-    require_file(path, wish.name)
-    return _open_pictures([path], wish, path) if is_picture(path) else _open_media(path, wish)
+    span, name, text = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec)), local_spec(spec)
+    paths, folder, pictures = _files(text, name)
+    if pictures and motion_vectors:
+        raise MotionVectorsUnavailable(f"{name}: pictures have no motion vectors", remedy="use --set motion.flow=dis")
+    if pictures and video_stream:
+        raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
+    if sandbox is not None:
+        from arr_stream.sources.sandbox.source import SandboxedSource
 
-
-def _open_pictures(paths: Sequence[Path], wish: _Wish, path: Path | None) -> Source:
-    if wish.motion_vectors:
-        raise MotionVectorsUnavailable(
-            f"{wish.name}: pictures have no motion vectors", remedy="use --set motion.flow=dis"
+        return SandboxedSource(
+            paths,
+            name=name,
+            pictures=pictures,
+            folder=folder,
+            span=span,
+            video_stream=video_stream,
+            motion_vectors=motion_vectors,
+            max_pixels=max_pixels,
+            hardware=hardware,
+            settings=sandbox,
         )
-    if wish.video_stream:
-        raise NoVideoStream(f"{wish.name}: pictures have no video stream {wish.video_stream}", remedy="leave it out")
-    if wish.sandbox is not None:
-        return _open_sandboxed(paths, wish, path, pictures=True)
-    from arr_stream.sources.images import ImagesSource
+    if pictures:
+        from arr_stream.sources.images import ImagesSource
 
-    return ImagesSource(paths, name=wish.name, folder=path, span=wish.span, max_pixels=wish.max_pixels)
-
-
-def _open_sandboxed(paths: Sequence[Path], wish: _Wish, path: Path | None, *, pictures: bool) -> Source:
-    from arr_stream.sources.sandbox.source import SandboxedSource
-
-    return SandboxedSource(
-        paths,
-        name=wish.name,
-        pictures=pictures,
-        folder=path,
-        span=wish.span,
-        video_stream=wish.video_stream,
-        motion_vectors=wish.motion_vectors,
-        max_pixels=wish.max_pixels,
-        hardware=wish.hardware,
-        settings=wish.sandbox,
-    )
-
-
-def _open_media(path: Path, wish: _Wish) -> Source:
-    if wish.sandbox is not None:
-        return _open_sandboxed([path], wish, path, pictures=False)
+        return ImagesSource(paths, name=name, folder=folder, span=span, max_pixels=max_pixels)
     from arr_stream.sources.ffmpeg import FfmpegSource
 
     return FfmpegSource(
-        path,
-        name=wish.name,
-        video_stream=wish.video_stream,
-        span=wish.span,
-        motion_vectors=wish.motion_vectors,
-        max_pixels=wish.max_pixels,
-        hardware=wish.hardware,
+        paths[0],
+        name=name,
+        video_stream=video_stream,
+        span=span,
+        motion_vectors=motion_vectors,
+        max_pixels=max_pixels,
+        hardware=hardware,
     )
+
+
+def _files(text: str, name: str) -> tuple[list[Path], Path | None, bool]:
+    """The files to read, the file or folder that was named (None for a glob), and whether they are pictures."""
+    path = Path(text)
+    if path.is_dir():
+        return pictures_in(path), path, True
+    if is_glob(text):
+        return pictures_matching(text), None, True
+    require_file(path, name)
+    return [path], path, is_picture(path)

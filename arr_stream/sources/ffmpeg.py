@@ -9,20 +9,27 @@ from pathlib import Path
 
 import av
 import av.error
-import numpy as np
 from av.packet import Packet
-from av.sidedata.sidedata import SideData
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from arr_stream.errors import NoFrames, SourceDamaged, SourceTooLarge
-from arr_stream.sources.base import OnePass, SourceInfo, SourceStats
+from arr_stream.errors import NoFrames, SourceDamaged
+from arr_stream.sources.base import OnePass, SourceInfo, SourceStats, Span, too_large
 from arr_stream.sources.clock import Clock
-from arr_stream.sources.container import Media, choose_stream, next_of, open_media, reason
 from arr_stream.sources.hardware import SOFTWARE, choose_decoder
-from arr_stream.sources.span import Span
-from arr_stream.sources.upright import Orientation
-from arr_stream.sources.vectors import EXPORT_OPTIONS, exported_vectors, is_intra, require_export
+from arr_stream.sources.media import (
+    EXPORT_OPTIONS,
+    Media,
+    Orientation,
+    choose_stream,
+    exported_vectors,
+    is_intra,
+    next_of,
+    open_media,
+    reason,
+    require_export,
+    rgb_of,
+)
 from arr_stream.types import Frame
 
 _ANIMATIONS = {"gif", "apng"}
@@ -110,10 +117,7 @@ class FfmpegSource(OnePass):
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:
-            raise SourceTooLarge(
-                f"{self._name}: {width}x{height} are {width * height} pixels, at most {self._max_pixels} are allowed",
-                remedy="raise source.max_pixels or scale the video down",
-            )
+            raise too_large(self._name, (width, height), self._max_pixels, instead="scale the video down")
 
     def _prime(self) -> None:
         clock, timed = self._beginning()
@@ -241,13 +245,11 @@ class FfmpegSource(OnePass):
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
         if index == 0:
-            self._orientation, self._turned = _orientation(picture), picture.rotation
+            self._orientation, self._turned = Orientation.of(picture), picture.rotation
         # A picture whose side data was looked at is freed by the garbage collector only, and many large ones would pile
         # up; so that is done where there is something new to see.
-        orientation = self._orientation if picture.rotation == self._turned else _orientation(picture)
-        # One thread: for pictures of usual size, swscale's own threads cost more than they save.
-        decoded = np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
-        rgb = orientation.turn(decoded)
+        orientation = self._orientation if picture.rotation == self._turned else Orientation.of(picture)
+        rgb = orientation.turn(rgb_of(picture))
         vectors = exported_vectors(picture) if self._motion_vectors else None
         if self._motion_vectors and index % _COLLECT_EVERY == 0:
             gc.collect(0)
@@ -295,12 +297,6 @@ def _chained(first: tuple[float, VideoFrame], rest: Timed) -> Timed:
     yield first
     del first
     yield from rest
-
-
-def _orientation(picture: VideoFrame) -> Orientation:
-    """How to make the picture upright, as its display matrix says."""
-    matrix = picture.side_data.get("DISPLAYMATRIX")
-    return Orientation.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else Orientation()
 
 
 _COLLECT_EVERY = 16

@@ -15,7 +15,7 @@ from av.codec.context import CodecContext
 from av.codec.hwaccel import HWAccel, hwdevices_available
 
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MotionVectorsUnavailable, NotAMediaFile
-from arr_stream.sources.container import choose_stream, open_media, reason
+from arr_stream.sources.media import choose_stream, open_media, reason
 
 PREFERRED = ("cuda", "videotoolbox", "vaapi", "d3d11va", "qsv", "vdpau", "d3d12va", "dxva2", "vulkan", "amf")
 """Kinds of units in the order in which `auto` tries them; `drm`, `opencl` and the like decode nothing by themselves."""

@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_stream.errors import NotAMediaFile, SourceDamaged, SourceTooLarge
-from arr_stream.sources.base import OnePass, SourceInfo
-from arr_stream.sources.span import Span
+from arr_stream.sources.base import OnePass, SourceInfo, Span
 from arr_stream.types import ByteArray, Frame
 
 # No format that runs a program (EPS) or opens other files.
@@ -61,14 +60,10 @@ class ImagesSource(OnePass):
             name=name,
             kind="images",
             size_wh=self._first.size_wh,
-            pixel_aspect=1.0,
             average_fps=fps,
             duration_seconds=duration,
             num_frames=len(chosen),
             codec=chosen[0][1].suffix[1:].lower(),
-            has_audio=False,
-            rotation_degrees=0,
-            video_streams=1,
             path=folder,
         )
 

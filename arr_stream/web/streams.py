@@ -20,7 +20,7 @@ from arr_stream.live.runner import StreamRunner
 from arr_stream.relevance.query import ExampleQuery, load_example
 from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
-from arr_stream.sources.live.state import OnState
+from arr_stream.sources.live.connection import OnState
 from arr_stream.web.problems import Forbidden
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import checked_changes

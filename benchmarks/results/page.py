@@ -81,7 +81,8 @@ def _contents(records: Mapping[str, Record], sections: Sequence[Section], machin
 
 def _section(section: Section, record: Record | None, machines: Sequence[Mapping[str, str]]) -> Iterable[str]:
     yield f'<a id="{section.name}"></a>\n\n## {section.title}'
-    yield section.shows + (f" More in [{section.page}]({section.page})." if section.page else "")
+    name = section.page.partition("#")[0].rpartition("/")[2]
+    yield section.shows + (f" More in [{name}]({section.page})." if name else "")
     if record is None:
         yield "*Not measured yet.*"
         return

@@ -77,7 +77,7 @@ class DenseClip:
         import torch
         import torch.nn.functional as F
 
-        from arr_stream.keyframes.embeddings.passes import at_most
+        from arr_stream.keyframes.embeddings.clip import at_most
 
         values = torch.from_numpy(self._embedder.embed(KeyframeInput(frame, grid)).values)
         cells_hw = (grid.rows, grid.columns)

@@ -32,16 +32,15 @@ def _messages() -> list[bytes]:
 
 
 def _open_messages(scratch: Path) -> Run:
-    from arr_stream.live.pointing import LiveGaze
-
     from arr_stream.config import Settings
+    from arr_stream.live.stream import PointerGaze
     from arr_stream.relevance.query import RegionQuery, parse_text
     from arr_stream.web import questions, streams
     from arr_stream.web.pictures import VideoSocket
     from arr_stream.web.settings import checked_changes
 
     serving: Any = SimpleNamespace()
-    gaze = LiveGaze()
+    gaze = PointerGaze()
     watching = SimpleNamespace(views=[], cells=False, acknowledge=lambda number: number == 3)
 
     def socket_says(text: str) -> str:

@@ -17,11 +17,10 @@ from av.container import InputContainer
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, ConnectionFailed
 from arr_stream.sources.base import Source, SourceStats
+from arr_stream.sources.live.camera import camera_problem
+from arr_stream.sources.live.connection import Interrupt, OnState
 from arr_stream.sources.live.decoding import Decoding
-from arr_stream.sources.live.interrupt import Interrupt
-from arr_stream.sources.live.problems import camera_problem
 from arr_stream.sources.live.source import LiveSource
-from arr_stream.sources.live.state import OnState
 from soaking.footage import FPS, Broadcast, Footage
 
 NAME = "soak camera"
@@ -141,13 +140,7 @@ class Feed:
         except (av.error.FFmpegError, OSError) as exc:
             raise self._problem(exc, opened=False) from exc
         return Decoding(
-            container,
-            name=NAME,
-            interrupt=interrupt,
-            stats=stats,
-            max_pixels=settings.source.max_pixels,
-            silent_seconds=settings.live.stall_seconds,
-            problem=self._problem,
+            container, name=NAME, settings=settings, interrupt=interrupt, stats=stats, problem=self._problem
         )
 
     def _problem(self, error: Exception, *, opened: bool = True) -> ArrStreamError:

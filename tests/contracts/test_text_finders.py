@@ -18,7 +18,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
 from arr_stream.keyframes.text import TEXT_FINDERS, make_text_finder
-from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.types import Frame, Grid, TextRegion
 
 FINDERS: dict[str, TextFinder] = {}

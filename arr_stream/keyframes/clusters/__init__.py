@@ -7,44 +7,27 @@ from collections.abc import Callable
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.base import Clusterer, Embedder
+from arr_stream.keyframes.clusters.on_read import LazyClusterer
+from arr_stream.keyframes.clusters.slic import FastSlic, GridClusterer, SkimageSlic, make_slic
+
+
+def _count(settings: Settings) -> int:
+    return settings.keyframes.cluster_count
 
 
 def _slic(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.slic import make_slic
-
-    return make_slic(settings.keyframes.cluster_count)
+    return make_slic(_count(settings))
 
 
 def _slic_on_read(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.on_read import LazyClusterer
-    from arr_stream.keyframes.clusters.slic import make_slic
-
-    slic = make_slic(settings.keyframes.cluster_count)
+    slic = make_slic(_count(settings))
     return LazyClusterer(slic, slic.method)
-
-
-def _slic_fast(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.slic import FastSlic
-
-    return FastSlic(settings.keyframes.cluster_count)
-
-
-def _slic_skimage(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.slic import SkimageSlic
-
-    return SkimageSlic(settings.keyframes.cluster_count)
-
-
-def _grid(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    from arr_stream.keyframes.clusters.grid import GridClusterer
-
-    return GridClusterer(settings.keyframes.cluster_count)
 
 
 def _merge(settings: Settings, embedder: Embedder | None) -> Clusterer:
     from arr_stream.keyframes.clusters.merge import MergeClusterer
 
-    return MergeClusterer(settings.keyframes.cluster_count)
+    return MergeClusterer(_count(settings))
 
 
 def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -52,7 +35,7 @@ def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
 
     if embedder is None:
         raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="hand one over")
-    return FeatureClusterer(embedder, settings.keyframes.cluster_count)
+    return FeatureClusterer(embedder, _count(settings))
 
 
 def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -64,9 +47,9 @@ def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
 CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
     "auto": _slic_on_read,
     "slic": _slic,
-    "slic-fast": _slic_fast,
-    "slic-skimage": _slic_skimage,
-    "grid": _grid,
+    "slic-fast": lambda settings, embedder: FastSlic(_count(settings)),
+    "slic-skimage": lambda settings, embedder: SkimageSlic(_count(settings)),
+    "grid": lambda settings, embedder: GridClusterer(_count(settings)),
     "merge": _merge,
     "features": _features,
     "sam": _sam,

@@ -22,9 +22,8 @@ import numpy.typing as npt
 
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import Embedder, KeyframeInput
-from arr_stream.keyframes.clusters.graph import absorb_small, pieces_of, shared_borders
 from arr_stream.keyframes.clusters.merge import RegionGraph, merged
-from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.keyframes.clusters.regions import absorb_small, clusters_from_labels, pieces_of, shared_borders
 from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 
 FEATURE_WEIGHT = 0.6

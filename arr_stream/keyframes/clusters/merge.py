@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.graph import shared_borders
-from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.keyframes.clusters.regions import clusters_from_labels, shared_borders
 from arr_stream.keyframes.clusters.slic import SkimageSlic
 from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 

@@ -1,4 +1,4 @@
-"""SLIC superpixels on the picture at a quarter of the texture's size.
+"""SLIC superpixels on the picture at a quarter of the texture's size, and square regions to hold against them.
 
 Achanta et al., "SLIC Superpixels Compared to State-of-the-art Superpixel Methods", 2012. Two implementations give
 different regions and carry different names in the records.
@@ -6,14 +6,14 @@ different regions and carry different names in the records.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.regions import clusters_from_labels
+from arr_stream.keyframes.clusters.regions import clusters_from_labels, pieces_of
 from arr_stream.types import ByteArray, Clusters
 
 SKIMAGE_COMPACTNESS, FAST_COMPACTNESS = 10.0, 20.0
@@ -68,7 +68,8 @@ class SkimageSlic:
             start_label=0,
             channel_axis=-1,
         )
-        return clusters_from_labels(connected(labels), self.method)
+        # Small pieces are joined to a neighbour, but it is not promised that no region stays in two.
+        return clusters_from_labels(pieces_of(labels), self.method)
 
 
 class FastSlic:
@@ -102,7 +103,7 @@ class FastSlic:
             num_components=_fitting(self.count, rgb), compactness=FAST_COMPACTNESS, min_size_factor=SMALLEST_SHARE
         )
         labels = model.iterate(rgb)
-        return clusters_from_labels(connected(labels), self.method)
+        return clusters_from_labels(pieces_of(labels), self.method)
 
 
 def make_slic(count: int) -> FastSlic | SkimageSlic:
@@ -117,17 +118,25 @@ def make_slic(count: int) -> FastSlic | SkimageSlic:
         return SkimageSlic(count)
 
 
-def connected(labels: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Label map in which every region hangs together (4-neighbours); a region in pieces becomes one region a piece.
-
-    Both implementations join small pieces to a neighbour, but neither promises that no region stays in two.
-    """
-    from skimage.measure import label
-
-    pieces: npt.NDArray[np.integer] = label(labels, background=-1, connectivity=1)  # type: ignore[no-untyped-call]
-    return pieces
-
-
 def _fitting(count: int, rgb: ByteArray) -> int:
     height, width = rgb.shape[:2]
     return max(1, min(count, int(height * width) // SMALLEST_REGION_PX))
+
+
+class GridClusterer:
+    """Divides the frame into `rows x columns` nearly square regions.
+
+    Args:
+        count: About how many regions; the nearest division into whole rows and columns is taken.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def cluster(self, picture: KeyframeInput) -> Clusters:
+        height, width = picture.quarter_hw
+        rows = min(height, max(1, round(math.sqrt(self.count * height / width))))
+        columns = min(width, max(1, round(self.count / rows)))
+        row = np.arange(height) * rows // height
+        column = np.arange(width) * columns // width
+        return clusters_from_labels(row[:, None] * columns + column, "grid")

@@ -73,7 +73,6 @@ class LoadedClip:
         mean, std: What pixels in [0, 1] are normalised with.
         image_size_hw: Size of the pictures that it was trained on, in pixels.
         space: Names model and weights; features of one space can be compared.
-        logit_scale: What the training multiplied cosines by.
         context_length: Most tokens of a text.
         templates: Phrases that a text is put into.
     """
@@ -85,7 +84,6 @@ class LoadedClip:
     std: tuple[float, ...]
     image_size_hw: tuple[int, int]
     space: str
-    logit_scale: float
     context_length: int
     templates: tuple[str, ...]
 
@@ -139,7 +137,6 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
         std=plan.std,
         image_size_hw=(int(height), int(width)),
         space=plan.space,
-        logit_scale=float(model.logit_scale.exp().mean()),
         context_length=int(model.context_length),
         templates=plan.templates,
     )

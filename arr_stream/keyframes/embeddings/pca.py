@@ -117,18 +117,17 @@ class Pca:
         Path(path).write_bytes(save(contiguous, metadata))
 
 
-def load_pca(path: Path, space: str | None = None, dimensions: int | None = None, method: str | None = None) -> Pca:
+def load_pca(path: Path, space: str | None = None, method: str | None = None) -> Pca:
     """Read what `Pca.save` wrote.
 
     Args:
         path: The file.
         space: The space that it must be of; None for any.
-        dimensions: How many numbers a feature must have; None for any.
         method: How the features must have been made, where the file says it; None for any.
 
     Raises:
         BackendUnavailable: The file, or the package safetensors, is missing.
-        WeightsInvalid: It is damaged, something else, of another space, size or method, or has too few directions.
+        WeightsInvalid: It is damaged, something else, of another space or method, or has too few directions.
     """
     path = Path(path)
     remedy = "make one with `arr-stream train-pca`, or --set clip.pca=auto"
@@ -144,8 +143,6 @@ def load_pca(path: Path, space: str | None = None, dimensions: int | None = None
         raise WeightsInvalid(f"{path}: not a usable PCA file: {exc}", remedy=remedy) from exc
     if space is not None and pca.space != space:
         raise WeightsInvalid(f"{path}: PCA of the space {pca.space!r}, needed is {space!r}", remedy=remedy)
-    if dimensions is not None and pca.dimensions != dimensions:
-        raise WeightsInvalid(f"{path}: PCA of {pca.dimensions} numbers, the model gives {dimensions}", remedy=remedy)
     if method is not None and pca.method not in ("", method):
         raise WeightsInvalid(f"{path}: PCA for clip.method={pca.method}, in use is {method}", remedy=remedy)
     if pca.components < CHANNELS:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from arr_stream.config import Settings
-from arr_stream.keyframes.base import TextFinder
+from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
+
+
+class NoText:
+    """Finds nothing, at no cost; channel 16 stays zero."""
+
+    name = "none"
+
+    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
+        return TextFinding(np.zeros(picture.quarter_hw, np.float32))
 
 
 def _rapidocr(settings: Settings, threads: int | None) -> TextFinder:
@@ -21,22 +32,16 @@ def _easyocr(settings: Settings, threads: int | None) -> TextFinder:
 
 
 def _auto(settings: Settings, threads: int | None) -> TextFinder:
-    from arr_stream.keyframes.text.auto import AutoText
+    from arr_stream.keyframes.text.rapid import AutoText
 
     return AutoText(threads=threads)
-
-
-def _none(settings: Settings, threads: int | None) -> TextFinder:
-    from arr_stream.keyframes.text.none import NoText
-
-    return NoText()
 
 
 TEXT_FINDERS: dict[str, Callable[[Settings, int | None], TextFinder]] = {
     "auto": _auto,
     "rapidocr": _rapidocr,
     "easyocr": _easyocr,
-    "none": _none,
+    "none": lambda settings, threads: NoText(),
 }
 
 

@@ -20,8 +20,7 @@ import torch
 from arr_stream import weights
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
-from arr_stream.keyframes.text.lines import detect_wh, straightened
-from arr_stream.keyframes.text.mask import text_mask
+from arr_stream.keyframes.text.regions import detect_wh, straightened, text_mask
 from arr_stream.threads import torch_threads
 from arr_stream.types import ByteArray, TextRegion
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
-from arr_stream.sources.base import Source, SourceKind
-from arr_stream.sources.live.cameras import Camera, list_cameras
+from arr_stream.config import Settings
+from arr_stream.sources.base import Source, SourceKind, SourceStats
+from arr_stream.sources.live.camera import Camera, list_cameras, open_camera
+from arr_stream.sources.live.connection import Connection, Interrupt, OnState, SourceState
+from arr_stream.sources.live.network import open_network
+from arr_stream.sources.live.playing import open_file, open_lavfi
+from arr_stream.sources.live.source import LiveSource
 from arr_stream.sources.live.spec import Family, LiveSpec, is_live_spec, parse_spec
-from arr_stream.sources.live.state import OnState, SourceState
-
-if TYPE_CHECKING:
-    from arr_stream.config import Settings
-    from arr_stream.sources.live.connection import Opener
 
 __all__ = ["Camera", "OnState", "SourceState", "is_live_spec", "list_cameras", "open_live"]
 
-_KINDS: dict[Family, SourceKind] = {
-    "network": "network",
-    "camera": "camera",
-    "lavfi": "test",
-    "loop": "loop",
-    "file": "file",
+_FAMILIES: dict[Family, tuple[SourceKind, Callable[[LiveSpec, Settings, Interrupt, SourceStats], Connection]]] = {
+    "network": ("network", open_network),
+    "camera": ("camera", open_camera),
+    "lavfi": ("test", open_lavfi),
+    "loop": ("loop", open_file),
+    "file": ("file", open_file),
 }
 
 
@@ -42,32 +43,13 @@ def open_live(spec: str, settings: Settings, *, on_state: OnState | None = None)
         SourceError: One of its kinds, see `arr_stream.errors`; with the reason that there is no first picture.
         InvalidSetting: `live.size` means nothing.
     """
-    from arr_stream.sources.live.source import LiveSource
-
     found = parse_spec(spec)
+    kind, open_once = _FAMILIES[found.family]
     return LiveSource(
-        _opener(found, settings),
+        partial(open_once, found, settings),
         name=found.name,
-        kind=_KINDS[found.family],
+        kind=kind,
         settings=settings,
         reopen=found.family in {"network", "camera"},
         on_state=on_state,
     )
-
-
-def _opener(spec: LiveSpec, settings: Settings) -> Opener:
-    if spec.family == "network":
-        from arr_stream.sources.live.network import network_opener
-
-        return network_opener(spec, settings)
-    if spec.family == "camera":
-        from arr_stream.sources.live.camera import camera_opener
-
-        return camera_opener(spec, settings)
-    if spec.family == "lavfi":
-        from arr_stream.sources.live.lavfi import lavfi_opener
-
-        return lavfi_opener(spec, settings)
-    from arr_stream.sources.live.playing import playing_opener
-
-    return playing_opener(spec, settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,10 +11,9 @@ from typing import Self
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, ConnectionFailed, SourceTooLarge, StreamSilent
-from arr_stream.sources.base import SourceInfo, SourceStats
+from arr_stream.sources.base import SourceInfo, SourceStats, too_large
+from arr_stream.sources.clock import ArrivalClock
 from arr_stream.types import ByteArray, Frame
-
-_LARGEST_DRIFT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +51,7 @@ class BrowserSource:
         self._room = 1 if settings.live.policy == "latest" else settings.live.buffer_frames
         self._info: SourceInfo | None = None
         self._waiting: deque[_Picture] = deque()
-        self._times = _Times()
+        self._clock = ArrivalClock()
         self._ended = False
         self._closed = False
         self._taken = False
@@ -100,8 +98,10 @@ class BrowserSource:
             if self._ended:
                 return False
             if self._info is None:
-                self._info = self._described(width, height)
-            pts_seconds = self._times.place(captured_seconds, sent_seconds)
+                self._info = SourceInfo(
+                    name=self.name, kind="browser", size_wh=(width, height), codec=self.codec, live=True
+                )
+            pts_seconds = self._clock.place(sent_seconds, captured_seconds)
             while len(self._waiting) >= self._room:
                 self._waiting.popleft()
                 self.dropped += 1
@@ -111,9 +111,8 @@ class BrowserSource:
 
     def too_large(self, width: int, height: int) -> SourceTooLarge:
         """The error for a picture of so many pixels."""
-        return SourceTooLarge(
-            f"{self.name}: {width}x{height} are {width * height} pixels, at most {self._max_pixels} are allowed",
-            remedy="raise source.max_pixels or choose a smaller picture in the browser",
+        return too_large(
+            self.name, (width, height), self._max_pixels, instead="choose a smaller picture in the browser"
         )
 
     def passed_over(self, count: int = 1) -> None:
@@ -205,42 +204,3 @@ class BrowserSource:
                 raise self._error
         finally:
             self.close()
-
-    def _described(self, width: int, height: int) -> SourceInfo:
-        return SourceInfo(
-            name=self.name,
-            kind="browser",
-            size_wh=(width, height),
-            pixel_aspect=1.0,
-            average_fps=None,
-            duration_seconds=None,
-            num_frames=None,
-            codec=self.codec,
-            has_audio=False,
-            rotation_degrees=0,
-            video_streams=1,
-            path=None,
-            live=True,
-        )
-
-
-class _Times:
-    """Presentation times from 0 on that never decrease: the sender's, as long as they agree with those of arrival."""
-
-    def __init__(self) -> None:
-        self._started_seconds: float | None = None
-        self._offset_seconds: float | None = None
-        self._last_seconds = 0.0
-
-    def place(self, captured_seconds: float, sent_seconds: float | None) -> float:
-        if self._started_seconds is None:
-            self._started_seconds = captured_seconds
-        arrival_seconds = captured_seconds - self._started_seconds
-        pts_seconds = arrival_seconds
-        if sent_seconds is not None and math.isfinite(sent_seconds):
-            offset_seconds = self._offset_seconds
-            if offset_seconds is None or abs(sent_seconds + offset_seconds - arrival_seconds) > _LARGEST_DRIFT_SECONDS:
-                offset_seconds = self._offset_seconds = arrival_seconds - sent_seconds
-            pts_seconds = sent_seconds + offset_seconds
-        self._last_seconds = max(self._last_seconds, pts_seconds)
-        return self._last_seconds

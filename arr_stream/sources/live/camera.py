@@ -1,11 +1,17 @@
-"""Cameras of this machine, through FFmpeg's devices: v4l2 on Linux, AVFoundation on macOS, DirectShow on Windows."""
+"""Cameras of this machine: which there are, and their pictures through FFmpeg's devices.
+
+Those are v4l2 on Linux, AVFoundation on macOS and DirectShow on Windows.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import struct
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import av
@@ -13,43 +19,164 @@ import av.error
 from av.container import Flags, InputContainer
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, BackendUnavailable
+from arr_stream.errors import (
+    ArrStreamError,
+    BackendUnavailable,
+    CameraBusy,
+    CameraLost,
+    CameraNotFound,
+    SourceError,
+)
 from arr_stream.sources.base import SourceStats
-from arr_stream.sources.live.cameras import find_camera
-from arr_stream.sources.live.capture import asked_size
+from arr_stream.sources.live.connection import Interrupt
 from arr_stream.sources.live.decoding import Decoding
-from arr_stream.sources.live.interrupt import Interrupt
-from arr_stream.sources.live.problems import camera_problem
-from arr_stream.sources.live.spec import LiveSpec
+from arr_stream.sources.live.spec import LiveSpec, asked_size
+from arr_stream.sources.locate import natural_key
+from arr_stream.sources.media import reason
+
+_QUERY_CAPABILITIES = 0x80685600
+_CAPTURE = 0x00000001 | 0x00001000
+_HAS_DEVICE_CAPABILITIES = 0x80000000
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """One camera of this machine.
+
+    Args:
+        source: What to give to open it, such as `/dev/video0` or `camera:FaceTime HD Camera`.
+        name: As its maker calls it.
+        device: What the system calls it.
+        index: Its number, as in `camera:0`.
+    """
+
+    source: str
+    name: str
+    device: str
+    index: int
+
+
+def list_cameras(
+    *,
+    system_folder: Path = Path("/sys/class/video4linux"),
+    device_folder: Path = Path("/dev"),
+    can_capture: Callable[[Path], bool | None] | None = None,
+) -> list[Camera]:
+    """The cameras of this machine, by their numbers; empty where there are none.
+
+    Args:
+        system_folder: Where Linux lists its video devices.
+        device_folder: Where their nodes are.
+        can_capture: Whether a node gives pictures; None where it does not say. By default the node is asked.
+    """
+    if sys.platform.startswith("linux"):
+        return _linux_cameras(system_folder, device_folder, can_capture or _captures)
+    return _other_cameras()
+
+
+def find_camera(wanted: str) -> str:
+    """The device that is meant by a device, a number, or a part of a camera's name.
+
+    Raises:
+        CameraNotFound: None fits; names those that there are.
+    """
+    if wanted.startswith("/dev/"):
+        return wanted
+    cameras = list_cameras()
+    for camera in cameras:
+        if wanted.isdecimal() and camera.index == int(wanted):
+            return camera.device
+    if not wanted.isdecimal():
+        exact = [camera for camera in cameras if camera.name.lower() == wanted.lower()]
+        part = [camera for camera in cameras if wanted.lower() in camera.name.lower()]
+        for camera in exact or part:
+            return camera.device
+    if not cameras:
+        raise CameraNotFound(
+            f"camera {wanted}: there is no camera on this machine", remedy="plug one in, or allow its use"
+        )
+    there = ", ".join(f"{camera.index} ({camera.name})" for camera in cameras)
+    raise CameraNotFound(f"camera {wanted}: no such camera", remedy=f"there are {there}")
+
+
+def _linux_cameras(
+    system_folder: Path, device_folder: Path, can_capture: Callable[[Path], bool | None]
+) -> list[Camera]:
+    try:
+        entries = sorted(system_folder.glob("video*"), key=natural_key)
+    except OSError:
+        return []
+    cameras = []
+    for entry in entries:
+        digits, node = entry.name.removeprefix("video"), device_folder / entry.name
+        if not digits.isdecimal() or not node.exists():
+            continue
+        captures = can_capture(node)
+        if captures is None:
+            # The further nodes of a camera carry what belongs to its pictures.
+            captures = _line(entry / "index") in {"", "0"}
+        if captures:
+            cameras.append(Camera(str(node), _line(entry / "name") or entry.name, str(node), int(digits)))
+    return cameras
+
+
+def _line(path: Path) -> str:
+    try:
+        return " ".join(path.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return ""
+
+
+def _captures(node: Path) -> bool | None:
+    """Ask the driver (`VIDIOC_QUERYCAP`); None where the node may not be opened."""
+    import fcntl
+    import os
+
+    try:
+        descriptor = os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    answer = bytearray(104)
+    try:
+        fcntl.ioctl(descriptor, _QUERY_CAPABILITIES, answer)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    whole, of_node = struct.unpack_from("=II", answer, 84)
+    return bool((of_node if whole & _HAS_DEVICE_CAPABILITIES else whole) & _CAPTURE)
+
+
+def _other_cameras() -> list[Camera]:
+    import av.device
+    import av.error
+
+    kind = {"darwin": "avfoundation", "win32": "dshow"}.get(sys.platform)
+    if kind is None:
+        return []
+    try:
+        devices = av.device.enumerate_input_devices(kind)
+    except (av.error.FFmpegError, OSError, ValueError):
+        return []
+    found = [device for device in devices if "video" in device.media_types]
+    return [
+        Camera(f"camera:{device.description}", device.description, device.name, index)
+        for index, device in enumerate(found)
+    ]
+
 
 _FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
 
 
-def camera_opener(spec: LiveSpec, settings: Settings) -> Callable[[Interrupt, SourceStats], Decoding]:
-    """What opens the camera; it is looked for each time, since one that is plugged in again may get a new number."""
+def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
+    """Open the camera once; it is looked for each time, since one that is plugged in again may get a new number."""
+
+    def problem(error: Exception) -> ArrStreamError:
+        return camera_problem(spec.name, error, opened=True)
+
     options = camera_options(settings)
-
-    def open_once(interrupt: Interrupt, stats: SourceStats) -> Decoding:
-        container = _open(find_camera(spec.target), spec, settings, options, interrupt)
-
-        def problem(error: Exception) -> ArrStreamError:
-            return camera_problem(spec.name, error, opened=True)
-
-        try:
-            return Decoding(
-                container,
-                name=spec.name,
-                interrupt=interrupt,
-                stats=stats,
-                max_pixels=settings.source.max_pixels,
-                silent_seconds=settings.live.stall_seconds,
-                problem=problem,
-            )
-        except BaseException:
-            container.close()
-            raise
-
-    return open_once
+    container = _open(find_camera(spec.target), spec, settings, options, interrupt)
+    return Decoding(container, name=spec.name, settings=settings, interrupt=interrupt, stats=stats, problem=problem)
 
 
 def camera_options(settings: Settings) -> dict[str, str]:
@@ -92,3 +219,30 @@ def _unblock(device: str) -> None:
         with contextlib.suppress(OSError):
             if os.path.realpath(link) == path:
                 os.set_blocking(int(link.name), False)
+
+
+def camera_problem(name: str, error: Exception, *, opened: bool) -> SourceError:
+    """Why a camera cannot be opened, or has stopped.
+
+    Args:
+        name: What was given.
+        error: What PyAV raised.
+        opened: It had been open before.
+    """
+    number = getattr(error, "errno", None)
+    if opened:
+        return CameraLost(f"{name}: the camera has stopped: {reason(error)}", remedy="check its plug and cable")
+    if number == errno.EBUSY:
+        return CameraBusy(f"{name}: another program uses this camera", remedy="close it there")
+    if number in (errno.EACCES, errno.EPERM):
+        return CameraBusy(
+            f"{name}: may not be opened", remedy="join the group `video`, or allow the camera to programs"
+        )
+    if number in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+        return CameraNotFound(f"{name}: no such camera", remedy="see `arr-stream cameras`")
+    if number in (errno.ENOTTY, errno.EISDIR):
+        return CameraNotFound(f"{name}: not a camera", remedy="see `arr-stream cameras`")
+    return CameraNotFound(
+        f"{name}: the camera cannot be opened: {reason(error)}",
+        remedy="see `arr-stream cameras`, and leave live.size and live.fps at their defaults",
+    )

@@ -1,14 +1,109 @@
-"""What the kinds of live sources give to the one that reads and reopens them."""
+"""What every kind of live source gives to the one that reads and reopens it, and a way out of FFmpeg's blocking calls.
+
+FFmpeg asks about ten times a second, while it waits for a socket, whether to go on. PyAV answers from a time-out that
+is fixed when a container is opened and measured with its module's `time.monotonic`. That clock is replaced by one that
+runs off, far into the future, for a thread whose wait is over; for all other threads it is the same clock as before.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+import av.container.core
 
 from arr_stream.sources.base import SourceStats
-from arr_stream.sources.live.interrupt import Interrupt
 from arr_stream.types import ByteArray
+
+StateName = Literal["connecting", "live", "stalled", "reconnecting", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """How a live source is doing.
+
+    Args:
+        state: `connecting` before the first picture, `live` while pictures come, `stalled` when they have stopped
+            coming, `reconnecting` from then, or from a break, until a picture is there again, `ended` when it is over
+            as it should be, `failed` when it is over because of an error.
+        message: One line that says why, without passwords; None where there is nothing to say.
+        attempt: Which attempt at opening this is, 1 the first since the last picture.
+        next_retry_seconds: How long it waits before the next attempt; None while it does not wait.
+    """
+
+    state: StateName
+    message: str | None = None
+    attempt: int = 0
+    next_retry_seconds: float | None = None
+
+
+OnState = Callable[[SourceState], None]
+
+
+class Interrupt:
+    """Ends the waits of a thread when it is set from another one, or when a deadline passes."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self.deadline_seconds: float | None = None
+
+    def set(self) -> None:
+        self._stop.set()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def late(self) -> bool:
+        """The deadline, on the clock of `time.monotonic`, has passed."""
+        return self.deadline_seconds is not None and time.monotonic() >= self.deadline_seconds
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; True at once when stopped."""
+        return self._stop.wait(max(0.0, seconds))
+
+    @contextmanager
+    def within(self, seconds: float | None) -> Iterator[None]:
+        """FFmpeg's calls of this thread return with an error once stopped, or after so many seconds."""
+        _install()
+        before = getattr(_CURRENT, "interrupt", None)
+        self.deadline_seconds = None if seconds is None else time.monotonic() + seconds
+        _CURRENT.interrupt = self
+        try:
+            yield
+        finally:
+            _CURRENT.interrupt = before
+
+
+_CURRENT = threading.local()
+_LEAP_SECONDS = 1e6
+
+
+class _Clock:
+    """Stands where PyAV looks for the module `time`."""
+
+    @staticmethod
+    def monotonic() -> float:
+        interrupt = getattr(_CURRENT, "interrupt", None)
+        if interrupt is None or not (interrupt.stopped or interrupt.late):
+            return time.monotonic()
+        # Each call leaps ahead of the one before, so that a wait that begins only now ends too.
+        _CURRENT.leaps = getattr(_CURRENT, "leaps", 0) + 1
+        return float(time.monotonic() + _CURRENT.leaps * _LEAP_SECONDS)
+
+
+def _install() -> None:
+    module = av.container.core
+    if isinstance(getattr(module, "time", None), _Clock):
+        return
+    # A PyAV that keeps time otherwise goes on with its own time-outs, and waits end that much later.
+    if hasattr(module, "time"):
+        module.time = _Clock()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,21 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 
 import av.error
-import numpy as np
 from av.codec.context import Flags
 from av.container import InputContainer
 from av.packet import Packet
-from av.sidedata.sidedata import SideData
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from arr_stream.errors import ArrStreamError, SourceTooLarge, StreamSilent
-from arr_stream.sources.base import SourceStats
-from arr_stream.sources.container import choose_stream
-from arr_stream.sources.live.connection import Arrived, Facts
-from arr_stream.sources.live.interrupt import Interrupt
-from arr_stream.sources.upright import Orientation
-from arr_stream.sources.vectors import is_intra
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, StreamSilent
+from arr_stream.sources.base import SourceStats, too_large
+from arr_stream.sources.live.connection import Arrived, Facts, Interrupt
+from arr_stream.sources.media import Orientation, choose_stream, is_intra, rgb_of
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
@@ -37,12 +33,12 @@ class Decoding:
     bit have none. What is not shown for this reason is counted as concealed.
 
     Args:
-        container: Just opened; closed by `close`.
+        container: Just opened; closed by `close`, and where reading cannot begin.
         name: For messages.
+        settings: `source.max_pixels` is the largest picture to convert, `live.stall_seconds` the longest wait for a
+            packet, and for a picture.
         interrupt: Ends waits.
         stats: Counters to keep.
-        max_pixels: Largest picture to convert.
-        silent_seconds: Longest wait for a packet, and for a picture.
         problem: Makes our error of what PyAV raises while packets are read.
         ends: Told the last time of a picture in seconds when the data ends: whether it is the end, and not a break.
         pace: Told the time of each packet in seconds before it is decoded; waits until it is due.
@@ -53,28 +49,34 @@ class Decoding:
         container: InputContainer,
         *,
         name: str,
+        settings: Settings,
         interrupt: Interrupt,
         stats: SourceStats,
-        max_pixels: int,
-        silent_seconds: float,
         problem: Callable[[Exception], ArrStreamError],
         ends: Callable[[float], bool] = lambda _: False,
         pace: Callable[[float], None] | None = None,
     ) -> None:
         self._container, self._name, self._interrupt, self._stats = container, name, interrupt, stats
-        self._max_pixels, self._silent_seconds = max_pixels, silent_seconds
+        self._max_pixels, self._silent_seconds = settings.source.max_pixels, settings.live.stall_seconds
         self._problem, self._ends, self._pace = problem, ends, pace
-        self._stream, self._count = choose_stream(container, name, None)
+        self._skip_until: float | None = None
+        self._orientation, self._turned = Orientation(), 0
+        self._last_own = 0.0
+        try:
+            self._begin()
+        except BaseException:
+            container.close()
+            raise
+
+    def _begin(self) -> None:
+        self._stream, self._count = choose_stream(self._container, self._name, None)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         # Frame threads would hold back a picture each.
         context.thread_type = "SLICE"
         context.flags |= Flags.low_delay
         # Refused before the decoder makes room for it: a stream may change its size at any time.
-        context.options = {"max_pixels": str(max_pixels + _ALIGNMENT_PIXELS)}
-        self._skip_until: float | None = None
-        self._orientation, self._turned = Orientation(), 0
-        self._last_own = 0.0
+        context.options = {"max_pixels": str(self._max_pixels + _ALIGNMENT_PIXELS)}
 
     @property
     def facts(self) -> Facts:
@@ -187,10 +189,9 @@ class Decoding:
         """A picture as RGB; None where FFmpeg cannot convert it."""
         self._check_size(picture.width, picture.height)
         if picture.rotation != self._turned:
-            self._turned, self._orientation = picture.rotation, _orientation(picture)
-        # One thread: for pictures of usual size, swscale's own threads cost more than they save.
+            self._turned, self._orientation = picture.rotation, Orientation.of(picture)
         try:
-            decoded = np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+            decoded = rgb_of(picture)
         except (av.error.FFmpegError, OSError, ValueError):
             self._stats.concealed_frames += 1
             return None
@@ -201,12 +202,4 @@ class Decoding:
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:
-            raise SourceTooLarge(
-                f"{self._name}: {width}x{height} are {width * height} pixels, at most {self._max_pixels} are allowed",
-                remedy="raise source.max_pixels or have smaller pictures sent",
-            )
-
-
-def _orientation(picture: VideoFrame) -> Orientation:
-    matrix = picture.side_data.get("DISPLAYMATRIX")
-    return Orientation.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else Orientation()
+            raise too_large(self._name, (width, height), self._max_pixels, instead="have smaller pictures sent")

@@ -1,24 +1,36 @@
-"""Addresses: RTSP, RTMP, HTTP with HLS, and MPEG-TS over UDP, through FFmpeg."""
+"""Addresses through FFmpeg: RTSP, RTMP, HTTP with HLS, MPEG-TS over UDP; and what FFmpeg reports, in our errors."""
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
-from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import av
 import av.error
 from av.container import InputContainer
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, ConnectionFailed, HostUnknown, NoVideoStream
+from arr_stream.errors import (
+    ArrStreamError,
+    AuthenticationFailed,
+    BackendUnavailable,
+    ConnectionFailed,
+    HostUnknown,
+    NotAMediaFile,
+    NoVideoStream,
+    SourceError,
+    StreamNotFound,
+    StreamSilent,
+)
 from arr_stream.sources.base import SourceStats
+from arr_stream.sources.live.connection import Interrupt
 from arr_stream.sources.live.decoding import Decoding
-from arr_stream.sources.live.interrupt import Interrupt
-from arr_stream.sources.live.pacing import Pace
-from arr_stream.sources.live.problems import host_and_port, network_problem
+from arr_stream.sources.live.playing import Pace
 from arr_stream.sources.live.spec import LiveSpec
+from arr_stream.sources.media import reason
 
 _WEB = "http,https,tcp,tls,crypto,httpproxy"
 _RTMP = "rtmp,rtmpe,rtmps,rtmpt,rtmpts,ffrtmphttp,ffrtmpcrypt,http,https,tcp,tls"
@@ -46,21 +58,12 @@ _NEAR_END_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 
 
-def network_opener(spec: LiveSpec, settings: Settings) -> Callable[[Interrupt, SourceStats], Decoding]:
-    """What opens the address, each time anew."""
-
-    def open_once(interrupt: Interrupt, stats: SourceStats) -> Decoding:
-        started = time.monotonic()
-        _require_host(spec, interrupt, settings.live.connect_seconds)
-        left_seconds = max(0.1, settings.live.connect_seconds - (time.monotonic() - started))
-        container = _open(spec, settings, interrupt, left_seconds)
-        try:
-            return _decoding(container, spec, settings, interrupt, stats)
-        except BaseException:
-            container.close()
-            raise
-
-    return open_once
+def open_network(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
+    """Open the address once; see `open_live` for the errors."""
+    started = time.monotonic()
+    _require_host(spec, interrupt, settings.live.connect_seconds)
+    left_seconds = max(0.1, settings.live.connect_seconds - (time.monotonic() - started))
+    return _decoding(_open(spec, settings, interrupt, left_seconds), spec, settings, interrupt, stats)
 
 
 def _require_host(spec: LiveSpec, interrupt: Interrupt, seconds: float) -> None:
@@ -136,6 +139,7 @@ def _decoding(
     container: InputContainer, spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats
 ) -> Decoding:
     if not container.streams:
+        container.close()
         raise NoVideoStream(f"{spec.name}: no video in this stream", remedy="give the address of a stream with video")
     duration_seconds = container.duration / av.time_base if container.duration else None
 
@@ -155,11 +159,85 @@ def _decoding(
     return Decoding(
         container,
         name=spec.name,
+        settings=settings,
         interrupt=interrupt,
         stats=stats,
-        max_pixels=settings.source.max_pixels,
-        silent_seconds=settings.live.stall_seconds,
         problem=problem,
         ends=ends,
         pace=Pace(interrupt).wait_until if held_back else None,
+    )
+
+
+DEFAULT_PORTS = {"rtsp": 554, "rtspt": 554, "rtsps": 322, "http": 80, "https": 443, "rtmp": 1935, "rtmps": 443}
+
+_PROBE_SECONDS = 1.0
+
+
+def host_and_port(spec: LiveSpec) -> tuple[str, int | None]:
+    """Of an address; the host is empty where none is named.
+
+    Raises:
+        HostUnknown: It is no address.
+    """
+    try:
+        parts = urlsplit(spec.target)
+        return parts.hostname or "", parts.port or DEFAULT_PORTS.get(spec.scheme)
+    except ValueError as exc:
+        raise HostUnknown(f"{spec.name}: not an address", remedy="write it as rtsp://host:port/path") from exc
+
+
+def network_problem(spec: LiveSpec, error: Exception, *, waited_seconds: float | None = None) -> ArrStreamError:
+    """Why an address cannot be opened.
+
+    Args:
+        spec: The address.
+        error: What PyAV raised.
+        waited_seconds: Set where the wait was ended by us after so long.
+    """
+    name, number = spec.name, getattr(error, "errno", None)
+    if waited_seconds is not None or isinstance(error, av.error.ExitError):
+        return _silent(spec, waited_seconds or 0.0)
+    if isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError):
+        return AuthenticationFailed(
+            f"{name}: the server refuses the user or password",
+            remedy="write user and password into the address, before the host and an @",
+        )
+    if isinstance(error, av.error.HTTPNotFoundError):
+        return StreamNotFound(f"{name}: the server has no such stream", remedy="check the path of the address")
+    if isinstance(error, av.error.HTTPClientError | av.error.HTTPServerError):
+        return ConnectionFailed(f"{name}: {reason(error)}", remedy="look at the server")
+    if isinstance(error, av.error.ProtocolNotFoundError):
+        return BackendUnavailable(
+            f"{name}: this FFmpeg does not know {spec.scheme}://", remedy="use another kind of address"
+        )
+    if isinstance(error, av.error.InvalidDataError):
+        return NotAMediaFile(f"{name}: what it sends is no video that FFmpeg knows", remedy="check the address")
+    return ConnectionFailed(
+        f"{name}: {_REASONS.get(number or 0) or reason(error)}", remedy="check that the server runs"
+    )
+
+
+_REASONS = {
+    errno.ECONNREFUSED: "connection refused, nothing listens there",
+    errno.ENETUNREACH: "no way to its network",
+    errno.EHOSTUNREACH: "no way to this host",
+    errno.EADDRINUSE: "another program receives at this port",
+    errno.EIO: "the connection broke off while it was opened",
+}
+
+
+def _silent(spec: LiveSpec, waited_seconds: float) -> SourceError:
+    """Nothing came: tells a server that is mute from one that is not there."""
+    host, port = host_and_port(spec)
+    if host and port and spec.scheme not in {"udp", "srt"}:
+        try:
+            socket.create_connection((host, port), timeout=_PROBE_SECONDS).close()
+        except OSError:
+            return ConnectionFailed(
+                f"{spec.name}: no answer within {waited_seconds:g} s",
+                remedy="check the address and that the server runs",
+            )
+    return StreamSilent(
+        f"{spec.name}: connected, but nothing came within {waited_seconds:g} s",
+        remedy="check that the server sends, or raise live.connect_seconds",
     )

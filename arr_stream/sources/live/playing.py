@@ -1,18 +1,60 @@
-"""A file at its own speed, once or in a loop."""
+"""What plays at its own speed: a file, once or in a loop, and pictures that FFmpeg makes up.
+
+An example of the latter is `lavfi:testsrc2=size=640x360:rate=30`.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+import av
+import av.error
 
 from arr_stream.config import Settings
-from arr_stream.errors import SourceDamaged
+from arr_stream.errors import ArrStreamError, NotAMediaFile, SourceDamaged, SourceTooLarge
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source, SourceStats
-from arr_stream.sources.live.connection import Arrived, Facts
-from arr_stream.sources.live.interrupt import Interrupt
-from arr_stream.sources.live.pacing import Pace
-from arr_stream.sources.live.spec import LiveSpec
+from arr_stream.sources.live.connection import Arrived, Facts, Interrupt
+from arr_stream.sources.live.decoding import Decoding
+from arr_stream.sources.live.spec import LiveSpec, asked_size
+from arr_stream.sources.media import reason
+
+_LATEST_SECONDS = 1.0
+
+
+class Pace:
+    """Waits until each time is due, counted from the first.
+
+    Whoever falls more than a second behind, such as a machine that slept, goes on at the usual speed and does not
+    sprint; times that jump ahead or back are taken as the beginning of something new.
+
+    Args:
+        interrupt: Ends the wait.
+    """
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+        self._start_seconds: float | None = None
+        self._last = 0.0
+
+    def wait_until(self, own_seconds: float) -> None:
+        """Sleep until this time of the source is due."""
+        now = time.monotonic()
+        late = 0.0 if self._start_seconds is None else now - self._start_seconds - own_seconds
+        if (
+            self._start_seconds is None
+            or late > _LATEST_SECONDS
+            or abs(own_seconds - self._last) > 10 * _LATEST_SECONDS
+        ):
+            self._start_seconds = now - own_seconds
+        self._last = own_seconds
+        due = self._start_seconds + own_seconds - now
+        if due > 0:
+            self._interrupt.wait(due)
+
 
 _FALLBACK_STEP_SECONDS = 1 / 30
 
@@ -33,15 +75,7 @@ class Playing:
 
     @property
     def facts(self) -> Facts:
-        info = self._source.info
-        return Facts(
-            codec=info.codec,
-            average_fps=info.average_fps,
-            pixel_aspect=info.pixel_aspect,
-            rotation_degrees=info.rotation_degrees,
-            has_audio=info.has_audio,
-            video_streams=info.video_streams,
-        )
+        return Facts(**{field.name: getattr(self._source.info, field.name) for field in fields(Facts)})
 
     def close(self) -> None:
         self._source.close()
@@ -70,13 +104,96 @@ class Playing:
             self._source = self._opener()
 
 
-def playing_opener(spec: LiveSpec, settings: Settings) -> Callable[[Interrupt, SourceStats], Playing]:
-    """What opens the file."""
+def open_file(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Playing:
+    """Open the file, to be played once or in a loop."""
 
-    def open_file() -> Source:
+    def opener() -> Source:
         return open_source(spec.target, max_pixels=settings.source.max_pixels)
 
-    def open_once(interrupt: Interrupt, stats: SourceStats) -> Playing:
-        return Playing(open_file, loop=spec.family == "loop", interrupt=interrupt, stats=stats)
+    return Playing(opener, loop=spec.family == "loop", interrupt=interrupt, stats=stats)
 
-    return open_once
+
+_SIZED = {"color", "colorchart", "gradients", "mandelbrot", "nullsrc", "pal100bars", "pal75bars", "rgbtestsrc"}
+_SIZED |= {"sierpinski", "smptebars", "smptehdbars", "testsrc", "testsrc2", "yuvtestsrc", "zoneplate"}
+SOURCES = _SIZED | {"allrgb", "allyuv", "colorspectrum"}
+"""Filters that make pictures out of nothing; those that read files or addresses are not among them."""
+
+FILTERS = {"boxblur", "crop", "drawbox", "drawgrid", "eq", "fade", "format", "fps", "gblur", "hflip", "hue", "negate"}
+FILTERS |= {"noise", "null", "setpts", "setsar", "settb", "transpose", "trim", "vflip"}
+"""Filters that may follow; none reads anything but its input, and none makes pictures larger."""
+
+_SIZE = re.compile(r"(\d+)x(\d+)")
+
+
+def checked_graph(graph: str, name: str, max_pixels: int) -> str:
+    """The same graph, if every filter in it is harmless.
+
+    Raises:
+        NotAMediaFile: It holds a filter that is not allowed, or quotes, which could hide one.
+        SourceTooLarge: It asks for pictures of more than `max_pixels`.
+    """
+    if "'" in graph or "\\" in graph:
+        raise NotAMediaFile(f"{name}: quotes and backslashes are not taken in a graph", remedy="write it without")
+    for number, part in enumerate(re.split(r"[;,]", graph)):
+        filter_name = re.split(r"[=@\[\s]", re.sub(r"^(\s*\[[^\]]*\])*\s*", "", part), maxsplit=1)[0]
+        if filter_name not in SOURCES | FILTERS or (number == 0 and filter_name not in SOURCES):
+            raise NotAMediaFile(
+                f"{name}: the filter {filter_name!r} is not allowed here",
+                remedy=f"begin with one of {', '.join(sorted(SOURCES))}",
+            )
+    if re.search(r"[=:]\s*/", graph):
+        raise NotAMediaFile(f"{name}: options may not come from files", remedy="write the option's value")
+    for width, height in _SIZE.findall(graph):
+        if int(width) * int(height) > max_pixels:
+            raise SourceTooLarge(
+                f"{name}: {width}x{height} are more pixels than the {max_pixels} allowed",
+                remedy="raise source.max_pixels or ask for less",
+            )
+    return graph
+
+
+def with_wishes(graph: str, settings: Settings) -> str:
+    """The graph with the size and rate of the settings, where its source does not name its own."""
+    source, comma, rest = graph.partition(",")
+    filter_name, _, options = source.partition("=")
+    if filter_name.strip() not in _SIZED:
+        return graph
+    size_wh, fps = asked_size(settings), settings.live.fps
+    named = {option.partition("=")[0].strip() for option in options.split(":")} if options else set()
+    wishes = []
+    if size_wh is not None and not named & {"size", "s"}:
+        wishes.append(f"size={size_wh[0]}x{size_wh[1]}")
+    if fps and not named & {"rate", "r"}:
+        wishes.append(f"rate={fps:g}")
+    if not wishes:
+        return graph
+    return f"{filter_name}={':'.join([*([options] if options else []), *wishes])}{comma}{rest}"
+
+
+def open_lavfi(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
+    """Open the graph.
+
+    Raises:
+        NotAMediaFile, SourceTooLarge: See `checked_graph`.
+    """
+    graph = checked_graph(with_wishes(spec.target, settings), spec.name, settings.source.max_pixels)
+
+    def problem(error: Exception) -> ArrStreamError:
+        return NotAMediaFile(
+            f"{spec.name}: FFmpeg cannot make this: {reason(error)}", remedy="try lavfi:testsrc2=size=640x360:rate=30"
+        )
+
+    try:
+        container = av.open(graph, "r", format="lavfi", options={"protocol_whitelist": "none"})
+    except (av.error.FFmpegError, OSError, ValueError) as exc:
+        raise problem(exc) from exc
+    return Decoding(
+        container,
+        name=spec.name,
+        settings=settings,
+        interrupt=interrupt,
+        stats=stats,
+        problem=problem,
+        ends=lambda _: True,
+        pace=Pace(interrupt).wait_until,
+    )

@@ -6,14 +6,13 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, LiveSourceError, NoFrames, SourceDamaged, SourceTooLarge, StreamSilent
 from arr_stream.sources.base import OnePass, SourceInfo, SourceKind
-from arr_stream.sources.live.arrival import ArrivalClock
-from arr_stream.sources.live.connection import Arrived, Connection, Opener
-from arr_stream.sources.live.interrupt import Interrupt
-from arr_stream.sources.live.state import OnState, SourceState, StateName
+from arr_stream.sources.clock import ArrivalClock
+from arr_stream.sources.live.connection import Arrived, Connection, Interrupt, OnState, Opener, SourceState, StateName
 from arr_stream.types import Frame
 
 _JITTER = 0.2
@@ -106,22 +105,8 @@ class LiveSource(OnePass):
         return arrivals, first
 
     def _describe(self, kind: SourceKind, first: Arrived, connection: Connection) -> SourceInfo:
-        facts = connection.facts
-        return SourceInfo(
-            name=self._name,
-            kind=kind,
-            size_wh=(first.rgb.shape[1], first.rgb.shape[0]),
-            pixel_aspect=facts.pixel_aspect,
-            average_fps=facts.average_fps,
-            duration_seconds=None,
-            num_frames=None,
-            codec=facts.codec,
-            has_audio=facts.has_audio,
-            rotation_degrees=facts.rotation_degrees,
-            video_streams=facts.video_streams,
-            path=None,
-            live=True,
-        )
+        size_wh = first.rgb.shape[1], first.rgb.shape[0]
+        return SourceInfo(name=self._name, kind=kind, size_wh=size_wh, live=True, **asdict(connection.facts))
 
     def _frame(self, arrived: Arrived) -> Frame:
         index, self._next_index = self._next_index, self._next_index + 1

@@ -1,4 +1,4 @@
-"""From what a person typed to the kind of live source that is meant."""
+"""From what a person typed to the kind of live source that is meant, and the size asked of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from arr_stream.errors import NotAMediaFile, SourceNotFound
+from arr_stream.config import Settings
+from arr_stream.errors import InvalidSetting, NotAMediaFile, SourceNotFound
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.locate import local_spec, public_name
 
@@ -112,3 +113,18 @@ def _address(text: str, scheme: str) -> LiveSpec:
         known = ", ".join(sorted(NETWORK_SCHEMES))
         raise NotAMediaFile(f"{name}: addresses of kind {scheme!r} are not read", remedy=f"known are {known}")
     return LiveSpec("network", text, name, scheme)
+
+
+def asked_size(settings: Settings) -> tuple[int, int] | None:
+    """Width and height in pixels; None leaves it to the source.
+
+    Raises:
+        InvalidSetting: `live.size` is neither `auto` nor WIDTHxHEIGHT.
+    """
+    text = settings.live.size.strip().lower()
+    if text in {"", "auto"}:
+        return None
+    found = re.fullmatch(r"(\d{1,5})\s*[x×]\s*(\d{1,5})", text)
+    if found is None or not int(found[1]) or not int(found[2]):
+        raise InvalidSetting(f"live.size={settings.live.size!r}: not a size", remedy="write it as 1280x720, or auto")
+    return int(found[1]), int(found[2])

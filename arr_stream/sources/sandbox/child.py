@@ -41,10 +41,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from arr_stream.errors import ArrStreamError, SandboxViolated, SourceDamaged
-from arr_stream.sources.base import Source
+from arr_stream.sources.base import Source, Span
 from arr_stream.sources.sandbox.lockdown import be_modest, forbidden, limit_resources, lock_down
 from arr_stream.sources.sandbox.messages import Message, close_all, receive_with_files, send
-from arr_stream.sources.span import Span
 from arr_stream.types import ByteArray, Frame
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ import numpy.typing as npt
 import arr_stream.errors
 from arr_stream.config import SandboxSettings
 from arr_stream.errors import InvalidSetting, SandboxViolated, SourceDamaged, SourceError
-from arr_stream.sources.base import OnePass, SourceInfo, SourceKind, SourceStats
+from arr_stream.sources.base import OnePass, SourceInfo, SourceKind, SourceStats, Span
 from arr_stream.sources.sandbox.decoder import CHILD, DecodingProcess
 from arr_stream.sources.sandbox.messages import Garbled, Message, clean, number, size, whole
-from arr_stream.sources.span import Span
 from arr_stream.types import Frame
 
 VECTORS = np.dtype(

@@ -1,0 +1,267 @@
+"""Opening media of unknown origin with FFmpeg, and reading what is beside the pixels of a decoded picture.
+
+That is: which stream to show, how a picture is turned upright, and the decoder's own motion vectors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import av
+import av.error
+import cv2
+import numpy as np
+import numpy.typing as npt
+from av.codec.hwaccel import HWAccel
+from av.container import InputContainer
+from av.sidedata.motionvectors import MotionVectors
+from av.sidedata.sidedata import SideData
+from av.stream import Disposition
+from av.video.frame import PictureType, VideoFrame
+from av.video.stream import VideoStream
+
+from arr_stream.errors import MotionVectorsUnavailable, NoFrames, NotAMediaFile, NoVideoStream
+from arr_stream.types import ByteArray
+
+# Formats whose content names other files or addresses to open, devices, and text shown as pictures.
+_REFERRING = {"avisynth", "concat", "dash", "hls", "image2", "imf", "mlv", "rtp", "rtsp", "sap", "sdp", "vapoursynth"}
+_REFERRING |= {"vobsub", "webm_dash_manifest"}
+_DEVICES = {"alsa", "dvdvideo", "fbdev", "jack", "kmsgrab", "lavfi", "libcdio", "oss", "pulse", "sndio"}
+_DEVICES |= {"video4linux2,v4l2", "x11grab", "xcbgrab"}
+_TEXT = {"adf", "bin", "idf", "tty", "xbin"}
+_REFUSED_FORMATS = _REFERRING | _DEVICES | _TEXT
+T = TypeVar("T")
+_COVER = Disposition.attached_pic | Disposition.timed_thumbnails
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An open container with the file behind it."""
+
+    container: InputContainer
+    file: IO[bytes]
+
+    def close(self) -> None:
+        self.container.close()
+        self.file.close()
+
+
+def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> Media:
+    """Open a file, and nothing but this file.
+
+    FFmpeg reads through the file handle it is given and is allowed no protocol at all, so that a playlist or a
+    container with references cannot reach another file or an address.
+
+    Args:
+        path: The file.
+        name: What to call it in messages.
+        accelerator: Decode with this hardware.
+
+    Raises:
+        NotAMediaFile: FFmpeg cannot open it, or it may not be read.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as exc:
+        raise NotAMediaFile(f"{name}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
+    allowed = ",".join(sorted(av.formats_available - _REFUSED_FORMATS))
+    try:
+        options = {"protocol_whitelist": "none", "format_whitelist": allowed}
+        container = av.open(
+            file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16, hwaccel=accelerator
+        )
+    except (av.error.FFmpegError, OSError, ValueError) as exc:
+        file.close()
+        raise NotAMediaFile(
+            f"{name}: FFmpeg cannot open it: {reason(exc)}",
+            remedy="give a video file, an animated GIF, or pictures; playlists and text are not read",
+        ) from exc
+    return Media(container, file)
+
+
+def choose_stream(container: InputContainer, name: str, number: int | None) -> tuple[VideoStream, int]:
+    """The video stream of that number (0 is the first), and how many there are; cover art does not count.
+
+    Raises:
+        NoFrames: The container holds no streams at all.
+        NoVideoStream: Audio only, or no video stream of that number.
+        NotAMediaFile: FFmpeg has no decoder for it.
+    """
+    if not container.streams:
+        raise NoFrames(f"{name}: the container is empty", remedy="check that the file was written to its end")
+    streams = [stream for stream in container.streams.video if not stream.disposition & _COVER]
+    if not streams:
+        kinds = ", ".join(sorted({stream.type for stream in container.streams}))
+        raise NoVideoStream(f"{name}: no video, only {kinds}", remedy="give a source with moving pictures")
+    if number is not None and not 0 <= number < len(streams):
+        allowed = "0 is the only one" if len(streams) == 1 else f"0 to {len(streams) - 1} exist"
+        raise NoVideoStream(f"{name}: no video stream {number}", remedy=f"video streams are counted from 0; {allowed}")
+    stream = streams[number or 0]
+    # PyAV's stubs do not say so, but there is no context where there is no decoder.
+    context: object = stream.codec_context
+    if context is None:
+        raise NotAMediaFile(f"{name}: FFmpeg has no decoder for its video", remedy="convert it to H.264 first")
+    return stream, len(streams)
+
+
+def next_of(made: Iterator[T]) -> T | None:
+    """The next packet or picture that PyAV makes; None at the end.
+
+    Raises:
+        FFmpegError, OSError: It cannot be read.
+    """
+    try:
+        return next(made, None)
+    except IndexError:
+        # At the end PyAV drains streams that appeared on the way too, and knows only those from the beginning.
+        return None
+
+
+def reason(error: Exception) -> str:
+    """FFmpeg's own words, without its numbers and file names."""
+    text = getattr(error, "strerror", None) or str(error)
+    return text[:1].lower() + text[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Orientation:
+    """One of the eight ways a picture can lie: first x and y change places, then either axis is mirrored.
+
+    Args:
+        transposed: Columns become rows.
+        mirror_x: Then left and right change places.
+        mirror_y: Then top and bottom change places.
+    """
+
+    transposed: bool = False
+    mirror_x: bool = False
+    mirror_y: bool = False
+
+    @classmethod
+    def from_display_matrix(cls, matrix: bytes) -> Orientation:
+        """From FFmpeg's 3x3 matrix of 32-bit integers, which maps decoded (x, y) to (ax + cy, bx + dy).
+
+        Angles between the quarter turns are taken to the nearest one; a matrix of zeros turns nothing.
+        """
+        a, b, _, c, d = struct.unpack_from("=5i", matrix)
+        if abs(b) + abs(c) > abs(a) + abs(d):
+            return cls(True, c < 0, b < 0)
+        return cls(False, a < 0, d < 0)
+
+    @classmethod
+    def of(cls, picture: VideoFrame) -> Orientation:
+        """As the picture's display matrix says."""
+        matrix = picture.side_data.get("DISPLAYMATRIX")
+        return cls.from_display_matrix(bytes(matrix)) if isinstance(matrix, SideData) else cls()
+
+    @property
+    def rotation_degrees(self) -> int:
+        """Clockwise turn: 0, 90, 180 or 270; of a mirrored picture, the turn that follows the mirroring of x."""
+        turns = {
+            (False, False, False): 0,
+            (True, True, False): 90,
+            (False, True, True): 180,
+            (True, False, True): 270,
+            (False, True, False): 0,
+            (True, False, False): 270,
+            (False, False, True): 180,
+            (True, True, True): 90,
+        }
+        return turns[self.transposed, self.mirror_x, self.mirror_y]
+
+    def turn(self, rgb: ByteArray) -> ByteArray:
+        """The upright picture `[H, W, 3]`, C-contiguous; the same array where nothing is to be done."""
+        upright: Any = cv2.transpose(rgb) if self.transposed else rgb
+        if self.mirror_x or self.mirror_y:
+            upright = cv2.flip(upright, -1 if self.mirror_x and self.mirror_y else int(self.mirror_x))
+        return np.ascontiguousarray(upright)
+
+    def turn_vectors(self, vectors: npt.NDArray[Any], upright_wh: tuple[int, int]) -> npt.NDArray[Any]:
+        """FFmpeg's motion vectors in coordinates of the upright frame of the given size.
+
+        Positions are centres of blocks measured from the corner, so that x mirrored is W - x.
+        """
+        if self == Orientation():
+            return vectors
+        turned = vectors.copy()
+        if self.transposed:
+            for one, other in (("w", "h"), ("src_x", "src_y"), ("dst_x", "dst_y"), ("motion_x", "motion_y")):
+                turned[one], turned[other] = vectors[other], vectors[one]
+        for mirrored, axis, side in ((self.mirror_x, "x", upright_wh[0]), (self.mirror_y, "y", upright_wh[1])):
+            if mirrored:
+                for end in ("src", "dst"):
+                    turned[f"{end}_{axis}"] = side - turned[f"{end}_{axis}"]
+                turned[f"motion_{axis}"] *= -1
+        return turned
+
+
+EXPORT_OPTIONS = {"flags2": "+export_mvs"}
+"""Options of a decoder that make it hand out its motion vectors."""
+
+_INTRA = (PictureType.I, PictureType.SI, PictureType.BI)
+_INTER = (PictureType.P, PictureType.B, PictureType.S, PictureType.SP)
+_PROBE_INTER_FRAMES = 8
+_PROBE_FRAMES = 64
+
+
+def rgb_of(picture: VideoFrame) -> ByteArray:
+    """`[H, W, 3]`, as it was decoded.
+
+    Raises:
+        FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
+    """
+    # One thread: for pictures of usual size, swscale's own threads cost more than they save.
+    return np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+
+
+def exported_vectors(picture: VideoFrame) -> npt.NDArray[Any] | None:
+    """A copy of the vectors, `[N]` with PyAV's fields, or None; the picture's memory is not held."""
+    found = picture.side_data.get("MOTION_VECTORS")
+    return np.array(found.to_ndarray()) if isinstance(found, MotionVectors) else None
+
+
+def is_intra(picture: VideoFrame) -> bool | None:
+    """Coded without reference to other frames; None where the decoder does not say."""
+    if picture.pict_type in _INTRA or picture.key_frame:
+        return True
+    return False if picture.pict_type in _INTER else None
+
+
+def require_export(path: Path, name: str, video_stream: int | None) -> None:
+    """Decode the beginning until it is known whether this decoder exports motion vectors.
+
+    Known means: a frame has some, or eight frames that refer to others have none, or no frame among the first 64 refers
+    to another. A file of one frame is let pass.
+
+    Raises:
+        MotionVectorsUnavailable: It does not.
+    """
+    media = open_media(path, name)
+    try:
+        stream, _ = choose_stream(media.container, name, video_stream)
+        context = stream.codec_context
+        context.options = EXPORT_OPTIONS
+        codec, inter, seen, ended = context.name, 0, 0, False
+        pictures = media.container.decode(stream)
+        while inter < _PROBE_INTER_FRAMES and seen < _PROBE_FRAMES and not ended:
+            try:
+                picture = next_of(pictures)
+            except (av.error.FFmpegError, OSError):
+                picture = None
+            if picture is None:
+                ended = True
+                break
+            if exported_vectors(picture) is not None:
+                return
+            seen += 1
+            inter += is_intra(picture) is False
+    finally:
+        media.close()
+    if ended and seen <= 1:
+        return
+    what = "exports no motion vectors" if inter else "codes every frame by itself, so that there are no motion vectors"
+    raise MotionVectorsUnavailable(f"{name}: {codec} {what}", remedy="use --set motion.flow=dis")
