@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from arr_stream.cli.console import Reporter, counted
-from arr_stream.cli.live import LiveOptions
+from arr_stream.cli.live_options import LiveOptions
 from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.options import AlertOptions, without_skipping
 from arr_stream.cli.running import Figures, finish, make_watcher, run_told, stop_on_signals, wrote

@@ -1,0 +1,167 @@
+"""Options of `webcam` and `stream`, which mean and say the same in both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from arr_stream.cli.options import (
+    ASK,
+    AlertOptions,
+    But,
+    Group,
+    LookOptions,
+    ModelOptions,
+    SettingsOptions,
+    TellOptions,
+    WriteOptions,
+    needs,
+)
+from arr_stream.errors import EmptyQuery, InvalidSetting
+
+if TYPE_CHECKING:
+    from arr_stream.config import Settings
+    from arr_stream.consumer import Consumer
+    from arr_stream.draw.annotate import AnnotatedVideo
+    from arr_stream.vlm.watcher import Plan
+
+LIVE, SHOW = "The source", "What to show"
+"""Panels of the help."""
+
+
+@dataclass(frozen=True)
+class CaptureOptions(Group):
+    """What is taken of the source."""
+
+    panel: ClassVar = LIVE
+    size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT asked of a camera or test source.")] = None
+    fps: Annotated[float | None, typer.Option(help="Frames a second asked of a camera or test source.")] = None
+    policy: Annotated[
+        str | None, typer.Option(help="latest: the newest frame wins; every: each is taken while there is room.")
+    ] = None
+    duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after N frames.")] = None
+
+    def __post_init__(self) -> None:
+        if self.duration is not None and not self.duration > 0:
+            raise InvalidSetting(f"--duration {self.duration:g}", remedy="give seconds above 0")
+
+    def values(self) -> dict[str, object]:
+        return {"live.size": self.size, "live.fps": self.fps, "live.policy": self.policy}
+
+
+@dataclass(frozen=True)
+class ShowOptions(Group):
+    """Where it is shown."""
+
+    panel: ClassVar = SHOW
+    headless: Annotated[bool, typer.Option("--headless", help="Without a window.")] = False
+    serve: Annotated[bool, typer.Option("--serve", help="In a browser instead of a window; see --port.")] = False
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of --serve (8080 if not given).")] = None
+
+    def __post_init__(self) -> None:
+        if not self.serve:
+            needs("--serve", {"--port": self.port})
+
+
+@dataclass(frozen=True)
+class RecordOptions(WriteOptions):
+    """What is written of a live run; the recording never holds it up."""
+
+    output: Annotated[Path | None, typer.Option("--record", "-o", help="Annotated video (MP4).")] = None
+    view: Annotated[
+        str,
+        typer.Option(
+            help="source, patches, relevance, clusters, flow, text or channel:NAME; for the recording too.",
+            rich_help_panel=SHOW,
+        ),
+    ] = "patches"
+    audio: bool = False
+
+    def _in_background(self, video: AnnotatedVideo) -> Consumer:
+        from arr_stream.consumer import BackgroundConsumer
+
+        return BackgroundConsumer(video, 8, drops_for=str(self.output))
+
+
+@dataclass(frozen=True)
+class QuestionOptions(Group):
+    """What is asked, and when."""
+
+    panel: ClassVar = ASK
+    question: Annotated[str | None, typer.Option(help="What to ask the model.")] = None
+    every: Annotated[float | None, typer.Option(help="Answer every so many seconds.")] = None
+    watch: Annotated[bool, typer.Option("--watch", help="Answer when the scene changes; so without --every.")] = False
+
+    def __post_init__(self) -> None:
+        if self.every is not None and self.watch:
+            raise InvalidSetting("--every and --watch", remedy="choose one of them")
+        if self.question is not None and not self.question.strip():
+            raise EmptyQuery("the question is empty", remedy='ask something: --question "what is on the table?"')
+
+    def plan(self) -> Plan | None:
+        """What to ask when; None for nothing."""
+        from arr_stream.vlm.watcher import Plan
+
+        if self.question is None:
+            return None
+        return Plan(self.question, "change") if self.every is None else Plan(self.question, "every", self.every)
+
+
+@dataclass(frozen=True)
+class LiveModelOptions(ModelOptions):
+    """Which model is asked."""
+
+    panel: ClassVar = ASK
+
+
+@dataclass(frozen=True)
+class LiveOptions(Group):
+    """What `webcam` and `stream` are given besides their source."""
+
+    look: Annotated[LookOptions, But("region_at", "gaze", region="Box x,y,w,h in pixels.")]
+    capture: CaptureOptions
+    show: ShowOptions
+    write: Annotated[RecordOptions, But("audio", patches="Records, one JSON line a frame and an answer.")]
+    model: Annotated[LiveModelOptions, But(model="Qwen3-VL: a hub name or a folder; with --endpoint its name.")]
+    ask: QuestionOptions
+    alerts: AlertOptions
+    chosen: Annotated[SettingsOptions, But("sam_checkpoint")]
+    tell: TellOptions
+
+    def __post_init__(self) -> None:
+        if self.show.serve:
+            self._refuse_what_the_page_has()
+        elif self.ask.question is None:
+            needs("--question", {"--every": self.ask.every, "--watch": self.ask.watch})
+            needs("--question", {"--model": self.model.model, "--endpoint": self.model.endpoint})
+
+    def _refuse_what_the_page_has(self) -> None:
+        alone = {
+            "--headless": self.show.headless,
+            "--record": self.write.output,
+            "--patches": self.write.patches,
+            "--report": self.write.report,
+            "--view": self.write.view != "patches",
+            "--duration": self.capture.duration,
+            "--max-frames": self.capture.max_frames,
+            "--question": self.ask.question,
+            "--every": self.ask.every,
+            "--watch": self.ask.watch,
+            "--region": self.look.region,
+            "--example": self.look.example,
+        }
+        given = [name for name, value in alone.items() if value]
+        if given:
+            raise InvalidSetting(f"{', '.join(given)} beside --serve", remedy="leave it out: the page has it")
+
+    def settings(self) -> Settings:
+        """All settings, for a live source.
+
+        Raises:
+            SettingsError: See `arr_stream.errors`.
+        """
+        return self.chosen.load(self.look, self.capture, self.model).for_live()
