@@ -41,7 +41,7 @@ from arr_stream.plain_text import redact_url
 from arr_stream.records.digest import Digest
 from arr_stream.records.json_lines import Records
 from arr_stream.records.schema import Header, frame_record, header_record
-from arr_stream.relevance.query import Query, load_example, parse_region, parse_text
+from arr_stream.relevance.query import make_queries
 from arr_stream.run import annotated_video, header_of, report_of, run, writes_timings
 from arr_stream.stream import Models, Stream
 from arr_stream.types import Frame
@@ -102,7 +102,7 @@ class JobRunner:
         self._before_commit = before_commit
         self.layout = Layout(Path(options.folder))
         self.settings = Settings.checked(dict(options.settings))
-        self.queries = make_queries(options)
+        self.queries = make_queries(options.queries, options.region, options.region_at_seconds, options.example)
         self._digest = options_digest(public_options(options))
         self._fetched: Path | None = None
         self._models = Models.load(self.settings, threads)
@@ -248,20 +248,6 @@ class Digesting:
     def hexdigest(self) -> str:
         """Of all frames so far; what `records.json_lines.records_digest` says of the file."""
         return self._digest.hexdigest()
-
-
-def make_queries(options: JobOptions) -> tuple[Query, ...]:
-    """The queries of every file.
-
-    Raises:
-        QueryError: A text that is empty, a box or a picture that cannot be read.
-    """
-    queries: list[Query] = [parse_text(text) for text in options.queries]
-    if options.region is not None:
-        queries.append(parse_region(options.region, options.region_at_seconds))
-    if options.example is not None:
-        queries.append(load_example(options.example))
-    return tuple(queries)
 
 
 def failed(attempt: Attempt, frames: int, error: Exception, layout: Layout) -> JobFailed:

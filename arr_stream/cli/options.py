@@ -150,15 +150,10 @@ class LookOptions(Group):
         Raises:
             QueryError: See `arr_stream.errors`.
         """
-        from arr_stream.relevance.query import load_example, parse_region, parse_text
+        from arr_stream.relevance.query import make_queries
 
         texts = self.query if self.query is not None or otherwise is None else [otherwise]
-        queries: list[Query] = [parse_text(text) for text in texts or ()]
-        if self.region is not None:
-            queries.append(parse_region(self.region, self.region_at))
-        if self.example is not None:
-            queries.append(load_example(self.example))
-        return queries
+        return make_queries(texts or (), self.region, self.region_at, self.example)
 
 
 @dataclass(frozen=True)

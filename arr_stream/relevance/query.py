@@ -13,6 +13,7 @@ import math
 import re
 import unicodedata
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -264,6 +265,22 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
     if not rgba[..., 3].any():
         raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with something in it")
     return ExampleQuery(path, _flatten(rgba))
+
+
+def make_queries(
+    texts: Sequence[str], region: str | None, region_at_seconds: float, example: str | Path | None
+) -> list[Query]:
+    """Queries as they are given on a command line; see the functions above.
+
+    Raises:
+        QueryError: A text that is empty, a box or a picture that cannot be read.
+    """
+    queries: list[Query] = [parse_text(text) for text in texts]
+    if region is not None:
+        queries.append(parse_region(region, region_at_seconds))
+    if example is not None:
+        queries.append(load_example(example))
+    return queries
 
 
 def _upright_rgba(image: Image.Image) -> ByteArray:
