@@ -107,10 +107,17 @@ def test_ratios_of_relevance_alone() -> None:
     assert measured == pytest.approx([107, 107 / amortised, 30 / amortised, 0.5])
 
 
+class MadeWhenRead:
+    """The channels from 3 on, once something reads them."""
+
+    def made(self) -> Plane:
+        return Plane(3, torch.zeros(37, 4, 1))
+
+
 def test_bytes_are_those_of_the_planes() -> None:
     planes: dict[int, Plane | LazyPlane] = {
         0: Plane(0, torch.zeros(3, 8, 8, dtype=torch.uint8)),
-        3: lambda: Plane(3, torch.zeros(37, 4, 1)),
+        3: MadeWhenRead(),
     }
     assert held_bytes(Texture((32, 32), planes)) == 3 * 64 + 37 * 4 * 4
 
