@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 
 import cv2
-import torch
+import numpy as np
+from threadpoolctl import ThreadpoolController
 
 _PROMPT_SECONDS = 0.0002
 _M_ARENA_MAX = -8
@@ -17,12 +20,30 @@ _ARENAS = 2
 
 
 @contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Run NumPy's linear algebra on the calling thread alone, and restore the setting afterwards.
+
+    The frame loop's matrices are small: waking other threads for them costs more than it gains, and their number, which
+    nobody here sets, has a say in the last digits.
+    """
+    with _blas().limit(limits=1, user_api="blas"):
+        yield
+
+
+@lru_cache(maxsize=1)
+def _blas() -> ThreadpoolController:
+    """Of the libraries loaded by now; to look for them takes some milliseconds."""
+    np.linalg.inv(np.eye(2))
+    return ThreadpoolController()
+
+
+@contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Run torch on the calling thread alone, and restore the setting afterwards.
 
-    The frame loop's tensors are small. After each parallel operation torch's helper threads go on spinning for a while,
-    and beside a video encoder and OpenCV's own threads that has cost ten times what the operations take. (OpenCV's
-    threads spin as well, but they do save latency: a fifth of a frame at 854x480 on two cores.)
+    For small tensors beside a frame loop. After each parallel operation torch's helper threads go on spinning for a
+    while, and beside a video encoder and OpenCV's own threads that has cost ten times what the operations take.
+    (OpenCV's threads spin as well, but they do save latency: a fifth of a frame at 854x480 on two cores.)
     """
     with torch_threads(1):
         yield
@@ -31,6 +52,8 @@ def one_torch_thread() -> Iterator[None]:
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
     """Run torch on so many threads (None: as it is set), and restore the setting afterwards."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -57,7 +80,10 @@ def one_opencv_thread() -> Iterator[None]:
 def limit_threads(count: int) -> None:
     """Keep the pools of a process that shares the machine with others like it to so many threads, for good."""
     cv2.setNumThreads(count)
-    torch.set_num_threads(count)
+    # Read by torch when it is loaded, which may be never.
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)
 
 
 def prepare_for_live() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import torch
 
 from arr_stream.config import ScoringSettings
 from arr_stream.evaluation.davis import Mask, check_mask, tight_box
@@ -34,7 +33,7 @@ from arr_stream.selection.cascade import regions_of_cells
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import look_at, picture_channels
-from arr_stream.threads import one_torch_thread
+from arr_stream.threads import one_blas_thread
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from benchmarks.scenes.shapes import make_scene
 
@@ -148,7 +147,7 @@ def evaluate_cascade(
         level: Mip level of the places: 5 for cells, 4 for half cells.
     """
     found: dict[tuple[str, int], list[tuple[float, ...]]] = {}
-    with one_torch_thread():
+    with one_blas_thread():
         for case in cases:
             scene = _scene(case, clusterer, level)
             for tokens in budgets:
@@ -161,7 +160,7 @@ class _Scene:
     """What scoring reads: places row by row."""
 
     hw: tuple[int, int]
-    table: torch.Tensor
+    table: FloatArray
     relevance: FloatArray
     labels: Any
 
@@ -175,7 +174,7 @@ def _scene(case: CascadeCase, clusterer: Clusterer, level: int) -> _Scene:
     wh = grid.texture_wh
     look = look_at(case.rgb, None, grid)
     texture = Texture(wh, {**picture_channels(look, case.rgb, still, wh), **TemporalCache(grid).planes})
-    values = texture.mip(level, SCORED_CHANNELS)
+    values = texture.mip(level, SCORED_CHANNELS).numpy()
     hw = values.shape[1], values.shape[2]
     relevance = cv2.resize(case.relevance(pictures.quarter), hw[::-1], interpolation=cv2.INTER_AREA)
     labels = cells_of_clusters(clusterer.cluster(KeyframeInput(frame, grid)), Grid((width, height), *hw))
@@ -186,7 +185,7 @@ def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
     def whole() -> CascadeScores:
         count = len(scene.relevance)
         balance = balance_all(scene.table, scene.relevance, DEFAULT_WEIGHTS)
-        scores = CellScores(balance.score.numpy(), balance.by_scorer.numpy().argmax(axis=0), scene.relevance)
+        scores = CellScores(balance.score, balance.by_scorer.argmax(axis=0), scene.relevance)
         return CascadeScores(scores, np.ones(count, bool), count)
 
     def cascade() -> CascadeScores:

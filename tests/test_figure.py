@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
+import arr_stream.gpu.pixels  # noqa: F401 - what is done to pixels, on tensors
 from arr_stream.config import Settings
 from arr_stream.motion.flow import Flow
 from arr_stream.relevance.figure import CUES, FEATURES, Figure, cues, features, learn, see_figure
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample, perspective
-from arr_stream.types import Grid
+from arr_stream.texture.arrays import Array, to_numpy
+from arr_stream.types import FloatArray, Grid
 
 GRID = Grid.for_size((384, 256))
 HW = GRID.rows, GRID.columns
@@ -100,18 +103,19 @@ def test_a_cut_forgets() -> None:
     assert memory.see(rgb, detail, np.zeros_like(_rim_moves()), _still()).max() < 1e-6
 
 
-def test_the_regression_is_the_closed_form() -> None:
+@pytest.mark.parametrize("array", [np.asarray, torch.from_numpy])
+def test_the_regression_is_the_closed_form(array: Callable[[FloatArray], Array]) -> None:
     rng = np.random.default_rng(1)
-    seen = features(torch.from_numpy(rng.normal(size=(50, CUES)).astype(np.float32)))
-    moves = torch.from_numpy(rng.random(50, np.float32))
-    size = FEATURES + 1
-    gram, moment, alike = learn(torch.zeros(size, size), torch.zeros(size), seen, moves)
-    design = seen.double().numpy()
-    ridge = 1e-2 * np.diag(design.T @ design).mean() * np.eye(size)
-    expected = design @ np.linalg.solve(design.T @ design + ridge, design.T @ moves.double().numpy())
-    assert alike.numpy() == pytest.approx(expected, abs=1e-3)
+    seen = features(array(rng.normal(size=(50, CUES)).astype(np.float32)))
+    moves = array(rng.random(50, np.float32))
+    nothing = Figure.nothing(moves, HW)
+    gram, moment, alike = learn(nothing.gram, nothing.moment, seen, moves)
+    design = to_numpy(seen).astype(np.float64)
+    ridge = 1e-2 * np.diag(design.T @ design).mean() * np.eye(FEATURES + 1)
+    expected = design @ np.linalg.solve(design.T @ design + ridge, design.T @ to_numpy(moves))
+    assert to_numpy(alike) == pytest.approx(expected, abs=1e-3)
     again, _, _ = learn(gram, moment, seen, moves)
-    assert torch.allclose(again, 1.95 * gram)
+    assert to_numpy(again) == pytest.approx(to_numpy(1.95 * gram), rel=1e-6)
 
 
 def test_equal_frames_give_equal_figures() -> None:

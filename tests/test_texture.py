@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -51,6 +52,17 @@ def test_mip_levels_are_means_of_the_dense_tensor(level: int, device: str) -> No
     points = torch.rand(100, 2) * torch.tensor([WIDTH, HEIGHT])
     cell = (points / (1 << level)).long()
     torch.testing.assert_close(texture.sample(points, level), mip[:, cell[:, 1], cell[:, 0]].T, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("texture_wh", [(160, 96), (1024, 64)])
+def test_cells_on_the_host_are_means_of_the_dense_tensor(texture_wh: tuple[int, int]) -> None:
+    drawn = random_texture(4).planes.values()
+    there = {plane.first: plane for plane in drawn if isinstance(plane, Plane)}
+    here = {first: Plane(first, plane.data.numpy(), plane.scale) for first, plane in there.items()}
+    cells = Texture(texture_wh, dict(here)).cells(range(len(CHANNELS)))
+    mip = Texture(texture_wh, dict(there)).mip(CELL_LEVEL)
+    assert isinstance(cells, np.ndarray) and cells.dtype == np.float32
+    np.testing.assert_allclose(cells, mip.numpy(), rtol=1e-6, atol=2e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

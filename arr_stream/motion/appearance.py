@@ -7,10 +7,9 @@ from functools import lru_cache
 import cv2
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from arr_stream.texture.pixels import packed_colours
-from arr_stream.threads import one_torch_thread
+from arr_stream.threads import one_blas_thread
 from arr_stream.types import ByteArray, FloatArray
 
 Box = tuple[int, int, int, int]
@@ -104,15 +103,11 @@ class PixelModel:
         features[:, :-2] = self._rectified(cues)[: len(cues)]
         features[:, -1] = (towards - against) / np.maximum(weight, np.float32(1e-12))
         weighted = np.ascontiguousarray((features[:, :-1] * weight[:, None]).T)
-        # Torch on one thread: the algebra of OpenCV and numpy hands sides of 100 and more to threads of its own, whose
-        # number, which nobody here sets, has a say in the last digits. So has where operands lie: torch aligns copies.
-        with one_torch_thread():
-            product = torch.mm(torch.from_numpy(weighted).clone(), torch.from_numpy(features).clone()).double()
-            normal, target = product[:, :-1], product[:, -1:]
+        with one_blas_thread():
+            product = (weighted @ features).astype(np.float64)
+            normal, target = product[:, :-1], product[:, -1]
             ridge = self._ridge * float(normal.trace()) / len(normal) + 1e-9
-            # Cholesky cannot fail: the ridge makes the matrix positive definite.
-            factor, _ = torch.linalg.cholesky_ex(normal + ridge * torch.eye(len(normal), dtype=torch.float64))
-            self._beta = torch.cholesky_solve(target, factor).flatten().float().numpy()
+            self._beta = np.linalg.solve(normal + ridge * np.eye(len(normal)), target).astype(np.float32)
 
     @property
     def weights(self) -> FloatArray:

@@ -13,7 +13,7 @@ from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import FlowEstimator
 from arr_stream.texture.arrays import Array
-from arr_stream.threads import one_torch_thread
+from arr_stream.threads import one_blas_thread
 from arr_stream.types import ByteArray
 
 P = ParamSpec("P")
@@ -71,7 +71,7 @@ class HostDevice:
     on_host = True
 
     def working(self) -> AbstractContextManager[None]:
-        return one_torch_thread()
+        return one_blas_thread()
 
     def upload(self, rgb: ByteArray) -> Array:
         return rgb

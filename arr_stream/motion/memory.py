@@ -14,7 +14,7 @@ from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
 from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, as_tensor, channels_first, enlarged, namespace, replaced, zeros
+from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, zeros
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.types import Clusters, Embedding, FloatArray, Grid
 
@@ -225,13 +225,13 @@ class TemporalCache:
         """Channel 16."""
         way = self.way("text")
         if self._text is None or way is None:
-            return Plane(TEXT, as_tensor(self.history).new_zeros((1, 1, 1)))
+            return Plane(TEXT, zeros(self.history, (1, 1, 1)))
         return CarriedPlane(TEXT, self._text[None], way, outside=0.0)
 
     @property
     def history_plane(self) -> Plane:
         """Channels 34 to 39; no frame writes into what an earlier one had."""
-        return Plane(HISTORY, as_tensor(self.history))
+        return Plane(HISTORY, self.history)
 
     def _region_planes(self) -> dict[int, Plane | LazyPlane]:
         held, hw = self._parts.get("clusters"), self.reduced_hw(4)
@@ -250,7 +250,7 @@ class TemporalCache:
         way, first = self.way("embedding"), EMBEDDING.start
         if self._embedding is None or way is None:
             shape = (EMBEDDING.stop - first, self.grid.rows * 2, self.grid.columns * 2)
-            return {first: Plane(first, as_tensor(self.history).new_zeros(shape))}
+            return {first: Plane(first, zeros(self.history, shape))}
         return {first: CarriedPlane(first, self._embedding, way)}
 
     def follow(self, index: int) -> None:

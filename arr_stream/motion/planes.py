@@ -13,7 +13,7 @@ import numpy.typing as npt
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, as_float, as_index, as_tensor, constant, namespace, sums_by, zeros
+from arr_stream.texture.arrays import Array, as_float, as_index, constant, namespace, sums_by, zeros
 from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING
 
 TEXT = CHANNEL_INDEX["text"]
@@ -37,7 +37,7 @@ class CarriedPlane:
     outside: float | None = None
 
     def made(self) -> Plane:
-        return Plane(self.first, as_tensor(carry(self.data, self.flow, outside=self.outside)))
+        return Plane(self.first, carry(self.data, self.flow, outside=self.outside))
 
 
 class RegionPlanes:
@@ -72,7 +72,7 @@ class _RegionPlane:
     make: Callable[[Array], Array]
 
     def made(self) -> Plane:
-        return Plane(CHANNEL_INDEX[self.name], as_tensor(self.make(self.regions.labels))[None])
+        return Plane(CHANNEL_INDEX[self.name], self.make(self.regions.labels)[None])
 
 
 def centroid_distance(labels: Array) -> Array:

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from arr_stream.config import ScoringSettings
 from arr_stream.relevance.scorers import Sample, information, participation, perspective
+from arr_stream.texture.arrays import Array, namespace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,11 +26,11 @@ class Balance:
         by_scorer: `[3, N]` what information, perspective and participation add to the score, in this order.
     """
 
-    score: Tensor
-    by_scorer: Tensor
+    score: Array
+    by_scorer: Array
 
 
-def balance_tensions(sample: Sample, answered: float | Tensor, weights: ScoringSettings) -> Balance:
+def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSettings) -> Balance:
     """Scores from the three ways of knowing.
 
     score = c * focus + (1 - c) * diversify, where w are the weights
@@ -52,18 +50,14 @@ def balance_tensions(sample: Sample, answered: float | Tensor, weights: ScoringS
             which nothing here waits for.
         weights: How much each part counts.
     """
-    certain = answered.clamp(0, 1) if isinstance(answered, Tensor) else min(1.0, max(0.0, answered))
-    commitment = weights.commitment * certain**weights.commitment_power
+    commitment = weights.commitment * answered**weights.commitment_power
     known, seen = information(sample, weights), perspective(sample, weights)
-    # Without an answer nothing is committed to it, and what it would say need not be found out.
-    focus = torch.zeros_like(seen)
-    if isinstance(answered, Tensor) or answered > 0:
-        focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
-    by_scorer = torch.stack(
+    focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
+    by_scorer = namespace(seen).stack(
         [
             (1 - commitment) * weights.information * known,
             (1 - commitment) * (weights.perspective * seen + weights.stay * sample["fixation"]),
             commitment * focus,
         ]
     )
-    return Balance(by_scorer.sum(dim=0).clamp(0, 1), by_scorer)
+    return Balance(by_scorer.sum(0).clip(0, 1), by_scorer)

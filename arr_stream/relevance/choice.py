@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from arr_stream.config import ScoringSettings, SelectionSettings
 from arr_stream.relevance.balance import Balance, balance_tensions
@@ -28,8 +27,8 @@ from arr_stream.selection.cascade import (
 from arr_stream.selection.division import divide
 from arr_stream.selection.quotas import CANONICAL_EACH
 from arr_stream.selection.strategies import choose_by_region, choose_hybrid
-from arr_stream.texture.array import CELL_LEVEL, LazyPlane, Plane, Texture
-from arr_stream.texture.arrays import Array, as_tensor, beside, namespace, to_numpy
+from arr_stream.texture.array import LazyPlane, Plane, Texture
+from arr_stream.texture.arrays import Array, namespace, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
 
@@ -80,10 +79,10 @@ def cascades(settings: SelectionSettings, grid: Grid, *, on_device: bool = False
     return settings.cascade == "on" or auto
 
 
-def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, int]) -> Tensor:
+def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, int]) -> Array:
     """`[cells, len(SCORED_CHANNELS)]`: the channels that scorers read, each the mean over its cell."""
     texture = Texture(texture_wh, dict(planes))
-    return texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
+    return texture.cells(SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
 
 
 def score_cells(
@@ -104,15 +103,13 @@ def score_cells(
     """
     table = cell_table(planes, texture_wh)
     balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1))
-    by_scorer = beside(balance.by_scorer, relevance)
-    loudest = namespace(relevance).argmax(by_scorer, 0)
-    return CellScores(beside(balance.score, relevance), loudest, beside(table[:, _SALIENCY], relevance))
+    return CellScores(balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, _SALIENCY])
 
 
-def balance_all(table: Tensor, relevance: Array, weights: ScoringSettings, figure: Array | None = None) -> Balance:
+def balance_all(table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None) -> Balance:
     """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, `[cells]` relevance and figure."""
     if isinstance(relevance, np.ndarray):
-        frame: tuple[float | Tensor, float | Tensor] = (_most(relevance), 0.0 if figure is None else _most(figure))
+        frame: tuple[float | Array, float | Array] = (_most(relevance), 0.0 if figure is None else _most(figure))
     else:
         frame = relevance.max(), 0.0 if figure is None else figure.max()
     return _balance(table, relevance, figure, frame, weights)
@@ -145,8 +142,8 @@ def realize_relevance(
     flat, saliency = relevance.ravel(), scores.saliency if scores is not None else None
     table = None
     if saliency is None:
-        table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T.cpu()
-        saliency = table[:, _SALIENCY].numpy()
+        table = to_numpy(texture.cells(SCORED_CHANNELS)).reshape(len(SCORED_CHANNELS), -1).T
+        saliency = table[:, _SALIENCY]
     regions = None
     if table is not None or settings.strategy != "topk":
         regions = _regions(texture, settings, tokens, flat, saliency)
@@ -192,7 +189,7 @@ class CascadeScores:
 
 
 def score_cascaded(
-    table: Tensor,
+    table: FloatArray,
     relevance: FloatArray,
     regions: Regions,
     weights: ScoringSettings,
@@ -204,7 +201,7 @@ def score_cascaded(
     """Scores of the regions, then of the cells that are worth it.
 
     Args:
-        table: `[cells, len(SCORED_CHANNELS)]`, on the host.
+        table: `[cells, len(SCORED_CHANNELS)]`.
         relevance: `[cells]`.
         regions: The regions.
         weights: Of the scorers.
@@ -221,32 +218,31 @@ def score_cascaded(
         frame,
         weights,
     )
-    region_score = of_regions.score.numpy()
+    region_score = of_regions.score
     cells = candidates(
         regions,
         region_score,
         relevance,
-        table[:, _EDGE_DISTANCE].numpy(),
+        table[:, _EDGE_DISTANCE],
         tokens=tokens,
         most=scored_most(len(relevance), len(regions.ids), tokens),
         skip=None if skip is None else skip.ravel(),
     )
-    kept = table[as_tensor(cells).long()]
-    balance = _balance(kept, relevance[cells], None if figure is None else figure[cells], frame, weights)
+    balance = _balance(table[cells], relevance[cells], None if figure is None else figure[cells], frame, weights)
     score = (region_score * 0.5)[regions.member]
-    score[cells] = balance.score.numpy()
+    score[cells] = balance.score
     scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
-    scorer[cells] = balance.by_scorer.numpy().argmax(axis=0)
+    scorer[cells] = balance.by_scorer.argmax(axis=0)
     looked_at = np.zeros(len(score), bool)
     looked_at[cells] = True
-    scores = CellScores(score, scorer, table[:, _SALIENCY].numpy())
+    scores = CellScores(score, scorer, table[:, _SALIENCY])
     return CascadeScores(scores, looked_at, min(len(score), len(cells) + len(regions.ids)))
 
 
 def _regions(
     texture: Texture, settings: SelectionSettings, tokens: int, relevance: FloatArray, saliency: FloatArray
 ) -> Regions:
-    cluster_of_cell = to_numpy(texture.mip(CELL_LEVEL, [_CLUSTER])[0]).astype(np.int32)
+    cluster_of_cell = to_numpy(texture.cells([_CLUSTER])[0]).astype(np.int32)
     regions = regions_of_cells(cluster_of_cell)
     if settings.strategy != "canonical":
         return regions
@@ -256,15 +252,14 @@ def _regions(
 
 
 def _balance(
-    table: Tensor,
+    table: Array,
     relevance: Array,
     figure: Array | None,
-    frame: tuple[float | Tensor, float | Tensor],
+    frame: tuple[float | Array, float | Array],
     weights: ScoringSettings,
 ) -> Balance:
     """Scores of the cells or regions of a table; `frame` is the highest relevance and the highest figure on it."""
-    moving = None if figure is None else as_tensor(figure)
-    return balance_tensions(Sample(table, as_tensor(relevance), moving, frame[1]), frame[0], weights)
+    return balance_tensions(Sample(table, relevance, figure, frame[1]), frame[0], weights)
 
 
 def _most(values: FloatArray) -> float:

@@ -20,14 +20,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
-from arr_stream.texture.arrays import Array, as_float, as_tensor, beside, constant, namespace, zeros
-from arr_stream.texture.pixels import averaged, cell_bytes, cell_colours
+from arr_stream.texture.arrays import Array, as_float, constant, namespace, zeros
+from arr_stream.texture.pixels import averaged, cell_bytes, cell_colours, solved
 from arr_stream.types import FloatArray
 
 CUES = 6
@@ -57,14 +54,14 @@ class Figure:
     """
 
     motion: Array
-    gram: Tensor
-    moment: Tensor
+    gram: Array
+    moment: Array
 
     @classmethod
     def nothing(cls, beside: Array, hw: tuple[int, int]) -> Figure:
         """On a first frame and after a cut, on another array's device; `hw` is an eighth of the texture's size."""
-        device, size = as_tensor(beside).device, FEATURES + 1
-        return cls(zeros(beside, hw), torch.zeros(size, size, device=device), torch.zeros(size, device=device))
+        size = FEATURES + 1
+        return cls(zeros(beside, hw), zeros(beside, (size, size)), zeros(beside, (size,)))
 
 
 def see_figure(figure: Figure, eighth: Array, detail: Array, motion: Array, flow: Flow | None) -> tuple[Figure, Array]:
@@ -86,10 +83,9 @@ def see_figure(figure: Figure, eighth: Array, detail: Array, motion: Array, flow
     kept = carry(figure.motion, flow, outside=0.0)
     kept = kept + (1 - MOTION_MEMORY) * (motion - kept)
     moves, moved = averaged(motion, hw), averaged(kept, hw)
-    # A copy that torch aligns: the last bits of its products depend on where their operands lie in memory.
-    seen = features(as_tensor(cues(eighth, detail, hw)).clone())
-    gram, moment, alike = learn(figure.gram, figure.moment, seen, as_tensor(moves.reshape(-1)))
-    return Figure(kept, gram, moment), (moved + beside(alike.clamp(0, 1), motion).reshape(hw)) / 2
+    seen = features(cues(eighth, detail, hw))
+    gram, moment, alike = learn(figure.gram, figure.moment, seen, moves.reshape(-1))
+    return Figure(kept, gram, moment), (moved + alike.clip(0, 1).reshape(hw)) / 2
 
 
 def cues(eighth: Array, detail: Array, hw: tuple[int, int]) -> Array:
@@ -101,13 +97,14 @@ def cues(eighth: Array, detail: Array, hw: tuple[int, int]) -> Array:
     return xp.concatenate([(look - 0.5) * LOOK_SCALE, (fine - 0.1) * LOOK_SCALE, place], axis=1)
 
 
-def features(cue: Tensor) -> Tensor:
+def features(cue: Array) -> Array:
     """`[cells, FEATURES + 1]` of `[cells, CUES]`: bounded random mixtures, and a constant."""
-    mixture, bias = _mixtures(cue.device)
-    return functional.pad(torch.addmm(bias, cue, mixture).clamp_(-1, 1), (0, 1), value=1.0)
+    mixture, bias = (constant(cue, _mixtures, part) for part in (0, 1))
+    # The last column mixes nothing and is biased to 1.
+    return (cue @ mixture + bias).clip(-1, 1)
 
 
-def learn(gram: Tensor, moment: Tensor, seen: Tensor, moves: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def learn(gram: Array, moment: Array, seen: Array, moves: Array) -> tuple[Array, Array, Array]:
     """One frame of ridge regression with fading memory.
 
     Args:
@@ -119,13 +116,15 @@ def learn(gram: Tensor, moment: Tensor, seen: Tensor, moves: Tensor) -> tuple[Te
     Returns:
         Both with this frame added, and the `[cells]` motion that each look goes with.
     """
-    gram = torch.addmm(gram, seen.T, seen, beta=LIKENESS_MEMORY)
-    moment = torch.addmv(moment, seen.T, moves, beta=LIKENESS_MEMORY)
-    system = gram.clone()
-    system.diagonal().add_(RIDGE * gram.diagonal().mean())
-    factor, _ = torch.linalg.cholesky_ex(system)
-    weights = torch.cholesky_solve(moment[:, None], factor)
-    return gram, moment, (seen @ weights)[:, 0]
+    gram = LIKENESS_MEMORY * gram + seen.T @ seen
+    moment = LIKENESS_MEMORY * moment + seen.T @ moves
+    system = gram + constant(gram, _identity, len(gram)) * (RIDGE * gram.diagonal().mean())
+    return gram, moment, (seen @ solved(system, moment[:, None]))[:, 0]
+
+
+@lru_cache(maxsize=4)
+def _identity(size: int) -> FloatArray:
+    return np.eye(size, dtype=np.float32)
 
 
 @lru_cache(maxsize=8)
@@ -139,9 +138,9 @@ def places_of(hw: tuple[int, int]) -> FloatArray:
 
 
 @lru_cache(maxsize=4)
-def _mixtures(device: torch.device) -> tuple[Tensor, Tensor]:
-    """`[CUES, FEATURES]` and `[FEATURES]`; the same in every process."""
+def _mixtures(part: int) -> FloatArray:
+    """`[CUES, FEATURES + 1]` (part 0) and `[FEATURES + 1]`; the same in every process."""
     rng = np.random.default_rng(0)
     mixture = rng.normal(size=(CUES, FEATURES)).astype(np.float32)
     bias = rng.uniform(-_BIAS_REACH, _BIAS_REACH, FEATURES).astype(np.float32)
-    return torch.from_numpy(mixture).to(device), torch.from_numpy(bias).to(device)
+    return np.pad(bias, (0, 1), constant_values=1) if part else np.pad(mixture, ((0, 0), (0, 1)))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from arr_stream.config import ScoringSettings
+from arr_stream.texture.arrays import Array, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
 
 CHANNEL_NAMES = (
@@ -37,35 +35,35 @@ class Sample:
     """Channels of N places.
 
     Args:
-        values: `[N, len(CHANNEL_NAMES)]`, as `Texture.sample(points, level, SCORED_CHANNELS)` gives them.
+        values: `[N, len(CHANNEL_NAMES)]`, NumPy on the host, tensors on a device.
         relevance: `[N]` relevance to the query on this frame, carried or computed; zeros without a query.
         figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None where that is not known.
         moved: The highest figure of any place on the frame, one number or `[N]`.
     """
 
-    values: Tensor
-    relevance: Tensor
-    figure: Tensor | None = None
-    moved: Tensor | float = 0.0
+    values: Array
+    relevance: Array
+    figure: Array | None = None
+    moved: Array | float = 0.0
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Array:
         return self.values[:, CHANNEL_NAMES.index(name)]
 
 
-def information(sample: Sample, weights: ScoringSettings) -> Tensor:
+def information(sample: Sample, weights: ScoringSettings) -> Array:
     """How much there is to see: edges of either polarity, fine detail, nearness to structure, and what is written."""
-    edges = torch.maximum(sample["edge_rising"], sample["edge_falling"])
+    edges = namespace(sample.values).maximum(sample["edge_rising"], sample["edge_falling"])
     near = 1 - sample["edge_distance"]
     seen = weights.edges * edges + weights.high_pass * sample["high_pass"] + weights.structure * near
     return seen * _left_by_motion(sample, weights) + weights.text * sample["text"]
 
 
-def perspective(sample: Sample, weights: ScoringSettings) -> Tensor:
+def perspective(sample: Sample, weights: ScoringSettings) -> Array:
     """What stands out from where one looks: saliency and motion, weighted towards the fovea.
 
     The fovea is the frame's centre, or the gaze where one is given.
     """
-    periphery = torch.minimum(sample["eccentricity"], 1 - sample["gaze"])
+    periphery = namespace(sample.values).minimum(sample["eccentricity"], 1 - sample["gaze"])
     outstanding = weights.saliency * sample["saliency"] * _left_by_motion(sample, weights)
     outstanding = outstanding + weights.motion * sample["motion"]
     if sample.figure is not None:
@@ -73,11 +71,11 @@ def perspective(sample: Sample, weights: ScoringSettings) -> Tensor:
     return outstanding * (1 - weights.fovea * periphery)
 
 
-def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Tensor | float:
+def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Array | float:
     """What still things keep of their weight: what moves captures attention, as it does a viewer's."""
     return 1 - weights.capture * sample.moved
 
 
-def participation(sample: Sample, weights: ScoringSettings) -> Tensor:
+def participation(sample: Sample, weights: ScoringSettings) -> Array:
     """What the question asks for, raised where the model itself looked."""
     return 1 - (1 - sample.relevance) * (1 - weights.attention * sample["attention"])

@@ -11,8 +11,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from arr_stream.types import FloatArray, IntArray
 
@@ -96,11 +94,11 @@ def best_of_region(values: FloatArray, regions: Regions) -> FloatArray:
     return best
 
 
-def mean_of_region(values: Tensor, regions: Regions) -> Tensor:
+def mean_of_region(values: FloatArray, regions: Regions) -> FloatArray:
     """`[n, C]`: means over each region of values of all cells, `[cells, C]`."""
-    sums = torch.zeros(len(regions.ids), values.shape[1], device=values.device)
-    sums.index_add_(0, torch.from_numpy(regions.member).to(values.device), values)
-    return sums / torch.from_numpy(regions.sizes).to(values.device)[:, None]
+    sums = np.stack([np.bincount(regions.member, column, len(regions.ids)) for column in values.T], axis=1)
+    means: FloatArray = (sums / regions.sizes[:, None]).astype(np.float32)
+    return means
 
 
 def scored_most(cells: int, regions: int, tokens: int) -> int:

@@ -1,8 +1,7 @@
 """The texture of a frame: 40 channels, each kept at the resolution at which it is known.
 
-The frame loop reads it with `sample` at the places that matter; `mip` and `dense` exist for consumers that want
-whole pictures. All three agree to rounding: `sample(points, level)` equals `mip(level)` read at those points, and
-`dense()` is `mip(0)`.
+The frame loop reads means over cells; `sample`, `mip` and `dense` exist for consumers, in torch. All agree to rounding:
+`sample(points, level)` equals `mip(level)` read at those points, `dense()` is `mip(0)` and `cells()` is `mip(5)`.
 """
 
 from __future__ import annotations
@@ -10,17 +9,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn import functional
 
+from arr_stream.texture.arrays import Array, as_float, as_tensor, namespace, to_numpy
+from arr_stream.texture.cells import cell_means
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS
-from arr_stream.texture.resample import linear_taps, nearest_index, reduced
-from arr_stream.types import CELL_PX
+from arr_stream.types import CELL_PX, FloatArray
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 CELL_LEVEL = 5
 """The mip level at which one value covers one cell."""
@@ -36,13 +37,14 @@ class Plane:
     Args:
         first: Index of the first channel.
         data: `[C, h, w]`; float32 values, uint8 that `scale` brings to the channel's range, or int32 ids.
-            Either side may be 1 for what does not vary along it.
+            Either side may be 1 for what does not vary along it. NumPy on the host, a tensor on a device.
         scale: Factor from stored to true values.
     """
 
     first: int
-    data: Tensor
+    data: Array
     scale: float = 1.0
+    _cells: dict[tuple[int, int, int], FloatArray] = field(default_factory=dict, init=False, repr=False)
     _mips: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -53,10 +55,22 @@ class Plane:
     def nearest(self) -> bool:
         return CHANNELS[self.first].interpolation == "nearest"
 
-    def values(self, data: Tensor) -> Tensor:
+    def values(self, data: Array) -> Array:
         """True float32 values of stored ones."""
-        data = data.to(torch.float32)
+        data = as_float(data)
         return data if self.scale == 1.0 else data * self.scale
+
+    def cells(self, texture_wh: tuple[int, int], row: int) -> Array:
+        """`[gh, gw]` float32: means over cells (ids: the sample at the middle) of one of the channels, made once."""
+        if not isinstance(self.data, np.ndarray):
+            return self.mip(texture_wh, CELL_LEVEL)[row]
+        key = (*texture_wh, row)
+        made = self._cells.get(key)
+        if made is None:
+            plane = self.data[row]
+            found = _cell_middles(plane, texture_wh) if self.nearest else cell_means(plane, texture_wh) * self.scale
+            made = self._cells[key] = found.astype(np.float32)
+        return made
 
     def mip(self, texture_wh: tuple[int, int], level: int) -> Tensor:
         """`[C, H >> level, W >> level]`; small levels are kept, so a plane that serves many frames makes them once."""
@@ -70,18 +84,33 @@ class Plane:
         return values
 
     def _reduce(self, texture_wh: tuple[int, int], level: int) -> Tensor:
+        from torch.nn import functional
+
+        from arr_stream.texture.resample import nearest_index, reduced
+
         width, height = texture_wh
-        _, rows, columns = self.data.shape
-        device = self.data.device
+        data = as_tensor(self.data)
+        _, rows, columns = data.shape
         if self.nearest:
-            row = nearest_index(rows, height, level, device)
-            column = nearest_index(columns, width, level, device)
-            return self.values(self.data[:, row[:, None], column])
+            row = nearest_index(rows, height, level, data.device)
+            column = nearest_index(columns, width, level, data.device)
+            ids: Tensor = self.values(data[:, row[:, None], column])
+            return ids
         if level == 0:
-            source = self.values(self.data)[None]
+            source = self.values(data)[None]
             return functional.interpolate(source, size=(height, width), mode="bilinear", align_corners=False)[0]
-        means = reduced(self.data, texture_wh, level)
+        means = reduced(data, texture_wh, level)
         return means if self.scale == 1.0 else means * self.scale
+
+
+def _cell_middles(ids: npt.NDArray[np.int32], texture_wh: tuple[int, int]) -> npt.NDArray[np.int32]:
+    """`[gh, gw]` of `[h, w]`: the sample nearest to each cell's middle."""
+    rows, columns = (
+        np.minimum((np.arange(CELL_PX // 2, size, CELL_PX) + 0.5) * (samples / size), samples - 1).astype(np.intp)
+        for samples, size in zip(ids.shape, texture_wh[::-1], strict=True)
+    )
+    middles: npt.NDArray[np.int32] = ids[rows[:, None], columns]
+    return middles
 
 
 class LazyPlane(Protocol):
@@ -111,7 +140,7 @@ class Texture:
 
     @property
     def device(self) -> torch.device:
-        return self._plane(0).data.device
+        return as_tensor(self._plane(0).data).device
 
     def sample(self, points_xy: Tensor, level: int = 0, channels: Sequence[int] | None = None) -> Tensor:
         """Channels at points.
@@ -124,6 +153,8 @@ class Texture:
         Returns:
             `[N, C]` float32, in the order asked.
         """
+        import torch
+
         wanted = range(len(CHANNELS)) if channels is None else channels
         cell = (points_xy.to(self.device, torch.float64) / (1 << level)).floor().long()
         width, height = self.texture_wh
@@ -142,6 +173,8 @@ class Texture:
         Raises:
             ValueError: The level does not divide a cell (0 to 5 do).
         """
+        import torch
+
         if not 0 <= level <= CELL_LEVEL:
             raise ValueError(f"mip level must be 0 to {CELL_LEVEL}, got {level}")
         wanted = range(len(CHANNELS)) if channels is None else channels
@@ -152,6 +185,12 @@ class Texture:
             for rows, columns in runs:
                 out[columns] = values[rows]
         return out
+
+    def cells(self, channels: Sequence[int]) -> Array:
+        """`[C, gh, gw]` float32: what `mip(CELL_LEVEL)` gives, as NumPy on the host and as a tensor on a device."""
+        planes = ((plane, channel - plane.first) for channel in channels for plane in (self._plane(channel),))
+        made = [plane.cells(self.texture_wh, row) for plane, row in planes]
+        return namespace(made[0]).stack(made)
 
     def dense(self) -> Tensor:
         """The full `[40, H, W]` float32 tensor. Large: 160 MB at 1024x1024; the frame loop never builds one."""
@@ -165,11 +204,10 @@ class Texture:
         """`[h, w]` of one channel at its own resolution, as numpy; int32 for ids, float32 otherwise."""
         index = CHANNEL_INDEX[channel] if isinstance(channel, str) else channel
         plane = self._plane(index)
-        data = plane.data[index - plane.first]
-        if data.dtype == torch.int32:
-            ids: npt.NDArray[np.int32] = data.cpu().numpy()
-            return ids
-        values: npt.NDArray[np.float32] = plane.values(data).cpu().numpy()
+        data: npt.NDArray[np.int32] | npt.NDArray[np.float32] = to_numpy(plane.data[index - plane.first])
+        if data.dtype == np.int32:
+            return data
+        values: npt.NDArray[np.float32] = plane.values(data)
         return values
 
     def to(self, device: torch.device | str) -> Texture:
@@ -177,7 +215,7 @@ class Texture:
         moved: dict[int, Plane | LazyPlane] = {}
         for first in self.planes:
             plane = self._plane(first)
-            moved[first] = Plane(first, plane.data.to(device), plane.scale)
+            moved[first] = Plane(first, as_tensor(plane.data).to(device), plane.scale)
         return Texture(self.texture_wh, moved)
 
     def _plane(self, channel: int) -> Plane:
@@ -204,26 +242,30 @@ class Texture:
         return list(groups.values())
 
     def _sample_plane(self, plane: Plane, x: Tensor, y: Tensor, level: int) -> Tensor:
+        import torch
+
+        from arr_stream.texture.resample import linear_taps, nearest_index
+
         if level >= _PYRAMID_FROM_LEVEL:
             return plane.mip(self.texture_wh, level)[:, y, x]
         width, height = self.texture_wh
-        _, rows, columns = plane.data.shape
+        data = as_tensor(plane.data)
+        _, rows, columns = data.shape
         if plane.nearest:
             row = nearest_index(rows, height, level, self.device)[y]
             column = nearest_index(columns, width, level, self.device)[x]
-            return plane.values(plane.data[:, row, column])
-        total = torch.zeros(plane.data.shape[0], len(x), device=self.device)
+            ids: Tensor = plane.values(data[:, row, column])
+            return ids
+        total = torch.zeros(data.shape[0], len(x), device=self.device)
         step = 1 << level
         top, bottom, down = linear_taps(rows, height, self.device)
         left, right, across = linear_taps(columns, width, self.device)
         for dy in range(step):
             for dx in range(step):
                 j, i = y * step + dy, x * step + dx
-                upper = plane.values(plane.data[:, top[j], left[i]]).lerp(
-                    plane.values(plane.data[:, top[j], right[i]]), across[i]
-                )
-                lower = plane.values(plane.data[:, bottom[j], left[i]]).lerp(
-                    plane.values(plane.data[:, bottom[j], right[i]]), across[i]
+                upper = plane.values(data[:, top[j], left[i]]).lerp(plane.values(data[:, top[j], right[i]]), across[i])
+                lower = plane.values(data[:, bottom[j], left[i]]).lerp(
+                    plane.values(data[:, bottom[j], right[i]]), across[i]
                 )
                 total += upper.lerp(lower, down[j])
         return total / (step * step)

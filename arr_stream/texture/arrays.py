@@ -39,14 +39,26 @@ def zeros(like: Array, shape: tuple[int, ...]) -> Array:
 
 def constant(like: Array, make: Callable[..., npt.NDArray[Any]], *args: Hashable) -> Array:
     """What `make` gives for these arguments, beside an array; made, and sent to its device, once."""
-    return make(*args) if isinstance(like, np.ndarray) else _sent(make, args, like.device)
+    return make(*args) if isinstance(like, np.ndarray) else _made(make, args, like.device)
 
 
 @lru_cache(maxsize=256)
-def _sent(make: Callable[..., npt.NDArray[Any]], args: tuple[Hashable, ...], device: torch.device) -> torch.Tensor:
+def _made(make: Callable[..., npt.NDArray[Any]], args: tuple[Hashable, ...], device: torch.device) -> Array:
+    return sent(np.array(make(*args)), device)
+
+
+def sent(values: npt.NDArray[Any], device: torch.device | None) -> Array:
+    """On a device; itself where that is None."""
+    if device is None:
+        return values
     import torch
 
-    return torch.from_numpy(np.array(make(*args))).to(device)
+    return torch.from_numpy(values).to(device)
+
+
+def is_bytes(values: Array) -> bool:
+    """Whether these are uint8."""
+    return "uint8" in str(values.dtype)
 
 
 def as_float(values: Array) -> Array:
@@ -70,11 +82,6 @@ def as_tensor(values: Array) -> torch.Tensor:
 
     tensor: torch.Tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     return tensor
-
-
-def beside(tensor: torch.Tensor, like: Array) -> Array:
-    """A tensor as an array of the other's kind."""
-    return tensor.numpy() if isinstance(like, np.ndarray) else tensor
 
 
 def to_numpy(values: Array) -> npt.NDArray[Any]:

@@ -128,7 +128,7 @@ def middle_of(values: Array) -> Array:
 
 @singledispatch
 def solved(matrix: Array, right: Array) -> Array:
-    """Three symmetric equations."""
+    """`[n, m]`: symmetric, positive definite equations `[n, n]` for several right sides `[n, m]`."""
     return np.linalg.solve(matrix, right)
 
 

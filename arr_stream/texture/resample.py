@@ -61,12 +61,12 @@ def _block_means(data: Tensor, height: int, level: int) -> Tensor | None:
     mean of those, save that the outermost two are drawn towards their neighbours in the next blocks.
 
     Returns:
-        None where blocks are not made of whole samples.
+        None where blocks are not made of whole samples, or samples not of whole pixels.
     """
     channels, samples, columns = data.shape
     blocks = height >> level
     each = samples // blocks
-    if samples % blocks or each < 2 or blocks < 2:
+    if height % samples or samples % blocks or each < 2 or blocks < 2:
         return None
     parts = data.reshape(channels, blocks, each, columns)
     # Bytes are summed as they are: to turn every one of them into a float would take longer than the sums.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
+from typing import Any
 
 import cv2
 import numpy as np
-import torch
 
 from arr_stream.texture.array import Plane
-from arr_stream.texture.arrays import Array, as_tensor, namespace
+from arr_stream.texture.arrays import Array, is_bytes, namespace, sent
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import colour_shares, picture_planes
@@ -125,23 +125,22 @@ def picture_channels(look: FrameLook, rgb: Array, motion: Array, texture_wh: tup
     """Channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
     visual, xp = look.visual, namespace(motion)
     coarse = xp.stack([visual.low_pass, motion, visual.saliency, visual.edge_distance])
-    whole = as_tensor(visual.fine).is_floating_point()
     return {
-        0: Plane(0, as_tensor(picture_planes(rgb if look.full is None else look.full)), _BYTE),
-        **_position_planes(texture_wh, as_tensor(motion).device),
-        6: Plane(6, as_tensor(visual.fine), 1.0 if whole else _BYTE),
-        9: Plane(9, as_tensor(coarse)),
+        0: Plane(0, picture_planes(rgb if look.full is None else look.full), _BYTE),
+        **_position_planes(texture_wh, None if isinstance(motion, np.ndarray) else motion.device),
+        6: Plane(6, visual.fine, _BYTE if is_bytes(visual.fine) else 1.0),
+        9: Plane(9, coarse),
     }
 
 
 @lru_cache(maxsize=8)
-def _position_planes(texture_wh: tuple[int, int], device: torch.device) -> dict[int, Plane]:
+def _position_planes(texture_wh: tuple[int, int], device: Any) -> dict[int, Plane]:
     """Channels 3 to 5: made once a size. A row and a column are enough for x and y."""
     width, height = texture_wh
     x: FloatArray = ((np.arange(width, dtype=np.float32) + 0.5) / width).astype(np.float32)[None]
     y: FloatArray = ((np.arange(height, dtype=np.float32) + 0.5) / height).astype(np.float32)[:, None]
     made = ("x", x), ("y", y), ("eccentricity", eccentricity((width // 4, height // 4)))
-    planes = [Plane(CHANNEL_INDEX[name], torch.from_numpy(values)[None].to(device)) for name, values in made]
+    planes = [Plane(CHANNEL_INDEX[name], sent(values[None], device)) for name, values in made]
     return {plane.first: plane for plane in planes}
 
 

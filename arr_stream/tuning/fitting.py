@@ -160,7 +160,8 @@ def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tenso
         torch.cat(figures) if figures else None,
         torch.cat([torch.as_tensor(table.sample.moved).expand(len(table.sample.relevance)) for table in group]),
     )
-    return balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
+    scores: Tensor = balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
+    return scores
 
 
 def _alike(tables: Sequence[FrameTable]) -> list[list[FrameTable]]:

@@ -1,0 +1,45 @@
+"""Means over cells on the host: what a plane's mip at `CELL_LEVEL` holds, read from a table of its sums.
+
+A mean over a cell of an interpolated plane weighs the samples that the cell covers, those at its rim a little
+differently. The weights are even in long stretches, and the sum over a stretch is a difference of two entries of the
+integral image (Crow, "Summed-area tables for texture mapping", 1984): few entries tell all means.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.types import CELL_PX, FloatArray
+
+Doubles = npt.NDArray[np.float64]
+
+
+def cell_means(plane: npt.NDArray[np.uint8] | FloatArray, texture_wh: tuple[int, int]) -> Doubles:
+    """`[gh, gw]`: means over the cells of a plane `[h, w]` of any resolution, interpolated between its samples."""
+    width, height = texture_wh
+    rows, down = _reading(plane.shape[0], height)
+    columns, across = _reading(plane.shape[1], width)
+    sums = cv2.integral(plane, sdepth=cv2.CV_64F)
+    means: Doubles = down @ sums.take(rows, 0).take(columns, 1) @ across.T
+    return means
+
+
+@lru_cache(maxsize=64)
+def _reading(samples: int, size: int) -> tuple[npt.NDArray[np.intp], Doubles]:
+    """Where sums along a side of `samples` are read, `[n]`, and the weights `[size / CELL_PX, n]` that make means."""
+    position = np.clip((np.arange(size) + 0.5) * (samples / size) - 0.5, 0, samples - 1)
+    left = position.astype(np.intp)
+    weight = position - left
+    cell = np.arange(size) // CELL_PX
+    of_samples = np.zeros((size // CELL_PX, samples))
+    np.add.at(of_samples, (cell, left), (1 - weight) / CELL_PX)
+    np.add.at(of_samples, (cell, np.minimum(left + 1, samples - 1)), weight / CELL_PX)
+    # Sums by parts: sample j is the difference of the sums up to j + 1 and up to j.
+    of_sums = -np.diff(of_samples, axis=1, prepend=0, append=0)
+    of_sums[np.abs(of_sums) < 1e-12] = 0
+    places = np.flatnonzero(of_sums.any(axis=0))
+    return places, np.ascontiguousarray(of_sums[:, places])
