@@ -15,6 +15,7 @@ import pytest
 from arr_stream.config import SandboxSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, SandboxViolated, SourceDamaged
 from arr_stream.sources import open_source
+from arr_stream.sources.base import Job
 from arr_stream.sources.sandbox.decoder import probe
 from arr_stream.sources.sandbox.lockdown import Layers, program
 from arr_stream.sources.sandbox.source import VECTORS, SandboxedSource
@@ -45,9 +46,8 @@ def act(
     path.write_text(action)
     taken = 0
     try:
-        with SandboxedSource(
-            [path], name="a", pictures=True, max_pixels=1000, settings=settings, child=module
-        ) as source:
+        job = Job([path], "a", pictures=True, max_pixels=1000)
+        with SandboxedSource(job, settings or SandboxSettings(), module) as source:
             for frame in source.frames():
                 taken += 1
                 assert frame.size_wh == SIZE_WH
@@ -181,17 +181,17 @@ def test_vectors_are_what_the_decoder_exports(tmp_path: Path) -> None:
 def test_a_missing_layer_is_told_or_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "action"
     path.write_text("thread")
-    with SandboxedSource([path], name="a", pictures=True, child=WITHOUT_SECCOMP) as source:
+    with SandboxedSource(Job([path], "a", pictures=True), SandboxSettings(), WITHOUT_SECCOMP) as source:
         assert "seccomp" in source.layers.missing
         assert source.notices[0].startswith("sandbox: this system gives no ")
     with pytest.raises(BackendUnavailable, match=r"sandbox\.strict: this system gives no .*seccomp"):
-        SandboxedSource([path], name="a", pictures=True, settings=SandboxSettings(strict=True), child=WITHOUT_SECCOMP)
+        SandboxedSource(Job([path], "a", pictures=True), SandboxSettings(strict=True), WITHOUT_SECCOMP)
 
 
 def test_a_process_that_does_not_start_says_why(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", moving_frames(2))
     with pytest.raises(BackendUnavailable, match=r"No module named tests\.nothing_of_this_name"):
-        SandboxedSource([path], name="a", pictures=False, child="tests.nothing_of_this_name")
+        SandboxedSource(Job([path], "a"), SandboxSettings(), "tests.nothing_of_this_name")
 
 
 def test_hardware_is_refused(tmp_path: Path) -> None:
