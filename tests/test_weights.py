@@ -7,7 +7,6 @@ import hashlib
 import os
 import pickle
 import shutil
-import ssl
 import sys
 import threading
 import zipfile
@@ -267,7 +266,7 @@ def test_the_folder_follows_setting_then_environment_then_cache(
     assert weights.folder() == tmp_path / "arr-stream" / "models"
 
 
-@given(name=st.text(max_size=40))
+@given(name=st.text("./\\:~ abé\0", max_size=12))
 @example("..")
 @example("../../etc")
 @example("C:\\x")
@@ -379,8 +378,17 @@ def test_verify_finds_broken_weights_without_any_hash(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[FileServer]:
+def hub() -> Iterator[FileServer]:
     with serving_files() as running:
+        yield running
+
+
+@pytest.fixture
+def server(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """It speaks https, and is trusted."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with serving_files() as running:
+        running.encrypt(certificate)
         yield running
 
 
@@ -390,7 +398,7 @@ TAG = {"ETag": '"one"'}
 
 
 def get(server: FileServer, target: Path, **options: Any) -> str:
-    return fetch_url(f"{server.url}/a.pth", target, **{"max_bytes": 2**30, "allow_http": True, **options})
+    return fetch_url(f"{server.url}/a.pth", target, **{"max_bytes": 2**30, **options})
 
 
 def left(folder: Path) -> set[str]:
@@ -490,43 +498,39 @@ def test_redirects_to_files_are_followed(server: FileServer, tmp_path: Path) -> 
     assert get(server, tmp_path / "a.pth") == DIGEST
 
 
-def test_plain_http_is_refused(server: FileServer, tmp_path: Path) -> None:
+def test_plain_http_is_refused(hub: FileServer, tmp_path: Path) -> None:
     with pytest.raises(FetchFailed, match="not an https"):
-        get(server, tmp_path / "a.pth", allow_http=False)
-    assert not server.asked
+        get(hub, tmp_path / "a.pth")
+    assert not hub.asked
 
 
 def test_https_is_checked_and_never_left(
-    server: FileServer, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FileServer, hub: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate)
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    server.files["/a.pth"] = Served(DATA)
-    server.files["/down"] = Served(status=302, headers={"Location": f"{server.url}/a.pth"})
-    address = server.url.replace("http:", "https:")
-    with pytest.raises(FetchFailed, match="CERTIFICATE_VERIFY_FAILED"):
-        fetch_url(f"{address}/a.pth", tmp_path / "a.pth", max_bytes=2**30)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    assert fetch_url(f"{address}/a.pth", tmp_path / "a.pth", max_bytes=2**30) == DIGEST
+    server.files["/a.pth"] = Served(status=302, headers={"Location": f"{hub.url}/a.pth"})
     with pytest.raises(FetchFailed, match="not an https"):
-        fetch_url(f"{address}/down", tmp_path / "b.pth", max_bytes=2**30)
+        get(server, tmp_path / "a.pth")
+    assert not hub.asked
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(FetchFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        get(server, tmp_path / "a.pth")
 
 
 def test_refusals_are_without_secrets(server: FileServer, tmp_path: Path) -> None:
-    url = f"http://user:hunter2@127.0.0.1:{server.server_port}/a.pth?token=hunter2"
+    url = f"https://user:hunter2@127.0.0.1:{server.server_port}/a.pth?token=hunter2"
     with pytest.raises(FetchFailed) as caught:
-        fetch_url(url, tmp_path / "a.pth", max_bytes=2**30, allow_http=True)
+        fetch_url(url, tmp_path / "a.pth", max_bytes=2**30)
     assert "hunter2" not in str(caught.value)
 
 
-def test_no_server_and_silent_servers(server: FileServer, tmp_path: Path) -> None:
+def test_no_server_and_silent_servers(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FetchFailed, match="no connection"):
-        fetch_url("http://127.0.0.1:9/a.pth", tmp_path / "a.pth", max_bytes=2**30, allow_http=True)
+        fetch_url("https://127.0.0.1:9/a.pth", tmp_path / "a.pth", max_bytes=2**30)
 
+    monkeypatch.setattr("arr_stream.weights.web.TIMEOUT_SECONDS", 0.2)
     server.files["/a.pth"], server.stall = Served(DATA, headers=TAG), threading.Event()
     with pytest.raises(FetchFailed) as caught:
-        get(server, tmp_path / "a.pth", timeout_seconds=0.2)
+        get(server, tmp_path / "a.pth")
     assert_one_line(caught.value, "timed out")
     server.stall.set()
 
@@ -546,23 +550,23 @@ def test_a_full_disk_is_told_before_anything_comes(
 def test_fetching_from_the_web_leaves_a_note(server: FileServer, tmp_path: Path) -> None:
     server.files["/sam.pth"] = Served(DATA)
     entry = KnownWeights("own", "sam", WebFile(f"{server.url}/sam.pth"), "MIT", len(DATA), DIGEST)
-    path = weights.fetch(entry, tmp_path, allow_http=True)
+    path = weights.fetch(entry, tmp_path)
     note = read_note(path)
     assert note is not None and (note.sha256, note.size_bytes, note.hash_source) == (DIGEST, len(DATA), "catalogue")
     assert weights.verify(entry, tmp_path).state == "ok"
-    weights.fetch(entry, tmp_path, allow_http=True)
+    weights.fetch(entry, tmp_path)
     assert len(server.asked) == 1
-    weights.fetch(entry, tmp_path, allow_http=True, force=True)
+    weights.fetch(entry, tmp_path, force=True)
     assert len(server.asked) == 2
 
 
 def test_a_failed_fetch_by_force_keeps_the_old_file(server: FileServer, tmp_path: Path) -> None:
     entry = KnownWeights("own", "sam", WebFile(f"{server.url}/sam.pth"), "MIT", sha256=DIGEST)
     server.files["/sam.pth"] = Served(DATA)
-    path = weights.fetch(entry, tmp_path, allow_http=True)
+    path = weights.fetch(entry, tmp_path)
     server.files["/sam.pth"] = Served(DATA[::-1])
     with pytest.raises(FetchFailed):
-        weights.fetch(entry, tmp_path, allow_http=True, force=True)
+        weights.fetch(entry, tmp_path, force=True)
     assert path.read_bytes() == DATA
 
 
@@ -585,10 +589,10 @@ def test_shipped_weights_need_no_fetching(tmp_path: Path) -> None:
 pytest.importorskip("huggingface_hub")
 
 
-def serve_hub(server: FileServer, repository: str, name: str, data: bytes, stated: str | None = None) -> None:
+def serve_hub(hub: FileServer, repository: str, name: str, data: bytes, stated: str | None = None) -> None:
     """A large file: the hub states its hash and size, and redirects to where it lies."""
     digest = stated or hashlib.sha256(data).hexdigest()
-    server.files[f"/{repository}/resolve/main/{name}"] = Served(
+    hub.files[f"/{repository}/resolve/main/{name}"] = Served(
         status=302,
         headers={
             "X-Repo-Commit": "c" * 40,
@@ -596,15 +600,15 @@ def serve_hub(server: FileServer, repository: str, name: str, data: bytes, state
             "X-Linked-Size": str(len(data)),
             "ETag": f'"{digest}"',
             # Another host, as the hub keeps large files elsewhere.
-            "Location": f"http://localhost:{server.server_port}/cdn/{name}",
+            "Location": f"http://localhost:{hub.server_port}/cdn/{name}",
         },
     )
-    server.files[f"/cdn/{name}"] = Served(data, headers={"ETag": f'"{digest}"'})
+    hub.files[f"/cdn/{name}"] = Served(data, headers={"ETag": f'"{digest}"'})
 
 
-def serve_absence(server: FileServer, repository: str, name: str) -> None:
+def serve_absence(hub: FileServer, repository: str, name: str) -> None:
     headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40}
-    server.files[f"/{repository}/resolve/main/{name}"] = Served(status=404, headers=headers)
+    hub.files[f"/{repository}/resolve/main/{name}"] = Served(status=404, headers=headers)
 
 
 @pytest.fixture
@@ -621,13 +625,11 @@ def no_hub_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 
-def test_the_hub_states_the_hash(server: FileServer, tmp_path: Path, safetensors_bytes: bytes) -> None:
-    serve_hub(server, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
+def test_the_hub_states_the_hash(hub: FileServer, tmp_path: Path, safetensors_bytes: bytes) -> None:
+    serve_hub(hub, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
     told: list[int] = []
     models_folder = tmp_path / "models"
-    path = weights.fetch(
-        HUB_ENTRY, models_folder, hub_endpoint=server.url, progress=lambda done, total: told.append(done)
-    )
+    path = weights.fetch(HUB_ENTRY, models_folder, hub_endpoint=hub.url, progress=lambda done, total: told.append(done))
     assert weights.load_state_dict(path).keys() == STATE.keys()
     assert left(path.parent) == {"open_clip_model.safetensors", NOTE_FILE}
     assert told[-1] == len(safetensors_bytes)
@@ -637,54 +639,54 @@ def test_the_hub_states_the_hash(server: FileServer, tmp_path: Path, safetensors
 
 
 def test_a_cut_connection_to_the_hub_is_taken_up_again(
-    server: FileServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    hub: FileServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # Its client writes 10 MiB at a time, and loses less than that.
     data = DATA * 18
-    serve_hub(server, "own/repo", "open_clip_model.safetensors", data)
+    serve_hub(hub, "own/repo", "open_clip_model.safetensors", data)
     path = "/cdn/open_clip_model.safetensors"
-    server.files[path] = server.files[path]._replace(cut_after=12_000_000)
-    fetched = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=server.url)
+    hub.files[path] = hub.files[path]._replace(cut_after=12_000_000)
+    fetched = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=hub.url)
     assert fetched.read_bytes() == data
-    assert server.asked[-1][1:3] == (path, f"bytes={10 * 2**20}-")
+    assert hub.asked[-1][1:3] == (path, f"bytes={10 * 2**20}-")
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("stated", "published"), [("a" * 64, None), (None, "b" * 64)], ids=["hub", "catalogue"])
 def test_a_hub_that_sends_other_bytes_than_it_or_the_catalogue_states(
-    server: FileServer, tmp_path: Path, safetensors_bytes: bytes, stated: str | None, published: str | None
+    hub: FileServer, tmp_path: Path, safetensors_bytes: bytes, stated: str | None, published: str | None
 ) -> None:
-    serve_hub(server, "own/repo", "open_clip_model.safetensors", safetensors_bytes, stated=stated)
+    serve_hub(hub, "own/repo", "open_clip_model.safetensors", safetensors_bytes, stated=stated)
     entry = replace(HUB_ENTRY, sha256=published)
     with pytest.raises(FetchFailed) as caught:
-        weights.fetch(entry, tmp_path / "models", hub_endpoint=server.url)
+        weights.fetch(entry, tmp_path / "models", hub_endpoint=hub.url)
     assert_one_line(caught.value, published or stated or "", "thrown away")
     assert weights.on_disk(entry, tmp_path / "models") is None
 
 
-def test_a_repository_without_safetensors_gives_its_pickle(server: FileServer, tmp_path: Path) -> None:
+def test_a_repository_without_safetensors_gives_its_pickle(hub: FileServer, tmp_path: Path) -> None:
     torch.save(STATE, tmp_path / "made.bin")
-    serve_absence(server, "own/repo", "open_clip_model.safetensors")
-    serve_hub(server, "own/repo", "open_clip_pytorch_model.bin", (tmp_path / "made.bin").read_bytes())
-    path = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=server.url)
+    serve_absence(hub, "own/repo", "open_clip_model.safetensors")
+    serve_hub(hub, "own/repo", "open_clip_pytorch_model.bin", (tmp_path / "made.bin").read_bytes())
+    path = weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=hub.url)
     assert path.name == "open_clip_pytorch_model.bin" and weights.load_state_dict(path).keys() == STATE.keys()
     assert weights.verify(HUB_ENTRY, tmp_path / "models").state == "ok"
 
 
-def test_a_repository_with_neither(server: FileServer, tmp_path: Path) -> None:
-    serve_absence(server, "own/repo", "open_clip_model.safetensors")
-    serve_absence(server, "own/repo", "open_clip_pytorch_model.bin")
+def test_a_repository_with_neither(hub: FileServer, tmp_path: Path) -> None:
+    serve_absence(hub, "own/repo", "open_clip_model.safetensors")
+    serve_absence(hub, "own/repo", "open_clip_pytorch_model.bin")
     with pytest.raises(FetchFailed) as caught:
-        weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=server.url)
+        weights.fetch(HUB_ENTRY, tmp_path / "models", hub_endpoint=hub.url)
     assert_one_line(caught.value, "own/repo", "no file")
 
 
-def test_the_tokenizer_comes_along(server: FileServer, tmp_path: Path, safetensors_bytes: bytes) -> None:
-    serve_hub(server, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
+def test_the_tokenizer_comes_along(hub: FileServer, tmp_path: Path, safetensors_bytes: bytes) -> None:
+    serve_hub(hub, "own/repo", "open_clip_model.safetensors", safetensors_bytes)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        serve_hub(server, "own/words", name, b"{}")
+        serve_hub(hub, "own/words", name, b"{}")
     entry = replace(HUB_ENTRY, tokenizer="own/words")
-    path = weights.fetch(entry, tmp_path / "models", hub_endpoint=server.url)
+    path = weights.fetch(entry, tmp_path / "models", hub_endpoint=hub.url)
     assert left(path.parent) >= {"tokenizer.json", "tokenizer_config.json", path.name}
 
 

@@ -174,13 +174,7 @@ class Reading(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a source.
-
-    Args:
-        start_seconds: The first frame at or after this time.
-        end_seconds: Frames before this time.
-        stride: Every Nth frame, counted from the first one in the span.
-        max_frames: At most so many frames.
+    """A part of a source; see `open_source` for the fields.
 
     Raises:
         InvalidSetting: A value that means nothing, such as a stride of 0.

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     from av.video.frame import VideoFrame
 
-SLOTS = 3
-"""Frames that may lie ready before the parent takes one."""
+_SLOTS = 3  # frames that may lie ready before the parent takes one
 
 _NICE = 2
 _FILES_AHEAD = 8
@@ -57,10 +56,7 @@ _PILLOW = (*(f"{name}ImagePlugin" for name in _PLUGINS), "ImageCms", "ImageColor
 class Link:
     """The way to the parent. Everything is sent by one thread; another one receives.
 
-    Args:
-        end: The socket.
-        files: How many files there are.
-        stride: Every how many-th of them is likely to be wanted.
+    There are so many files, of which every how many-th (`stride`) is likely to be wanted.
     """
 
     def __init__(self, end: socket.socket, files: int, stride: int) -> None:
@@ -70,9 +66,9 @@ class Link:
         self._handed: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
         self._open: dict[int, tuple[int, int]] = {}
         self._asked: set[int] = set()
-        self._slots = [np.zeros(0, np.uint8)] * SLOTS
-        self._said_seconds = time.monotonic()
-        for slot in range(SLOTS):
+        self._slots = [np.zeros(0, np.uint8)] * _SLOTS
+        self._said_seconds = 0.0
+        for slot in range(_SLOTS):
             self._free.put(slot)
         threading.Thread(target=self._listen, name="sandbox-listener", daemon=True).start()
 
@@ -129,15 +125,12 @@ class Link:
         needed = sum(part.nbytes for part in parts)
         if self._slots[slot].nbytes < needed:
             # The number of vectors changes from frame to frame; the size of the picture hardly ever does.
-            size = needed + sum(part.nbytes for part in parts[1:])
+            size = 2 * needed - parts[0].nbytes
             self.say("room", slot=slot, size_bytes=size)
             descriptor = self._rooms.get()
             self._slots[slot] = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
             os.close(descriptor)
-        at = 0
-        for part in parts:
-            self._slots[slot][at : at + part.nbytes] = part
-            at += part.nbytes
+        np.concatenate(parts, out=self._slots[slot][:needed])
 
     def _close(self, number: int) -> None:
         descriptor, problem = self._open.pop(number)
@@ -164,10 +157,7 @@ class Link:
 class HandedFile(io.RawIOBase):
     """One of the source's files. Stands where the readers expect a path, to be opened, and a picture, to be read.
 
-    Args:
-        link: Where it comes from.
-        number: Which one.
-        name: What its path is, for messages; nothing is opened by it.
+    Its name is what its path is, for messages; nothing is opened by it.
     """
 
     def __init__(self, link: Link, number: int, name: str) -> None:

@@ -63,10 +63,9 @@ class DecodingProcess:
     """
 
     def __init__(self, job: Job, settings: SandboxSettings, *, module: str = CHILD, probe: bool = False) -> None:
-        name = job.name
         if not hasattr(socket, "send_fds"):
             raise BackendUnavailable(
-                f"{name}: the sandbox needs Linux or macOS, this is {sys.platform}", remedy="leave --sandbox out"
+                f"{job.name}: the sandbox needs Linux or macOS, this is {sys.platform}", remedy="leave --sandbox out"
             )
         self._job, self._settings = job, settings
         self._slots: dict[int, mmap.mmap] = {}
@@ -91,7 +90,7 @@ class DecodingProcess:
             self._end.close()
             os.close(self._words)
             raise BackendUnavailable(
-                f"{name}: the decoding process does not start: {exc.strerror}", remedy="check the system's limits"
+                f"{job.name}: the decoding process does not start: {exc.strerror}", remedy="check the system's limits"
             ) from exc
         finally:
             theirs.close()

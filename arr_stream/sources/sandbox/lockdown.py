@@ -139,9 +139,8 @@ def limit_resources(memory_mb: int, open_cpu_seconds: int) -> bool:
     """
     import resource
 
-    megabyte = 1 << 20
     # Writable memory of its own, and not address space: libraries and reserved addresses cost nothing.
-    _limit(resource.RLIMIT_DATA, memory_mb * megabyte)
+    _limit(resource.RLIMIT_DATA, memory_mb << 20)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)

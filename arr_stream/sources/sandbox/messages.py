@@ -32,8 +32,6 @@ Message = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, le=1 << 53)]
 Count = Annotated[int, Field(ge=1, le=1 << 53)]
 Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
-Counters = Annotated[tuple[Whole, ...], Field(min_length=_COUNTERS, max_length=_COUNTERS)]
-"""The fields of `SourceStats`."""
 
 
 class Garbled(Exception):
@@ -88,15 +86,16 @@ class Info(_Reply):
     start_offset_seconds: Number
 
 
-class Opened(_Reply):
-    """The source is open."""
+class _Counted(_Reply):
+    counters: Annotated[tuple[Whole, ...], Field(min_length=_COUNTERS, max_length=_COUNTERS)]
 
+
+class Opened(_Counted):
     kind: Literal["info"]
     info: Info
-    counters: Counters
 
 
-class Delivered(_Reply):
+class Delivered(_Counted):
     """A frame lies in a slot, and behind it so many motion vectors."""
 
     kind: Literal["frame"]
@@ -106,40 +105,33 @@ class Delivered(_Reply):
     size_wh: tuple[Count, Count]
     vectors: Whole | None
     intra: bool | None
-    counters: Counters
 
 
-class End(_Reply):
-    """There are no more frames."""
-
+class End(_Counted):
     kind: Literal["end"]
-    counters: Counters
 
 
-class Refusal(_Reply):
+class Refusal(_Counted):
     """An error of `arr_stream.errors`, by the name of its class."""
 
     kind: Literal["error"]
     error: str
     message: str
     remedy: str | None
-    counters: Counters
 
 
-class Failure(_Reply):
+class Failure(_Counted):
     """Any other error."""
 
     kind: Literal["failed"]
     why: Literal["memory", "forbidden", "raised"]
     text: str
-    counters: Counters
 
 
 Told = Opened | Delivered | End | Refusal | Failure
 """What a decoder says of its source."""
 
 Reply = Ready | Want | Room | Alive | Told
-
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
 
 
