@@ -164,7 +164,6 @@ ACTIONS: dict[str, Callable[[Link, str], Any]] = {
     "not-a-time": _lie(pts_seconds=float("nan")),
     "many-vectors": _lie(vectors=1 << 40),
     "no-counters": _lie(counters=["1"] * 10),
-    "much-room": _say("room", slot=0, size_bytes=1 << 50),
     "other-file": _say("want", numbers=[1]),
     "no-file": _say("want", numbers=[-1]),
     "unknown-kind": _say("run", code="print(1)"),

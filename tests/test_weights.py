@@ -150,9 +150,10 @@ def test_folders_and_missing_files(tmp_path: Path) -> None:
         weights.load_state_dict(tmp_path / "none.pth")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
-    torch.jit.trace(torch.nn.Linear(3, 2), torch.zeros(1, 3)).save(str(tmp_path / "model.pt"))
+    torch.save(STATE, tmp_path / "model.pt")
+    with zipfile.ZipFile(tmp_path / "model.pt", "a") as program:
+        program.writestr("model/code/__torch__.py", "")
     with pytest.raises(WeightsInvalid) as caught:
         weights.load_state_dict(tmp_path / "model.pt")
     assert_one_line(caught.value, "TorchScript", "models fetch")

@@ -61,6 +61,9 @@ class FileServer(ThreadingHTTPServer):
         self.stall: threading.Event | None = None
         self.url = f"http://127.0.0.1:{self.server_port}"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that hang up are part of the tests."""
+
     def encrypt(self, certificate: Path) -> None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate)
