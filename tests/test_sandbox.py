@@ -201,7 +201,7 @@ def test_hardware_is_refused(tmp_path: Path) -> None:
 
 
 def decoder() -> int:
-    """The decoding process of this one."""
+    """The decoding process of this one, which waits for frames to be taken."""
     (child,) = psutil.Process().children()
     assert any("sandbox.child" in part for part in child.cmdline())
     return child.pid
@@ -209,7 +209,7 @@ def decoder() -> int:
 
 def test_the_environment_is_not_handed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARR_STREAM_TEST_SECRET", "hunter2")
-    path = write_video(tmp_path / "a.mp4", moving_frames(2))
+    path = write_video(tmp_path / "a.mp4", moving_frames(8))
     with open_source(path, sandbox=SandboxSettings()):
         given = Path(f"/proc/{decoder()}/environ")
         if not given.exists():
@@ -224,7 +224,7 @@ def test_the_environment_is_not_handed_down(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_nothing_is_left_after_many(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", moving_frames(4))
+    path = write_video(tmp_path / "a.mp4", moving_frames(8))
     before: int | None = None
     for number in range(20):
         source = open_source(path, sandbox=SandboxSettings())
@@ -235,7 +235,7 @@ def test_nothing_is_left_after_many(tmp_path: Path) -> None:
             next(source.frames())
             source.close()
         else:
-            assert len(list(source.frames())) == 4
+            assert len(list(source.frames())) == 8
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
         if number == 1:

@@ -20,7 +20,7 @@ from arr_stream.sources.hardware import SOFTWARE, choose_decoder
 from arr_stream.sources.media import (
     EXPORT_OPTIONS,
     Media,
-    Orientation,
+    Upright,
     choose_stream,
     exported_vectors,
     is_intra,
@@ -62,7 +62,7 @@ class FfmpegSource(OnePass):
         self._job = job
         self._damage: str | None = None
         self._pictures_seen = 0
-        self._orientation = Orientation()
+        self._upright = Upright()
         self._media: Media | None = None
         self._decoder = SOFTWARE
         try:
@@ -222,11 +222,7 @@ class FfmpegSource(OnePass):
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
-        if index == 0:
-            self._orientation, self._turned = Orientation.of(picture), picture.rotation
-        # A picture whose side data was looked at is freed by the garbage collector only, and many large ones would pile
-        # up; so that is done where there is something new to see.
-        orientation = self._orientation if picture.rotation == self._turned else Orientation.of(picture)
+        orientation = self._upright.of(picture)
         rgb = orientation.turn(rgb_of(picture))
         vectors = None
         if self._job.motion_vectors:
@@ -258,14 +254,14 @@ class FfmpegSource(OnePass):
             name=self._job.name,
             kind="animation" if container in _ANIMATIONS else "file",
             size_wh=first.size_wh,
-            pixel_aspect=self._orientation.pixel_aspect(self._stream),
+            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
             average_fps=fps,
             duration_seconds=duration,
             num_frames=self._job.span.expected(total, fps),
             codec=self._stream.codec_context.name,
             decoder=str(self._decoder),
             has_audio=bool(self._container.streams.audio),
-            rotation_degrees=self._orientation.rotation_degrees,
+            rotation_degrees=self._upright.orientation.rotation_degrees,
             video_streams=self._streams,
             path=self._job.folder,
             start_offset_seconds=float((clock.zero_ticks or 0) * self._tick),

@@ -208,6 +208,22 @@ class Orientation:
         return turned
 
 
+class Upright:
+    """The orientation of pictures as they come, the first of which is looked at, and each that lies otherwise.
+
+    A picture whose side data was looked at is freed by the garbage collector only, and many large ones would pile up.
+    """
+
+    def __init__(self) -> None:
+        self.orientation = Orientation()
+        self._rotation: int | None = None
+
+    def of(self, picture: VideoFrame) -> Orientation:
+        if picture.rotation != self._rotation:
+            self._rotation, self.orientation = picture.rotation, Orientation.of(picture)
+        return self.orientation
+
+
 EXPORT_OPTIONS = {"flags2": "+export_mvs"}
 """Options of a decoder that make it hand out its motion vectors."""
 

@@ -16,7 +16,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, StreamSilent
 from arr_stream.sources.base import SourceStats, too_large
 from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
-from arr_stream.sources.media import Orientation, choose_stream, is_intra, rgb_of
+from arr_stream.sources.media import Upright, choose_stream, is_intra, rgb_of
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
@@ -61,7 +61,7 @@ class Decoding:
         self._problem, self._ends = problem, ends
         self._pace = Pace(interrupt) if paced else None
         self._skip_until: float | None = None
-        self._orientation, self._turned = Orientation(), 0
+        self._upright = Upright()
         self._last_own = 0.0
         try:
             self._begin()
@@ -85,8 +85,8 @@ class Decoding:
         return Facts(
             codec=self._stream.codec_context.name,
             average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
-            pixel_aspect=self._orientation.pixel_aspect(self._stream),
-            rotation_degrees=self._orientation.rotation_degrees,
+            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
+            rotation_degrees=self._upright.orientation.rotation_degrees,
             has_audio=bool(self._container.streams.audio),
             video_streams=self._count,
         )
@@ -188,8 +188,6 @@ class Decoding:
     def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived | None:
         """A picture as RGB; None where FFmpeg cannot convert it."""
         self._check_size(picture.width, picture.height)
-        if picture.rotation != self._turned:
-            self._turned, self._orientation = picture.rotation, Orientation.of(picture)
         try:
             decoded = rgb_of(picture)
         except (av.error.FFmpegError, OSError, ValueError):
@@ -198,7 +196,7 @@ class Decoding:
         own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
         if own_seconds is not None:
             self._last_own = own_seconds
-        return Arrived(self._orientation.turn(decoded), own_seconds, captured_seconds, is_intra(picture))
+        return Arrived(self._upright.of(picture).turn(decoded), own_seconds, captured_seconds, is_intra(picture))
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 
 import av
 import av.error
@@ -65,10 +66,7 @@ class Playing:
 
 def open_file(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Playing:
     """Open the file, to be played once or in a loop."""
-
-    def opener() -> Source:
-        return open_source(spec.target, max_pixels=settings.source.max_pixels)
-
+    opener = partial(open_source, spec.target, max_pixels=settings.source.max_pixels)
     return Playing(opener, loop=spec.family == "loop", interrupt=interrupt, stats=stats)
 
 

@@ -32,14 +32,12 @@ from arr_stream.errors import ArrStreamError, SandboxViolated
 from arr_stream.sources.base import Job, Source, SourceStats, Span
 from arr_stream.sources.sandbox.lockdown import forbidden, limit_resources, lock_down
 from arr_stream.sources.sandbox.messages import Info, close_all, receive_with_files, send
-from arr_stream.types import ByteArray, Frame
+from arr_stream.types import Frame
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from av.video.frame import VideoFrame
-
-_SLOTS = 3  # frames that may lie ready before the parent takes one
 
 _NICE = 2
 _FILES_AHEAD = 8
@@ -56,19 +54,18 @@ _PILLOW = (*(f"{name}ImagePlugin" for name in _PLUGINS), "ImageCms", "ImageColor
 class Link:
     """The way to the parent. Everything is sent by one thread; another one receives.
 
-    There are so many files, of which every how many-th (`stride`) is likely to be wanted.
+    The slots are shared memory for frames. Of so many files, every how many-th (`stride`) is likely to be wanted.
     """
 
-    def __init__(self, end: socket.socket, files: int, stride: int) -> None:
+    def __init__(self, end: socket.socket, slots: Sequence[int], files: int, stride: int) -> None:
         self._end, self._files, self._stride = end, files, stride
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._rooms: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._handed: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
         self._open: dict[int, tuple[int, int]] = {}
         self._asked: set[int] = set()
-        self._slots = [np.zeros(0, np.uint8)] * _SLOTS
+        self._slots = [np.frombuffer(mmap.mmap(descriptor, 0), np.uint8) for descriptor in slots]
         self._said_seconds = 0.0
-        for slot in range(_SLOTS):
+        for slot in range(len(slots)):
             self._free.put(slot)
         threading.Thread(target=self._listen, name="sandbox-listener", daemon=True).start()
 
@@ -109,7 +106,7 @@ class Link:
         parts = [frame.rgb.reshape(-1)]
         if vectors is not None:
             parts.append(np.ascontiguousarray(vectors).view(np.uint8).reshape(-1))
-        self._put(slot, parts)
+        np.concatenate(parts, out=self._slots[slot][: sum(part.nbytes for part in parts)])
         self.say(
             "frame",
             slot=slot,
@@ -120,17 +117,6 @@ class Link:
             intra=frame.intra,
             counters=counters,
         )
-
-    def _put(self, slot: int, parts: Sequence[ByteArray]) -> None:
-        needed = sum(part.nbytes for part in parts)
-        if self._slots[slot].nbytes < needed:
-            # The number of vectors changes from frame to frame; the size of the picture hardly ever does.
-            size = 2 * needed - parts[0].nbytes
-            self.say("room", slot=slot, size_bytes=size)
-            descriptor = self._rooms.get()
-            self._slots[slot] = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
-            os.close(descriptor)
-        np.concatenate(parts, out=self._slots[slot][:needed])
 
     def _close(self, number: int) -> None:
         descriptor, problem = self._open.pop(number)
@@ -145,8 +131,6 @@ class Link:
                 message, descriptors = receive_with_files(self._end)
                 if message["kind"] == "free":
                     self._free.put(message["slot"])
-                elif message["kind"] == "room":
-                    self._rooms.put(descriptors[0])
                 else:
                     left = iter(descriptors)
                     for number, problem in message["files"]:
@@ -266,8 +250,7 @@ def open_job(job: Job, link: Link, most_streams: int) -> Source:
 def main(open_job: OpenJob = open_job) -> int:
     """Do one job; `open_job` is called once the process is closed in."""
     end = socket.socket(fileno=int(sys.argv[1]))
-    told, descriptors = receive_with_files(end)
-    close_all(descriptors)
+    told, slots = receive_with_files(end)
     if hasattr(os, "nice"):
         with contextlib.suppress(OSError):
             os.nice(_NICE)
@@ -275,7 +258,8 @@ def main(open_job: OpenJob = open_job) -> int:
     prepare(pictures=told["job"]["pictures"])
     layers = lock_down(memory=memory, end_with_parent=told["end_with_parent"])
     span = Span(**told["job"].pop("span"))
-    link = Link(end, len(told["files"]), span.stride)
+    link = Link(end, slots, len(told["files"]), span.stride)
+    close_all(slots)
     # The readers know files as paths: they open them, name them, and look at their endings.
     files = cast("list[Path]", [HandedFile(link, number, name) for number, name in enumerate(told["files"])])
     link.say("ready", layers=asdict(layers))

@@ -20,11 +20,11 @@ from arr_stream.processes import POOLS, ChildProcess, module_command, module_pat
 from arr_stream.sources.base import Job
 from arr_stream.sources.sandbox.lockdown import Layers
 from arr_stream.sources.sandbox.messages import (
+    SLOTS,
     Alive,
     Garbled,
     Message,
     Ready,
-    Room,
     Told,
     Want,
     clean,
@@ -41,7 +41,10 @@ _START_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
 _LAST_WORDS_BYTES = 1 << 16
 _BYTES_A_PIXEL = 3 + 2 * 8
-"""Room that is granted for a frame: its colours, and motion vectors of 40 bytes for both directions of 4x4 blocks."""
+"""Room that is granted for a frame: its colours, and motion vectors of 40 bytes for both directions of 4x4 blocks.
+
+Memory that is never written to costs nothing."""
+_MOST_PIXELS = 1 << 30
 
 
 class DecodingProcess:
@@ -55,6 +58,7 @@ class DecodingProcess:
 
     Attributes:
         layers: What holds it.
+        slots: Memory for frames, which it may write and this side may not.
         closed: It was ended from this side.
         frames_read: Frames taken so far, for errors; kept by whoever takes them.
 
@@ -68,7 +72,7 @@ class DecodingProcess:
                 f"{job.name}: the sandbox needs Linux or macOS, this is {sys.platform}", remedy="leave --sandbox out"
             )
         self._job, self._settings = job, settings
-        self._slots: dict[int, mmap.mmap] = {}
+        self.slots: list[mmap.mmap] = []
         self.closed = False
         self.frames_read = 0
         self._end, theirs = socket.socketpair()
@@ -122,8 +126,6 @@ class DecodingProcess:
                 match reply:
                     case Want():
                         self._hand_over(reply.numbers)
-                    case Room():
-                        self._make_room(reply.slot, reply.size_bytes)
                     case Ready():
                         raise Garbled("ready again")
                     case Alive():
@@ -134,16 +136,6 @@ class DecodingProcess:
                 if self.closed:
                     return None
                 raise self._judged(exc) from exc
-
-    def bytes_of(self, slot: int) -> mmap.mmap:
-        """The memory of a slot that holds a frame.
-
-        Raises:
-            Garbled: There is no such slot.
-        """
-        if slot not in self._slots:
-            raise Garbled(f"slot {slot}")
-        return self._slots[slot]
 
     def release(self, slot: int) -> None:
         """The frame was copied out of a slot. A process that has ended meanwhile is noticed when it is next read."""
@@ -174,7 +166,7 @@ class DecodingProcess:
         self._child.close(_JOIN_SECONDS)
         self._end.close()
         os.close(self._words)
-        for memory in self._slots.values():
+        for memory in self.slots:
             # A frame may just be being copied by another thread; then its memory goes with the copy.
             with contextlib.suppress(BufferError):
                 memory.close()
@@ -188,9 +180,14 @@ class DecodingProcess:
             "end_with_parent": threading.current_thread() is threading.main_thread(),
             **self._settings.model_dump(include={"memory_mb", "open_cpu_seconds", "max_streams"}),
         }
+        size = _BYTES_A_PIXEL * min(self._job.max_pixels, _MOST_PIXELS) + 4096
+        shared: list[int] = []
         try:
+            for _ in range(SLOTS):
+                shared.append(_shared_memory(size))
+                self.slots.append(mmap.mmap(shared[-1], size, access=mmap.ACCESS_READ))
             self._end.settimeout(_START_SECONDS)
-            send(self._end, message)
+            send(self._end, message, shared)
             ready = receive(self._end, _START_SECONDS)
             if not isinstance(ready, Ready):
                 raise Garbled("not ready")
@@ -199,6 +196,8 @@ class DecodingProcess:
                 f"{self._job.name}: the decoding process does not start: {self._last_word()}",
                 remedy="see `arr-stream doctor`, or raise sandbox.memory_mb",
             ) from exc
+        finally:
+            close_all(shared)
         if self._settings.strict and ready.layers.missing:
             raise BackendUnavailable(
                 f"sandbox.strict: this system gives no {', no '.join(ready.layers.missing)}",
@@ -221,19 +220,6 @@ class DecodingProcess:
             self._send({"kind": "files", "files": answers}, descriptors)
         finally:
             close_all(descriptors)
-
-    def _make_room(self, slot: int, size_bytes: int) -> None:
-        if size_bytes > _BYTES_A_PIXEL * self._job.max_pixels + 4096:
-            raise Garbled("room")
-        before = self._slots.pop(slot, None)
-        if before is not None:
-            before.close()
-        descriptor = _shared_memory(size_bytes)
-        try:
-            self._slots[slot] = mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
-            self._send({"kind": "room"}, [descriptor])
-        finally:
-            os.close(descriptor)
 
     def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         self._end.settimeout(self._settings.stall_seconds)

@@ -2,7 +2,7 @@
 
 JSON and not pickle: whoever has taken over the decoder must not be able to run anything in the parent by what it
 sends. The parent never takes a descriptor from the child, and takes no value that does not fit the models below; what
-they cannot know, such as which slots there are, it checks where it uses the value.
+they cannot know, such as how large a slot is, it checks where it uses the value.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from arr_stream.sources.base import SourceKind, SourceStats
 from arr_stream.sources.sandbox.lockdown import Layers
+
+SLOTS = 3
+"""Places in shared memory, each for one frame."""
 
 _LENGTH = struct.Struct("<I")
 _LONGEST_REPLY_BYTES = 1 << 16
@@ -54,14 +57,6 @@ class Want(_Reply):
 
     kind: Literal["want"]
     numbers: Annotated[list[Whole], Field(max_length=16)]
-
-
-class Room(_Reply):
-    """A slot must hold so many bytes."""
-
-    kind: Literal["room"]
-    slot: Annotated[int, Field(ge=0, lt=8)]
-    size_bytes: Count
 
 
 class Alive(_Reply):
@@ -99,7 +94,7 @@ class Delivered(_Counted):
     """A frame lies in a slot, and behind it so many motion vectors."""
 
     kind: Literal["frame"]
-    slot: int
+    slot: Annotated[int, Field(ge=0, lt=SLOTS)]
     index: int
     pts_seconds: Number
     size_wh: tuple[Count, Count]
@@ -131,7 +126,7 @@ class Failure(_Counted):
 Told = Opened | Delivered | End | Refusal | Failure
 """What a decoder says of its source."""
 
-Reply = Ready | Want | Room | Alive | Told
+Reply = Ready | Want | Alive | Told
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
 
 

@@ -127,7 +127,7 @@ class SandboxedSource(OnePass):
             raise Garbled(told.kind)
 
     def _frame(self, delivered: Delivered) -> Frame:
-        memory = self._process.bytes_of(delivered.slot)
+        memory = self._process.slots[delivered.slot]
         width, height = self._checked_size(delivered.size_wh)
         nbytes, vectors = width * height * 3, delivered.vectors
         if delivered.pts_seconds < self._pts_seconds or delivered.index != self._index:
