@@ -99,10 +99,10 @@ class BrowserSource:
             self.name, (width, height), self._max_pixels, instead="choose a smaller picture in the browser"
         )
 
-    def passed_over(self, count: int = 1) -> None:
-        """Count pictures that came, but were not worth converting because newer ones had come."""
+    def passed_over(self) -> None:
+        """Count a picture that came, but was not worth converting because newer ones had come."""
         with self._changed:
-            self.dropped += count
+            self.dropped += 1
 
     def finish(self, error: ArrStreamError | None = None) -> None:
         """Nothing more comes; safe to call again, by any thread. Only the first error counts.
