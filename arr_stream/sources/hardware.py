@@ -52,23 +52,54 @@ class Decoder:
 
 SOFTWARE = Decoder()
 
+
+def failure(job: Job, hardware: str) -> str | None:
+    """Why a unit cannot decode a file's first picture; None where it can.
+
+    Raises:
+        SourceError: The file cannot be opened at all.
+    """
+    with opened_video(job) as (_, stream):
+        codec = stream.codec_context.name
+    unit = Decoder(hardware, strict=True)
+    try:
+        if not CodecContext.create(codec, "r", hwaccel=unit.accelerator()).is_hwaccel:
+            return f"it does not decode {codec}"
+    except (av.error.FFmpegError, OSError, ValueError) as exc:
+        return f"no such device here ({reason(exc)})"
+    problem = "it decodes nothing"
+    try:
+        with opened_video(job, accelerator=unit.accelerator()) as (container, stream):
+            for packet in islice(container.demux(stream), _TRIAL_PACKETS):
+                try:
+                    if packet.decode():
+                        return None
+                except (av.error.FFmpegError, OSError) as exc:
+                    problem = reason(exc)
+    except NotAMediaFile as exc:
+        return exc.message
+    except (av.error.FFmpegError, OSError, IndexError) as exc:
+        problem = reason(exc)
+    return problem
+
+
 Trial = Callable[[Job, str], str | None]
 
 
-def choose_decoder(job: Job, fails: Trial | None = None) -> Decoder:
+def choose_decoder(job: Job, fails: Trial = failure) -> Decoder:
     """Who decodes a file, by `source.hardware`.
 
     Args:
         job: Its hardware is `off`; `auto`, the first unit that decodes the first picture, else software; or a kind of
             unit such as `cuda`, with `:DEVICE` where there are several (`cuda:1`, `vaapi:/dev/dri/renderD129`).
-        fails: What `failure` does, for tests.
+        fails: Tries a unit; tests have one of their own.
 
     Raises:
         InvalidSetting: Neither `off`, `auto` nor a kind of unit that this build of FFmpeg knows.
         BackendUnavailable: The unit asked for is not there, or cannot decode this file.
         MotionVectorsUnavailable: A unit was asked for, and motion vectors are wanted, which hardware does not hand out.
     """
-    setting, kinds, fails = job.hardware, hwdevices_available(), fails or failure
+    setting, kinds = job.hardware, hwdevices_available()
     if setting == "off":
         return SOFTWARE
     if setting == "auto":
@@ -102,33 +133,3 @@ def _first_that_decodes(job: Job, kinds: Sequence[str], fails: Trial) -> Decoder
             return Decoder(kind, note="; ".join(tried))
         tried.append(f"{kind}: {problem}")
     return Decoder(note="; ".join(tried) or "this build of FFmpeg knows no hardware")
-
-
-def failure(job: Job, hardware: str) -> str | None:
-    """Why a unit cannot decode a file's first picture; None where it can.
-
-    Raises:
-        SourceError: The file cannot be opened at all.
-    """
-    with opened_video(job) as (_, stream):
-        codec = stream.codec_context.name
-    unit = Decoder(hardware, strict=True)
-    try:
-        if not CodecContext.create(codec, "r", hwaccel=unit.accelerator()).is_hwaccel:
-            return f"it does not decode {codec}"
-    except (av.error.FFmpegError, OSError, ValueError) as exc:
-        return f"no such device here ({reason(exc)})"
-    problem = "it decodes nothing"
-    try:
-        with opened_video(job, accelerator=unit.accelerator()) as (container, stream):
-            for packet in islice(container.demux(stream), _TRIAL_PACKETS):
-                try:
-                    if packet.decode():
-                        return None
-                except (av.error.FFmpegError, OSError) as exc:
-                    problem = reason(exc)
-    except NotAMediaFile as exc:
-        return exc.message
-    except (av.error.FFmpegError, OSError, IndexError) as exc:
-        problem = reason(exc)
-    return problem
