@@ -54,7 +54,7 @@ def _runner(main: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capfd: py
     return call
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Key and self-signed certificate for this machine, in one file."""
     if shutil.which("openssl") is None:

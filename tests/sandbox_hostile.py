@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from arr_stream.sources.base import OnePass, SourceInfo
+from arr_stream.sources.base import Job, OnePass, SourceInfo
 from arr_stream.sources.sandbox.child import Link, main
-from arr_stream.sources.sandbox.messages import Message
 from arr_stream.types import Frame
 
 FRAMES_BEFORE = 2
@@ -32,12 +31,12 @@ SIZE_WH = (16, 8)
 
 
 class Hostile(OnePass):
-    def __init__(self, job: Message, link: Link) -> None:
+    def __init__(self, job: Job, link: Link, _: int) -> None:
         super().__init__()
         text = os.pread(link.descriptor(0), 10_000, 0).decode()
         self._action, _, self._argument = text.partition(" ")
         self._link = link
-        self.info = SourceInfo(job["name"], "file", SIZE_WH, "none", average_fps=30.0)
+        self.info = SourceInfo(job.name, "file", SIZE_WH, "none", average_fps=30.0)
         if self._action.startswith("opening-"):
             ACTIONS[self._action.removeprefix("opening-")](link, self._argument)
 
@@ -165,7 +164,6 @@ ACTIONS: dict[str, Callable[[Link, str], Any]] = {
     "not-a-time": _lie(pts_seconds=float("nan")),
     "many-vectors": _lie(vectors=1 << 40),
     "no-counters": _lie(counters=["1"] * 10),
-    "much-room": _say("room", slot=0, bytes=1 << 50),
     "other-file": _say("want", numbers=[1]),
     "no-file": _say("want", numbers=[-1]),
     "unknown-kind": _say("run", code="print(1)"),

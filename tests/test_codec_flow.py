@@ -11,23 +11,9 @@ import pytest
 from arr_stream.errors import InvalidSetting, MotionVectorsUnavailable
 from arr_stream.motion.codec import CodecFlow
 from arr_stream.motion.flow import FlowInput
+from arr_stream.sources.sandbox.source import VECTORS
 from arr_stream.types import ByteArray, Frame
 from tests.contracts.test_flow import decode, encode, flow_input, texture
-
-VECTOR = np.dtype(
-    [
-        ("source", "<i4"),
-        ("w", "u1"),
-        ("h", "u1"),
-        ("src_x", "<i2"),
-        ("src_y", "<i2"),
-        ("dst_x", "<i2"),
-        ("dst_y", "<i2"),
-        ("motion_x", "<i4"),
-        ("motion_y", "<i4"),
-        ("motion_scale", "<u2"),
-    ]
-)
 
 
 def panning(frames: int, step_xy: tuple[int, int] = (4, 2), hw: tuple[int, int] = (240, 320)) -> list[ByteArray]:
@@ -40,7 +26,7 @@ def panning(frames: int, step_xy: tuple[int, int] = (4, 2), hw: tuple[int, int] 
 def blocks(size_wh: tuple[int, int], motion_xy: tuple[int, int], *, source: int = -1, side: int = 16) -> np.ndarray:
     """One vector, in quarter pixels, for every block of the frame, as FFmpeg gives them."""
     ys, xs = np.mgrid[side // 2 : size_wh[1] : side, side // 2 : size_wh[0] : side]
-    vectors = np.zeros(xs.size, VECTOR)
+    vectors = np.zeros(xs.size, VECTORS)
     vectors["source"], vectors["w"], vectors["h"], vectors["motion_scale"] = source, side, side, 4
     vectors["dst_x"], vectors["dst_y"] = xs.ravel(), ys.ravel()
     vectors["motion_x"], vectors["motion_y"] = motion_xy
@@ -136,7 +122,7 @@ def test_a_cut_inside_a_stream_with_vectors_is_no_error() -> None:
     moving = flow_input(picture, motion_vectors=blocks((64, 64), (0, 0)), intra=False)
     estimator.estimate(flow_input(picture), moving)
     assert estimator.estimate(moving, flow_input(other, intra=False)).confidence.mean() < 0.15
-    empty = flow_input(picture, motion_vectors=np.zeros(0, VECTOR), intra=False)
+    empty = flow_input(picture, motion_vectors=np.zeros(0, VECTORS), intra=False)
     assert CodecFlow().estimate(flow_input(picture), empty).confidence.max() < 0.5
 
 

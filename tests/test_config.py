@@ -98,8 +98,8 @@ def test_includes_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_includes_end_somewhere(tmp_path: Path) -> None:
-    for index in range(1200):
+    for index in range(40):
         (tmp_path / f"{index}.toml").write_text(f'include = "{index - 1}.toml"\n' if index else "")
     assert Settings.load(tmp_path / "8.toml") == Settings()
     with pytest.raises(SettingsError, match="more than 8 includes"):
-        Settings.load(tmp_path / "1199.toml")
+        Settings.load(tmp_path / "39.toml")

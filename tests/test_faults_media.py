@@ -19,7 +19,7 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.run import annotated_video, records_of, run
 from arr_stream.types import ByteArray
-from tests.fault_helpers import QUICK, decoded, finished
+from tests.fault_helpers import decoded
 from tests.media import moving_frames, write_video
 
 SETTINGS = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "2"})
@@ -80,8 +80,7 @@ def test_a_clock_that_jumps_forward_keeps_its_times(tmp_path: Path, jumps: list[
     assert np.allclose(check(source, tmp_path, 15), times, atol=0.002)
 
 
-@pytest.mark.parametrize("hours", [20, 2000])
-@pytest.mark.parametrize("audio", [False, True])
+@pytest.mark.parametrize(("hours", "audio"), [(20, False), (2000, True)])
 def test_a_jump_that_no_video_can_hold_is_shortened_there_and_told(tmp_path: Path, hours: int, audio: bool) -> None:
     times = [index * STEP + (hours * HOUR if index >= 6 else 0.0) for index in range(12)]
     source = write_video(tmp_path / "clip.mkv", moving_frames(12), fps=25, pts=times, audio=audio)
@@ -171,14 +170,3 @@ def test_the_wall_clock_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     if realtime:
         assert time.monotonic() - began >= 14 * STEP
     assert len(decoded(tmp_path / "out.mp4")) == result.frames
-
-
-@pytest.mark.slow
-def test_a_jump_through_the_command_line(tmp_path: Path) -> None:
-    times = [index * STEP + (30 * HOUR if index >= 6 else 0.0) for index in range(12)]
-    source = write_packets(tmp_path / "clip.mkv", moving_frames(12), times)
-    written = ["-o", tmp_path / "out.mp4", "--patches", tmp_path / "out.jsonl", "--report", tmp_path / "report"]
-    result = finished(["process", source, *written, *QUICK[:-1], "2"])
-    assert result.code == 0, result
-    assert "a pause of 30.0 hours" in result.err
-    assert len(decoded(tmp_path / "out.mp4")) == len(read_records(tmp_path / "out.jsonl")[1]) == 12

@@ -10,6 +10,7 @@ from av.codec.hwaccel import hwdevices_available
 
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MotionVectorsUnavailable, NotAMediaFile
 from arr_stream.sources import open_source
+from arr_stream.sources.base import Job
 from arr_stream.sources.hardware import PREFERRED, Decoder, choose_decoder, failure
 from tests.media import moving_frames, write_video
 
@@ -25,11 +26,11 @@ def choose(setting: str, works: tuple[str, ...] = (), *, motion_vectors: bool = 
     """The choice where only these units decode, and what was tried."""
     tried: list[str] = []
 
-    def trial(path: Path, name: str, number: int | None, hardware: str) -> str | None:
+    def trial(job: Job, hardware: str) -> str | None:
         tried.append(hardware)
         return None if hardware in works else "it is broken"
 
-    return choose_decoder(Path("a"), "a", None, setting, motion_vectors=motion_vectors, trial=trial), tried
+    return choose_decoder(Job([Path("a")], "a", hardware=setting, motion_vectors=motion_vectors), trial), tried
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_source_says_who_decodes(clip: Path, setting: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_decodes_alike_or_is_refused(clip: Path, kind: str) -> None:
-    problem = failure(clip, "a.mp4", None, kind)
+    problem = failure(Job([clip], "a.mp4"), kind)
     if problem is not None:
         with pytest.raises(BackendUnavailable, match=f"source.hardware={kind} cannot be used"):
             open_source(clip, hardware=kind)
@@ -127,7 +128,7 @@ def test_a_codec_that_no_unit_decodes(tmp_path: Path) -> None:
         assert len(list(source.frames())) == 2
     for kind in KINDS:
         # A unit that is there says that it cannot; one that is not says that.
-        assert failure(path, "a.avi", None, kind) is not None or kind == "vulkan"
+        assert failure(Job([path], "a.avi"), kind) is not None or kind == "vulkan"
 
 
 def test_a_broken_file_is_still_a_broken_file(tmp_path: Path) -> None:

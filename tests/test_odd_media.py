@@ -8,13 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from arr_stream.errors import (
-    ArrStreamError,
-    NoFrames,
-    NotAMediaFile,
-    NoVideoStream,
-    SourceDamaged,
-)
+from arr_stream.errors import ArrStreamError, NoFrames, NotAMediaFile, NoVideoStream, SourceDamaged
 from arr_stream.sources import open_source
 from arr_stream.sources.media import EXPORT_OPTIONS, exported_vectors
 from tests.media import data_folder
@@ -64,7 +58,12 @@ def test_every_clip_is_spoken_for() -> None:
     assert found == {*READABLE, *BROKEN, DAMAGED}
 
 
-@pytest.mark.parametrize("clip", READABLE)
+LONG = {"videos/imageio_cockatoo.mp4", "videos/opencv_vtest.avi", "videos/sam2_dog.mp4", "videos/moviepy_chaplin.mp4"}
+
+
+@pytest.mark.parametrize(
+    "clip", [pytest.param(clip, marks=[pytest.mark.slow] if clip in LONG else []) for clip in READABLE]
+)
 def test_readable_clips_are_shown_in_full(clip: str) -> None:
     count, size_wh, last_seconds = READABLE[clip]
     with open_source(data_folder(clip)) as source:
@@ -134,8 +133,8 @@ def test_motion_vectors_are_those_of_a_decoder_without_threads() -> None:
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         stream.codec_context.thread_type, stream.codec_context.options = "NONE", EXPORT_OPTIONS
-        expected = [exported_vectors(picture) for picture in container.decode(stream)]
-    with open_source(path, motion_vectors=True) as source:
+        expected = [exported_vectors(picture) for picture in itertools.islice(container.decode(stream), 48)]
+    with open_source(path, motion_vectors=True, max_frames=48) as source:
         for frame, vectors in zip(source.frames(), expected, strict=True):
             assert (frame.motion_vectors is None) == (vectors is None)
             if vectors is not None and frame.motion_vectors is not None:

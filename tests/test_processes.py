@@ -63,6 +63,8 @@ def child() -> Iterator[Callable[..., ChildProcess]]:
 def test_messages_come_back_with_their_arrays(child: Callable[..., ChildProcess]) -> None:
     process = child("print")
     assert process.receive() == Ready()
+    # It is out of reach of Ctrl-C.
+    assert os.getpgid(process.process_id) != os.getpgid(0) and os.getsid(process.process_id) == os.getsid(0)
     picture = np.arange(1 << 18, dtype=np.uint8).reshape(512, 512)
     process.send({"picture": picture, "index": 3})
     returned = process.receive()
@@ -101,37 +103,22 @@ def test_one_that_ends_is_told_with_its_last_words(
     process = child()
     assert process.receive() == Ready()
     process.send(asked)
-    with pytest.raises(EOFError):
+    # Its end is not taken for a lack of time.
+    with pytest.raises(EOFError), process.within(60.0):
         process.receive()
     assert process.exit_code(20.0) == code
     assert process.last_words().splitlines()[-1].endswith(words)
 
 
-def test_one_that_hangs_is_killed(child: Callable[..., ChildProcess]) -> None:
-    process = child()
-    assert process.receive() == Ready()
+def test_one_that_hangs_is_killed_and_one_in_time_is_not(child: Callable[..., ChildProcess]) -> None:
+    process = child(new_session=True)
+    with process.within(60.0):
+        assert process.receive() == Ready()
+    assert process.alive and os.getsid(process.process_id) != os.getsid(0)
     process.send("hang")
     with pytest.raises(TimeoutError, match=r"took longer than 0\.3 s"), process.within(0.3):
         process.receive()
     assert process.exit_code(20.0) == -signal.SIGKILL
-
-
-def test_what_is_done_in_time_is_not_killed(child: Callable[..., ChildProcess]) -> None:
-    process = child()
-    with process.within(60.0):
-        assert process.receive() == Ready()
-    assert process.alive
-    # Nor is an end for another reason taken for that.
-    process.send("exit")
-    with pytest.raises(EOFError), process.within(60.0):
-        process.receive()
-
-
-@pytest.mark.parametrize("new_session", [False, True])
-def test_it_is_out_of_reach_of_ctrl_c(child: Callable[..., ChildProcess], new_session: bool) -> None:
-    process = child(new_session=new_session)
-    assert os.getpgid(process.process_id) != os.getpgid(0)
-    assert (os.getsid(process.process_id) != os.getsid(0)) == new_session
 
 
 def test_endings_in_words() -> None:

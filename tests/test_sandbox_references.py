@@ -57,6 +57,7 @@ PLAYLISTS = {
     "key.m3u8": '#EXTM3U\n#EXT-X-KEY:METHOD=AES-128,URI="{target}"\n#EXTINF:10,\n{target}\n#EXT-X-ENDLIST\n',
     "map.m3u8": '#EXTM3U\n#EXT-X-MAP:URI="{target}"\n#EXTINF:10,\n{target}\n#EXT-X-ENDLIST\n',
     "disguised.mp4": "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{target}\n#EXT-X-ENDLIST\n",
+    "concat.mp4": "ffconcat version 1.0\nfile '{target}'\n",
     "list.ffconcat": "ffconcat version 1.0\nfile '{target}'\n",
     "list.mpd": (
         '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"'
@@ -73,8 +74,16 @@ PLAYLISTS = {
 }
 
 
-@pytest.mark.parametrize("target", ["file", "path", "http", "tcp"])
-@pytest.mark.parametrize("name", PLAYLISTS)
+TARGETS = ("file", "path", "http", "tcp")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "sandbox"),
+    [
+        *((name, target, None) for name in PLAYLISTS for target in TARGETS),
+        *(pytest.param(name, "http", SandboxSettings(), marks=pytest.mark.slow) for name in PLAYLISTS),
+    ],
+)
 def test_playlists_are_refused(
     tmp_path: Path, server: socket.socket, canary: Path, sandbox: SandboxSettings | None, name: str, target: str
 ) -> None:

@@ -232,25 +232,6 @@ def test_garbage_and_text_are_not_media(tmp_path: Path, content: bytes, name: st
         open_source(path)
 
 
-PLAYLISTS = {
-    "list.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{video}\n#EXT-X-ENDLIST\n",
-    "list.mp4": "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nsecret.mp4\n#EXT-X-ENDLIST\n",
-    "list.ffconcat": "ffconcat version 1.0\nfile secret.mp4\n",
-    "concat.mp4": "ffconcat version 1.0\nfile secret.mp4\n",
-    "list.sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n",
-}
-
-
-@pytest.mark.parametrize("name", PLAYLISTS)
-def test_files_that_name_other_files_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    video = write_video(tmp_path / "secret.mp4", moving_frames(3))
-    playlist = tmp_path / name
-    playlist.write_text(PLAYLISTS[name].format(video=video))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotAMediaFile):
-        open_source(playlist)
-
-
 @pytest.mark.parametrize("name", ["-dash-.mp4", "http:a.mp4", "a%03d.mp4", "clip[1].mp4", "что.mp4", "a b.mp4"])
 def test_names_that_mean_something_elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_video(tmp_path / "plain.mp4", moving_frames(3))

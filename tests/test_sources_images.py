@@ -65,17 +65,20 @@ def test_16_bit_grey_keeps_its_range(tmp_path: Path) -> None:
     assert np.abs(rgb[0, :, 1].astype(int) - np.arange(256)).max() <= 1
 
 
+def write_png(path: Path, side: int, depth: int, pixels: bytes) -> Path:
+    """A square picture of this many pixels a side, as its header says."""
+    header = struct.pack(">IIBBBBB", side, side, depth, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
+    parts = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    return path
+
+
 def test_16_bit_colour(tmp_path: Path) -> None:
     rows = b"".join(b"\0" + struct.pack(">3H", 65535, 32768, 0) * 4 for _ in range(4))
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    path = tmp_path / "a.png"
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n"
-        + b"".join(
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-            for kind, data in chunks
-        )
-    )
+    path = write_png(tmp_path / "a.png", 4, 16, zlib.compress(rows))
     np.testing.assert_allclose(read_picture(path)[2, 2].astype(int), [255, 128, 0], atol=1)
 
 
@@ -109,15 +112,8 @@ def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
 
 def test_size_is_checked_before_decoding(tmp_path: Path) -> None:
     """A header that claims 60000x60000 pixels, with no pixels behind it."""
-    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    path = tmp_path / "bomb.png"
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n"
-        + struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
-        + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
-    )  # fmt: skip
     with pytest.raises(SourceTooLarge):
-        open_source(path)
+        open_source(write_png(tmp_path / "bomb.png", 60_000, 8, b""))
 
 
 @pytest.mark.filterwarnings("error")

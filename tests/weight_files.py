@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,10 +59,16 @@ class FileServer(ThreadingHTTPServer):
         self.missing = Served(b"", 404)
         self.asked: list[Asked] = []
         self.stall: threading.Event | None = None
+        self.url = f"http://127.0.0.1:{self.server_port}"
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that hang up are part of the tests."""
+
+    def encrypt(self, certificate: Path) -> None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+        self.socket = tls.wrap_socket(self.socket, server_side=True)
+        self.url = self.url.replace("http:", "https:")
 
 
 @contextmanager

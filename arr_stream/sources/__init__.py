@@ -6,21 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arr_stream.errors import MotionVectorsUnavailable, NoVideoStream
-from arr_stream.sources.base import Source, SourceInfo, SourceKind, SourceStats, Span
-from arr_stream.sources.locate import (
-    is_glob,
-    is_picture,
-    local_spec,
-    pictures_in,
-    pictures_matching,
-    public_name,
-    require_file,
-)
+from arr_stream.sources.base import Job, Source, SourceInfo, SourceKind, SourceStats, Span
+from arr_stream.sources.locate import files_of, public_name
 
 if TYPE_CHECKING:
     from arr_stream.config import SandboxSettings
 
-__all__ = ["Source", "SourceInfo", "SourceKind", "SourceStats", "Span", "open_source"]
+__all__ = ["Source", "SourceInfo", "SourceKind", "SourceStats", "open_source"]
 
 
 def open_source(
@@ -59,50 +51,21 @@ def open_source(
         BackendUnavailable: The hardware that was asked for is not there, or cannot decode the file, or there is no
             sandbox on this system.
     """
-    span, name, text = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec)), local_spec(spec)
-    paths, folder, pictures = _files(text, name)
+    span, name = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec))
+    paths, folder, pictures = files_of(spec)
     if pictures and motion_vectors:
         raise MotionVectorsUnavailable(f"{name}: pictures have no motion vectors", remedy="use --set motion.flow=dis")
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
+    job = Job(paths, name, pictures, folder, span, video_stream, motion_vectors, max_pixels, hardware)
     if sandbox is not None:
         from arr_stream.sources.sandbox.source import SandboxedSource
 
-        return SandboxedSource(
-            paths,
-            name=name,
-            pictures=pictures,
-            folder=folder,
-            span=span,
-            video_stream=video_stream,
-            motion_vectors=motion_vectors,
-            max_pixels=max_pixels,
-            hardware=hardware,
-            settings=sandbox,
-        )
+        return SandboxedSource(job, sandbox)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 
-        return ImagesSource(paths, name=name, folder=folder, span=span, max_pixels=max_pixels)
+        return ImagesSource(job)
     from arr_stream.sources.ffmpeg import FfmpegSource
 
-    return FfmpegSource(
-        paths[0],
-        name=name,
-        video_stream=video_stream,
-        span=span,
-        motion_vectors=motion_vectors,
-        max_pixels=max_pixels,
-        hardware=hardware,
-    )
-
-
-def _files(text: str, name: str) -> tuple[list[Path], Path | None, bool]:
-    """The files to read, the file or folder that was named (None for a glob), and whether they are pictures."""
-    path = Path(text)
-    if path.is_dir():
-        return pictures_in(path), path, True
-    if is_glob(text):
-        return pictures_matching(text), None, True
-    require_file(path, name)
-    return [path], path, is_picture(path)
+    return FfmpegSource(job)

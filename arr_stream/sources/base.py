@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -86,7 +87,7 @@ class SourceStats:
     stalls: int = 0
 
 
-class Source(Protocol):
+class Source(AbstractContextManager["Source", None], Protocol):
     """Where frames come from."""
 
     stats: SourceStats
@@ -109,20 +110,12 @@ class Source(Protocol):
         """Let go of files; safe to call again."""
         ...
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
 
 class OnePass:
     """The part that sources share: the first frame is read on opening, the rest once, and the source closes itself.
 
     Reading the first frame early lets whoever opens a source hear of bad input before making any output.
     """
-
-    stats: SourceStats
 
     def __init__(self) -> None:
         self.stats = SourceStats()
@@ -135,14 +128,11 @@ class OnePass:
             raise RuntimeError("the frames of this source were taken already, or it is closed; open it again")
         made, first = self._made, self._first
         self._made = self._first = None
-        return self._deliver(first, made)
+        return self._deliver(chain([first], made))
 
-    def _deliver(self, first: Frame, made: Iterator[Frame]) -> Iterator[Frame]:
+    def _deliver(self, frames: Iterator[Frame]) -> Iterator[Frame]:
         try:
-            self.stats.frames += 1
-            yield first
-            del first
-            for frame in made:
+            for frame in frames:
                 self.stats.frames += 1
                 yield frame
         finally:
@@ -159,9 +149,7 @@ class OnePass:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -186,13 +174,7 @@ class Reading(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a source.
-
-    Args:
-        start_seconds: The first frame at or after this time.
-        end_seconds: Frames before this time.
-        stride: Every Nth frame, counted from the first one in the span.
-        max_frames: At most so many frames.
+    """A part of a source; see `open_source` for the fields.
 
     Raises:
         InvalidSetting: A value that means nothing, such as a stride of 0.
@@ -264,6 +246,28 @@ class Span:
             f"{name}: no frame at or after {self.start_seconds or 0.0:g} s{end}; the source is {length}",
             remedy="choose an earlier start or a later end",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be read of which files, and how; what is not said here is as in `open_source`.
+
+    Args:
+        paths: The media file, or the pictures, at least one.
+        name: What to call the source in records and messages.
+        pictures: Read them as pictures.
+        folder: The file or folder that was named; None for a glob.
+    """
+
+    paths: Sequence[Path]
+    name: str
+    pictures: bool = False
+    folder: Path | None = None
+    span: Span = Span()
+    video_stream: int | None = None
+    motion_vectors: bool = False
+    max_pixels: int = 100_000_000
+    hardware: str = "off"
 
 
 def too_large(name: str, size_wh: tuple[int, int], max_pixels: int, *, instead: str) -> SourceTooLarge:

@@ -159,17 +159,14 @@ class ArrivalClock:
     def __init__(self) -> None:
         self._last: float | None = None
         self._last_arrival = 0.0
-        self._forget()
+        self.restart()
 
-    def _forget(self) -> None:
+    def restart(self) -> None:
+        """The next picture comes from a new connection, whose times have nothing to do with the ones before."""
         self._last_own: float | None = None
         self._shift = 0.0
         self._least_lag = 0.0
         self._lagging_since: float | None = None
-
-    def restart(self) -> None:
-        """The next picture comes from a new connection, whose times have nothing to do with the ones before."""
-        self._forget()
 
     def place(self, own_seconds: float | None, arrival_seconds: float) -> float:
         """The time of the next picture.

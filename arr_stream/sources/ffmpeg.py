@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
+from itertools import chain
 
 import av
 import av.error
@@ -14,13 +14,13 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from arr_stream.errors import NoFrames, SourceDamaged
-from arr_stream.sources.base import OnePass, SourceInfo, SourceStats, Span, too_large
+from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.hardware import SOFTWARE, choose_decoder
 from arr_stream.sources.media import (
     EXPORT_OPTIONS,
     Media,
-    Orientation,
+    Upright,
     choose_stream,
     exported_vectors,
     is_intra,
@@ -37,6 +37,9 @@ _ANIMATIONS = {"gif", "apng"}
 # A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
 
+_COLLECT_EVERY = 16
+"""Frames between collections of pictures whose motion vectors were read; see `_frame`."""
+
 Timed = Iterator[tuple[float, VideoFrame]]
 
 
@@ -47,15 +50,6 @@ class FfmpegSource(OnePass):
     ones. Frames that it marks as damaged but shows are delivered and counted, and told of at the end. Errors before the
     first picture are no damage (a recording that was joined part-way begins so).
 
-    Args:
-        path: The file.
-        name: What to call it in records and messages.
-        video_stream: Which video stream, 0 the first; None the first.
-        span: Which frames.
-        motion_vectors: Hand out the decoder's motion vectors with the frames.
-        max_pixels: Largest frame to convert.
-        hardware: As `source.hardware`, see `sources.hardware.choose_decoder`.
-
     Raises:
         NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge, MotionVectorsUnavailable: See
             `arr_stream.errors`; all on opening.
@@ -63,49 +57,35 @@ class FfmpegSource(OnePass):
         SourceDamaged: On opening, where damage comes before the first frame wanted.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        name: str,
-        video_stream: int | None = None,
-        span: Span | None = None,
-        motion_vectors: bool = False,
-        max_pixels: int = 100_000_000,
-        hardware: str = "off",
-    ) -> None:
+    def __init__(self, job: Job) -> None:
         super().__init__()
-        self._path, self._name, self._number = path, name, video_stream
-        self._span = span or Span()
-        self._motion_vectors = motion_vectors
-        self._max_pixels = max_pixels
+        self._job = job
         self._damage: str | None = None
         self._pictures_seen = 0
-        self._orientation = Orientation()
+        self._upright = Upright()
         self._media: Media | None = None
         self._decoder = SOFTWARE
         try:
             self._open()
-            if hardware != "off":
-                self._decoder = choose_decoder(path, name, video_stream, hardware, motion_vectors=motion_vectors)
+            if job.hardware != "off":
+                self._decoder = choose_decoder(job)
                 self._open()
-            if motion_vectors:
-                require_export(path, name, video_stream)
+            if job.motion_vectors:
+                require_export(job)
             self._prime()
         except BaseException:
             self.close()
             raise
 
     def _open(self) -> None:
-        if self._media is not None:
-            self._media.close()
-        self._media = open_media(self._path, self._name, accelerator=self._decoder.accelerator())
+        self._release()
+        self._media = open_media(self._job.paths[0], self._job.name, accelerator=self._decoder.accelerator())
         self._container = self._media.container
-        self._stream, self._streams = choose_stream(self._container, self._name, self._number)
+        self._stream, self._streams = choose_stream(self._container, self._job.name, self._job.video_stream)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         context.thread_type = "AUTO"
-        if self._motion_vectors:
+        if self._job.motion_vectors:
             # With frame threads FFmpeg exports other vectors of B-frames on every run.
             context.thread_type = "SLICE"
             context.options = EXPORT_OPTIONS
@@ -116,25 +96,24 @@ class FfmpegSource(OnePass):
             self._media = None
 
     def _check_size(self, width: int, height: int) -> None:
-        if width * height > self._max_pixels:
-            raise too_large(self._name, (width, height), self._max_pixels, instead="scale the video down")
+        if width * height > self._job.max_pixels:
+            raise too_large(self._job.name, (width, height), self._job.max_pixels, instead="scale the video down")
 
     def _prime(self) -> None:
         clock, timed = self._beginning()
-        frames = self._frames(self._span.select(timed, self.stats))
-        first = next(frames, None)
-        if first is None:
+        self._made = self._frames(self._job.span.select(timed, self.stats))
+        self._first = next(self._made, None)
+        if self._first is None:
             raise self._nothing()
-        self._first, self._made = first, frames
-        self.info = self._describe(first, clock)
+        self.info = self._describe(self._first, clock)
 
     def _nothing(self) -> Exception:
         if self._pictures_seen == 0:
             why = f": {self._damage}" if self._damage else ""
             return NoFrames(
-                f"{self._name}: not one frame can be decoded{why}", remedy="check that the file is complete"
+                f"{self._job.name}: not one frame can be decoded{why}", remedy="check that the file is complete"
             )
-        return self._span.nothing(self._name, self._duration_seconds())
+        return self._job.span.nothing(self._job.name, self._duration_seconds())
 
     def _beginning(self) -> tuple[Clock, Timed]:
         """Timed pictures from the last keyframe at or before the start on."""
@@ -142,16 +121,15 @@ class FfmpegSource(OnePass):
         first = next(timed, None)
         if first is None:
             return clock, iter(())
-        start = self._span.start_seconds or 0.0
-        if start > 0:
-            for lead in _SEEK_LEADS_SECONDS:
-                found = self._sought(clock.zero_ticks or 0, start, lead)
-                if found is not None:
-                    return found
-            self._open()
-            clock, timed = self._timed(None)
-            return clock, timed
-        return clock, _chained(first, timed)
+        start = self._job.span.start_seconds
+        if not start:
+            return clock, chain([first], timed)
+        for lead in _SEEK_LEADS_SECONDS:
+            found = self._sought(clock.zero_ticks or 0, start, lead)
+            if found is not None:
+                return found
+        self._open()
+        return self._timed(None)
 
     def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> tuple[Clock, Timed] | None:
         target = zero_ticks + int((start_seconds - lead_seconds) / self._tick)
@@ -165,7 +143,7 @@ class FfmpegSource(OnePass):
         first = next(timed, None)
         if first is None or first[1].pts is None or first[0] > start_seconds:
             return None
-        return clock, _chained(first, timed)
+        return clock, chain([first], timed)
 
     def _timed(self, zero_ticks: int | None) -> tuple[Clock, Timed]:
         self.stats = SourceStats()
@@ -230,13 +208,13 @@ class FfmpegSource(OnePass):
             return
         if self._damage is not None:
             raise SourceDamaged(
-                f"{self._name}: damaged after {index} frames were read: {self._damage}",
+                f"{self._job.name}: damaged after {index} frames were read: {self._damage}",
                 frames_read=index,
                 remedy="what came before is kept",
             )
         if self.stats.concealed_frames:
             raise SourceDamaged(
-                f"{self._name}: {self.stats.concealed_frames} damaged pictures were patched up by the decoder;"
+                f"{self._job.name}: {self.stats.concealed_frames} damaged pictures were patched up by the decoder;"
                 f" all {index} frames were read",
                 frames_read=index,
                 remedy="what was read is kept",
@@ -244,17 +222,15 @@ class FfmpegSource(OnePass):
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
-        if index == 0:
-            self._orientation, self._turned = Orientation.of(picture), picture.rotation
-        # A picture whose side data was looked at is freed by the garbage collector only, and many large ones would pile
-        # up; so that is done where there is something new to see.
-        orientation = self._orientation if picture.rotation == self._turned else Orientation.of(picture)
+        orientation = self._upright.of(picture)
         rgb = orientation.turn(rgb_of(picture))
-        vectors = exported_vectors(picture) if self._motion_vectors else None
-        if self._motion_vectors and index % _COLLECT_EVERY == 0:
-            gc.collect(0)
-        if vectors is not None:
-            vectors = orientation.turn_vectors(vectors, (rgb.shape[1], rgb.shape[0]))
+        vectors = None
+        if self._job.motion_vectors:
+            if index % _COLLECT_EVERY == 0:
+                gc.collect(0)
+            vectors = exported_vectors(picture)
+            if vectors is not None:
+                vectors = orientation.turn_vectors(vectors, (rgb.shape[1], rgb.shape[0]))
         return Frame(index, seconds, rgb, vectors, is_intra(picture))
 
     @property
@@ -273,31 +249,20 @@ class FfmpegSource(OnePass):
     def _describe(self, first: Frame, clock: Clock) -> SourceInfo:
         fps, duration = self._average_fps(), self._duration_seconds()
         total = self._stream.frames or (round(fps * duration) if fps and duration else None)
-        aspect = float(self._stream.sample_aspect_ratio or 1) or 1.0
         container = self._container.format.name
         return SourceInfo(
-            name=self._name,
+            name=self._job.name,
             kind="animation" if container in _ANIMATIONS else "file",
             size_wh=first.size_wh,
-            pixel_aspect=1 / aspect if self._orientation.transposed else aspect,
+            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
             average_fps=fps,
             duration_seconds=duration,
-            num_frames=self._span.expected(total, fps),
+            num_frames=self._job.span.expected(total, fps),
             codec=self._stream.codec_context.name,
             decoder=str(self._decoder),
             has_audio=bool(self._container.streams.audio),
-            rotation_degrees=self._orientation.rotation_degrees,
+            rotation_degrees=self._upright.orientation.rotation_degrees,
             video_streams=self._streams,
-            path=self._path,
+            path=self._job.folder,
             start_offset_seconds=float((clock.zero_ticks or 0) * self._tick),
         )
-
-
-def _chained(first: tuple[float, VideoFrame], rest: Timed) -> Timed:
-    yield first
-    del first
-    yield from rest
-
-
-_COLLECT_EVERY = 16
-"""Frames between collections of pictures whose motion vectors were read; see `_frame`."""

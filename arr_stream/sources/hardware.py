@@ -6,16 +6,17 @@ know the difference. Whether a unit can take a file shows only when it decodes: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 
 import av.error
 from av.codec.context import CodecContext
 from av.codec.hwaccel import HWAccel, hwdevices_available
 
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MotionVectorsUnavailable, NotAMediaFile
-from arr_stream.sources.media import choose_stream, open_media, reason
+from arr_stream.sources.base import Job
+from arr_stream.sources.media import opened_video, reason
 
 PREFERRED = ("cuda", "videotoolbox", "vaapi", "d3d11va", "qsv", "vdpau", "d3d12va", "dxva2", "vulkan", "amf")
 """Kinds of units in the order in which `auto` tries them; `drm`, `opencl` and the like decode nothing by themselves."""
@@ -43,121 +44,92 @@ class Decoder:
 
     def accelerator(self) -> HWAccel | None:
         """For `open_media`."""
-        return None if self.hardware is None else _accelerator(self.hardware, fall_back=not self.strict)
+        if self.hardware is None:
+            return None
+        kind, _, device = self.hardware.partition(":")
+        return HWAccel(kind, device or None, allow_software_fallback=not self.strict)
 
 
 SOFTWARE = Decoder()
 
-Trial = Callable[[Path, str, int | None, str], str | None]
 
-
-def check_hardware(setting: str) -> None:
-    """Refuse what cannot be a value of `source.hardware` here.
-
-    Raises:
-        InvalidSetting: Neither `off`, `auto` nor a kind of unit that this build of FFmpeg knows.
-    """
-    kinds = hwdevices_available()
-    if setting not in ("off", "auto") and setting.partition(":")[0] not in kinds:
-        raise InvalidSetting(
-            f"source.hardware={setting!r} is not known to this build of FFmpeg",
-            remedy=f"allowed are off, auto, {', '.join(kinds)}, and KIND:DEVICE",
-        )
-
-
-def choose_decoder(
-    path: Path, name: str, number: int | None, setting: str, *, motion_vectors: bool, trial: Trial | None = None
-) -> Decoder:
-    """Who decodes a file, by `source.hardware`.
-
-    Args:
-        path, name, number: The file, what to call it, and which video stream.
-        setting: `off`; `auto`, the first unit that decodes the first picture, else software; or a kind of unit such as
-            `cuda`, with `:DEVICE` where there are several (`cuda:1`, `vaapi:/dev/dri/renderD129`).
-        motion_vectors: They are wanted, and hardware hands out none.
-        trial: What `failure` does, for tests.
-
-    Raises:
-        InvalidSetting: See `check_hardware`.
-        BackendUnavailable: The unit asked for is not there, or cannot decode this file.
-        MotionVectorsUnavailable: A unit was asked for, and motion vectors are wanted.
-    """
-    check_hardware(setting)
-    fails = trial or failure
-    if setting == "off":
-        return SOFTWARE
-    if setting == "auto":
-        if motion_vectors:
-            return Decoder(note="motion vectors are wanted, and hardware hands out none")
-        return _first_that_decodes(lambda hardware: fails(path, name, number, hardware))
-    if motion_vectors:
-        raise MotionVectorsUnavailable(
-            f"{name}: source.hardware={setting} hands out no motion vectors",
-            remedy="use --set source.hardware=off, or --set motion.flow=dis",
-        )
-    problem = fails(path, name, number, setting)
-    if problem is not None:
-        raise BackendUnavailable(
-            f"{name}: source.hardware={setting} cannot be used: {problem}",
-            remedy="use --set source.hardware=auto, or off",
-        )
-    return Decoder(setting, strict=True)
-
-
-def _first_that_decodes(fails: Callable[[str], str | None]) -> Decoder:
-    available = hwdevices_available()
-    tried: list[str] = []
-    for kind in (kind for kind in PREFERRED if kind in available):
-        problem = fails(kind)
-        if problem is None:
-            return Decoder(kind, note="; ".join(tried))
-        tried.append(f"{kind}: {problem}")
-    return Decoder(note="; ".join(tried) or "this build of FFmpeg knows no hardware")
-
-
-def failure(path: Path, name: str, number: int | None, hardware: str) -> str | None:
+def failure(job: Job, hardware: str) -> str | None:
     """Why a unit cannot decode a file's first picture; None where it can.
 
     Raises:
         SourceError: The file cannot be opened at all.
     """
-    media = open_media(path, name)
+    with opened_video(job) as (_, stream):
+        codec = stream.codec_context.name
+    unit = Decoder(hardware, strict=True)
     try:
-        codec = choose_stream(media.container, name, number)[0].codec_context.name
-    finally:
-        media.close()
-    try:
-        context = CodecContext.create(codec, "r", hwaccel=_accelerator(hardware, fall_back=False))
+        if not CodecContext.create(codec, "r", hwaccel=unit.accelerator()).is_hwaccel:
+            return f"it does not decode {codec}"
     except (av.error.FFmpegError, OSError, ValueError) as exc:
         return f"no such device here ({reason(exc)})"
-    if not context.is_hwaccel:
-        return f"it does not decode {codec}"
-    return _failure_to_decode(path, name, number, hardware)
-
-
-def _failure_to_decode(path: Path, name: str, number: int | None, hardware: str) -> str | None:
     problem = "it decodes nothing"
     try:
-        media = open_media(path, name, accelerator=_accelerator(hardware, fall_back=False))
+        with opened_video(job, accelerator=unit.accelerator()) as (container, stream):
+            for packet in islice(container.demux(stream), _TRIAL_PACKETS):
+                try:
+                    if packet.decode():
+                        return None
+                except (av.error.FFmpegError, OSError) as exc:
+                    problem = reason(exc)
     except NotAMediaFile as exc:
         return exc.message
-    try:
-        stream, _ = choose_stream(media.container, name, number)
-        for packets, packet in enumerate(media.container.demux(stream)):
-            try:
-                if any(True for _ in packet.decode()):
-                    return None
-            except (av.error.FFmpegError, OSError) as exc:
-                problem = reason(exc)
-            if packets == _TRIAL_PACKETS:
-                break
     except (av.error.FFmpegError, OSError, IndexError) as exc:
         problem = reason(exc)
-    finally:
-        media.close()
     return problem
 
 
-def _accelerator(hardware: str, *, fall_back: bool) -> HWAccel:
-    kind, _, device = hardware.partition(":")
-    return HWAccel(kind, device or None, allow_software_fallback=fall_back)
+Trial = Callable[[Job, str], str | None]
+
+
+def choose_decoder(job: Job, fails: Trial = failure) -> Decoder:
+    """Who decodes a file, by `source.hardware`.
+
+    Args:
+        job: Its hardware is `off`; `auto`, the first unit that decodes the first picture, else software; or a kind of
+            unit such as `cuda`, with `:DEVICE` where there are several (`cuda:1`, `vaapi:/dev/dri/renderD129`).
+        fails: Tries a unit; tests have one of their own.
+
+    Raises:
+        InvalidSetting: Neither `off`, `auto` nor a kind of unit that this build of FFmpeg knows.
+        BackendUnavailable: The unit asked for is not there, or cannot decode this file.
+        MotionVectorsUnavailable: A unit was asked for, and motion vectors are wanted, which hardware does not hand out.
+    """
+    setting, kinds = job.hardware, hwdevices_available()
+    if setting == "off":
+        return SOFTWARE
+    if setting == "auto":
+        return _first_that_decodes(job, [kind for kind in PREFERRED if kind in kinds], fails)
+    if setting.partition(":")[0] not in kinds:
+        raise InvalidSetting(
+            f"source.hardware={setting!r} is not known to this build of FFmpeg",
+            remedy=f"allowed are off, auto, {', '.join(kinds)}, and KIND:DEVICE",
+        )
+    if job.motion_vectors:
+        raise MotionVectorsUnavailable(
+            f"{job.name}: source.hardware={setting} hands out no motion vectors",
+            remedy="use --set source.hardware=off, or --set motion.flow=dis",
+        )
+    problem = fails(job, setting)
+    if problem is not None:
+        raise BackendUnavailable(
+            f"{job.name}: source.hardware={setting} cannot be used: {problem}",
+            remedy="use --set source.hardware=auto, or off",
+        )
+    return Decoder(setting, strict=True)
+
+
+def _first_that_decodes(job: Job, kinds: Sequence[str], fails: Trial) -> Decoder:
+    if job.motion_vectors:
+        return Decoder(note="motion vectors are wanted, and hardware hands out none")
+    tried: list[str] = []
+    for kind in kinds:
+        problem = fails(job, kind)
+        if problem is None:
+            return Decoder(kind, note="; ".join(tried))
+        tried.append(f"{kind}: {problem}")
+    return Decoder(note="; ".join(tried) or "this build of FFmpeg knows no hardware")

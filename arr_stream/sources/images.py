@@ -10,26 +10,19 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_stream.errors import NotAMediaFile, SourceDamaged, SourceTooLarge
-from arr_stream.sources.base import OnePass, SourceInfo, Span
+from arr_stream.sources.base import Job, OnePass, SourceInfo
 from arr_stream.types import ByteArray, Frame
 
 # No format that runs a program (EPS) or opens other files.
 _FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_FPS = 30.0
 
 
 class ImagesSource(OnePass):
-    """Pictures as frames, in the order given, `1 / fps` seconds apart.
+    """Pictures as frames, in the order given, 30 a second.
 
     Pictures may differ in size and are delivered as they are. One that cannot be read is damage, like damage in the
     middle of a file.
-
-    Args:
-        paths: The pictures, at least one.
-        name: What to call the source in records and messages.
-        folder: The folder or the single picture; None for a glob.
-        span: Which frames.
-        fps: Frames a second.
-        max_pixels: Largest picture to decode.
 
     Raises:
         NotAMediaFile: The only picture cannot be read.
@@ -37,49 +30,40 @@ class ImagesSource(OnePass):
         NothingInRange, SourceTooLarge: See `arr_stream.errors`.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        *,
-        name: str,
-        folder: Path | None = None,
-        span: Span | None = None,
-        fps: float = 30.0,
-        max_pixels: int = 100_000_000,
-    ) -> None:
+    def __init__(self, job: Job) -> None:
         super().__init__()
-        span = span or Span()
-        self._name, self._max_pixels, self._alone = name, max_pixels, len(paths) == 1
-        duration = len(paths) / fps
-        chosen = list(span.select(((index / fps, path) for index, path in enumerate(paths)), self.stats))
+        duration = len(job.paths) / _FPS
+        timed = ((index / _FPS, path) for index, path in enumerate(job.paths))
+        chosen = list(job.span.select(timed, self.stats))
         if not chosen:
-            raise span.nothing(name, duration)
-        frames = self._frames(chosen)
+            raise job.span.nothing(job.name, duration)
+        frames = _frames(job, chosen)
         self._first, self._made = next(frames), frames
         self.info = SourceInfo(
-            name=name,
+            name=job.name,
             kind="images",
             size_wh=self._first.size_wh,
-            average_fps=fps,
+            average_fps=_FPS,
             duration_seconds=duration,
             num_frames=len(chosen),
             codec=chosen[0][1].suffix[1:].lower(),
-            path=folder,
+            path=job.folder,
         )
 
-    def _frames(self, chosen: Sequence[tuple[float, Path]]) -> Iterator[Frame]:
-        for index, (seconds, path) in enumerate(chosen):
-            try:
-                rgb = read_picture(path, max_pixels=self._max_pixels)
-            except NotAMediaFile as exc:
-                if self._alone:
-                    raise
-                raise SourceDamaged(
-                    f"{self._name}: damaged after {index} frames were read: {exc.message}",
-                    frames_read=index,
-                    remedy="what came before is kept; replace or remove the picture",
-                ) from exc
-            yield Frame(index, seconds, rgb, intra=True)
+
+def _frames(job: Job, chosen: Sequence[tuple[float, Path]]) -> Iterator[Frame]:
+    for index, (seconds, path) in enumerate(chosen):
+        try:
+            rgb = read_picture(path, max_pixels=job.max_pixels)
+        except NotAMediaFile as exc:
+            if len(job.paths) == 1:
+                raise
+            raise SourceDamaged(
+                f"{job.name}: damaged after {index} frames were read: {exc.message}",
+                frames_read=index,
+                remedy="what came before is kept; replace or remove the picture",
+            ) from exc
+        yield Frame(index, seconds, rgb, intra=True)
 
 
 def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:
@@ -121,9 +105,7 @@ def _to_rgb(picture: Image.Image) -> ByteArray:
 
 def _deep_grey_to_bytes(picture: Image.Image) -> ByteArray:
     """Grey of more than 8 bits: integers are taken as 16-bit, fractions as [0, 1] unless they are larger."""
-    values = np.nan_to_num(np.asarray(picture).astype(np.float64))
+    values, top = np.nan_to_num(np.asarray(picture).astype(np.float64)), 65535.0
     if picture.mode == "F":
-        top = 1.0 if values.max(initial=0.0) <= 1.0 else 255.0 if values.max() <= 255.0 else 65535.0
-    else:
-        top = 65535.0
+        top = next((top for top in (1.0, 255.0) if values.max(initial=0.0) <= top), top)
     return np.rint(np.clip(values / top, 0.0, 1.0) * 255.0).astype(np.uint8)

@@ -61,6 +61,22 @@ def local_spec(spec: str | Path) -> str:
     return unquote(parts.path)
 
 
+def files_of(spec: str | Path) -> tuple[list[Path], Path | None, bool]:
+    """The files to read, the file or folder that was named (None for a glob), and whether they are pictures.
+
+    Raises:
+        SourceError: See `local_spec`, `pictures_in`, `pictures_matching` and `require_file`.
+    """
+    text = local_spec(spec)
+    path = Path(text)
+    if path.is_dir():
+        return pictures_in(path), path, True
+    if is_glob(text):
+        return pictures_matching(text), None, True
+    require_file(path, public_name(str(spec)))
+    return [path], path, is_picture(path)
+
+
 def is_glob(spec: str) -> bool:
     """Whether to expand it: a file of exactly this name comes first."""
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -25,6 +26,7 @@ from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
 
 from arr_stream.errors import MotionVectorsUnavailable, NoFrames, NotAMediaFile, NoVideoStream
+from arr_stream.sources.base import Job
 from arr_stream.types import ByteArray
 
 # Formats whose content names other files or addresses to open, devices, and text shown as pictures.
@@ -81,6 +83,16 @@ def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> 
             remedy="give a video file, an animated GIF, or pictures; playlists and text are not read",
         ) from exc
     return Media(container, file)
+
+
+@contextmanager
+def opened_video(job: Job, *, accelerator: HWAccel | None = None) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """A media file by itself, for a try; raises as `open_media` and `choose_stream` do."""
+    media = open_media(job.paths[0], job.name, accelerator=accelerator)
+    try:
+        yield media.container, choose_stream(media.container, job.name, job.video_stream)[0]
+    finally:
+        media.close()
 
 
 def choose_stream(container: InputContainer, name: str, number: int | None) -> tuple[VideoStream, int]:
@@ -161,17 +173,14 @@ class Orientation:
     @property
     def rotation_degrees(self) -> int:
         """Clockwise turn: 0, 90, 180 or 270; of a mirrored picture, the turn that follows the mirroring of x."""
-        turns = {
-            (False, False, False): 0,
-            (True, True, False): 90,
-            (False, True, True): 180,
-            (True, False, True): 270,
-            (False, True, False): 0,
-            (True, False, False): 270,
-            (False, False, True): 180,
-            (True, True, True): 90,
-        }
-        return turns[self.transposed, self.mirror_x, self.mirror_y]
+        if self.transposed:
+            return 90 if self.mirror_x else 270
+        return 180 if self.mirror_y else 0
+
+    def pixel_aspect(self, stream: VideoStream) -> float:
+        """Width of an upright pixel over its height; 1.0 where nothing is said."""
+        aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+        return 1 / aspect if self.transposed else aspect
 
     def turn(self, rgb: ByteArray) -> ByteArray:
         """The upright picture `[H, W, 3]`, C-contiguous; the same array where nothing is to be done."""
@@ -197,6 +206,22 @@ class Orientation:
                     turned[f"{end}_{axis}"] = side - turned[f"{end}_{axis}"]
                 turned[f"motion_{axis}"] *= -1
         return turned
+
+
+class Upright:
+    """The orientation of pictures as they come, the first of which is looked at, and each that lies otherwise.
+
+    A picture whose side data was looked at is freed by the garbage collector only, and many large ones would pile up.
+    """
+
+    def __init__(self) -> None:
+        self.orientation = Orientation()
+        self._rotation: int | None = None
+
+    def of(self, picture: VideoFrame) -> Orientation:
+        if picture.rotation != self._rotation:
+            self._rotation, self.orientation = picture.rotation, Orientation.of(picture)
+        return self.orientation
 
 
 EXPORT_OPTIONS = {"flags2": "+export_mvs"}
@@ -231,7 +256,7 @@ def is_intra(picture: VideoFrame) -> bool | None:
     return False if picture.pict_type in _INTER else None
 
 
-def require_export(path: Path, name: str, video_stream: int | None) -> None:
+def require_export(job: Job) -> None:
     """Decode the beginning until it is known whether this decoder exports motion vectors.
 
     Known means: a frame has some, or eight frames that refer to others have none, or no frame among the first 64 refers
@@ -240,28 +265,21 @@ def require_export(path: Path, name: str, video_stream: int | None) -> None:
     Raises:
         MotionVectorsUnavailable: It does not.
     """
-    media = open_media(path, name)
-    try:
-        stream, _ = choose_stream(media.container, name, video_stream)
-        context = stream.codec_context
-        context.options = EXPORT_OPTIONS
-        codec, inter, seen, ended = context.name, 0, 0, False
-        pictures = media.container.decode(stream)
-        while inter < _PROBE_INTER_FRAMES and seen < _PROBE_FRAMES and not ended:
+    inter = seen = 0
+    with opened_video(job) as (container, stream):
+        codec = stream.codec_context.name
+        stream.codec_context.options = EXPORT_OPTIONS
+        pictures = container.decode(stream)
+        while inter < _PROBE_INTER_FRAMES and seen < _PROBE_FRAMES:
             try:
                 picture = next_of(pictures)
             except (av.error.FFmpegError, OSError):
                 picture = None
-            if picture is None:
-                ended = True
+            if picture is None and seen > 1:
                 break
-            if exported_vectors(picture) is not None:
+            if picture is None or exported_vectors(picture) is not None:
                 return
             seen += 1
             inter += is_intra(picture) is False
-    finally:
-        media.close()
-    if ended and seen <= 1:
-        return
     what = "exports no motion vectors" if inter else "codes every frame by itself, so that there are no motion vectors"
-    raise MotionVectorsUnavailable(f"{name}: {codec} {what}", remedy="use --set motion.flow=dis")
+    raise MotionVectorsUnavailable(f"{job.name}: {codec} {what}", remedy="use --set motion.flow=dis")

@@ -24,13 +24,7 @@ SHIPPED_FOLDER = Path(__file__).with_name("tiny_clip")
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file on the Hugging Face hub.
-
-    Args:
-        repository: As `owner/name`.
-        file_name: The file in it.
-        revision: Commit that is meant; `main` is whatever is newest.
-    """
+    """A file on the Hugging Face hub; the repository as `owner/name`, the revision a commit or `main`, the newest."""
 
     repository: str
     file_name: str

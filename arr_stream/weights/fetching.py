@@ -44,11 +44,6 @@ def find(name: str, models: ModelSettings, progress: Progress | None = None) -> 
     Companions (a tokenizer) lie beside it. For `tiny` the folder is the package's own, which open_clip reads as
     `local-dir:`.
 
-    Args:
-        name: `tiny`, `vit_b`, `vit_l`, `vit_h`, or NAME:PRETRAINED as open_clip writes it.
-        models: Where to look, and whether to fetch.
-        progress: Hears how far a fetch is.
-
     Raises:
         InvalidSetting: No such name.
         BackendUnavailable: The weights are not on disk and may not be fetched, or open_clip is needed and missing.
@@ -57,8 +52,7 @@ def find(name: str, models: ModelSettings, progress: Progress | None = None) -> 
     """
     weights = known(name)
     models_folder = folder(models.folder)
-    path = on_disk(weights, models_folder)
-    if path is not None:
+    if (path := on_disk(weights, models_folder)) is not None:
         check_size(weights, path)
         return path
     if isinstance(weights.origin, ShippedFile):
@@ -78,7 +72,6 @@ def fetch(
     progress: Progress | None = None,
     force: bool = False,
     hub_endpoint: str | None = None,
-    allow_http: bool = False,
 ) -> Path:
     """Bring weights, and the tokenizer where the model needs one, to their place.
 
@@ -88,7 +81,6 @@ def fetch(
         progress: Hears the bytes that are there and the bytes in all (None where unknown).
         force: Fetch even what is there already; the old file stays until the new one is whole and right.
         hub_endpoint: Another hub than the one that huggingface_hub is set to.
-        allow_http: Permit plain HTTP, for servers on this machine.
 
     Returns:
         The weights' file.
@@ -105,7 +97,7 @@ def fetch(
         here.mkdir(parents=True, exist_ok=True)
         path = None if force else on_disk(weights, models_folder)
         if path is None and isinstance(origin, WebFile):
-            path = _fetch_web(weights, origin, here, progress, allow_http)
+            path = _fetch_web(weights, origin, here, progress)
         if path is None:
             assert isinstance(origin, HubFile)
             path = _fetch_hub(weights, origin, here, progress, hub_endpoint)
@@ -147,7 +139,7 @@ def fetch_repository(
         hub.snapshot_download(repository, max_workers=2, **what)
 
 
-def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Progress | None, allow_http: bool) -> Path:
+def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Progress | None) -> Path:
     target = here / origin.file_name
     digest = fetch_url(
         origin.url,
@@ -156,9 +148,8 @@ def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Pro
         size_bytes=weights.size_bytes,
         max_bytes=weights.size_bytes or MAX_BYTES,
         progress=progress,
-        allow_http=allow_http,
     )
-    _note(weights, target, digest, "catalogue" if weights.sha256 else "download")
+    _note(weights, target, digest, "download")
     return target
 
 
@@ -168,24 +159,21 @@ def _fetch_hub(
     # Older repositories of open_clip hold nothing but a pickle, which is read by torch's restricted reader.
     others = (_HUB_PICKLE,) if weights.sha256 is None and origin.file_name == HUB_WEIGHTS else ()
     staged, stated = _from_hub(origin, others, here, endpoint, progress)
-    expected = weights.sha256 or stated
-    digest = sha256_of(staged)
+    expected, digest = weights.sha256 or stated, sha256_of(staged)
     if expected is not None and digest != expected:
         staged.unlink()
         raise FetchFailed(
             f"{weights.name}: what {origin} sent has SHA-256 {digest}, expected {expected}; it was thrown away",
             remedy="try again; if it stays so, the file was changed or tampered with on the way",
         )
-    target = here / staged.name
-    staged.replace(target)
-    _note(weights, target, digest, "catalogue" if weights.sha256 else "hub" if stated else "download")
+    target = staged.replace(here / staged.name)
+    _note(weights, target, digest, "hub" if stated else "download")
     return target
 
 
-def _note(weights: KnownWeights, path: Path, digest: str, hash_source: str) -> None:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    note = Note(weights.name, path.name, str(weights.origin), path.stat().st_size, digest, hash_source, now)
-    write_note(path, note)
+def _note(weights: KnownWeights, path: Path, digest: str, source: str) -> None:
+    now, vouched = datetime.now(UTC).isoformat(timespec="seconds"), "catalogue" if weights.sha256 else source
+    write_note(path, Note(weights.name, path.name, str(weights.origin), path.stat().st_size, digest, vouched, now))
 
 
 def _from_hub(

@@ -30,13 +30,9 @@ _FETCH_AGAIN = "fetch it again with `arr-stream models fetch NAME --force`, or c
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `verify` found.
+    """What `verify` found: `readable` is what cannot be compared with anything, but holds sound tensors.
 
-    Args:
-        name: The weights.
-        state: `ok`; `readable` (nothing to compare with, but it holds sound tensors); `missing`; `failed`.
-        detail: What it was compared with, or what is wrong.
-        path: The file, where there is one.
+    The detail says what it was compared with, or what is wrong.
     """
 
     name: str
@@ -60,8 +56,8 @@ def load_state_dict(path: Path) -> dict[str, torch.Tensor]:
     path = Path(path)
     head = _head(path)
     # What a file is called proves nothing; safetensors alone begins with a length and an opening brace.
-    found = _read_safetensors(path) if _is_safetensors(path, head) else _read_torch(path, head)
-    state = _unwrapped(found, path)
+    is_safetensors = path.suffix == ".safetensors" or head[8:9] == b"{"
+    state = _unwrapped(_read_safetensors(path) if is_safetensors else _read_torch(path, head), path)
     for name, tensor in state.items():
         _check_tensor(path, name, tensor)
     return state
@@ -156,10 +152,6 @@ def _head(path: Path) -> bytes:
     return head
 
 
-def _is_safetensors(path: Path, head: bytes) -> bool:
-    return path.suffix == ".safetensors" or head[8:9] == b"{"
-
-
 def _read_safetensors(path: Path) -> Mapping[str, Any]:
     try:
         from safetensors import SafetensorError
@@ -197,9 +189,7 @@ def _read_torch(path: Path, head: bytes) -> object:
             f"{path}: a pickle that holds more than tensors ({wanted[1]}), which could run code",
             remedy="save its tensors as safetensors where it can be trusted",
         ) from exc
-    except (
-        Exception
-    ) as exc:  # The reader meets damage in many ways: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
+    except Exception as exc:  # Damage shows in many ways: EOFError, KeyError, RuntimeError, UnicodeDecodeError.
         raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_FETCH_AGAIN) from exc
 
 

@@ -62,8 +62,7 @@ def folder(setting: str = "auto") -> Path:
 
 def _user_cache() -> Path:
     if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     xdg = os.environ.get("XDG_CACHE_HOME", "")
@@ -87,11 +86,8 @@ def on_disk(weights: KnownWeights, models_folder: Path) -> Path | None:
         return expected
     if isinstance(weights.origin, ShippedFile) or not here.is_dir():
         return None
-    others = [
-        path
-        for path in sorted(here.iterdir())
-        if path.suffix in _WEIGHTS_SUFFIXES and path.name != PCA_NAME and path.is_file()
-    ]
+    files = [path for path in here.iterdir() if path.suffix in _WEIGHTS_SUFFIXES and path.is_file()]
+    others = [path for path in files if path.name != PCA_NAME]
     return others[0] if len(others) == 1 else None
 
 

@@ -12,16 +12,18 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from arr_stream.errors import FetchFailed
 from arr_stream.weights.places import sha256_of
 
 TIMEOUT_SECONDS = 30.0
+"""Longest silence."""
 _BLOCK_BYTES = 1 << 18
 _SPARE_BYTES = 64 * 2**20
 """Room that must be left on the disk besides the file."""
@@ -29,12 +31,8 @@ _RUN_AGAIN = "run it again, which goes on where it stopped"
 _OTHER_MEANS = "if that is the right file, fetch it by other means and put it in its place"
 
 
-class Progress(Protocol):
-    """Hears how far a fetch is."""
-
-    def __call__(self, done_bytes: int, total_bytes: int | None) -> None:
-        """So many bytes are there, of so many in all (None where nobody said)."""
-        ...
+Progress = Callable[[int, int | None], object]
+"""Hears how far a fetch is: so many bytes are there, of so many in all (None where nobody said)."""
 
 
 def fetch_url(
@@ -45,8 +43,6 @@ def fetch_url(
     size_bytes: int | None = None,
     max_bytes: int,
     progress: Progress | None = None,
-    allow_http: bool = False,
-    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> str:
     """Fetch a file; until it is whole and right it is called TARGET.part, and a later call goes on with that.
 
@@ -57,8 +53,6 @@ def fetch_url(
         size_bytes: Size that it must have.
         max_bytes: Larger files are refused.
         progress: Hears how far it is.
-        allow_http: Permit plain HTTP, for servers on this machine.
-        timeout_seconds: Longest silence.
 
     Returns:
         The file's SHA-256.
@@ -67,10 +61,10 @@ def fetch_url(
         FetchFailed: The address or a redirect is not https, no connection, the server refuses, too large, no room, cut
             off, or another hash or size than stated.
     """
-    _check_scheme(url, allow_http)
+    _check_scheme(url)
     partial = _Partial(target.with_name(target.name + ".part"), _without_secrets(url), size_bytes, max_bytes, progress)
     if size_bytes is None or partial.size_bytes != size_bytes:
-        _download(url, partial, allow_http, timeout_seconds)
+        _download(url, partial)
     digest = sha256_of(partial.path)
     if sha256 is not None and digest != sha256.lower():
         partial.discard()
@@ -105,10 +99,7 @@ def check_room(folder: Path, name: str, size_bytes: int | None, max_bytes: int, 
 class _Partial:
     """A file that is not whole yet, and beside it the ETag of the file that it is the beginning of.
 
-    Args:
-        path: Where it lies.
-        source: Its address, for people.
-        expected_bytes, max_bytes, progress: As in `fetch_url`.
+    Its source is its address, for people; the rest is as in `fetch_url`.
     """
 
     path: Path
@@ -179,7 +170,7 @@ class _Partial:
             self.etag_path.unlink(missing_ok=True)
 
 
-def _download(url: str, partial: _Partial, allow_http: bool, timeout_seconds: float) -> None:
+def _download(url: str, partial: _Partial) -> None:
     there, source = partial.size_bytes, partial.source
     request = urllib.request.Request(url, headers={"User-Agent": "arr-stream", "Accept-Encoding": "identity"})
     if there and partial.etag:
@@ -187,7 +178,7 @@ def _download(url: str, partial: _Partial, allow_http: bool, timeout_seconds: fl
         request.add_header("Range", f"bytes={there}-")
         request.add_header("If-Range", partial.etag)
     try:
-        with _opener(allow_http).open(request, timeout=timeout_seconds) as response:
+        with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
             partial.receive(response, there)
     except urllib.error.HTTPError as exc:
         if exc.code == 416 and exc.headers.get("Content-Range") == f"bytes */{there}":
@@ -202,28 +193,24 @@ def _download(url: str, partial: _Partial, allow_http: bool, timeout_seconds: fl
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to https only (and to http where that was permitted)."""
-
-    def __init__(self, allow_http: bool) -> None:
-        self._allow_http = allow_http
+    """Follows redirects to https only."""
 
     def http_error_302(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message
     ) -> object:
-        _check_scheme(urllib.parse.urljoin(req.full_url, headers.get("Location", "")), self._allow_http)
+        _check_scheme(urllib.parse.urljoin(req.full_url, headers.get("Location", "")))
         return super().http_error_302(req, fp, code, msg, headers)  # type: ignore[arg-type]
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-def _opener(allow_http: bool) -> urllib.request.OpenerDirector:
-    """An opener that knows no scheme but http and https: files and ftp are out of reach, wherever a redirect points."""
+def _opener() -> urllib.request.OpenerDirector:
+    """An opener that knows no scheme but https: files and ftp are out of reach, wherever a redirect points."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
         urllib.request.HTTPSHandler(),
-        _SafeRedirects(allow_http),
+        _SafeRedirects(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
     ):
@@ -231,9 +218,8 @@ def _opener(allow_http: bool) -> urllib.request.OpenerDirector:
     return opener
 
 
-def _check_scheme(url: str, allow_http: bool) -> None:
-    scheme = urllib.parse.urlsplit(url).scheme
-    if scheme != "https" and not (allow_http and scheme == "http"):
+def _check_scheme(url: str) -> None:
+    if urllib.parse.urlsplit(url).scheme != "https":
         raise FetchFailed(
             f"{_without_secrets(url)}: not an https address", remedy="weights are fetched over https only"
         )

@@ -1,8 +1,7 @@
-"""A sandboxed source keeps every promise of a source, and gives bit for bit what the same source gives without."""
+"""A sandboxed source gives bit for bit what the same source gives without."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,50 +10,12 @@ import av
 import numpy as np
 import pytest
 
-import tests.contracts.test_sources as promises
 from arr_stream.config import SandboxSettings
 from arr_stream.errors import ArrStreamError, SourceDamaged
 from arr_stream.sources import SourceInfo, SourceStats, open_source
 from arr_stream.types import Frame
-from tests.contracts.test_sources import MAKERS
-from tests.contracts.test_sources import test_frames_are_the_pictures_in_order as test_frames_are_the_pictures_in_order
-from tests.contracts.test_sources import test_info_is_there_before_the_frames as test_info_is_there_before_the_frames
-from tests.contracts.test_sources import (
-    test_nothing_in_range_names_the_length as test_nothing_in_range_names_the_length,
-)
-from tests.contracts.test_sources import test_nothing_stays_open as test_nothing_stays_open
-from tests.contracts.test_sources import test_one_pass as test_one_pass
-from tests.contracts.test_sources import (
-    test_start_end_stride_and_limit_choose_among_the_same_frames as test_start_end_stride_and_limit,
-)
-from tests.contracts.test_sources import test_too_many_pixels_are_refused as test_too_many_pixels_are_refused
-from tests.contracts.test_sources import test_values_that_mean_nothing_are_refused as test_values_that_mean_nothing
+from tests.contracts.test_sources import COUNT, MAKERS
 from tests.media import moving_frames, write_audio, write_gif, write_images, write_video
-
-__all__ = [
-    "test_frames_are_the_pictures_in_order",
-    "test_info_is_there_before_the_frames",
-    "test_nothing_in_range_names_the_length",
-    "test_nothing_stays_open",
-    "test_one_pass",
-    "test_start_end_stride_and_limit",
-    "test_too_many_pixels_are_refused",
-    "test_values_that_mean_nothing",
-]
-
-_PROMISED = ("mp4", "mov-turned", "gif", "folder")
-"""What the promises are tried on; `test_every_format_is_the_same` compares the others."""
-
-
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in _PROMISED])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
-    make, fps = MAKERS[request.param]
-    return str(make(tmp_path_factory.mktemp(request.param))), fps
-
-
-@pytest.fixture(autouse=True)
-def sandboxed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promises, "open_source", functools.partial(open_source, sandbox=SandboxSettings()))
 
 
 def outcome(
@@ -167,7 +128,7 @@ def test_motion_vectors_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_format_is_the_same(tmp_path: Path, name: str) -> None:
-    assert same(MAKERS[name][0](tmp_path)) == (promises.COUNT, None)
+    assert same(MAKERS[name][0](tmp_path)) == (COUNT, None)
 
 
 @pytest.mark.slow

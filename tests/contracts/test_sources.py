@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from arr_stream.config import SandboxSettings
 from arr_stream.errors import InvalidSetting, NothingInRange, SourceTooLarge
 from arr_stream.sources import Source, open_source
 from tests.media import moving_frames, write_gif, write_images, write_video
@@ -47,18 +49,40 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], float]] = {
 }
 
 
-@pytest.fixture(scope="module", params=MAKERS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
-    make, fps = MAKERS[request.param]
-    return str(make(tmp_path_factory.mktemp(request.param))), fps
+SANDBOXED = ("mp4", "mov-turned", "gif", "folder")
+"""What the promises are tried on in a sandbox; `test_every_format_is_the_same` compares the others."""
 
 
-def test_frames_are_the_pictures_in_order(made: tuple[str, float]) -> None:
-    spec, fps = made
-    with open_source(spec) as source:
+class Made(NamedTuple):
+    """A source that is there, and how to open it."""
+
+    spec: str
+    fps: float
+    sandbox: SandboxSettings | None
+
+    def open(self, **wish: Any) -> Source:
+        return open_source(self.spec, sandbox=self.sandbox, **wish)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *((name, None) for name in MAKERS),
+        *(pytest.param((name, SandboxSettings()), marks=pytest.mark.slow) for name in SANDBOXED),
+    ],
+    ids=lambda param: param[0] if param[1] is None else f"sandboxed-{param[0]}",
+)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    name, sandbox = request.param
+    make, fps = MAKERS[name]
+    return Made(str(make(tmp_path_factory.mktemp(name))), fps, sandbox)
+
+
+def test_frames_are_the_pictures_in_order(made: Made) -> None:
+    with made.open() as source:
         frames = list(source.frames())
     assert [frame.index for frame in frames] == list(range(COUNT))
-    np.testing.assert_allclose([frame.pts_seconds for frame in frames], np.arange(COUNT) / fps, atol=1e-3)
+    np.testing.assert_allclose([frame.pts_seconds for frame in frames], np.arange(COUNT) / made.fps, atol=1e-3)
     for frame, original in zip(frames, FRAMES, strict=True):
         assert frame.rgb.dtype == np.uint8 and frame.rgb.flags.c_contiguous
         assert frame.size_wh == (96, 64)
@@ -68,62 +92,59 @@ def test_frames_are_the_pictures_in_order(made: tuple[str, float]) -> None:
     assert source.stats.frames == COUNT
 
 
-def test_info_is_there_before_the_frames(made: tuple[str, float]) -> None:
-    spec, fps = made
-    with open_source(spec) as source:
+def test_info_is_there_before_the_frames(made: Made) -> None:
+    with made.open() as source:
         info = source.info
     assert info.size_wh == (96, 64)
-    assert info.name == spec
+    assert info.name == made.spec
     assert info.pixel_aspect == 1.0
-    assert info.average_fps == pytest.approx(fps, rel=0.02)
-    assert info.duration_seconds == pytest.approx(COUNT / fps, rel=0.1)
+    assert info.average_fps == pytest.approx(made.fps, rel=0.02)
+    assert info.duration_seconds == pytest.approx(COUNT / made.fps, rel=0.1)
     assert info.num_frames is not None and abs(info.num_frames - COUNT) <= 1
     assert info.video_streams == 1
 
 
-def test_start_end_stride_and_limit_choose_among_the_same_frames(made: tuple[str, float]) -> None:
-    spec, fps = made
-    with open_source(spec) as source:
+def test_start_end_stride_and_limit_choose_among_the_same_frames(made: Made) -> None:
+    with made.open() as source:
         whole = list(source.frames())
-    start, end = 3 / fps - 0.001, 11 / fps - 0.001
-    with open_source(spec, start_seconds=start, end_seconds=end, stride=3, max_frames=2) as source:
+    start, end = 3 / made.fps - 0.001, 11 / made.fps - 0.001
+    with made.open(start_seconds=start, end_seconds=end, stride=3, max_frames=2) as source:
         part = list(source.frames())
         assert source.info.num_frames == 2
     assert [frame.index for frame in part] == [0, 1]
     for frame, same in zip(part, (whole[3], whole[6]), strict=True):
         assert frame.pts_seconds == pytest.approx(same.pts_seconds)
         np.testing.assert_array_equal(frame.rgb, same.rgb)
-    with open_source(spec, start_seconds=start, end_seconds=end) as source:
+    with made.open(start_seconds=start, end_seconds=end) as source:
         assert len(list(source.frames())) == 8
 
 
-def test_nothing_in_range_names_the_length(made: tuple[str, float]) -> None:
-    spec, fps = made
+def test_nothing_in_range_names_the_length(made: Made) -> None:
     with pytest.raises(NothingInRange, match="no frame at or after 100 s") as caught:
-        open_source(spec, start_seconds=100)
+        made.open(start_seconds=100)
     length = float(str(caught.value).split("the source is ")[1].split(" s")[0])
-    assert length == pytest.approx(COUNT / fps, rel=0.1)
+    assert length == pytest.approx(COUNT / made.fps, rel=0.1)
     with pytest.raises(NothingInRange):
-        open_source(spec, start_seconds=2, end_seconds=1)
+        made.open(start_seconds=2, end_seconds=1)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"stride": 0}, {"max_frames": 0}, {"start_seconds": -1}, {"end_seconds": float("nan")}]
 )
-def test_values_that_mean_nothing_are_refused(made: tuple[str, float], wrong: dict[str, float]) -> None:
+def test_values_that_mean_nothing_are_refused(made: Made, wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidSetting):
-        open_source(made[0], **wrong)  # type: ignore[arg-type]
+        made.open(**wrong)  # type: ignore[arg-type]
 
 
-def test_too_many_pixels_are_refused(made: tuple[str, float]) -> None:
+def test_too_many_pixels_are_refused(made: Made) -> None:
     with pytest.raises(SourceTooLarge, match="at most 1000"):
-        open_source(made[0], max_pixels=1000)
-    with open_source(made[0], max_pixels=96 * 64) as source:
+        made.open(max_pixels=1000)
+    with made.open(max_pixels=96 * 64) as source:
         assert len(list(source.frames())) == COUNT
 
 
-def test_one_pass(made: tuple[str, float]) -> None:
-    with open_source(made[0]) as source:
+def test_one_pass(made: Made) -> None:
+    with made.open() as source:
         assert len(list(source.frames())) == COUNT
         with pytest.raises(RuntimeError, match="taken already"):
             source.frames()
@@ -141,11 +162,11 @@ def _open_files() -> set[str]:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted through /proc")  # noqa: PTH112
 @pytest.mark.parametrize("end", ["close", "exhausted", "generator", "with"])
-def test_nothing_stays_open(made: tuple[str, float], end: str) -> None:
-    folder = str(Path(made[0]).parent)
+def test_nothing_stays_open(made: Made, end: str) -> None:
+    folder = str(Path(made.spec).parent)
 
     def read() -> Source:
-        source = open_source(made[0])
+        source = made.open()
         if end == "close":
             source.close()
             source.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import replace
 from typing import Self
 
 from arr_stream.config import Settings
@@ -14,13 +13,6 @@ from arr_stream.errors import ArrStreamError, ConnectionFailed, SourceTooLarge, 
 from arr_stream.sources.base import SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import ArrivalClock
 from arr_stream.types import ByteArray, Frame
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Picture:
-    rgb: ByteArray
-    pts_seconds: float
-    captured_seconds: float
 
 
 class BrowserSource:
@@ -37,6 +29,8 @@ class BrowserSource:
     Attributes:
         codec: Name of what the pictures were coded with; whoever pushes sets it before the first one.
         dropped: Pictures that came and that nobody took.
+        ended: No further picture is taken.
+        error: Why it ended, where that was not the browser's own wish.
         on_close: Called once, by the thread that closes the source or lets its iteration end.
     """
 
@@ -50,12 +44,12 @@ class BrowserSource:
         self._max_pixels = settings.source.max_pixels
         self._room = 1 if settings.live.policy == "latest" else settings.live.buffer_frames
         self._info: SourceInfo | None = None
-        self._waiting: deque[_Picture] = deque()
+        self._waiting: deque[Frame] = deque()
         self._clock = ArrivalClock()
-        self._ended = False
+        self.ended = False
         self._closed = False
         self._taken = False
-        self._error: ArrStreamError | None = None
+        self.error: ArrStreamError | None = None
         self._changed = threading.Condition()
 
     @property
@@ -68,16 +62,6 @@ class BrowserSource:
         if self._info is None:
             raise RuntimeError(f"{self.name}: nothing is known before the first picture; call wait_first")
         return self._info
-
-    @property
-    def ended(self) -> bool:
-        """No further picture is taken."""
-        return self._ended
-
-    @property
-    def error(self) -> ArrStreamError | None:
-        """Why it ended, where that was not the browser's own wish."""
-        return self._error
 
     def push(self, rgb: ByteArray, captured_seconds: float, sent_seconds: float | None = None) -> bool:
         """Offer one picture; never waits.
@@ -95,7 +79,7 @@ class BrowserSource:
             self.finish(self.too_large(width, height))
             return False
         with self._changed:
-            if self._ended:
+            if self.ended:
                 return False
             if self._info is None:
                 self._info = SourceInfo(
@@ -105,7 +89,7 @@ class BrowserSource:
             while len(self._waiting) >= self._room:
                 self._waiting.popleft()
                 self.dropped += 1
-            self._waiting.append(_Picture(rgb, pts_seconds, captured_seconds))
+            self._waiting.append(Frame(0, pts_seconds, rgb, captured_seconds=captured_seconds))
             self._changed.notify_all()
         return True
 
@@ -115,10 +99,10 @@ class BrowserSource:
             self.name, (width, height), self._max_pixels, instead="choose a smaller picture in the browser"
         )
 
-    def passed_over(self, count: int = 1) -> None:
-        """Count pictures that came, but were not worth converting because newer ones had come."""
+    def passed_over(self) -> None:
+        """Count a picture that came, but was not worth converting because newer ones had come."""
         with self._changed:
-            self.dropped += count
+            self.dropped += 1
 
     def finish(self, error: ArrStreamError | None = None) -> None:
         """Nothing more comes; safe to call again, by any thread. Only the first error counts.
@@ -127,9 +111,9 @@ class BrowserSource:
             error: Raised to the one who iterates; None where the browser just stopped.
         """
         with self._changed:
-            if self._ended:
+            if self.ended:
                 return
-            self._ended, self._error = True, error
+            self.ended, self.error = True, error
             self._waiting.clear()
             self._changed.notify_all()
 
@@ -146,16 +130,15 @@ class BrowserSource:
         """
         longest_seconds = self._live.connect_seconds if timeout_seconds is None else timeout_seconds
         with self._changed:
-            self._changed.wait_for(lambda: self._info is not None or self._ended, longest_seconds)
-            if self._error is not None and self._info is None:
-                raise self._error
-            if self._info is not None:
-                return self._info
-            if self._ended:
-                raise ConnectionFailed(
-                    f"{self.name}: the connection ended before its first picture",
-                    remedy="start it again in the browser",
-                )
+            self._changed.wait_for(lambda: self._info is not None or self.ended, longest_seconds)
+        if self._info is not None:
+            return self._info
+        if self.error is not None:
+            raise self.error
+        if self.ended:
+            raise ConnectionFailed(
+                f"{self.name}: the connection ended before its first picture", remedy="start it again in the browser"
+            )
         raise StreamSilent(
             f"{self.name}: no picture from the browser within {longest_seconds:g} s",
             remedy="check that the camera is on and that UDP reaches the server",
@@ -184,23 +167,21 @@ class BrowserSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _deliver(self) -> Iterator[Frame]:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._waiting or self._ended)
-                    if self._ended:
+                    self._changed.wait_for(lambda: self._waiting or self.ended)
+                    if self.ended:
                         break
-                    picture = self._waiting.popleft()
+                    frame = self._waiting.popleft()
                 index = self.stats.frames
                 self.stats.frames += 1
-                yield Frame(index, picture.pts_seconds, picture.rgb, captured_seconds=picture.captured_seconds)
-            if self._error is not None:
-                raise self._error
+                yield replace(frame, index=index)
+            if self.error is not None:
+                raise self.error
         finally:
             self.close()

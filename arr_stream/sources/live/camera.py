@@ -20,7 +20,6 @@ from av.container import Flags, InputContainer
 
 from arr_stream.config import Settings
 from arr_stream.errors import (
-    ArrStreamError,
     BackendUnavailable,
     CameraBusy,
     CameraLost,
@@ -33,6 +32,8 @@ from arr_stream.sources.live.decoding import Decoding
 from arr_stream.sources.live.spec import LiveSpec, asked_size
 from arr_stream.sources.locate import natural_key
 from arr_stream.sources.media import reason
+
+_FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
 
 _QUERY_CAPABILITIES = 0x80685600
 _CAPTURE = 0x00000001 | 0x00001000
@@ -82,15 +83,14 @@ def find_camera(wanted: str) -> str:
     """
     if wanted.startswith("/dev/"):
         return wanted
-    cameras = list_cameras()
-    for camera in cameras:
-        if wanted.isdecimal() and camera.index == int(wanted):
-            return camera.device
-    if not wanted.isdecimal():
-        exact = [camera for camera in cameras if camera.name.lower() == wanted.lower()]
-        part = [camera for camera in cameras if wanted.lower() in camera.name.lower()]
-        for camera in exact or part:
-            return camera.device
+    cameras, name = list_cameras(), wanted.lower()
+    if wanted.isdecimal():
+        fitting = [camera for camera in cameras if camera.index == int(wanted)]
+    else:
+        fitting = [camera for camera in cameras if camera.name.lower() == name]
+        fitting += [camera for camera in cameras if name in camera.name.lower()]
+    if fitting:
+        return fitting[0].device
     if not cameras:
         raise CameraNotFound(
             f"camera {wanted}: there is no camera on this machine", remedy="plug one in, or allow its use"
@@ -130,7 +130,6 @@ def _line(path: Path) -> str:
 def _captures(node: Path) -> bool | None:
     """Ask the driver (`VIDIOC_QUERYCAP`); None where the node may not be opened."""
     import fcntl
-    import os
 
     try:
         descriptor = os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -149,14 +148,10 @@ def _captures(node: Path) -> bool | None:
 
 def _other_cameras() -> list[Camera]:
     import av.device
-    import av.error
 
-    kind = {"darwin": "avfoundation", "win32": "dshow"}.get(sys.platform)
-    if kind is None:
-        return []
     try:
-        devices = av.device.enumerate_input_devices(kind)
-    except (av.error.FFmpegError, OSError, ValueError):
+        devices = av.device.enumerate_input_devices(_FORMATS[sys.platform])
+    except (KeyError, av.error.FFmpegError, OSError, ValueError):
         return []
     found = [device for device in devices if "video" in device.media_types]
     return [
@@ -165,18 +160,16 @@ def _other_cameras() -> list[Camera]:
     ]
 
 
-_FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
-
-
 def open_camera(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Decoding:
     """Open the camera once; it is looked for each time, since one that is plugged in again may get a new number."""
-
-    def problem(error: Exception) -> ArrStreamError:
-        return camera_problem(spec.name, error, opened=True)
-
-    options = camera_options(settings)
-    container = _open(find_camera(spec.target), spec, settings, options, interrupt)
-    return Decoding(container, name=spec.name, settings=settings, interrupt=interrupt, stats=stats, problem=problem)
+    return Decoding(
+        _open(find_camera(spec.target), spec, settings, interrupt),
+        name=spec.name,
+        settings=settings,
+        interrupt=interrupt,
+        stats=stats,
+        problem=lambda error: camera_problem(spec.name, error, opened=True),
+    )
 
 
 def camera_options(settings: Settings) -> dict[str, str]:
@@ -190,9 +183,7 @@ def camera_options(settings: Settings) -> dict[str, str]:
     return options
 
 
-def _open(
-    device: str, spec: LiveSpec, settings: Settings, options: dict[str, str], interrupt: Interrupt
-) -> InputContainer:
+def _open(device: str, spec: LiveSpec, settings: Settings, interrupt: Interrupt) -> InputContainer:
     kind = _FORMATS.get(sys.platform)
     if kind is None:
         raise BackendUnavailable(
@@ -202,7 +193,9 @@ def _open(
     target = f"video={device}" if kind == "dshow" else device
     try:
         with interrupt.within(settings.live.connect_seconds):
-            container = av.open(target, "r", format=kind, options=options, timeout=settings.live.connect_seconds)
+            container = av.open(
+                target, "r", format=kind, options=camera_options(settings), timeout=settings.live.connect_seconds
+            )
     except (av.error.FFmpegError, OSError, ValueError) as exc:
         raise camera_problem(spec.name, exc, opened=False) from exc
     # Reading must not block, since a camera that hangs could not be left otherwise.
@@ -222,27 +215,27 @@ def _unblock(device: str) -> None:
 
 
 def camera_problem(name: str, error: Exception, *, opened: bool) -> SourceError:
-    """Why a camera cannot be opened, or has stopped.
-
-    Args:
-        name: What was given.
-        error: What PyAV raised.
-        opened: It had been open before.
-    """
+    """Why a camera cannot be opened, or, where it had been open before, has stopped."""
     number = getattr(error, "errno", None)
     if opened:
         return CameraLost(f"{name}: the camera has stopped: {reason(error)}", remedy="check its plug and cable")
-    if number == errno.EBUSY:
-        return CameraBusy(f"{name}: another program uses this camera", remedy="close it there")
-    if number in (errno.EACCES, errno.EPERM):
-        return CameraBusy(
-            f"{name}: may not be opened", remedy="join the group `video`, or allow the camera to programs"
-        )
-    if number in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
-        return CameraNotFound(f"{name}: no such camera", remedy="see `arr-stream cameras`")
-    if number in (errno.ENOTTY, errno.EISDIR):
-        return CameraNotFound(f"{name}: not a camera", remedy="see `arr-stream cameras`")
+    for numbers, kind, what, remedy in _PROBLEMS:
+        if number in numbers:
+            return kind(f"{name}: {what}", remedy=remedy)
     return CameraNotFound(
         f"{name}: the camera cannot be opened: {reason(error)}",
         remedy="see `arr-stream cameras`, and leave live.size and live.fps at their defaults",
     )
+
+
+_PROBLEMS: tuple[tuple[tuple[int, ...], type[SourceError], str, str], ...] = (
+    ((errno.EBUSY,), CameraBusy, "another program uses this camera", "close it there"),
+    (
+        (errno.EACCES, errno.EPERM),
+        CameraBusy,
+        "may not be opened",
+        "join the group `video`, or allow the camera to programs",
+    ),
+    ((errno.ENOENT, errno.ENODEV, errno.ENXIO), CameraNotFound, "no such camera", "see `arr-stream cameras`"),
+    ((errno.ENOTTY, errno.EISDIR), CameraNotFound, "not a camera", "see `arr-stream cameras`"),
+)

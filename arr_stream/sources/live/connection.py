@@ -7,6 +7,7 @@ runs off, far into the future, for a thread whose wait is over; for all other th
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ import av.container.core
 
 from arr_stream.sources.base import SourceStats
 from arr_stream.types import ByteArray
+
+_LATEST_SECONDS = 1.0
+_LONGEST_STEP_SECONDS = 10.0
 
 StateName = Literal["connecting", "live", "stalled", "reconnecting", "ended", "failed"]
 
@@ -80,6 +84,28 @@ class Interrupt:
             _CURRENT.interrupt = before
 
 
+class Pace:
+    """Waits until each time is due, counted from the first.
+
+    Whoever falls more than a second behind, such as a machine that slept, goes on at the usual speed and does not
+    sprint; times that jump ahead or back are taken as the beginning of something new.
+    """
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+        self._start_seconds = -math.inf
+        self._last_own = 0.0
+
+    def wait_until(self, own_seconds: float) -> None:
+        """Sleep until this time of the source is due."""
+        now = time.monotonic()
+        jumped = abs(own_seconds - self._last_own) > _LONGEST_STEP_SECONDS
+        if jumped or now - self._start_seconds - own_seconds > _LATEST_SECONDS:
+            self._start_seconds = now - own_seconds
+        self._last_own = own_seconds
+        self._interrupt.wait(self._start_seconds + own_seconds - now)
+
+
 _CURRENT = threading.local()
 _LEAP_SECONDS = 1e6
 
@@ -99,10 +125,8 @@ class _Clock:
 
 def _install() -> None:
     module = av.container.core
-    if isinstance(getattr(module, "time", None), _Clock):
-        return
     # A PyAV that keeps time otherwise goes on with its own time-outs, and waits end that much later.
-    if hasattr(module, "time"):
+    if hasattr(module, "time") and not isinstance(module.time, _Clock):
         module.time = _Clock()
 
 

@@ -15,8 +15,8 @@ from av.video.stream import VideoStream
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, StreamSilent
 from arr_stream.sources.base import SourceStats, too_large
-from arr_stream.sources.live.connection import Arrived, Facts, Interrupt
-from arr_stream.sources.media import Orientation, choose_stream, is_intra, rgb_of
+from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
+from arr_stream.sources.media import Upright, choose_stream, is_intra, rgb_of
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
@@ -41,7 +41,7 @@ class Decoding:
         stats: Counters to keep.
         problem: Makes our error of what PyAV raises while packets are read.
         ends: Told the last time of a picture in seconds when the data ends: whether it is the end, and not a break.
-        pace: Told the time of each packet in seconds before it is decoded; waits until it is due.
+        paced: Decode each packet when its time has come.
     """
 
     def __init__(
@@ -54,13 +54,14 @@ class Decoding:
         stats: SourceStats,
         problem: Callable[[Exception], ArrStreamError],
         ends: Callable[[float], bool] = lambda _: False,
-        pace: Callable[[float], None] | None = None,
+        paced: bool = False,
     ) -> None:
         self._container, self._name, self._interrupt, self._stats = container, name, interrupt, stats
         self._max_pixels, self._silent_seconds = settings.source.max_pixels, settings.live.stall_seconds
-        self._problem, self._ends, self._pace = problem, ends, pace
+        self._problem, self._ends = problem, ends
+        self._pace = Pace(interrupt) if paced else None
         self._skip_until: float | None = None
-        self._orientation, self._turned = Orientation(), 0
+        self._upright = Upright()
         self._last_own = 0.0
         try:
             self._begin()
@@ -80,13 +81,12 @@ class Decoding:
 
     @property
     def facts(self) -> Facts:
-        aspect = float(self._stream.sample_aspect_ratio or 1) or 1.0
         rate = self._stream.average_rate or self._stream.guessed_rate
         return Facts(
             codec=self._stream.codec_context.name,
             average_fps=float(rate) if rate and 0 < rate <= 1000 else None,
-            pixel_aspect=1 / aspect if self._orientation.transposed else aspect,
-            rotation_degrees=self._orientation.rotation_degrees,
+            pixel_aspect=self._upright.orientation.pixel_aspect(self._stream),
+            rotation_degrees=self._upright.orientation.rotation_degrees,
             has_audio=bool(self._container.streams.audio),
             video_streams=self._count,
         )
@@ -98,8 +98,7 @@ class Decoding:
         """See `Connection.pictures`."""
         last_picture = time.monotonic()
         for packet in self._packets():
-            if packet is not None and self._pace is not None:
-                self._wait_for(packet)
+            self._wait_for(packet)
             captured_seconds = time.monotonic()
             for picture in self._decoded(packet, captured_seconds):
                 arrived = self._arrived(picture, captured_seconds)
@@ -114,10 +113,11 @@ class Decoding:
         if not self._interrupt.stopped and not self._ends(self._last_own):
             raise self._problem(av.error.EOFError(0, "the stream has ended"))
 
-    def _wait_for(self, packet: Packet[VideoStream]) -> None:
-        ticks = packet.pts if packet.dts is None else packet.dts
-        if self._pace is not None and ticks is not None and packet.time_base:
-            self._pace(float(ticks * packet.time_base))
+    def _wait_for(self, packet: Packet[VideoStream] | None) -> None:
+        if self._pace is not None and packet is not None:
+            ticks = packet.pts if packet.dts is None else packet.dts
+            if ticks is not None and packet.time_base:
+                self._pace.wait_until(float(ticks * packet.time_base))
 
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
         """Packets of the video as they come, then None to drain the decoder; ends early when stopped."""
@@ -188,8 +188,6 @@ class Decoding:
     def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived | None:
         """A picture as RGB; None where FFmpeg cannot convert it."""
         self._check_size(picture.width, picture.height)
-        if picture.rotation != self._turned:
-            self._turned, self._orientation = picture.rotation, Orientation.of(picture)
         try:
             decoded = rgb_of(picture)
         except (av.error.FFmpegError, OSError, ValueError):
@@ -198,7 +196,7 @@ class Decoding:
         own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
         if own_seconds is not None:
             self._last_own = own_seconds
-        return Arrived(self._orientation.turn(decoded), own_seconds, captured_seconds, is_intra(picture))
+        return Arrived(self._upright.of(picture).turn(decoded), own_seconds, captured_seconds, is_intra(picture))
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:

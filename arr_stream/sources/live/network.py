@@ -28,7 +28,6 @@ from arr_stream.errors import (
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live.connection import Interrupt
 from arr_stream.sources.live.decoding import Decoding
-from arr_stream.sources.live.playing import Pace
 from arr_stream.sources.live.spec import LiveSpec
 from arr_stream.sources.media import reason
 
@@ -36,7 +35,7 @@ _WEB = "http,https,tcp,tls,crypto,httpproxy"
 _RTMP = "rtmp,rtmpe,rtmps,rtmpt,rtmpts,ffrtmphttp,ffrtmpcrypt,http,https,tcp,tls"
 _RTSP = "rtp,srtp,rtsp,udp,tcp,tls"
 
-PROTOCOLS = {
+_PROTOCOLS = {
     **dict.fromkeys(("http", "https"), _WEB),
     **dict.fromkeys(("rtmp", "rtmpe", "rtmps", "rtmpt", "rtmpts"), _RTMP),
     **dict.fromkeys(("rtsp", "rtsps", "rtspt"), _RTSP),
@@ -71,7 +70,7 @@ def _require_host(spec: LiveSpec, interrupt: Interrupt, seconds: float) -> None:
 
     The system's look-up cannot be interrupted, so it has a thread of its own, which ends by itself.
     """
-    host, _ = host_and_port(spec)
+    host, _ = _host_and_port(spec)
     if not host:
         if spec.scheme in {"udp", "srt"}:
             return
@@ -111,15 +110,13 @@ def _open(spec: LiveSpec, settings: Settings, interrupt: Interrupt, seconds: flo
     except (av.error.FFmpegError, OSError, ValueError) as exc:
         if interrupt.stopped:
             raise ConnectionFailed(f"{spec.name}: stopped while it was opened") from exc
-        raise network_problem(
-            spec, exc, waited_seconds=settings.live.connect_seconds if interrupt.late else None
-        ) from exc
+        raise _problem(spec, exc, settings.live.connect_seconds if interrupt.late else None) from exc
 
 
 def _options(spec: LiveSpec, settings: Settings) -> dict[str, str]:
     """FFmpeg's options for short delays and no way to other files."""
     options = {
-        "protocol_whitelist": PROTOCOLS[spec.scheme],
+        "protocol_whitelist": _PROTOCOLS[spec.scheme],
         "format_whitelist": _FORMATS_ALLOWED,
         # Not `nobuffer`: it would throw away what was read to learn the format, and with it the first whole picture.
         "probesize": str(_PROBE_BYTES),
@@ -152,7 +149,7 @@ def _decoding(
     def problem(error: Exception) -> ArrStreamError:
         if isinstance(error, EOFError):
             return ConnectionFailed(f"{spec.name}: the stream has ended", remedy="check that the server still sends")
-        return network_problem(spec, error)
+        return _problem(spec, error)
 
     # Files and playlists come as fast as the line allows, whole stretches at a time.
     held_back = duration_seconds is not None or container.format.name == "hls"
@@ -164,16 +161,16 @@ def _decoding(
         stats=stats,
         problem=problem,
         ends=ends,
-        pace=Pace(interrupt).wait_until if held_back else None,
+        paced=held_back,
     )
 
 
-DEFAULT_PORTS = {"rtsp": 554, "rtspt": 554, "rtsps": 322, "http": 80, "https": 443, "rtmp": 1935, "rtmps": 443}
+_DEFAULT_PORTS = {"rtsp": 554, "rtspt": 554, "rtsps": 322, "http": 80, "https": 443, "rtmp": 1935, "rtmps": 443}
 
 _PROBE_SECONDS = 1.0
 
 
-def host_and_port(spec: LiveSpec) -> tuple[str, int | None]:
+def _host_and_port(spec: LiveSpec) -> tuple[str, int | None]:
     """Of an address; the host is empty where none is named.
 
     Raises:
@@ -181,19 +178,13 @@ def host_and_port(spec: LiveSpec) -> tuple[str, int | None]:
     """
     try:
         parts = urlsplit(spec.target)
-        return parts.hostname or "", parts.port or DEFAULT_PORTS.get(spec.scheme)
+        return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(spec.scheme)
     except ValueError as exc:
         raise HostUnknown(f"{spec.name}: not an address", remedy="write it as rtsp://host:port/path") from exc
 
 
-def network_problem(spec: LiveSpec, error: Exception, *, waited_seconds: float | None = None) -> ArrStreamError:
-    """Why an address cannot be opened.
-
-    Args:
-        spec: The address.
-        error: What PyAV raised.
-        waited_seconds: Set where the wait was ended by us after so long.
-    """
+def _problem(spec: LiveSpec, error: Exception, waited_seconds: float | None = None) -> ArrStreamError:
+    """Why an address cannot be opened, or why not within so many seconds."""
     name, number = spec.name, getattr(error, "errno", None)
     if waited_seconds is not None or isinstance(error, av.error.ExitError):
         return _silent(spec, waited_seconds or 0.0)
@@ -228,7 +219,7 @@ _REASONS = {
 
 def _silent(spec: LiveSpec, waited_seconds: float) -> SourceError:
     """Nothing came: tells a server that is mute from one that is not there."""
-    host, port = host_and_port(spec)
+    host, port = _host_and_port(spec)
     if host and port and spec.scheme not in {"udp", "srt"}:
         try:
             socket.create_connection((host, port), timeout=_PROBE_SECONDS).close()

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 
 import av
 import av.error
@@ -17,57 +18,16 @@ from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, NotAMediaFile, SourceDamaged, SourceTooLarge
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Source, SourceStats
-from arr_stream.sources.live.connection import Arrived, Facts, Interrupt
+from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.sources.live.spec import LiveSpec, asked_size
 from arr_stream.sources.media import reason
 
-_LATEST_SECONDS = 1.0
-
-
-class Pace:
-    """Waits until each time is due, counted from the first.
-
-    Whoever falls more than a second behind, such as a machine that slept, goes on at the usual speed and does not
-    sprint; times that jump ahead or back are taken as the beginning of something new.
-
-    Args:
-        interrupt: Ends the wait.
-    """
-
-    def __init__(self, interrupt: Interrupt) -> None:
-        self._interrupt = interrupt
-        self._start_seconds: float | None = None
-        self._last = 0.0
-
-    def wait_until(self, own_seconds: float) -> None:
-        """Sleep until this time of the source is due."""
-        now = time.monotonic()
-        late = 0.0 if self._start_seconds is None else now - self._start_seconds - own_seconds
-        if (
-            self._start_seconds is None
-            or late > _LATEST_SECONDS
-            or abs(own_seconds - self._last) > 10 * _LATEST_SECONDS
-        ):
-            self._start_seconds = now - own_seconds
-        self._last = own_seconds
-        due = self._start_seconds + own_seconds - now
-        if due > 0:
-            self._interrupt.wait(due)
-
-
-_FALLBACK_STEP_SECONDS = 1 / 30
+_FALLBACK_FPS = 30.0
 
 
 class Playing:
-    """The pictures of a file when they are due.
-
-    Args:
-        opener: Opens the file, each round anew.
-        loop: Begin again at the end, for ever.
-        interrupt: Ends waits.
-        stats: Counters to keep.
-    """
+    """The pictures of a file when they are due; with `loop`, it begins again at the end, for ever."""
 
     def __init__(self, opener: Callable[[], Source], *, loop: bool, interrupt: Interrupt, stats: SourceStats) -> None:
         self._opener, self._loop, self._interrupt, self._stats = opener, loop, interrupt, stats
@@ -83,7 +43,7 @@ class Playing:
     def pictures(self) -> Iterator[Arrived]:
         """See `Connection.pictures`."""
         pace = Pace(self._interrupt)
-        begins_at, last, step = 0.0, 0.0, 1 / (self._source.info.average_fps or 1 / _FALLBACK_STEP_SECONDS)
+        begins_at, last, step = 0.0, 0.0, 1 / (self._source.info.average_fps or _FALLBACK_FPS)
         while True:
             try:
                 for frame in self._source.frames():
@@ -106,10 +66,7 @@ class Playing:
 
 def open_file(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Playing:
     """Open the file, to be played once or in a loop."""
-
-    def opener() -> Source:
-        return open_source(spec.target, max_pixels=settings.source.max_pixels)
-
+    opener = partial(open_source, spec.target, max_pixels=settings.source.max_pixels)
     return Playing(opener, loop=spec.family == "loop", interrupt=interrupt, stats=stats)
 
 
@@ -195,5 +152,5 @@ def open_lavfi(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: 
         stats=stats,
         problem=problem,
         ends=lambda _: True,
-        pace=Pace(interrupt).wait_until,
+        paced=True,
     )

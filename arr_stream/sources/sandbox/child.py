@@ -3,20 +3,8 @@
     python -m arr_stream.sources.sandbox.child SOCKET
 
 First message from the parent: the job. The process limits itself, imports what it will need, closes itself in (see
-`lockdown`) and says `ready`. Files are handed to it open, one after the other as it asks for them; frames go into
-memory that the parent has made. It ends when its parent does. What it sends:
-
-| kind | with |
-|---|---|
-| `ready` | the layers that hold it |
-| `want` | numbers of files to be handed over |
-| `room` | a slot, and how many bytes it must hold |
-| `info` | what is known of the source, and its counters |
-| `frame` | where a frame lies, its size and times, and the counters |
-| `alive` | nothing: pictures are being passed over |
-| `end` | the counters |
-| `error` | class, message, remedy and frames read, of an error of `arr_stream.errors` |
-| `failed` | `memory`, `forbidden`, or what else was raised |
+`lockdown`) and says that it is ready. Files are handed to it open, one after the other as it asks for them; frames go
+into memory that the parent has made. It ends when its parent does. What it may say stands in `messages`.
 """
 
 from __future__ import annotations
@@ -34,25 +22,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from arr_stream.errors import ArrStreamError, SandboxViolated, SourceDamaged
-from arr_stream.sources.base import Source, Span
-from arr_stream.sources.sandbox.lockdown import be_modest, forbidden, limit_resources, lock_down
-from arr_stream.sources.sandbox.messages import Message, close_all, receive_with_files, send
-from arr_stream.types import ByteArray, Frame
+from arr_stream.errors import ArrStreamError, SandboxViolated
+from arr_stream.sources.base import Job, Source, SourceStats, Span
+from arr_stream.sources.sandbox.lockdown import forbidden, limit_resources, lock_down
+from arr_stream.sources.sandbox.messages import Info, close_all, receive_with_files, send
+from arr_stream.types import Frame
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from av.video.frame import VideoFrame
-
-SLOTS = 3
-"""Frames that may lie ready before the parent takes one."""
 
 _NICE = 2
 _FILES_AHEAD = 8
@@ -69,22 +54,18 @@ _PILLOW = (*(f"{name}ImagePlugin" for name in _PLUGINS), "ImageCms", "ImageColor
 class Link:
     """The way to the parent. Everything is sent by one thread; another one receives.
 
-    Args:
-        end: The socket.
-        files: How many files there are.
-        stride: Every how many-th of them is likely to be wanted.
+    The slots are shared memory for frames. Of so many files, every how many-th (`stride`) is likely to be wanted.
     """
 
-    def __init__(self, end: socket.socket, files: int, stride: int) -> None:
+    def __init__(self, end: socket.socket, slots: Sequence[int], files: int, stride: int) -> None:
         self._end, self._files, self._stride = end, files, stride
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._rooms: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._handed: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
         self._open: dict[int, tuple[int, int]] = {}
         self._asked: set[int] = set()
-        self._slots = [np.zeros(0, np.uint8)] * SLOTS
-        self._said_seconds = time.monotonic()
-        for slot in range(SLOTS):
+        self._slots = [np.frombuffer(mmap.mmap(descriptor, 0), np.uint8) for descriptor in slots]
+        self._said_seconds = 0.0
+        for slot in range(len(slots)):
             self._free.put(slot)
         threading.Thread(target=self._listen, name="sandbox-listener", daemon=True).start()
 
@@ -125,7 +106,7 @@ class Link:
         parts = [frame.rgb.reshape(-1)]
         if vectors is not None:
             parts.append(np.ascontiguousarray(vectors).view(np.uint8).reshape(-1))
-        self._put(slot, parts)
+        np.concatenate(parts, out=self._slots[slot][: sum(part.nbytes for part in parts)])
         self.say(
             "frame",
             slot=slot,
@@ -136,20 +117,6 @@ class Link:
             intra=frame.intra,
             counters=counters,
         )
-
-    def _put(self, slot: int, parts: Sequence[ByteArray]) -> None:
-        needed = sum(part.nbytes for part in parts)
-        if self._slots[slot].nbytes < needed:
-            # The number of vectors changes from frame to frame; the size of the picture hardly ever does.
-            size = needed + sum(part.nbytes for part in parts[1:])
-            self.say("room", slot=slot, bytes=size)
-            descriptor = self._rooms.get()
-            self._slots[slot] = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
-            os.close(descriptor)
-        at = 0
-        for part in parts:
-            self._slots[slot][at : at + part.nbytes] = part
-            at += part.nbytes
 
     def _close(self, number: int) -> None:
         descriptor, problem = self._open.pop(number)
@@ -164,8 +131,6 @@ class Link:
                 message, descriptors = receive_with_files(self._end)
                 if message["kind"] == "free":
                     self._free.put(message["slot"])
-                elif message["kind"] == "room":
-                    self._rooms.put(descriptors[0])
                 else:
                     left = iter(descriptors)
                     for number, problem in message["files"]:
@@ -176,10 +141,7 @@ class Link:
 class HandedFile(io.RawIOBase):
     """One of the source's files. Stands where the readers expect a path, to be opened, and a picture, to be read.
 
-    Args:
-        link: Where it comes from.
-        number: Which one.
-        name: What its path is, for messages; nothing is opened by it.
+    Its name is what its path is, for messages; nothing is opened by it.
     """
 
     def __init__(self, link: Link, number: int, name: str) -> None:
@@ -229,14 +191,15 @@ class HandedFile(io.RawIOBase):
             raise OSError(exc.errno, exc.strerror, self._name) from exc
 
 
-OpenJob = Callable[[Message, Link], Source]
+OpenJob = Callable[[Job, Link, int], Source]
+"""Opens what a job names, but for containers with more streams than so many."""
 
 
-def prepare(job: Message) -> None:
+def prepare(*, pictures: bool) -> None:
     """Import everything that reading may need: nothing can be imported once the process is closed in."""
     for codec in _TEXT_CODECS:
         "".encode(codec)
-    if job["pictures"]:
+    if pictures:
         import arr_stream.sources.images
 
         for name in _PILLOW:
@@ -255,15 +218,12 @@ def prepare(job: Message) -> None:
             importlib.import_module(module.name)
 
 
-def open_job(job: Message, link: Link) -> Source:
+def open_job(job: Job, link: Link, most_streams: int) -> Source:
     """The source that the job names, over files that are handed in."""
-    # The readers know files as paths: they open them, name them, and look at their endings.
-    files = cast("list[Path]", [HandedFile(link, number, name) for number, name in enumerate(job["files"])])
-    span = Span(**job["span"])
-    if job["pictures"]:
+    if job.pictures:
         from arr_stream.sources.images import ImagesSource
 
-        return ImagesSource(files, name=job["name"], span=span, max_pixels=job["max_pixels"])
+        return ImagesSource(job)
     from arr_stream.sources.ffmpeg import FfmpegSource
 
     class Watched(FfmpegSource):
@@ -272,9 +232,9 @@ def open_job(job: Message, link: Link) -> Source:
         def _open(self) -> None:
             super()._open()
             streams = len(self._container.streams)
-            if streams > job["max_streams"]:
+            if streams > most_streams:
                 raise SandboxViolated(
-                    f"{job['name']}: {streams} streams, at most {job['max_streams']} are allowed",
+                    f"{job.name}: {streams} streams, at most {most_streams} are allowed",
                     frames_read=0,
                     remedy="raise sandbox.max_streams if the file can be trusted",
                 )
@@ -284,46 +244,46 @@ def open_job(job: Message, link: Link) -> Source:
                 link.alive()
                 yield picture
 
-    return Watched(
-        files[0],
-        name=job["name"],
-        video_stream=job["video_stream"],
-        span=span,
-        motion_vectors=job["motion_vectors"],
-        max_pixels=job["max_pixels"],
-    )
+    return Watched(job)
 
 
 def main(open_job: OpenJob = open_job) -> int:
     """Do one job; `open_job` is called once the process is closed in."""
     end = socket.socket(fileno=int(sys.argv[1]))
-    job, descriptors = receive_with_files(end)
-    close_all(descriptors)
-    be_modest(_NICE)
-    memory = limit_resources(job["memory_mb"], job["open_cpu_seconds"])
-    prepare(job)
-    layers = lock_down(memory=memory, end_with_parent=job["end_with_parent"])
-    link = Link(end, len(job["files"]), job["span"]["stride"])
+    told, slots = receive_with_files(end)
+    if hasattr(os, "nice"):
+        with contextlib.suppress(OSError):
+            os.nice(_NICE)
+    memory = limit_resources(told["memory_mb"], told["open_cpu_seconds"])
+    prepare(pictures=told["job"]["pictures"])
+    layers = lock_down(memory=memory, end_with_parent=told["end_with_parent"])
+    span = Span(**told["job"].pop("span"))
+    link = Link(end, slots, len(told["files"]), span.stride)
+    close_all(slots)
+    # The readers know files as paths: they open them, name them, and look at their endings.
+    files = cast("list[Path]", [HandedFile(link, number, name) for number, name in enumerate(told["files"])])
     link.say("ready", layers=asdict(layers))
-    if not job["probe"]:
+    if not told["probe"]:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            _read(job, link, open_job)
+            job = Job(**{**told["job"], "paths": files, "span": span})
+            _read(lambda: open_job(job, link, told["max_streams"]), link)
     # The listening thread waits for the parent; nothing here needs tidying up.
     os._exit(0)
 
 
-def _read(job: Message, link: Link, open_job: OpenJob) -> None:
+def _read(opener: Callable[[], Source], link: Link) -> None:
     source: Source | None = None
     try:
-        source = open_job(job, link)
-        link.say("info", info=asdict(replace(source.info, path=None)), counters=astuple(source.stats))
+        source = opener()
+        info = {name: getattr(source.info, name) for name in Info.model_fields}
+        link.say("info", info=info, counters=astuple(source.stats))
         for frame in source.frames():
             link.deliver(frame, astuple(source.stats))
         link.say("end", counters=astuple(source.stats))
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as exc:
-        _tell(exc, link, [] if source is None else astuple(source.stats))
+        _tell(exc, link, astuple(source.stats if source else SourceStats()))
 
 
 def _tell(error: Exception, link: Link, counters: Sequence[int]) -> None:
@@ -336,7 +296,6 @@ def _tell(error: Exception, link: Link, counters: Sequence[int]) -> None:
             error=type(error).__name__,
             message=error.message[:_LONGEST_TEXT],
             remedy=error.remedy,
-            frames_read=error.frames_read if isinstance(error, SourceDamaged) else 0,
             counters=counters,
         )
     else:

@@ -12,42 +12,53 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, replace
 
 from arr_stream.config import SandboxSettings
 from arr_stream.errors import BackendUnavailable, SandboxViolated
 from arr_stream.processes import POOLS, ChildProcess, module_command, module_path, signal_name
+from arr_stream.sources.base import Job
 from arr_stream.sources.sandbox.lockdown import Layers
-from arr_stream.sources.sandbox.messages import Garbled, Message, clean, close_all, receive, send, whole
+from arr_stream.sources.sandbox.messages import (
+    SLOTS,
+    Alive,
+    Garbled,
+    Message,
+    Ready,
+    Told,
+    Want,
+    clean,
+    close_all,
+    receive,
+    send,
+)
 
 CHILD = "arr_stream.sources.sandbox.child"
 """Module that is run as the decoding process."""
 
-_DISTRUST = "do not trust this file"
+DISTRUST = "do not trust this file"
 _START_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
-_MOST_FILES_AT_ONCE = 16
-_MOST_SLOTS = 8
 _LAST_WORDS_BYTES = 1 << 16
 _BYTES_A_PIXEL = 3 + 2 * 8
-"""Room that is granted for a frame: its colours, and motion vectors of 40 bytes for both directions of 4x4 blocks."""
+"""Room that is granted for a frame: its colours, and motion vectors of 40 bytes for both directions of 4x4 blocks.
+
+Memory that is never written to costs nothing."""
+_MOST_PIXELS = 1 << 30
 
 
 class DecodingProcess:
     """A child process that decodes one source, used from one thread except for `close`.
 
     Args:
-        job: What it is told; see `child`.
-        files: What it may ask for, opened here for reading.
-        name: What the source is called in messages.
+        job: What it decodes; its files are opened here, as it asks for them.
         settings: Its limits.
-        max_pixels: Of a frame.
         module: What is run.
+        probe: Let it close itself in, and do nothing.
 
     Attributes:
         layers: What holds it.
+        slots: Memory for frames, which it may write and this side may not.
         closed: It was ended from this side.
         frames_read: Frames taken so far, for errors; kept by whoever takes them.
 
@@ -55,23 +66,13 @@ class DecodingProcess:
         BackendUnavailable: It cannot be started, or a layer is missing and `sandbox.strict` is set.
     """
 
-    def __init__(
-        self,
-        job: Message,
-        files: Sequence[Path],
-        *,
-        name: str,
-        settings: SandboxSettings,
-        max_pixels: int,
-        module: str = CHILD,
-    ) -> None:
+    def __init__(self, job: Job, settings: SandboxSettings, *, module: str = CHILD, probe: bool = False) -> None:
         if not hasattr(socket, "send_fds"):
             raise BackendUnavailable(
-                f"{name}: the sandbox needs Linux or macOS, this is {sys.platform}", remedy="leave --sandbox out"
+                f"{job.name}: the sandbox needs Linux or macOS, this is {sys.platform}", remedy="leave --sandbox out"
             )
-        self._files, self._name, self._settings = files, name, settings
-        self._most_bytes = _BYTES_A_PIXEL * max_pixels + 4096
-        self._slots: dict[int, mmap.mmap] = {}
+        self._job, self._settings = job, settings
+        self.slots: list[mmap.mmap] = []
         self.closed = False
         self.frames_read = 0
         self._end, theirs = socket.socketpair()
@@ -93,13 +94,13 @@ class DecodingProcess:
             self._end.close()
             os.close(self._words)
             raise BackendUnavailable(
-                f"{name}: the decoding process does not start: {exc.strerror}", remedy="check the system's limits"
+                f"{job.name}: the decoding process does not start: {exc.strerror}", remedy="check the system's limits"
             ) from exc
         finally:
             theirs.close()
             os.close(words)
         try:
-            self.layers = self._begin(job)
+            self.layers = self._begin(probe=probe)
         except BaseException:
             self.close()
             raise
@@ -110,36 +111,31 @@ class DecodingProcess:
 
         if hasattr(resource, "prlimit"):
             with contextlib.suppress(ProcessLookupError):
-                hard = resource.prlimit(self.process_id, resource.RLIMIT_CPU)[1]
-                resource.prlimit(self.process_id, resource.RLIMIT_CPU, (hard, hard))
+                hard = resource.prlimit(self._child.process_id, resource.RLIMIT_CPU)[1]
+                resource.prlimit(self._child.process_id, resource.RLIMIT_CPU, (hard, hard))
 
-    def next(self) -> Message | None:
-        """The next message about the source: `info`, `frame`, `end`, `error` or `failed`; None once closed.
-
-        What the process asks for meanwhile is given to it.
+    def next(self) -> Told | None:
+        """The next message about the source; None once closed. What the process asks for meanwhile is given to it.
 
         Raises:
             SandboxViolated: It has ended, says nothing for too long, or does not keep to the protocol.
         """
         while True:
             try:
-                message = receive(self._end, self._settings.stall_seconds)
-                if not self._served(message):
-                    return message
+                reply = receive(self._end, self._settings.stall_seconds)
+                match reply:
+                    case Want():
+                        self._hand_over(reply.numbers)
+                    case Ready():
+                        raise Garbled("ready again")
+                    case Alive():
+                        pass
+                    case _:
+                        return reply
             except (EOFError, OSError, Garbled) as exc:
                 if self.closed:
                     return None
                 raise self._judged(exc) from exc
-
-    def bytes_of(self, slot: object) -> mmap.mmap:
-        """The memory of a slot that holds a frame.
-
-        Raises:
-            Garbled: There is no such slot.
-        """
-        if not isinstance(slot, int) or slot not in self._slots:
-            raise Garbled(f"slot {slot}")
-        return self._slots[slot]
 
     def release(self, slot: int) -> None:
         """The frame was copied out of a slot. A process that has ended meanwhile is noticed when it is next read."""
@@ -150,7 +146,9 @@ class DecodingProcess:
         """The error for what this process did."""
         after = "on opening" if self.frames_read == 0 else f"after {self.frames_read} frames were read"
         kept = "" if self.frames_read == 0 else "; what came before is kept"
-        return SandboxViolated(f"{self._name}: {what} {after}", frames_read=self.frames_read, remedy=f"{remedy}{kept}")
+        return SandboxViolated(
+            f"{self._job.name}: {what} {after}", frames_read=self.frames_read, remedy=f"{remedy}{kept}"
+        )
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
@@ -158,11 +156,7 @@ class DecodingProcess:
         try:
             yield
         except Garbled as exc:
-            raise self._garbled() from exc
-
-    @property
-    def process_id(self) -> int:
-        return self._child.process_id
+            raise self._judged(exc) from exc
 
     def close(self) -> None:
         """End the process and free what it used, at once; safe to call again."""
@@ -172,68 +166,60 @@ class DecodingProcess:
         self._child.close(_JOIN_SECONDS)
         self._end.close()
         os.close(self._words)
-        for memory in self._slots.values():
+        for memory in self.slots:
             # A frame may just be being copied by another thread; then its memory goes with the copy.
             with contextlib.suppress(BufferError):
                 memory.close()
 
-    def _begin(self, job: Message) -> Layers:
-        limits = {"memory_mb": self._settings.memory_mb, "open_cpu_seconds": self._settings.open_cpu_seconds}
-        try:
+    def _begin(self, *, probe: bool) -> Layers:
+        message = {
+            "job": asdict(replace(self._job, paths=(), folder=None, hardware="off")),
+            "files": [str(path) for path in self._job.paths],
+            "probe": probe,
             # The kernel ends the child with the thread that started it, and only the first one lasts.
-            with_parent = threading.current_thread() is threading.main_thread()
+            "end_with_parent": threading.current_thread() is threading.main_thread(),
+            **self._settings.model_dump(include={"memory_mb", "open_cpu_seconds", "max_streams"}),
+        }
+        size = _BYTES_A_PIXEL * min(self._job.max_pixels, _MOST_PIXELS) + 4096
+        shared: list[int] = []
+        try:
+            for _ in range(SLOTS):
+                shared.append(_shared_memory(size))
+                self.slots.append(mmap.mmap(shared[-1], size, access=mmap.ACCESS_READ))
             self._end.settimeout(_START_SECONDS)
-            send(self._end, {"kind": "job", **job, **limits, "end_with_parent": with_parent})
-            layers = _layers(receive(self._end, _START_SECONDS))
+            send(self._end, message, shared)
+            ready = receive(self._end, _START_SECONDS)
+            if not isinstance(ready, Ready):
+                raise Garbled("not ready")
         except (EOFError, OSError, Garbled) as exc:
             raise BackendUnavailable(
-                f"{self._name}: the decoding process does not start: {self._last_word()}",
+                f"{self._job.name}: the decoding process does not start: {self._last_word()}",
                 remedy="see `arr-stream doctor`, or raise sandbox.memory_mb",
             ) from exc
-        if self._settings.strict and layers.missing:
+        finally:
+            close_all(shared)
+        if self._settings.strict and ready.layers.missing:
             raise BackendUnavailable(
-                f"sandbox.strict: this system gives no {', no '.join(layers.missing)}",
+                f"sandbox.strict: this system gives no {', no '.join(ready.layers.missing)}",
                 remedy="use a system that does, or leave sandbox.strict out",
             )
-        return layers
+        return ready.layers
 
-    def _served(self, message: Message) -> bool:
-        """Give what was asked for, if anything was."""
-        kind = message["kind"]
-        if kind == "want":
-            self._hand_over(message.get("numbers"))
-        elif kind == "room":
-            self._make_room(message.get("slot"), message.get("bytes"))
-        return kind in ("want", "room", "alive")
-
-    def _hand_over(self, numbers: object) -> None:
-        if not isinstance(numbers, list) or len(numbers) > _MOST_FILES_AT_ONCE:
-            raise Garbled("files")
+    def _hand_over(self, numbers: Sequence[int]) -> None:
         descriptors: list[int] = []
         answers: list[tuple[int, int]] = []
         try:
             for number in numbers:
-                path = self._files[whole(number, 0, len(self._files) - 1)]
+                if number >= len(self._job.paths):
+                    raise Garbled("files")
                 try:
-                    descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                    descriptors.append(os.open(self._job.paths[number], os.O_RDONLY | os.O_CLOEXEC))
                     answers.append((number, 0))
                 except OSError as exc:
                     answers.append((number, exc.errno or 1))
             self._send({"kind": "files", "files": answers}, descriptors)
         finally:
             close_all(descriptors)
-
-    def _make_room(self, slot: object, size: object) -> None:
-        number, size = whole(slot, 0, _MOST_SLOTS - 1), whole(size, 1, self._most_bytes)
-        before = self._slots.pop(number, None)
-        if before is not None:
-            before.close()
-        descriptor = _shared_memory(size)
-        try:
-            self._slots[number] = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-            self._send({"kind": "room"}, [descriptor])
-        finally:
-            os.close(descriptor)
 
     def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         self._end.settimeout(self._settings.stall_seconds)
@@ -246,25 +232,22 @@ class DecodingProcess:
             return self.violated(f"no frame came within {seconds},", "raise sandbox.stall_seconds if it is only slow")
         if isinstance(error, EOFError | OSError):
             return self._ended()
-        return self._garbled()
-
-    def _garbled(self) -> SandboxViolated:
-        return self.violated("the decoder broke the protocol", _DISTRUST)
+        return self.violated("the decoder broke the protocol", DISTRUST)
 
     def _ended(self) -> SandboxViolated:
         code = self._child.exit_code(_JOIN_SECONDS)
         if code is None:
-            return self.violated("the decoder fell silent", _DISTRUST)
+            return self.violated("the decoder fell silent", DISTRUST)
         if code >= 0:
-            return self.violated(f"the decoder ended by itself, with {self._last_word()},", _DISTRUST)
+            return self.violated(f"the decoder ended by itself, with {self._last_word()},", DISTRUST)
         if -code == signal.SIGXCPU:
             seconds = self._settings.open_cpu_seconds
             return self.violated(f"more than {seconds} s of processor time", "raise sandbox.open_cpu_seconds")
         if -code == signal.SIGSYS:
-            return self.violated("the decoder tried a forbidden system call", _DISTRUST)
+            return self.violated("the decoder tried a forbidden system call", DISTRUST)
         if -code == signal.SIGKILL:
             return self.violated("the decoder was killed, as when memory runs out,", "see the system's log")
-        return self.violated(f"the decoder crashed ({signal_name(-code)})", _DISTRUST)
+        return self.violated(f"the decoder crashed ({signal_name(-code)})", DISTRUST)
 
     def _last_word(self) -> str:
         """The last line that the process wrote, for its reader: nothing in it can control a terminal."""
@@ -282,19 +265,9 @@ def probe(settings: SandboxSettings | None = None) -> Layers:
     Raises:
         BackendUnavailable: It cannot be started.
     """
-    job = {"probe": True, "pictures": True, "files": [], "span": {"stride": 1}}
-    process = DecodingProcess(job, [], name="sandbox", settings=settings or SandboxSettings(), max_pixels=1)
+    process = DecodingProcess(Job((), "sandbox", pictures=True), settings or SandboxSettings(), probe=True)
     process.close()
     return process.layers
-
-
-def _layers(message: Message) -> Layers:
-    values: Any = message.get("layers")
-    if message["kind"] != "ready" or not isinstance(values, dict):
-        raise Garbled("not ready")
-    landlock = whole(values.pop("landlock", None), 0, 1000)
-    flags = {field.name: values.get(field.name) is True for field in fields(Layers) if field.name != "landlock"}
-    return Layers(**flags, landlock=landlock)
 
 
 def _environment() -> dict[str, str]:

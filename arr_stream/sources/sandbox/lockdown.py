@@ -18,11 +18,11 @@ such as opening a file by name, fails with EPERM: libraries try such things in g
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
 import platform
+import re
 import signal
 import struct
 import sys
@@ -47,95 +47,36 @@ _LANDLOCK_SCOPES_FROM, _LANDLOCK_SCOPES = 6, 0b11
 # For each machine: its number in the kernel's audit code, and the numbers of its system calls.
 _ARCHITECTURES: Mapping[str, tuple[int, int]] = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
-_ALLOWED: Mapping[str, tuple[int | None, int | None]] = {
-    "brk": (12, 214),
-    "clock_getres": (229, 114),
-    "clock_gettime": (228, 113),
-    "clock_nanosleep": (230, 115),
-    "close": (3, 57),
-    "dup": (32, 23),
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-    "fadvise64": (221, 223),
-    "fcntl": (72, 25),
-    "fstat": (5, 80),
-    "futex": (202, 98),
-    "getcpu": (309, 168),
-    "getpid": (39, 172),
-    "getrandom": (318, 278),
-    "getrusage": (98, 165),
-    "gettid": (186, 178),
-    "gettimeofday": (96, 169),
-    "lseek": (8, 62),
-    "madvise": (28, 233),
-    "membarrier": (324, 283),
-    "mremap": (25, 216),
-    "munmap": (11, 215),
-    "nanosleep": (35, 101),
-    "poll": (7, None),
-    "ppoll": (271, 73),
-    "pread64": (17, 67),
-    "preadv": (295, 69),
-    "preadv2": (327, 286),
-    "pselect6": (270, 72),
-    "read": (0, 63),
-    "readv": (19, 65),
-    "recvfrom": (45, 207),
-    "recvmsg": (47, 212),
-    "restart_syscall": (219, 128),
-    "rseq": (334, 293),
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "sched_getaffinity": (204, 123),
-    "sched_yield": (24, 124),
-    "select": (23, None),
-    "sendmsg": (46, 211),
-    "sendto": (44, 206),
-    "set_robust_list": (273, 99),
-    "shutdown": (48, 210),
-    "sigaltstack": (131, 132),
-    "sysinfo": (99, 179),
-    "times": (100, 153),
-    "uname": (63, 160),
-    "write": (1, 64),
-    "writev": (20, 66),
-}
-_DEADLY: Mapping[str, tuple[int | None, int | None]] = {
-    "accept": (43, 202),
-    "accept4": (288, 242),
-    "add_key": (248, 217),
-    "bind": (49, 200),
-    "bpf": (321, 280),
-    "chroot": (161, 51),
-    "connect": (42, 203),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "finit_module": (313, 273),
-    "fork": (57, None),
-    "init_module": (175, 105),
-    "io_uring_setup": (425, 425),
-    "keyctl": (250, 219),
-    "kill": (62, 129),
-    "listen": (50, 201),
-    "mount": (165, 40),
-    "open_by_handle_at": (304, 265),
-    "perf_event_open": (298, 241),
-    "pidfd_getfd": (438, 438),
-    "pidfd_open": (434, 434),
-    "pivot_root": (155, 41),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "request_key": (249, 218),
-    "setns": (308, 268),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "tkill": (200, 130),
-    "unshare": (272, 97),
-    "userfaultfd": (323, 282),
-    "vfork": (58, None),
-}
+
+def _table(text: str) -> list[tuple[int | None, ...]]:
+    """Each call's numbers on x86-64 and arm64, `-` where the machine has none; its name is for the reader."""
+    calls = re.findall(r"[a-z]\w* (\d+|-) (\d+|-)", text)
+    return [tuple(None if number == "-" else int(number) for number in numbers) for numbers in calls]
+
+
+_ALLOWED = _table(
+    """
+    brk 12 214 | clock_getres 229 114 | clock_gettime 228 113 | clock_nanosleep 230 115 | close 3 57 | dup 32 23
+    exit 60 93 | exit_group 231 94 | fadvise64 221 223 | fcntl 72 25 | fstat 5 80 | futex 202 98 | getcpu 309 168
+    getpid 39 172 | getrandom 318 278 | getrusage 98 165 | gettid 186 178 | gettimeofday 96 169 | lseek 8 62
+    madvise 28 233 | membarrier 324 283 | mremap 25 216 | munmap 11 215 | nanosleep 35 101 | poll 7 - | ppoll 271 73
+    pread64 17 67 | preadv 295 69 | preadv2 327 286 | pselect6 270 72 | read 0 63 | readv 19 65 | recvfrom 45 207
+    recvmsg 47 212 | restart_syscall 219 128 | rseq 334 293 | rt_sigaction 13 134 | rt_sigprocmask 14 135
+    rt_sigreturn 15 139 | sched_getaffinity 204 123 | sched_yield 24 124 | select 23 - | sendmsg 46 211
+    sendto 44 206 | set_robust_list 273 99 | shutdown 48 210 | sigaltstack 131 132 | sysinfo 99 179 | times 100 153
+    uname 63 160 | write 1 64 | writev 20 66
+    """
+)
+_DEADLY = _table(
+    """
+    accept 43 202 | accept4 288 242 | add_key 248 217 | bind 49 200 | bpf 321 280 | chroot 161 51 | connect 42 203
+    execve 59 221 | execveat 322 281 | finit_module 313 273 | fork 57 - | init_module 175 105
+    io_uring_setup 425 425 | keyctl 250 219 | kill 62 129 | listen 50 201 | mount 165 40 | open_by_handle_at 304 265
+    perf_event_open 298 241 | pidfd_getfd 438 438 | pidfd_open 434 434 | pivot_root 155 41
+    process_vm_readv 310 270 | process_vm_writev 311 271 | ptrace 101 117 | request_key 249 218 | setns 308 268
+    socket 41 198 | socketpair 53 199 | tkill 200 130 | unshare 272 97 | userfaultfd 323 282 | vfork 58 -
+    """
+)
 # Calls that are judged by an argument.
 _CLONE, _MMAP, _MPROTECT, _PRCTL, _TGKILL, _IOCTL = (56, 220), (9, 222), (10, 226), (157, 167), (234, 131), (16, 29)
 _NEWFSTATAT, _CLONE3 = (262, 79), (435, 435)
@@ -172,27 +113,22 @@ class Layers:
     privileges: bool
     seccomp: bool
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """What this system does not give, in words."""
-        layers = {
+    def _by_name(self) -> dict[str, bool]:
+        return {
             "memory limit": self.memory,
             "network namespace": self.network,
-            "Landlock": bool(self.landlock),
+            f"Landlock {self.landlock or ''}".strip(): bool(self.landlock),
             "dropped privileges": self.privileges,
             "seccomp": self.seccomp,
         }
-        return tuple(name for name, there in layers.items() if not there)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What this system does not give, in words."""
+        return tuple(name for name, there in self._by_name().items() if not there)
 
     def __str__(self) -> str:
-        layers = {
-            "memory limit": self.memory,
-            "network namespace": self.network,
-            f"Landlock {self.landlock}": bool(self.landlock),
-            "no privileges": self.privileges,
-            "seccomp": self.seccomp,
-        }
-        return ", ".join(name for name, there in layers.items() if there) or "no layer"
+        return ", ".join(name for name, there in self._by_name().items() if there) or "no layer"
 
 
 def limit_resources(memory_mb: int, open_cpu_seconds: int) -> bool:
@@ -203,9 +139,8 @@ def limit_resources(memory_mb: int, open_cpu_seconds: int) -> bool:
     """
     import resource
 
-    megabyte = 1 << 20
     # Writable memory of its own, and not address space: libraries and reserved addresses cost nothing.
-    _limit(resource.RLIMIT_DATA, memory_mb * megabyte)
+    _limit(resource.RLIMIT_DATA, memory_mb << 20)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -287,13 +222,6 @@ def _close_files(libc: ctypes.CDLL) -> int:
     return version if closed else 0
 
 
-def be_modest(nice: int) -> None:
-    """Lower this process's priority, where the system has such a thing."""
-    if hasattr(os, "nice"):
-        with contextlib.suppress(OSError):
-            os.nice(nice)
-
-
 def forbidden(error: OSError) -> bool:
     """Whether an error is how the sandbox says no."""
     return error.errno in (errno.EPERM, errno.EACCES, errno.EFBIG, errno.EMFILE)
@@ -326,7 +254,7 @@ def program(machine: str, pid: int) -> list[Instruction]:
         (_RETURN, 0, 0, _KILL),
     ]
     for verdict, calls in ((_ALLOW, _ALLOWED), (_KILL, _DEADLY)):
-        for numbers in calls.values():
+        for numbers in calls:
             number = numbers[column]
             if number is not None:
                 code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, verdict)]

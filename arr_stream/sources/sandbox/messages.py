@@ -1,7 +1,8 @@
 """Messages between a sandboxed decoder and its parent: JSON with a length before it, over a pair of sockets.
 
 JSON and not pickle: whoever has taken over the decoder must not be able to run anything in the parent by what it
-sends. The parent never takes a descriptor from the child, and every value goes through one of the checks below.
+sends. The parent never takes a descriptor from the child, and takes no value that does not fit the models below; what
+they cannot know, such as how large a slot is, it checks where it uses the value.
 """
 
 from __future__ import annotations
@@ -12,18 +13,121 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from arr_stream.sources.base import SourceKind, SourceStats
+from arr_stream.sources.sandbox.lockdown import Layers
+
+SLOTS = 3
+"""Places in shared memory, each for one frame."""
 
 _LENGTH = struct.Struct("<I")
-_HUGE = 1e300
 _LONGEST_REPLY_BYTES = 1 << 16
 _MOST_DESCRIPTORS = 32
+_COUNTERS = len(fields(SourceStats))
 
 Message = dict[str, Any]
+"""What the parent says."""
+
+Whole = Annotated[int, Field(ge=0, le=1 << 53)]
+Count = Annotated[int, Field(ge=1, le=1 << 53)]
+Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
 
 
 class Garbled(Exception):
     """The other end sent what is no message."""
+
+
+class _Reply(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Ready(_Reply):
+    """It is closed in, and goes to work."""
+
+    kind: Literal["ready"]
+    layers: Layers
+
+
+class Want(_Reply):
+    """Files to be handed over, by their numbers."""
+
+    kind: Literal["want"]
+    numbers: Annotated[list[Whole], Field(max_length=16)]
+
+
+class Alive(_Reply):
+    """Pictures are being passed over."""
+
+    kind: Literal["alive"]
+
+
+class Info(_Reply):
+    """What is known of the source; see `SourceInfo` for the fields."""
+
+    kind: SourceKind
+    size_wh: tuple[Count, Count]
+    codec: str
+    pixel_aspect: Annotated[float, Field(gt=0, lt=1e300)]
+    average_fps: Number | None
+    duration_seconds: Number | None
+    num_frames: Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | None
+    has_audio: bool
+    rotation_degrees: Literal[0, 90, 180, 270]
+    video_streams: Count
+    start_offset_seconds: Number
+
+
+class _Counted(_Reply):
+    counters: Annotated[tuple[Whole, ...], Field(min_length=_COUNTERS, max_length=_COUNTERS)]
+
+
+class Opened(_Counted):
+    kind: Literal["info"]
+    info: Info
+
+
+class Delivered(_Counted):
+    """A frame lies in a slot, and behind it so many motion vectors."""
+
+    kind: Literal["frame"]
+    slot: Annotated[int, Field(ge=0, lt=SLOTS)]
+    index: int
+    pts_seconds: Number
+    size_wh: tuple[Count, Count]
+    vectors: Whole | None
+    intra: bool | None
+
+
+class End(_Counted):
+    kind: Literal["end"]
+
+
+class Refusal(_Counted):
+    """An error of `arr_stream.errors`, by the name of its class."""
+
+    kind: Literal["error"]
+    error: str
+    message: str
+    remedy: str | None
+
+
+class Failure(_Counted):
+    """Any other error."""
+
+    kind: Literal["failed"]
+    why: Literal["memory", "forbidden", "raised"]
+    text: str
+
+
+Told = Opened | Delivered | End | Refusal | Failure
+"""What a decoder says of its source."""
+
+Reply = Ready | Want | Alive | Told
+_REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
 
 
 def send(end: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
@@ -39,7 +143,7 @@ def send(end: socket.socket, message: Mapping[str, Any], descriptors: Sequence[i
         end.sendall(packet[sent:])
 
 
-def receive(end: socket.socket, timeout_seconds: float) -> Message:
+def receive(end: socket.socket, timeout_seconds: float) -> Reply:
     """Wait for a message from a child that is not trusted; files that it sends are not accepted.
 
     Raises:
@@ -51,7 +155,10 @@ def receive(end: socket.socket, timeout_seconds: float) -> Message:
     (length,) = _LENGTH.unpack(_exactly(end, _LENGTH.size, deadline))
     if length > _LONGEST_REPLY_BYTES:
         raise Garbled(f"a message of {length} bytes")
-    return _parsed(_exactly(end, length, deadline))
+    try:
+        return _REPLY.validate_json(_exactly(end, length, deadline))
+    except ValueError as exc:
+        raise Garbled(str(exc)) from exc
 
 
 def receive_with_files(end: socket.socket) -> tuple[Message, list[int]]:
@@ -64,7 +171,7 @@ def receive_with_files(end: socket.socket) -> tuple[Message, list[int]]:
     if not head:
         raise EOFError
     head += bytes(_exactly(end, _LENGTH.size - len(head), None))
-    return _parsed(_exactly(end, _LENGTH.unpack(head)[0], None)), descriptors
+    return dict(json.loads(_exactly(end, _LENGTH.unpack(head)[0], None))), descriptors
 
 
 def close_all(descriptors: Sequence[int]) -> None:
@@ -88,60 +195,6 @@ def _exactly(end: socket.socket, length: int, deadline: float | None) -> bytearr
     return data
 
 
-def _parsed(body: bytearray) -> Message:
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError) as exc:
-        raise Garbled(type(exc).__name__) from exc
-    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise Garbled("no kind")
-    return message
-
-
-def whole(value: object, least: int, most: int) -> int:
-    """A whole number from an untrusted message.
-
-    Raises:
-        Garbled: It is none, or not within the limits.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise Garbled(f"a number that is not within {least} and {most}")
-    return value
-
-
-def number(value: object) -> float | None:
-    """A number, or nothing, from an untrusted message.
-
-    Raises:
-        Garbled: It is neither, or not finite.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -_HUGE < value < _HUGE:
-        raise Garbled("number")
-    return float(value)
-
-
-def size(value: object, max_pixels: int) -> tuple[int, int]:
-    """Width and height from an untrusted message.
-
-    Raises:
-        Garbled: They are none, or more pixels than `max_pixels`.
-    """
-    if not isinstance(value, list) or len(value) != 2:
-        raise Garbled("size")
-    width, height = (whole(side, 1, max_pixels) for side in value)
-    if width * height > max_pixels:
-        raise Garbled("size")
-    return width, height
-
-
-def clean(text: object, longest: int = 2000) -> str:
-    """Text from an untrusted message without anything that could control a terminal.
-
-    Raises:
-        Garbled: It is no text.
-    """
-    if not isinstance(text, str):
-        raise Garbled("no text")
+def clean(text: str, longest: int = 2000) -> str:
+    """Text from a decoder without anything that could control a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text[:longest])
