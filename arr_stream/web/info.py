@@ -17,6 +17,17 @@ from arr_stream.web.problems import Forbidden, NoSuchThing
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import describe
 
+_CHANNELS = [
+    {
+        "index": channel.index,
+        "name": channel.name,
+        "description": channel.meaning,
+        "low": channel.low,
+        "high": channel.high,
+    }
+    for channel in CHANNELS
+]
+
 
 def info_routes(serving: Serving) -> APIRouter:
     router = APIRouter(tags=["server"])
@@ -44,7 +55,24 @@ def info_routes(serving: Serving) -> APIRouter:
     @router.get("/api/info")
     def info() -> dict[str, Any]:
         """What this server is and allows."""
-        return _info(serving)
+        allowed = serving.allowed
+        return {
+            "version": arr_stream.__version__,
+            "views": list(VIEWS),
+            "channels": _CHANNELS,
+            "presets": [{"name": name, "description": text} for name, text in serving.presets.items()],
+            "sources": {
+                "browser": allowed.browser,
+                "cameras": allowed.cameras,
+                "named": allowed.public_names,
+                "patterns": list(allowed.patterns),
+                "folders": bool(allowed.folders),
+            },
+            "model": serving.model,
+            "settings": describe(serving.streams.settings),
+            "max_streams": serving.streams.most_streams,
+            "alerts": list(serving.observer.plan.rules),
+        }
 
     @router.get("/api/cameras")
     def cameras() -> list[dict[str, str]]:
@@ -70,33 +98,3 @@ def info_routes(serving: Serving) -> APIRouter:
         return FileResponse(path, media_type="video/mp4")
 
     return router
-
-
-def _info(serving: Serving) -> dict[str, Any]:
-    allowed = serving.allowed
-    return {
-        "version": arr_stream.__version__,
-        "views": list(VIEWS),
-        "channels": [
-            {
-                "index": channel.index,
-                "name": channel.name,
-                "description": channel.meaning,
-                "low": channel.low,
-                "high": channel.high,
-            }
-            for channel in CHANNELS
-        ],
-        "presets": [{"name": name, "description": text} for name, text in serving.presets.items()],
-        "sources": {
-            "browser": allowed.browser,
-            "cameras": allowed.cameras,
-            "named": allowed.public_names,
-            "patterns": list(allowed.patterns),
-            "folders": bool(allowed.folders),
-        },
-        "model": serving.model,
-        "settings": describe(serving.streams.settings),
-        "max_streams": serving.streams.most_streams,
-        "alerts": list(serving.observer.plan.rules),
-    }

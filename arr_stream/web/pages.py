@@ -5,7 +5,6 @@ FastAPI's own pages of the interface load scripts from outside; this one is made
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,13 @@ def docs_page(description: dict[str, Any]) -> str:
     """HTML of an OpenAPI description."""
     info = description["info"]
     schemas = description.get("components", {}).get("schemas", {})
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, str] = {}
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             group = operation.get("tags", ["more"])[0]
-            groups.setdefault(group, []).append("".join(_operation(method, path, operation, schemas)))
-    body = "".join(f"<h2>{escape(group)}</h2>{''.join(operations)}" for group, operations in groups.items())
+            groups[group] = groups.get(group, f"<h2>{escape(group)}</h2>") + _operation(
+                method, path, operation, schemas
+            )
     title = escape(f"{info['title']} {info['version']}")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -54,29 +54,26 @@ def docs_page(description: dict[str, Any]) -> str:
         f"<h1>{title}</h1><p>{escape(info.get('description', ''))}</p>"
         '<p>The same for programs: <a href="openapi.json">openapi.json</a>. Pictures and events come over WebSockets: '
         "<code>WS /api/streams/ID/video</code> and <code>WS /api/events</code>.</p>"
-        f"{body}</main></body></html>"
+        f"{''.join(groups.values())}</main></body></html>"
     )
 
 
-def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
-    yield f"<article><h3>{escape(method.upper())} {escape(path)}</h3>"
-    if text := operation.get("description"):
-        yield f"<p>{escape(text)}</p>"
+def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     rows = [_row(row["name"], row["in"], row["schema"], schemas) for row in operation.get("parameters", ())]
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
         schema = _resolved(content["schema"], schemas)
-        if "properties" in schema:
-            required = schema.get("required", ())
-            rows += [
-                _row(name, "body" if name in required else "body, optional", value, schemas)
-                for name, value in schema["properties"].items()
-            ]
-        else:
-            rows.append(_row(kind, "body", schema, schemas))
-    if rows:
-        yield f"<table><tr><th>name</th><th>where</th><th>what</th><th>meaning</th></tr>{''.join(rows)}</table>"
+        required = schema.get("required", ())
+        for name, value in schema.get("properties", {kind: schema}).items():
+            optional = "properties" in schema and name not in required
+            rows.append(_row(name, "body, optional" if optional else "body", value, schemas))
+    text, head = operation.get("description"), "<tr><th>name</th><th>where</th><th>what</th><th>meaning</th></tr>"
     good = ", ".join(code for code in operation.get("responses", {}) if code.startswith("2"))
-    yield f"<p>Answers with {escape(good)}.</p></article>"
+    return (
+        f"<article><h3>{escape(method.upper())} {escape(path)}</h3>"
+        + (f"<p>{escape(text)}</p>" if text else "")
+        + (f"<table>{head}{''.join(rows)}</table>" if rows else "")
+        + f"<p>Answers with {escape(good)}.</p></article>"
+    )
 
 
 def _row(name: str, where: str, schema: dict[str, Any], schemas: dict[str, Any]) -> str:
@@ -86,10 +83,8 @@ def _row(name: str, where: str, schema: dict[str, Any], schemas: dict[str, Any])
 
 def _type(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     schema = _resolved(schema, schemas)
-    if "enum" in schema:
-        return " or ".join(f"<code>{escape(str(value))}</code>" for value in schema["enum"])
-    if "const" in schema:
-        return f"<code>{escape(str(schema['const']))}</code>"
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return " or ".join(f"<code>{escape(str(value))}</code>" for value in values)
     if "anyOf" in schema:
         return " or ".join(_type(each, schemas) for each in schema["anyOf"])
     if "properties" in schema:
@@ -103,8 +98,5 @@ def _type(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
 
 
 def _resolved(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    reference = schema.get("$ref")
-    if reference is None:
-        return schema
-    found: dict[str, Any] = schemas.get(reference.rpartition("/")[2], {})
+    found: dict[str, Any] = schemas.get(schema["$ref"].rpartition("/")[2], {}) if "$ref" in schema else schema
     return found

@@ -1,4 +1,4 @@
-"""The server: an address to listen on, connections that end, and an end within seconds, however many there are."""
+"""The server: all routes behind the security, connections that end, and an end within seconds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import arr_stream
 from arr_stream.errors import BackendUnavailable, ListenFailed
 
 try:
     import uvicorn
+    from fastapi import FastAPI
     from uvicorn.protocols.http.h11_impl import H11Protocol
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 except ModuleNotFoundError as exc:
@@ -23,9 +25,14 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 from arr_stream.threads import prepare_for_live
-from arr_stream.web.app import create_app
-from arr_stream.web.security import TRANSPORT
+from arr_stream.web.events import event_routes
+from arr_stream.web.info import info_routes
+from arr_stream.web.pages import page_routes
+from arr_stream.web.pictures import picture_routes
+from arr_stream.web.problems import add_handlers
+from arr_stream.web.security import TRANSPORT, Security
 from arr_stream.web.serving import Serving
+from arr_stream.web.streams import question_routes, stream_routes
 
 REQUEST_SECONDS = 15.0
 """A connection on which no whole request has come for so long is cut, also where single bytes keep coming."""
@@ -137,16 +144,10 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        stop: threading.Event,
-        on_ready: Callable[[], None],
-        on_end: Callable[[], None],
+        self, config: uvicorn.Config, stop: threading.Event, on_ready: Callable[[], None], on_end: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        self._stop = stop
-        self._on_ready = on_ready
-        self._on_end = on_end
+        self._stop, self._on_ready, self._on_end = stop, on_ready, on_end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -162,6 +163,43 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Security:
+    """The whole as an ASGI application; see `run_server`. Its streams are not closed with it.
+
+    Raises:
+        BackendUnavailable: A package of the extra `web` is missing.
+    """
+    if serving.allowed.browser:
+        from arr_stream.web.webrtc import BrowserCameras
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # Made here, since it belongs to the running event loop.
+        if serving.allowed.browser:
+            serving.cameras = BrowserCameras(loopback=serving.access.loopback, most=serving.streams.most_streams)
+        try:
+            yield
+        finally:
+            serving.clients.end()
+            cameras, serving.cameras = serving.cameras, None
+            if cameras is not None:
+                await cameras.close()
+
+    app = FastAPI(
+        title="arr-stream",
+        version=arr_stream.__version__,
+        description="Live streams, what is looked for in them, and what was chosen.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_handlers(app)
+    for routes in (info_routes, stream_routes, question_routes, picture_routes, event_routes):
+        app.include_router(routes(serving))
+    page_routes(app)
+    return Security(app, serving.access, on_error)
 
 
 def run_server(

@@ -91,20 +91,17 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
         if given.setdefault(path.stem, path) != path:
             raise InvalidSetting(f"two presets are called {path.stem!r}", remedy="rename a file")
     paths |= given
-    return Presets(
-        Settings.load(None, overrides).with_values(values).for_live(),
-        {name: Settings.load(path, overrides).with_values(values).for_live() for name, path in paths.items()},
-        {name: _description(path) for name, path in paths.items()},
-        next(iter(given), None),
-    )
+
+    def load(path: Path | None) -> Settings:
+        return Settings.load(path, overrides).with_values(values).for_live()
+
+    by_name = {name: load(path) for name, path in paths.items()}
+    descriptions = {name: _description(path) for name, path in paths.items()}
+    return Presets(load(None), by_name, descriptions, next(iter(given), None))
 
 
 def describe(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Of each setting in `RUNNING`: default, description, kind, and its choices or limits; plain JSON values.
-
-    Args:
-        settings: What streams without a preset start from.
-    """
+    """Of each setting in `RUNNING`: default, description, kind, and its choices or limits; plain JSON values."""
     described = {}
     for key in RUNNING:
         section, _, name = key.partition(".")

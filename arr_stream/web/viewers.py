@@ -59,12 +59,7 @@ class Viewers:
 
 
 class TakingTurns:
-    """A viewer of a model that others use too, one at a time; see `Viewer`.
-
-    Args:
-        viewer: Its own.
-        turn: Held by whoever uses the model.
-    """
+    """A viewer of a model that others use too, one at a time: who uses it holds the `turn`. See `Viewer`."""
 
     def __init__(self, viewer: Viewer, turn: threading.Lock) -> None:
         self.name = viewer.name

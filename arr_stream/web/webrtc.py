@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -62,8 +61,7 @@ class BrowserCameras:
     No STUN or TURN server is ever asked: a browser must reach the server directly, by UDP.
 
     Args:
-        loopback: The server listens on a loopback address; then 127.0.0.1 is offered to the browser too. It is also
-            offered where the machine has no other address.
+        loopback: Offer 127.0.0.1 to the browser too, as is done anyway where the machine has no other address.
         most: How many browsers may send at a time.
     """
 
@@ -80,25 +78,18 @@ class BrowserCameras:
     async def answer(
         self,
         offer_sdp: str,
-        offer_type: str,
-        on_source: Callable[[BrowserSource], object],
+        on_source: Callable[[BrowserSource], Awaitable[None]],
         *,
         settings: Settings,
         name: str = "browser camera",
     ) -> str:
-        """Answer an offer.
+        """The session description that answers an offer.
 
         Args:
-            offer_sdp: The browser's session description, whole: with `setLocalDescription` done; its candidates are
-                not used and need not be waited for.
-            offer_type: Its type, `offer`.
+            offer_sdp: The browser's session description; its candidates are not used and need not be waited for.
             on_source: Gets the source before anything has come through it, and may refuse by raising; must not wait for
-                pictures. If it returns something to await, that is awaited. Closing the source ends the connection.
-            settings: Of the source.
-            name: Of the source.
-
-        Returns:
-            The answer's session description; its type is `answer`.
+                pictures. Closing the source ends the connection.
+            settings, name: Of the source.
 
         Raises:
             OfferRefused: Malformed, too large, not one video, or none in a coding that is known.
@@ -106,7 +97,7 @@ class BrowserCameras:
             TooManyPeers: As many as allowed are there, or the server is ending.
             Whatever `on_source` raises.
         """
-        offer_sdp = checked_offer(offer_sdp, offer_type)
+        offer_sdp = checked_offer(offer_sdp)
         if self._closed or len(self._peers) >= self._most:
             raise TooManyPeers(
                 f"WebRTC: {len(self._peers)} browsers send already, at most {self._most} may",
@@ -117,9 +108,7 @@ class BrowserCameras:
         self._peers.add(peer)
         try:
             answer_sdp = await peer.negotiate(offer_sdp)
-            made = on_source(peer.source)
-            if inspect.isawaitable(made):
-                await made
+            await on_source(peer.source)
         except BaseException:
             await peer.end()
             raise
@@ -132,14 +121,7 @@ class BrowserCameras:
 
 
 class _Peer:
-    """The server's end of a connection; all methods are for the event loop's thread.
-
-    Args:
-        name: Of the source.
-        settings: Of the source.
-        loopback: Offer 127.0.0.1 too.
-        on_end: Called once when everything of it has ended.
-    """
+    """The server's end of a connection; all methods are for the event loop's thread."""
 
     def __init__(self, name: str, settings: Settings, *, loopback: bool, on_end: Callable[[_Peer], None]) -> None:
         self.source = BrowserSource(name, settings)
@@ -160,11 +142,7 @@ class _Peer:
         self._ending: asyncio.Task[None] | None = None
 
     async def negotiate(self, offer_sdp: str) -> str:
-        """The answer to an offer that `checked_offer` has let pass.
-
-        Raises:
-            OfferRefused: aiortc makes nothing of it, or has no coding in common with the browser.
-        """
+        """The answer to an offer that `checked_offer` has let pass."""
         try:
             async with asyncio.timeout(_NEGOTIATE_SECONDS):
                 answer_sdp, receiver = await self._answer(offer_sdp)
@@ -176,11 +154,7 @@ class _Peer:
         return with_rates(answer_sdp)
 
     async def end(self, error: ArrStreamError | None = None) -> None:
-        """End the connection, the source and the threads; safe to call again.
-
-        Args:
-            error: Why, where somebody should hear of it.
-        """
+        """End the connection, the source and the threads; safe to call again."""
         if self._ending is None:
             self.source.finish(error)
             self._ending = self._loop.create_task(self._end())
@@ -238,9 +212,7 @@ class _Peer:
                 self._arrived.set()
 
     def _check_pace(self, sent_seconds: float, arrived_seconds: float) -> None:
-        """Raises:
-        ArrStreamError: Pictures have come late for long: what is not decoded yet waits in aiortc, without any limit.
-        """
+        """Fail where pictures have come late for long: what is not decoded yet waits in aiortc, without any limit."""
         delay_seconds = arrived_seconds - sent_seconds
         self._least_delay_seconds = min(delay_seconds, self._least_delay_seconds + _DRIFT_SECONDS)
         late_seconds = delay_seconds - self._least_delay_seconds
@@ -265,11 +237,7 @@ class _Peer:
                 await asyncio.to_thread(push, *self._waiting.popleft())
 
     async def _watch(self) -> None:
-        """Until nothing is heard of the browser any more: a still screen sends no pictures, but still reports.
-
-        Raises:
-            ConnectionFailed: It never connected.
-        """
+        """Until nothing is heard of the browser any more: a still screen sends no pictures, but still reports."""
         live = self._settings.live
         try:
             async with asyncio.timeout(live.connect_seconds):
@@ -306,22 +274,16 @@ class _Peer:
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.end()))
 
 
-def checked_offer(sdp: str, kind: str) -> str:
+def checked_offer(sdp: str) -> str:
     """The offer as aiortc may read it: one video that the browser sends, and at most one audio beside it.
 
     Its candidates are taken out: the browser finds the server, and the server answers to where the authenticated check
     came from. So nobody can make the server send packets to, or look up the names of, hosts that stand in an offer.
 
-    Args:
-        sdp: The session description.
-        kind: What the browser says it is; only `offer` will do.
-
     Raises:
-        OfferRefused: No offer, too large, malformed, or with more than one video or a data channel.
+        OfferRefused: Too large, malformed, or with more than one video or a data channel.
         NoVideoStream: There is no video in it, or none that the browser sends.
     """
-    if kind != "offer":
-        raise OfferRefused(f"WebRTC: a description of type {kind[:20]!r} was sent, expected 'offer'")
     size_bytes = len(sdp.encode("utf-8", "replace"))
     if size_bytes > LARGEST_OFFER_BYTES:
         raise OfferRefused(f"WebRTC: the offer has {size_bytes} bytes, at most {LARGEST_OFFER_BYTES} are allowed")
