@@ -1,20 +1,40 @@
-// Puts the page together.
+// Puts the page together: its parts, the connection to the server, and the keys.
 
 import { AddDialog } from "./add.js";
 import { api, ApiError, NEEDS_TOKEN } from "./api.js";
-import { setText } from "./dom.js";
-import { listenToKeys, listKeys } from "./keyboard.js";
+import { Streams } from "./card.js";
+import { byId, h, setText } from "./dom.js";
 import { Panel } from "./panel.js";
-import { recall, remember } from "./remember.js";
 import { ReconnectingSocket } from "./sockets.js";
-import { choose, emit, on, setLink, setStatus, setStreams, store } from "./store.js";
-import { Streams } from "./streams.js";
+import { choose, emit, on, recall, remember, setLink, setStatus, setStreams, store } from "./store.js";
 
 const RETRY_MS = 1500;
 const ASLEEP_FOR_MS = 60000; // a machine that slept has dead sockets which do not know it
 const LINK_WORDS = { connecting: "Connecting", open: "Connected", lost: "Reconnecting" };
 
-const byId = (id) => document.getElementById(id);
+/** Keys that work anywhere on the page, save where text is typed: what each does, and the name of its action. */
+const KEYS = [
+  ["/", "look for something", "query"],
+  [" ", "pause and go on", "pause"],
+  ["v", "next view", "view"],
+  ["b", "a second view beside it", "beside"],
+  ["r", "mark a region", "region"],
+  ["i", "inspect cells", "inspect"],
+  ["g", "pointer as gaze", "gaze"],
+  ["f", "full screen", "full"],
+  ["a", "ask the model", "ask"],
+  ["n", "add a stream", "add"],
+  ["l", "one stream large", "layout"],
+  ["p", "side panel", "panel"],
+  ["t", "dark or light", "theme"],
+  ["1-9", "choose a stream", "choose"],
+  ["Esc", "cancel", "cancel"],
+  ["?", "this list", "help"],
+];
+
+const TYPED = "input:not([type=checkbox], [type=range]), textarea, select, [contenteditable]";
+const PRESSED = "button, a, summary, input, label, [role=tab]";
+
 const act = (name) => document.querySelector(`.top [data-action=${name}]`);
 
 /** The token came in the address once; it must not stay in the history, nor in what is copied from there. */
@@ -23,11 +43,6 @@ function hideToken() {
   if (!url.searchParams.has("token")) return;
   url.searchParams.delete("token");
   history.replaceState(null, "", url);
-}
-
-function askForToken() {
-  const dialog = byId("token-dialog");
-  if (!dialog.open) dialog.showModal();
 }
 
 function onEvent(data) {
@@ -39,7 +54,7 @@ function onEvent(data) {
   }
   if (event.type === "streams") setStreams(event.streams);
   else if (event.type === "state") setStatus(event.status);
-  else if (event.type === "alert" || event.type === "notice" || event.type === "missed") emit("log", event);
+  else if (["alert", "notice", "missed"].includes(event.type)) emit("log", event);
   else emit(event.type, event);
 }
 
@@ -101,6 +116,32 @@ function lasting(name, initial) {
   return toggle;
 }
 
+/** `actions` holds a function for each name above; `choose` gets the number of the stream. */
+function listenToKeys(actions) {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
+    if (document.querySelector("dialog[open]")) return;
+    const { target, key } = event;
+    if (key === "Escape") {
+      if (target.matches?.(TYPED)) target.blur();
+      actions.cancel();
+      return;
+    }
+    if (target.matches?.(TYPED) || (key === " " && target.matches?.(PRESSED))) return;
+    const number = /^[1-9]$/.test(key) ? Number(key) : 0;
+    const [, , name] = KEYS.find(([own]) => own === key) ?? [];
+    if (!number && !name) return;
+    event.preventDefault();
+    if (number) actions.choose(number);
+    else actions[name]();
+  });
+}
+
+function listKeys(holder) {
+  const shown = (key) => (key === " " ? "space" : key);
+  holder.replaceChildren(...KEYS.flatMap(([key, about]) => [h("dt", {}, h("kbd", {}, shown(key))), h("dd", {}, about)]));
+}
+
 function wire(streams, panel, add) {
   const help = () => byId("help-dialog").showModal();
   const theme = () => window.arrTheme.toggle();
@@ -112,8 +153,8 @@ function wire(streams, panel, add) {
     const action = event.target.closest?.("[data-action]")?.dataset.action;
     if (action === "add-stream") add.open();
     if (action === "start-browser-camera") add.startCamera();
+    if (action === "close") event.target.closest("dialog").close();
   });
-  byId("help-dialog").querySelector("[data-action=close]").addEventListener("click", () => byId("help-dialog").close());
   byId("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
     location.assign(`${location.pathname}?token=${encodeURIComponent(byId("token-input").value.trim())}`);
@@ -151,7 +192,7 @@ function wire(streams, panel, add) {
 
 async function main() {
   hideToken();
-  window.addEventListener(NEEDS_TOKEN, askForToken);
+  window.addEventListener(NEEDS_TOKEN, () => byId("token-dialog").open || byId("token-dialog").showModal());
   on("link", showLink);
   const streams = new Streams(byId("streams"));
   const panel = new Panel(byId("panel"));
