@@ -71,18 +71,17 @@ def bare() -> Iterator[RunningServer]:
 
 def test_health_and_info(server: RunningServer) -> None:
     health = server.http.get("/healthz").json()
-    assert health["status"] == "ok"
-    assert health["streams"] == health["live"] == 1
+    assert (health["status"], health["streams"], health["live"]) == ("ok", 1, 1)
     assert health["uptime_seconds"] > 0
     info = server.http.get("/api/info").json()
     assert {"source", "patches"} <= set(info["views"])
     assert len(info["channels"]) == 40
     assert set(info["channels"][0]) == {"index", "name", "description", "low", "high"}
     assert info["presets"] == [{"name": "frugal", "description": "about frugal"}]
-    assert info["sources"]["named"] == [PICTURE]
-    assert (info["sources"]["cameras"], info["sources"]["browser"]) == (False, True)
+    assert {"named": [PICTURE], "cameras": False, "browser": True}.items() <= info["sources"].items()
     assert info["model"] == "a model"
     assert info["max_streams"] == 4
+    assert server.http.get("/api/clips").json() == []
     assert info["settings"]["selection.strategy"]["kind"] == "choice"
 
 
@@ -99,7 +98,7 @@ def test_a_stream_is_added_changed_and_removed(server: RunningServer) -> None:
     added = server.http.post("/api/streams", json=body)
     assert added.status_code == 201
     id = added.json()["id"]
-    path = f"{first}"
+    path = f"/api/streams/{id}"
     assert [status["id"] for status in server.http.get("/api/streams").json()][-1] == id
     until(lambda: server.status(id)["tokens"] == 7)
     status = server.http.patch(path, json={"name": "renamed", "settings": {"selection.budget": "3"}}).json()
@@ -154,6 +153,8 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("POST", "{first}/questions", {"question": "x", "when": "never"}, 422),
         ("POST", "{first}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
         ("POST", "/api/browser", {"sdp": "x", "type": "answer"}, 422),
+        ("POST", "/api/browser", {"sdp": "v=0", "type": "offer"}, 400),
+        ("GET", "/api/clips/x.mp4", None, 404),
         ("GET", "{first}/records?last=0", None, 422),
         ("GET", "{first}/answers?format=xml", None, 422),
         ("GET", "{first}/snapshot.jpg?view=nothing", None, 400),
@@ -302,17 +303,6 @@ def test_passwords_stand_in_no_status(bare: RunningServer) -> None:
     assert "127.0.0.1:9" in texts[1]
     assert not any("hunter2" in text for text in texts)
     assert bare.http.get("/healthz").status_code == 200
-
-
-def test_without_a_folder_there_are_no_clips(server: RunningServer) -> None:
-    assert server.http.get("/api/clips").json() == []
-    assert server.http.get("/api/clips/x.mp4").status_code == 404
-
-
-def test_an_offer_that_is_none(server: RunningServer) -> None:
-    answer = server.http.post("/api/browser", json={"sdp": "v=0", "type": "offer"})
-    assert answer.status_code == 400
-    assert len(server.serving.streams.runners) == 1
 
 
 def test_the_page_and_its_files(server: RunningServer) -> None:

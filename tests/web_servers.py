@@ -50,6 +50,9 @@ class RunningServer:
         kwargs = {"proxy": None, "open_timeout": PATIENCE_SECONDS, "max_size": None} | kwargs
         return connect(f"ws://127.0.0.1:{self.port}{path}", **kwargs)
 
+    def tcp(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
+
     def add(self, source: str = PICTURE, **kwargs: Any) -> str:
         """Add a stream that is allowed anyway, and wait for its first frame; its id."""
         runner = self.serving.streams.add(source, **kwargs)

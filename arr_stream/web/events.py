@@ -68,7 +68,10 @@ class Wanted:
         """From now on; the list of streams comes first, where it is wanted."""
         with self._serving.events(Subscription(bell.ring, self._streams, self._kinds)) as subscription:
             if subscription.wants("streams", None):
-                subscription.put({"type": "streams", "streams": self._serving.streams.statuses()})
+                told = {"type": "streams", "streams": self._serving.streams.statuses()}
+                # What happened while the list was made comes after it.
+                for event in (told, *subscription.take()):
+                    subscription.put(event)
             yield subscription
 
 

@@ -55,11 +55,7 @@ class AlertPlan:
 
 
 class Observer:
-    """Makes the further consumers of each stream, and tells what they have counted.
-
-    Args:
-        hub: Where alerts are told.
-        plan: The alerts.
+    """Makes the further consumers of each stream, tells alerts to the hub, and all what they have counted.
 
     Raises:
         BackendUnavailable: prometheus_client is not installed.
@@ -98,11 +94,7 @@ class Observer:
         return [counted, alerts]
 
     def watch(self, runner: StreamRunner, views: Sequence[str], wake: Callable[[], None], *, cells: bool) -> Watching:
-        """Watch a stream's pictures, their ages counted in.
-
-        Raises:
-            InvalidSetting: No such view, none, or more than two.
-        """
+        """Watch a stream's pictures, their ages counted in; see `PictureRoom.watch`."""
         label = self._label(runner)
 
         def on_age(seconds: float) -> None:

@@ -63,13 +63,7 @@ class ClientTooSlow(Exception):
 
 
 class Security:
-    """Middleware, the outermost.
-
-    Args:
-        app: What is guarded.
-        access: The rules of entry.
-        on_error: Called with an error that nobody expected; the client is told nothing of it.
-    """
+    """Middleware, the outermost; `on_error` gets errors that nobody expected, of which clients are told nothing."""
 
     def __init__(self, app: ASGIApp, access: Access, on_error: Callable[[Exception], None]) -> None:
         self._app = app

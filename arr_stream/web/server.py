@@ -26,8 +26,7 @@ except ModuleNotFoundError as exc:
 
 from arr_stream.threads import prepare_for_live
 from arr_stream.web.events import event_routes
-from arr_stream.web.info import info_routes
-from arr_stream.web.pages import page_routes
+from arr_stream.web.info import info_routes, page_routes
 from arr_stream.web.pictures import picture_routes
 from arr_stream.web.problems import add_handlers
 from arr_stream.web.security import TRANSPORT, Security
@@ -55,11 +54,7 @@ _STUDIO_SECONDS = 12.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, so that nobody else can take the port from now on.
-
-    Args:
-        host: Name or address of this machine.
-        port: 0 for any that is free.
+    """A socket that listens, so that nobody else can take the port from now on; 0 takes any that is free.
 
     Raises:
         ListenFailed: The port is in use or may not be used, or the address is not of this machine.
@@ -134,14 +129,7 @@ class Socket(WebSocketsSansIOProtocol):
 
 
 class Server(uvicorn.Server):
-    """Ends when told to, not by signals of its own.
-
-    Args:
-        config: How to serve.
-        stop: Set from outside to end it.
-        on_ready: Called when requests are answered.
-        on_end: Called when it begins to end; must not wait.
-    """
+    """Ends when `stop` is set, not by signals of its own; `on_end` is called when it begins to, and must not wait."""
 
     def __init__(
         self, config: uvicorn.Config, stop: threading.Event, on_ready: Callable[[], None], on_end: Callable[[], None]
@@ -213,8 +201,7 @@ def run_server(
     """Serve until `stop` is set; the listener and the streams are closed in the end.
 
     Args:
-        serving: What is served.
-        listener: From `listen`.
+        serving, listener: What is served, and where; see `listen`.
         stop: Looked at ten times a second.
         on_ready: Called when requests are answered.
         on_error: Called with an error that nobody expected; from the event loop.

@@ -51,11 +51,7 @@ class Bell:
 
 
 class Clients:
-    """Everybody who stays connected; used from the event loop alone.
-
-    Attributes:
-        ended: The server is ending; clients leave when woken.
-    """
+    """Everybody who stays connected, and leaves when woken once the server has `ended`; for the event loop alone."""
 
     def __init__(self, most: int = MOST_CLIENTS, most_of_a_stream: int = MOST_OF_A_STREAM) -> None:
         self.ended = False
@@ -101,10 +97,6 @@ class Serving:
     """Everything that answers to requests.
 
     Args:
-        streams: The streams.
-        access: Who may speak to the server.
-        allowed: What the page may open.
-        observer: Metrics and alerts.
         presets: Names of presets and what each is for.
         model: Name of the model that may be asked; None without one.
         cameras: Browsers' cameras; made when the server starts, None where they are not allowed.

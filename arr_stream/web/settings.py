@@ -54,14 +54,7 @@ STARTING = (
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """Settings by name.
-
-    Args:
-        settings: What streams without a preset start from.
-        by_name: Each preset's.
-        descriptions: What each is for, in one line.
-        first: Name of the first that was asked for; None without any.
-    """
+    """Settings `by_name`, and what streams without a preset start from; `first` is the first that was asked for."""
 
     settings: Settings
     by_name: Mapping[str, Settings]
@@ -112,11 +105,7 @@ def describe(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def checked_changes(values: Mapping[str, Any], *, running: bool) -> dict[str, Any]:
-    """The changes, if all are of settings that may be changed.
-
-    Raises:
-        InvalidSetting: One may not, or not while the stream runs.
-    """
+    """The changes; `InvalidSetting` where one may not be made, or not while the stream runs."""
     known = RUNNING if running else STARTING
     for key in values:
         if key not in known:

@@ -12,26 +12,6 @@ const RETRY_MS = 1500;
 const ASLEEP_FOR_MS = 60000; // a machine that slept has dead sockets which do not know it
 const LINK_WORDS = { connecting: "Connecting", open: "Connected", lost: "Reconnecting" };
 
-/** Keys that work anywhere on the page, save where text is typed: what each does, and the name of its action. */
-const KEYS = [
-  ["/", "look for something", "query"],
-  [" ", "pause and go on", "pause"],
-  ["v", "next view", "view"],
-  ["b", "a second view beside it", "beside"],
-  ["r", "mark a region", "region"],
-  ["i", "inspect cells", "inspect"],
-  ["g", "pointer as gaze", "gaze"],
-  ["f", "full screen", "full"],
-  ["a", "ask the model", "ask"],
-  ["n", "add a stream", "add"],
-  ["l", "one stream large", "layout"],
-  ["p", "side panel", "panel"],
-  ["t", "dark or light", "theme"],
-  ["1-9", "choose a stream", "choose"],
-  ["Esc", "cancel", "cancel"],
-  ["?", "this list", "help"],
-];
-
 const TYPED = "input:not([type=checkbox], [type=range]), textarea, select, [contenteditable]";
 const PRESSED = "button, a, summary, input, label, [role=tab]";
 
@@ -66,7 +46,7 @@ function followEvents() {
     onopen: () => opened++ && emit("follow"),
     onstate: (state, why) => {
       setLink(state === "open" ? "open" : "lost");
-      if (why === "origin") setText(byId("link").querySelector(".words"), "The server refuses this page's address");
+      if (why === "origin") showLink("lost", "The server refuses this page's address");
     },
   });
   let hidden_ms = 0;
@@ -93,10 +73,10 @@ async function learn() {
   }
 }
 
-function showLink(state) {
+function showLink(state, words = LINK_WORDS[state]) {
   const link = byId("link");
   link.dataset.state = state;
-  setText(link.querySelector(".words"), LINK_WORDS[state]);
+  setText(link.querySelector(".words"), words);
 }
 
 /** A choice of the page that is kept, shown by a pressed button and a class. */
@@ -116,30 +96,23 @@ function lasting(name, initial) {
   return toggle;
 }
 
-/** `actions` holds a function for each name above; `choose` gets the number of the stream. */
-function listenToKeys(actions) {
+/** Keys that work anywhere on the page, save where text is typed: key, what it does, and what to call. */
+function listenToKeys(keys) {
+  const shown = (key) => (key === " " ? "space" : key);
+  byId("keys").replaceChildren(...keys.flatMap(([key, about]) => [h("dt", {}, h("kbd", {}, shown(key))), h("dd", {}, about)]));
   document.addEventListener("keydown", (event) => {
+    const { target, key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
     if (document.querySelector("dialog[open]")) return;
-    const { target, key } = event;
-    if (key === "Escape") {
-      if (target.matches?.(TYPED)) target.blur();
-      actions.cancel();
-      return;
-    }
-    if (target.matches?.(TYPED) || (key === " " && target.matches?.(PRESSED))) return;
-    const number = /^[1-9]$/.test(key) ? Number(key) : 0;
-    const [, , name] = KEYS.find(([own]) => own === key) ?? [];
-    if (!number && !name) return;
-    event.preventDefault();
-    if (number) actions.choose(number);
-    else actions[name]();
+    const typed = target.matches?.(TYPED);
+    if (typed && key === "Escape") target.blur();
+    else if (typed || (key === " " && target.matches?.(PRESSED))) return;
+    const name = key === "Escape" ? "Esc" : key.replace(/^[1-9]$/, "1-9");
+    const action = keys.find(([own]) => own === name)?.[2];
+    if (!action) return;
+    if (key !== "Escape") event.preventDefault();
+    action(Number(key));
   });
-}
-
-function listKeys(holder) {
-  const shown = (key) => (key === " " ? "space" : key);
-  holder.replaceChildren(...KEYS.flatMap(([key, about]) => [h("dt", {}, h("kbd", {}, shown(key))), h("dd", {}, about)]));
 }
 
 function wire(streams, panel, add) {
@@ -159,41 +132,42 @@ function wire(streams, panel, add) {
     event.preventDefault();
     location.assign(`${location.pathname}?token=${encodeURIComponent(byId("token-input").value.trim())}`);
   });
-  listKeys(byId("keys"));
   const card = (action) => () => streams.chosen && action(streams.chosen);
-  listenToKeys({
-    query: card((chosen) => chosen.query.focus()),
-    pause: card((chosen) => chosen.togglePause()),
-    view: card((chosen) => chosen.views.next()),
-    beside: card((chosen) => chosen.views.toggleBeside()),
-    region: card((chosen) => chosen.region.toggle()),
-    inspect: card((chosen) => chosen.toggleInspect()),
-    gaze: card((chosen) => chosen.toggleGaze()),
-    full: card((chosen) => chosen.toggleFull()),
-    cancel: card((chosen) => chosen.region.cancel()),
-    ask: () => {
-      if (!document.body.classList.contains("with-panel")) showPanel();
-      panel.open("answers");
-      panel.answers.question.focus();
-    },
-    add: () => add.open(),
-    layout,
-    panel: showPanel,
-    theme,
-    help,
-    choose: (number) => {
-      const id = [...store.streams.keys()][number - 1];
-      if (!id) return;
-      choose(id);
-      streams.chosen.element.scrollIntoView({ block: "nearest" });
-    },
-  });
+  const ask = () => {
+    if (!document.body.classList.contains("with-panel")) showPanel();
+    panel.open("answers");
+    panel.answers.question.focus();
+  };
+  const chooseByNumber = (number) => {
+    const id = [...store.streams.keys()][number - 1];
+    if (!id) return;
+    choose(id);
+    streams.chosen.element.scrollIntoView({ block: "nearest" });
+  };
+  listenToKeys([
+    ["/", "look for something", card((chosen) => chosen.query.focus())],
+    [" ", "pause and go on", card((chosen) => chosen.togglePause())],
+    ["v", "next view", card((chosen) => chosen.views.next())],
+    ["b", "a second view beside it", card((chosen) => chosen.views.toggleBeside())],
+    ["r", "mark a region", card((chosen) => chosen.region.toggle())],
+    ["i", "inspect cells", card((chosen) => chosen.toggleInspect())],
+    ["g", "pointer as gaze", card((chosen) => chosen.toggleGaze())],
+    ["f", "full screen", card((chosen) => chosen.toggleFull())],
+    ["a", "ask the model", ask],
+    ["n", "add a stream", () => add.open()],
+    ["l", "one stream large", layout],
+    ["p", "side panel", showPanel],
+    ["t", "dark or light", theme],
+    ["1-9", "choose a stream", chooseByNumber],
+    ["Esc", "cancel", card((chosen) => chosen.region.cancel())],
+    ["?", "this list", help],
+  ]);
 }
 
 async function main() {
   hideToken();
   window.addEventListener(NEEDS_TOKEN, () => byId("token-dialog").open || byId("token-dialog").showModal());
-  on("link", showLink);
+  on("link", (state) => showLink(state));
   const streams = new Streams(byId("streams"));
   const panel = new Panel(byId("panel"));
   wire(streams, panel, new AddDialog());

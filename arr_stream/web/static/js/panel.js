@@ -8,6 +8,7 @@ import { on, onChosenStatus, recall, remember, store } from "./store.js";
 
 const MOST_ENTRIES = 300;
 const MOST_CLIPS = 50;
+const NO_RULES = "No alert rules. The server's --when sets them.";
 const TOLD_STATES = new Set(["live", "stalled", "reconnecting", "ended", "failed"]);
 const APART = { target: "_blank", rel: "noopener" };
 const FACTS = [
@@ -39,7 +40,7 @@ class Log {
     this.clipsTitle = h("h3", { hidden: true }, "Clips");
     this.nothing = h("p", { class: "hint" }, "Nothing happened yet.");
     part.append(this.rules, this.nothing, this.list, this.clipsTitle, this.clips);
-    on("info", () => this._rules());
+    on("info", ({ alerts }) => setText(this.rules, alerts.length ? `Watched for: ${alerts.join("; ")}` : NO_RULES));
     on("log", (event) => this._event(event));
     on("status", (status) => this._state(status));
     on("streams", () => this._forget());
@@ -47,11 +48,6 @@ class Log {
 
   shown(open) {
     if (open) this._clips();
-  }
-
-  _rules() {
-    const { alerts } = store.info;
-    setText(this.rules, alerts.length ? `Watched for: ${alerts.join("; ")}` : "No alert rules. The server's --when sets them.");
   }
 
   _name(id) {
