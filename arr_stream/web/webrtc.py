@@ -7,7 +7,6 @@ import contextlib
 import math
 import re
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -134,8 +133,8 @@ class _Peer:
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._connection.on("connectionstatechange", self._state_changed)
         self._connected = asyncio.Event()
-        self._arrived = asyncio.Event()
-        self._waiting: deque[tuple[av.VideoFrame, float]] = deque()
+        room = 1 if settings.live.policy == "latest" else settings.live.buffer_frames
+        self._waiting: asyncio.Queue[tuple[av.VideoFrame, float]] = asyncio.Queue(room)
         self._least_delay_seconds = math.inf
         self._punctual_seconds = math.inf
         self._work: asyncio.Task[None] | None = None
@@ -193,8 +192,7 @@ class _Peer:
 
     async def _receive(self, track: Any) -> None:
         """Take pictures as they are decoded; those that nobody could convert in time make room for newer ones."""
-        live, max_pixels = self._settings.live, self._settings.source.max_pixels
-        room = 1 if live.policy == "latest" else live.buffer_frames
+        max_pixels = self._settings.source.max_pixels
         with contextlib.suppress(MediaStreamError):
             while True:
                 frame = await track.recv()
@@ -205,11 +203,10 @@ class _Peer:
                 if frame.is_corrupt:
                     self.source.stats.concealed_frames += 1
                     continue
-                while len(self._waiting) >= room:
-                    self._waiting.popleft()
+                if self._waiting.full():
+                    self._waiting.get_nowait()
                     self.source.passed_over()
-                self._waiting.append((frame, arrived_seconds))
-                self._arrived.set()
+                self._waiting.put_nowait((frame, arrived_seconds))
 
     def _check_pace(self, sent_seconds: float, arrived_seconds: float) -> None:
         """Fail where pictures have come late for long: what is not decoded yet waits in aiortc, without any limit."""
@@ -231,10 +228,8 @@ class _Peer:
             rgb = np.asarray(frame.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
             self.source.push(rgb, arrived_seconds, frame.time)
 
-        while await self._arrived.wait():
-            self._arrived.clear()
-            while self._waiting:
-                await asyncio.to_thread(push, *self._waiting.popleft())
+        while True:
+            await asyncio.to_thread(push, *await self._waiting.get())
 
     async def _watch(self) -> None:
         """Until nothing is heard of the browser any more: a still screen sends no pictures, but still reports."""
