@@ -145,7 +145,7 @@ def test_offers_with_numbers_that_no_payload_has() -> None:
 
     sdp = f"v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\na=rtpmap:{LONG_NUMBER} VP8/90000\r\na=rtpmap:96 H264/90000\r\n"
     with pytest.raises(OfferRefused, match="malformed"):
-        checked_offer(sdp, "offer")
+        checked_offer(sdp)
 
 
 def test_queries_longer_than_anybody_would_write() -> None:

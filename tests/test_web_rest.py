@@ -53,6 +53,12 @@ def server() -> Iterator[RunningServer]:
         yield server
 
 
+@pytest.fixture
+def first(server: RunningServer) -> str:
+    """The path of the first stream."""
+    return f"/api/streams/{server.serving.streams.runners[0].id}"
+
+
 @pytest.fixture(scope="module")
 def bare() -> Iterator[RunningServer]:
     """No model, no browsers, but cameras; one stream runs, another never opens, and no more may be added."""
@@ -65,18 +71,17 @@ def bare() -> Iterator[RunningServer]:
 
 def test_health_and_info(server: RunningServer) -> None:
     health = server.http.get("/healthz").json()
-    assert health["status"] == "ok"
-    assert health["streams"] == health["live"] == 1
+    assert (health["status"], health["streams"], health["live"]) == ("ok", 1, 1)
     assert health["uptime_seconds"] > 0
     info = server.http.get("/api/info").json()
     assert {"source", "patches"} <= set(info["views"])
     assert len(info["channels"]) == 40
     assert set(info["channels"][0]) == {"index", "name", "description", "low", "high"}
     assert info["presets"] == [{"name": "frugal", "description": "about frugal"}]
-    assert info["sources"]["named"] == [PICTURE]
-    assert (info["sources"]["cameras"], info["sources"]["browser"]) == (False, True)
+    assert {"named": [PICTURE], "cameras": False, "browser": True}.items() <= info["sources"].items()
     assert info["model"] == "a model"
     assert info["max_streams"] == 4
+    assert server.http.get("/api/clips").json() == []
     assert info["settings"]["selection.strategy"]["kind"] == "choice"
 
 
@@ -134,24 +139,26 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("POST", "/api/streams", {"source": PICTURE, "preset": "unknown"}, 400),
         ("POST", "/api/streams", {"source": PICTURE, "settings": {"models.folder": "/tmp"}}, 400),
         ("POST", "/api/streams", {"source": PICTURE, "settings": {"keyframes.interval": 0}}, 400),
-        ("PATCH", "/api/streams/{id}", {"settings": {"vlm.endpoint": "http://evil"}}, 400),
-        ("PATCH", "/api/streams/{id}", {"settings": {"selection.budget": {"a": 1}}}, 422),
-        ("PATCH", "/api/streams/{id}", {"settings": {"selection.budget": "100000"}}, 400),
-        ("PATCH", "/api/streams/{id}", {"name": " "}, 422),
+        ("PATCH", "{first}", {"settings": {"vlm.endpoint": "http://evil"}}, 400),
+        ("PATCH", "{first}", {"settings": {"selection.budget": {"a": 1}}}, 422),
+        ("PATCH", "{first}", {"settings": {"selection.budget": "100000"}}, 400),
+        ("PATCH", "{first}", {"name": " "}, 422),
         ("PATCH", "/api/streams/nothing", {"paused": True}, 404),
-        ("PUT", "/api/streams/{id}/query", {"texts": [" "]}, 422),
-        ("PUT", "/api/streams/{id}/query", {"texts": [], "region": {"xywh": [5000, 5000, 10, 10]}}, 400),
-        ("PUT", "/api/streams/{id}/query", {"texts": [], "region": {"xywh": [1, 2, 3]}}, 422),
-        ("POST", "/api/streams/{id}/gaze", {"points": [[2, 0]]}, 422),
-        ("POST", "/api/streams/{id}/gaze", {"points": [[0.5, 0.5]] * 257}, 422),
-        ("POST", "/api/streams/{id}/questions", {"question": ""}, 422),
-        ("POST", "/api/streams/{id}/questions", {"question": "x", "when": "never"}, 422),
-        ("POST", "/api/streams/{id}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
+        ("PUT", "{first}/query", {"texts": [" "]}, 422),
+        ("PUT", "{first}/query", {"texts": [], "region": {"xywh": [5000, 5000, 10, 10]}}, 400),
+        ("PUT", "{first}/query", {"texts": [], "region": {"xywh": [1, 2, 3]}}, 422),
+        ("POST", "{first}/gaze", {"points": [[2, 0]]}, 422),
+        ("POST", "{first}/gaze", {"points": [[0.5, 0.5]] * 257}, 422),
+        ("POST", "{first}/questions", {"question": ""}, 422),
+        ("POST", "{first}/questions", {"question": "x", "when": "never"}, 422),
+        ("POST", "{first}/questions", {"question": "x", "when": "every", "every_seconds": 0.01}, 400),
         ("POST", "/api/browser", {"sdp": "x", "type": "answer"}, 422),
-        ("GET", "/api/streams/{id}/records?last=0", None, 422),
-        ("GET", "/api/streams/{id}/answers?format=xml", None, 422),
-        ("GET", "/api/streams/{id}/snapshot.jpg?view=nothing", None, 400),
-        ("GET", "/api/streams/{id}/video.mjpeg?view=nothing", None, 400),
+        ("POST", "/api/browser", {"sdp": "v=0", "type": "offer"}, 400),
+        ("GET", "/api/clips/x.mp4", None, 404),
+        ("GET", "{first}/records?last=0", None, 422),
+        ("GET", "{first}/answers?format=xml", None, 422),
+        ("GET", "{first}/snapshot.jpg?view=nothing", None, 400),
+        ("GET", "{first}/video.mjpeg?view=nothing", None, 400),
         ("GET", "/api/events.sse?kind=nothing", None, 404),
         ("GET", "/api/events.sse?stream=nothing", None, 404),
         ("GET", "/api/cameras", None, 403),
@@ -160,13 +167,12 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
     ],
 )
 def test_what_makes_no_sense_gets_one_line(
-    server: RunningServer, method: str, path: str, body: object, status: int
+    server: RunningServer, first: str, method: str, path: str, body: object, status: int
 ) -> None:
-    id = server.serving.streams.runners[0].id
     # As json.dumps writes it: lone surrogates too.
     content = None if body is None else json.dumps(body)
     headers = {"content-type": "application/json"}
-    answer = server.http.request(method, path.format(id=id), content=content, headers=headers)
+    answer = server.http.request(method, path.format(first=first), content=content, headers=headers)
     assert answer.status_code == status, answer.text
     told = answer.json()
     assert set(told) == {"error", "remedy"}
@@ -182,51 +188,46 @@ def test_no_json_at_all(server: RunningServer) -> None:
         assert set(answer.json()) == {"error", "remedy"}
 
 
-def test_what_to_look_for(server: RunningServer, tmp_path: Path) -> None:
-    id = server.serving.streams.runners[0].id
-    path = f"/api/streams/{id}"
+def test_what_to_look_for(server: RunningServer, first: str, tmp_path: Path) -> None:
     body = {"texts": ["red", "moving"], "region": {"xywh": [10, 10, 40, 30]}}
-    status = server.http.put(f"{path}/query", json=body).json()
+    status = server.http.put(f"{first}/query", json=body).json()
     assert (status["texts"], status["region"]) == (["red", "moving"], [10, 10, 40, 30])
-    assert server.http.put(f"{path}/query", json={"texts": ["green"]}).json()["region"] == [10, 10, 40, 30]
-    status = server.http.put(f"{path}/example", content=write_picture(tmp_path / "a.png")).json()
+    assert server.http.put(f"{first}/query", json={"texts": ["green"]}).json()["region"] == [10, 10, 40, 30]
+    status = server.http.put(f"{first}/example", content=write_picture(tmp_path / "a.png")).json()
     assert (status["example"], status["texts"], status["region"]) == ("picture", ["green"], [10, 10, 40, 30])
-    status = server.http.put(f"{path}/query", json={"texts": ["red"], "region": None}).json()
+    status = server.http.put(f"{first}/query", json={"texts": ["red"], "region": None}).json()
     assert (status["example"], status["texts"], status["region"]) == ("picture", ["red"], None)
-    assert server.http.delete(f"{path}/example").json()["example"] is None
-    broken = server.http.put(f"{path}/example", content=b"not a picture", headers={"content-type": "image/png"})
+    assert server.http.delete(f"{first}/example").json()["example"] is None
+    broken = server.http.put(f"{first}/example", content=b"not a picture", headers={"content-type": "image/png"})
     assert broken.status_code == 400
     assert "/tmp" not in broken.text
-    assert server.http.put(f"{path}/example").status_code == 400
-    assert server.http.post(f"{path}/gaze", json={"points": [[0.5, 0.5]]}).status_code == 204
+    assert server.http.put(f"{first}/example").status_code == 400
+    assert server.http.post(f"{first}/gaze", json={"points": [[0.5, 0.5]]}).status_code == 204
 
 
-def test_questions_and_answers(server: RunningServer) -> None:
-    id = server.serving.streams.runners[0].id
-    path = f"/api/streams/{id}"
-    asked = server.http.post(f"{path}/questions", json={"question": "What is red?"})
+def test_questions_and_answers(server: RunningServer, first: str) -> None:
+    asked = server.http.post(f"{first}/questions", json={"question": "What is red?"})
     assert asked.status_code == 202
-    until(lambda: server.http.get(f"{path}/answers").json())
-    (answer,) = server.http.get(f"{path}/answers", params={"search": "ASK what"}).json()
+    until(lambda: server.http.get(f"{first}/answers").json())
+    (answer,) = server.http.get(f"{first}/answers", params={"search": "ASK what"}).json()
     assert answer["text"] == "You ask: What is red?"
     assert answer["cells"]
-    assert server.http.get(f"{path}/answers", params={"search": "zebra"}).json() == []
-    lines = server.http.get(f"{path}/answers", params={"format": "jsonl"})
+    assert server.http.get(f"{first}/answers", params={"search": "zebra"}).json() == []
+    lines = server.http.get(f"{first}/answers", params={"format": "jsonl"})
     assert json.loads(lines.text.splitlines()[0])["question"] == "What is red?"
     assert "attachment" in lines.headers["content-disposition"]
-    assert "What is red?" in server.http.get(f"{path}/answers", params={"format": "markdown"}).text
+    assert "What is red?" in server.http.get(f"{first}/answers", params={"format": "markdown"}).text
     body = {"question": "And now?", "when": "every", "every_seconds": 1}
-    status = server.http.post(f"{path}/questions", json=body).json()
+    status = server.http.post(f"{first}/questions", json=body).json()
     assert status["plan"] == {"question": "And now?", "when": "every", "every_seconds": 1.0}
-    until(lambda: len(server.http.get(f"{path}/answers", params={"search": "now"}).json()) >= 2)
-    assert server.http.delete(f"{path}/questions").status_code == 204
-    assert server.status(id)["plan"] is None
+    until(lambda: len(server.http.get(f"{first}/answers", params={"search": "now"}).json()) >= 2)
+    assert server.http.delete(f"{first}/questions").status_code == 204
+    assert server.http.get(first).json()["plan"] is None
 
 
-def test_records_can_be_read_back(server: RunningServer, tmp_path: Path) -> None:
-    id = server.serving.streams.runners[0].id
-    until(lambda: server.status(id)["frames"] > 12)
-    answer = server.http.get(f"/api/streams/{id}/records", params={"last": 10})
+def test_records_can_be_read_back(server: RunningServer, first: str, tmp_path: Path) -> None:
+    until(lambda: server.http.get(first).json()["frames"] > 12)
+    answer = server.http.get(f"{first}/records", params={"last": 10})
     path = tmp_path / "records.jsonl"
     path.write_bytes(answer.content)
     header, frames, end = read_records(path)
@@ -237,18 +238,16 @@ def test_records_can_be_read_back(server: RunningServer, tmp_path: Path) -> None
     assert all(frame.cells for frame in frames)
 
 
-def test_pictures(server: RunningServer) -> None:
-    id = server.serving.streams.runners[0].id
+def test_pictures(server: RunningServer, first: str) -> None:
     views = [*server.http.get("/api/info").json()["views"], "channel:edge_rising"]
-    pictures = [server.http.get(f"/api/streams/{id}/snapshot.jpg", params={"view": view}) for view in views]
+    pictures = [server.http.get(f"{first}/snapshot.jpg", params={"view": view}) for view in views]
     assert all(picture.content.startswith(JPEG) for picture in pictures)
     assert all(picture.headers["content-type"] == "image/jpeg" for picture in pictures)
 
 
-def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer) -> None:
-    id = server.serving.streams.runners[0].id
+def test_mjpeg_brings_the_next_header_with_each_picture(server: RunningServer, first: str) -> None:
     received = b""
-    with server.http.stream("GET", f"/api/streams/{id}/video.mjpeg", params={"view": "source"}) as answer:
+    with server.http.stream("GET", f"{first}/video.mjpeg", params={"view": "source"}) as answer:
         kind, _, boundary = answer.headers["content-type"].partition("; boundary=")
         assert kind == "multipart/x-mixed-replace"
         mark = f"--{boundary}\r\nContent-Type: image/jpeg\r\n\r\n".encode()
@@ -306,17 +305,6 @@ def test_passwords_stand_in_no_status(bare: RunningServer) -> None:
     assert bare.http.get("/healthz").status_code == 200
 
 
-def test_without_a_folder_there_are_no_clips(server: RunningServer) -> None:
-    assert server.http.get("/api/clips").json() == []
-    assert server.http.get("/api/clips/x.mp4").status_code == 404
-
-
-def test_an_offer_that_is_none(server: RunningServer) -> None:
-    answer = server.http.post("/api/browser", json={"sdp": "v=0", "type": "offer"})
-    assert answer.status_code == 400
-    assert len(server.serving.streams.runners) == 1
-
-
 def test_the_page_and_its_files(server: RunningServer) -> None:
     page = server.http.get("/")
     assert "text/html" in page.headers["content-type"]
@@ -324,14 +312,8 @@ def test_the_page_and_its_files(server: RunningServer) -> None:
     assert "javascript" in script.headers["content-type"]
     again = server.http.get("/static/js/main.js", headers={"if-none-match": script.headers["etag"]})
     assert again.status_code == 304
-    for path in (
-        "/static/../app.py",
-        "/static/..%2fapp.py",
-        "/static/%2e%2e/app.py",
-        "/static//etc/passwd",
-        "/static/",
-    ):
-        assert server.http.get(path).status_code == 404, path
+    for path in ("../server.py", "..%2fserver.py", "%2e%2e/server.py", "/etc/passwd", ""):
+        assert server.http.get(f"/static/{path}").status_code == 404, path
 
 
 def test_the_description_of_the_interface(server: RunningServer) -> None:

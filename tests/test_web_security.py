@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -41,7 +40,7 @@ def test_another_host(server: RunningServer) -> None:
 
 def test_two_hosts_or_none(server: RunningServer) -> None:
     for lines in ("", "Host: localhost\r\nHost: evil.example\r\n"):
-        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+        with server.tcp() as client:
             client.sendall(f"GET /api/streams HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode())
             assert client.recv(4096).split()[1] in (b"400", b"403")
 
@@ -54,14 +53,10 @@ def test_another_origin_changes_nothing(server: RunningServer, origin: str) -> N
     assert not server.serving.streams.runners
 
 
-def test_the_own_origin_may(server: RunningServer) -> None:
-    own = f"http://127.0.0.1:{server.port}"
-    assert server.http.delete("/api/streams/nothing", headers={"origin": own}).status_code == 404
-    with server.socket("/api/events", origin=own) as client:
+def test_the_own_origin_may_and_another_opens_no_socket(server: RunningServer) -> None:
+    assert server.http.delete("/api/streams/nothing", headers={"origin": server.address}).status_code == 404
+    with server.socket("/api/events", origin=server.address) as client:
         assert "streams" in str(client.recv(timeout=PATIENCE_SECONDS))
-
-
-def test_another_origin_opens_no_socket(server: RunningServer) -> None:
     for path in ("/api/events", "/api/streams/s1/video"):
         with server.socket(path, origin="http://evil.example") as client:
             assert close_code(client) == 4403
@@ -78,14 +73,14 @@ def test_other_sites_embed_nothing(server: RunningServer, site: str) -> None:
 def test_every_answer_bears_the_headers(server: RunningServer) -> None:
     for path in ("/", "/docs", "/api/streams", "/api/nothing", "/static/js/main.js", "/healthz"):
         headers = server.http.get(path).headers
-        assert "default-src 'self'" in headers["content-security-policy"]
-        assert "frame-ancestors 'none'" in headers["content-security-policy"]
-        assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
-        assert headers["cross-origin-opener-policy"] == "same-origin"
+        assert {
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            "cross-origin-opener-policy": "same-origin",
+        }.items() <= dict(headers).items()
+        assert {"default-src 'self'", "frame-ancestors 'none'"} <= set(headers["content-security-policy"].split("; "))
         assert "camera=(self)" in headers["permissions-policy"]
-        assert "access-control-allow-origin" not in headers
-        assert "server" not in headers
+        assert not {"access-control-allow-origin", "server"} & set(headers)
     assert server.http.get("/api/streams").headers["cache-control"] == "no-store"
     assert server.http.get("/static/js/main.js").headers["cache-control"] == "no-cache"
 
@@ -114,15 +109,19 @@ def test_a_wrong_token(guarded: RunningServer, header: str) -> None:
     assert guarded.http.get("/api/streams", headers={"cookie": "a=b; \x7f=;"}).status_code == 401
 
 
-def test_programs_send_the_token(guarded: RunningServer) -> None:
-    headers = {"authorization": f"Bearer {TOKEN}"}
+def test_programs_send_the_token_and_host_and_origin_are_checked_all_the_same(guarded: RunningServer) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
     assert guarded.http.get("/api/streams", headers=headers).status_code == 200
-    with guarded.socket("/api/events", additional_headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+    with guarded.socket("/api/events", additional_headers=headers) as client:
         assert "streams" in str(client.recv(timeout=PATIENCE_SECONDS))
+    assert guarded.http.get("/api/streams", headers=headers | {"host": "cams.example"}).status_code == 200
+    assert guarded.http.get("/api/streams", headers=headers | {"host": "evil.example"}).status_code == 403
+    answer = guarded.http.post("/api/streams", headers=headers | {"origin": "http://evil.example"}, json={})
+    assert answer.status_code == 403
 
 
 def test_a_browser_keeps_the_token_in_a_cookie(guarded: RunningServer) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{guarded.port}", timeout=PATIENCE_SECONDS) as browser:
+    with httpx.Client(base_url=guarded.address, timeout=PATIENCE_SECONDS) as browser:
         answer = browser.get(f"/?token={TOKEN}")
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         cookie = answer.headers["set-cookie"]
@@ -145,25 +144,22 @@ def test_cookies_of_other_servers_do_not_hide_the_own(guarded: RunningServer, ot
         assert answer.status_code == status
 
 
-def test_a_public_server_still_checks_host_and_origin(guarded: RunningServer) -> None:
-    headers = {"authorization": f"Bearer {TOKEN}"}
-    assert guarded.http.get("/api/streams", headers=headers | {"host": "cams.example"}).status_code == 200
-    assert guarded.http.get("/api/streams", headers=headers | {"host": "evil.example"}).status_code == 403
-    answer = guarded.http.post("/api/streams", headers=headers | {"origin": "http://evil.example"}, json={})
-    assert answer.status_code == 403
+def _post(client: socket.socket, length: int) -> bytes:
+    """The status that follows the beginning of a body of so many bytes."""
+    head = "POST /api/streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    client.sendall(f"{head}Content-Length: {length}\r\n\r\n{{".encode())
+    return client.recv(4096).split()[1]
 
 
 def test_a_large_body_is_refused_before_it_is_read(server: RunningServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
-        client.sendall(
-            b"POST /api/streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 1000000000000\r\n\r\n{"
-        )
-        assert client.recv(4096).split()[1] == b"413"
+    with server.tcp() as client:
+        assert _post(client, 1_000_000_000_000) == b"413"
 
 
-@pytest.mark.parametrize(("path", "limit"), [("/api/streams", 1_000_000), ("/api/streams/s1/example", 10_000_000)])
-def test_a_body_that_grows_too_large_is_refused(server: RunningServer, path: str, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "limit"), [("POST", "/api/streams", 1_000_000), ("PUT", "/api/streams/s1/example", 10_000_000)]
+)
+def test_a_body_that_grows_too_large_is_refused(server: RunningServer, method: str, path: str, limit: int) -> None:
     sent = 0
 
     def body() -> Iterator[bytes]:
@@ -172,7 +168,6 @@ def test_a_body_that_grows_too_large_is_refused(server: RunningServer, path: str
             sent += 65_536
             yield b" " * 65_536
 
-    method = "PUT" if path.endswith("example") else "POST"
     try:
         answer = server.http.request(method, path, content=body(), headers={"content-type": "application/json"})
     except httpx.TransportError:
@@ -191,16 +186,14 @@ def test_what_is_no_http_is_turned_away(server: RunningServer) -> None:
         b"A" * 200_000,
         b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"b" * 200_000,
     ):
-        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+        with server.tcp() as client:
             try:
                 client.sendall(rubbish)
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(65_536):
                     pass
-            except TimeoutError:
-                raise
-            except OSError:
-                pass  # cut off before all of it was sent, or read
+            except OSError as exc:  # cut off before all of it was sent, or read
+                assert not isinstance(exc, TimeoutError)
     assert server.http.get("/healthz").status_code == 200
 
 
@@ -210,19 +203,13 @@ def test_who_never_finishes_a_request_is_cut(server: RunningServer, monkeypatch:
 
     monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(security, "BODY_SECONDS", 0.3)
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+    with server.tcp() as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: lo")
         with pytest.raises(ConnectionError):
             assert client.recv(1) == b""
             raise ConnectionResetError
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
-        client.sendall(
-            b"POST /api/streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 9\r\n\r\n{"
-        )
-        started = time.monotonic()
-        assert client.recv(4096).split()[1] == b"408"
-        assert time.monotonic() - started < PATIENCE_SECONDS / 2
+    with server.tcp() as client:
+        assert _post(client, 9) == b"408"
 
 
 def _taken_from(client: socket.socket) -> bytes:
@@ -241,18 +228,17 @@ def test_connections_that_say_nothing_take_no_more_than_their_share(
 
     monkeypatch.setattr(connection, "MOST_OPEN", 8)
     monkeypatch.setattr(connection, "REQUEST_SECONDS", 10 * PATIENCE_SECONDS)
-    address = "127.0.0.1", server.port
     with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(address, PATIENCE_SECONDS)) for _ in range(30)]
+        silent = [stack.enter_context(server.tcp()) for _ in range(30)]
         assert _taken_from(silent[-1]) == b""
     monkeypatch.undo()
-    until(lambda: _answers(address))
 
+    def answers() -> bool:
+        with server.tcp() as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return b" 200 " in _taken_from(client)
 
-def _answers(address: tuple[str, int]) -> bool:
-    with socket.create_connection(address, PATIENCE_SECONDS) as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        return b" 200 " in _taken_from(client)
+    until(answers)
 
 
 def test_who_sends_pings_and_reads_nothing_is_cut(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:

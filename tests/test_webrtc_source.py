@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +12,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import ConnectionFailed, SourceTooLarge, StreamSilent
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray, Frame
+from tests.live_fakes import wait_until
 
 EVERY = {"live.policy": "every", "live.buffer_frames": 4}
 
@@ -51,9 +51,7 @@ def test_a_waiting_reader_gets_what_comes_and_ends_when_it_is_finished() -> None
     reader.start()
     for n in range(5):
         made.push(picture(n), float(n))
-        deadline = time.monotonic() + 10
-        while len(got) <= n and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda n=n: len(got) > n)  # type: ignore[misc]
     made.finish()
     reader.join(10)
     assert not reader.is_alive()
@@ -97,10 +95,8 @@ def test_what_it_is_is_known_with_the_first_picture() -> None:
 def test_an_end_before_the_first_picture_is_told_at_once() -> None:
     made = source()
     threading.Timer(0.05, made.finish).start()
-    began = time.monotonic()
     with pytest.raises(ConnectionFailed, match="before its first picture"):
-        made.wait_first(60)
-    assert time.monotonic() - began < 30
+        made.wait_first(1000)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -112,12 +108,7 @@ def test_too_many_pixels_end_it_with_an_error(first: bool) -> None:
     assert made.push(picture(1, (64, 17)), 0.0) is False
     with pytest.raises(SourceTooLarge, match="64x17 are 1088 pixels, at most 1024"):
         made.wait_first() if first else list(made.frames())
-    with pytest.raises(SourceTooLarge):
-        list(made.frames()) if first else made.wait_first() and list(source_again(made))
-
-
-def source_again(made: BrowserSource) -> list[Frame]:
-    raise made.error or AssertionError("no error is kept")
+    assert isinstance(made.error, SourceTooLarge)
 
 
 def test_frames_can_be_taken_once() -> None:

@@ -43,11 +43,15 @@ class RunningServer:
         self.serving = serving
         self.port = port
         self.stop = stop
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS)
+        self.address = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.address, timeout=PATIENCE_SECONDS)
 
     def socket(self, path: str, **kwargs: Any) -> ClientConnection:
         kwargs = {"proxy": None, "open_timeout": PATIENCE_SECONDS, "max_size": None} | kwargs
         return connect(f"ws://127.0.0.1:{self.port}{path}", **kwargs)
+
+    def tcp(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
 
     def add(self, source: str = PICTURE, **kwargs: Any) -> str:
         """Add a stream that is allowed anyway, and wait for its first frame; its id."""
@@ -71,9 +75,10 @@ def running(
     presets: dict[str, Settings] | None = None,
     make_viewer: Callable[[Settings], Viewer] | None = None,
     most: int = 4,
+    port: int = 0,
 ) -> Iterator[RunningServer]:
     """A server until the end of the block; whatever it did not expect fails the test."""
-    listener = listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", port)
     port = listener.getsockname()[1]
     hub = EventHub()
     observer = Observer(hub, plan)

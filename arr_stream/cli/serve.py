@@ -162,7 +162,7 @@ def serve_sources(
     from arr_stream.live.events import EventHub
     from arr_stream.live.runner import RunnerParts
     from arr_stream.live.streams import LiveStreams
-    from arr_stream.web.access import make_access, make_allowed
+    from arr_stream.web.access import AllowedSources, make_access
     from arr_stream.web.observers import AlertPlan, Observer
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
@@ -171,12 +171,12 @@ def serve_sources(
     loaded = load_presets(presets, overrides, values)
     settings = loaded.settings
     has_model = bool(settings.vlm.model or settings.vlm.endpoint)
-    allowed = make_allowed(
-        sources,
-        patterns=access.allow or (),
-        cameras=access.allow_cameras,
-        browser=not access.no_browser,
-        folders=access.folder or (),
+    allowed = AllowedSources(
+        tuple(sources),
+        tuple(access.allow or ()),
+        access.allow_cameras,
+        not access.no_browser,
+        tuple(access.folder or ()),
     )
     alerts.check(answers=has_model, remedy="give --model or --endpoint as well")
     hub = EventHub()

@@ -94,17 +94,16 @@ class Access:
             return not self.loopback and name in _own_names()
         return address.is_loopback or not self.loopback
 
-    def allows_origin(self, origin: str, host: str, scheme: str) -> bool:
+    def allows_origin(self, origin: str, host: str) -> bool:
         """Whether a page from `origin` may call the server under the name `host`: only if it came from there."""
         try:
-            parts = urlsplit(origin.strip().lower())
-            called = urlsplit(f"{scheme}://{host.strip().lower()}")
+            page, called = urlsplit(origin.strip().lower()), urlsplit(f"//{host.strip().lower()}")
+            port = _DEFAULT_PORTS.get(page.scheme)
             return (
-                parts.scheme in _DEFAULT_PORTS
-                and parts.hostname is not None
-                and not (parts.path or parts.query or parts.username)
-                and parts.hostname == called.hostname
-                and _port(parts.port, parts.scheme) == _port(called.port, parts.scheme)
+                port is not None
+                and page.hostname is not None
+                and not (page.path or page.query or page.username)
+                and (page.hostname, page.port or port) == (called.hostname, called.port or port)
             )
         except ValueError:
             return False
@@ -187,8 +186,8 @@ class AllowedSources:
 
     @property
     def public_names(self) -> list[str]:
-        """The named sources without their secrets."""
-        return [redact_url(source) for source in self.named]
+        """The named sources without their secrets, each once."""
+        return list(dict.fromkeys(map(redact_url, self.named)))
 
     def resolve(self, source: str) -> str:
         """What to open for what the page has asked for.
@@ -197,8 +196,8 @@ class AllowedSources:
             SourceNotAllowed: It may not be opened, or does not exist; which of the two is not said.
         """
         source = source.strip()
-        for named, public in zip(self.named, self.public_names, strict=True):
-            if source in (named, public):
+        for named in self.named:
+            if source in (named, redact_url(named)):
                 return named
         if self.cameras and _CAMERA.fullmatch(source) and ".." not in source:
             return source
@@ -230,22 +229,6 @@ class AllowedSources:
             if path.is_relative_to(root) and path.is_file() and not is_live_spec(str(path)):
                 return path
         return None
-
-
-def make_allowed(
-    named: Sequence[str],
-    *,
-    patterns: Sequence[str] = (),
-    cameras: bool = False,
-    browser: bool = True,
-    folders: Sequence[Path] = (),
-) -> AllowedSources:
-    """See `AllowedSources`; sources that are named twice count once."""
-    return AllowedSources(tuple(dict.fromkeys(named)), tuple(patterns), cameras, browser, tuple(folders))
-
-
-def _port(port: int | None, scheme: str) -> int | None:
-    return port if port is not None else _DEFAULT_PORTS.get(scheme)
 
 
 def _same(given: str | None, right: str) -> bool:

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 from arr_stream.live.events import Event, Subscription
 from arr_stream.web.problems import NoSuchThing
 from arr_stream.web.serving import Bell, Serving
-from arr_stream.web.sockets import ENDING, MALFORMED, NO_STREAM, Close, MalformedMessage, StayingSocket, error_text
+from arr_stream.web.sockets import ENDING, MALFORMED, NO_STREAM, Close, MalformedMessage, StayingSocket
 
 KINDS = ("streams", "state", "frame", "summary", "asking", "text", "answer", "alert", "notice")
 
@@ -49,11 +49,7 @@ class EventTexts:
 
 
 class Wanted:
-    """Which events a client wants.
-
-    Args:
-        serving: What the server has.
-        streams, kinds: As asked for; empty for all.
+    """Which events a client wants: of these `streams`, of these `kinds`, of all where there are none.
 
     Raises:
         NoSuchThing: There is no such stream, or no such kind.
@@ -70,22 +66,30 @@ class Wanted:
     @contextmanager
     def heard(self, bell: Bell) -> Iterator[Subscription]:
         """From now on; the list of streams comes first, where it is wanted."""
-        with self._serving.events(bell, streams=self._streams, kinds=self._kinds) as subscription:
+        with self._serving.events(Subscription(bell.ring, self._streams, self._kinds)) as subscription:
             if subscription.wants("streams", None):
-                subscription.put({"type": "streams", "streams": self._serving.streams.statuses()})
+                told = {"type": "streams", "streams": self._serving.streams.statuses()}
+                # What happened while the list was made comes after it.
+                for event in (told, *subscription.take()):
+                    subscription.put(event)
             yield subscription
 
 
 class EventSocket(StayingSocket):
     """One listener on a WebSocket; it has nothing to say."""
 
-    def __init__(self, serving: Serving, websocket: WebSocket, wanted: Wanted, texts: EventTexts) -> None:
+    def __init__(self, serving: Serving, websocket: WebSocket, texts: EventTexts) -> None:
         super().__init__(serving, websocket)
-        self._wanted = wanted
         self._texts = texts
 
     async def speak(self, bell: Bell) -> Close:
-        with self._wanted.heard(bell) as subscription:
+        query = self.websocket.query_params
+        try:
+            wanted = Wanted(self.serving, query.getlist("stream"), query.getlist("kind"))
+        except NoSuchThing as exc:
+            await self.complain(str(exc))
+            return Close(MALFORMED if isinstance(exc, NoSuchKind) else NO_STREAM, exc.message)
+        with wanted.heard(bell) as subscription:
             while not self.serving.clients.ended:
                 for event in subscription.take():
                     await self.send(self._texts.text(event))
@@ -103,15 +107,7 @@ def event_routes(serving: Serving) -> APIRouter:
 
     @router.websocket("/api/events")
     async def events(websocket: WebSocket) -> None:
-        query = websocket.query_params
-        try:
-            wanted = Wanted(serving, query.getlist("stream"), query.getlist("kind"))
-        except NoSuchThing as exc:
-            await websocket.accept()
-            await websocket.send_text(error_text(str(exc)))
-            await websocket.close(MALFORMED if isinstance(exc, NoSuchKind) else NO_STREAM, exc.message[:120])
-            return
-        await EventSocket(serving, websocket, wanted, texts).run()
+        await EventSocket(serving, websocket, texts).run()
 
     async def place() -> AsyncIterator[Bell]:
         with serving.clients.place() as bell:

@@ -55,11 +55,7 @@ class AlertPlan:
 
 
 class Observer:
-    """Makes the further consumers of each stream, and tells what they have counted.
-
-    Args:
-        hub: Where alerts are told.
-        plan: The alerts.
+    """Makes the further consumers of each stream, tells alerts to the hub, and all what they have counted.
 
     Raises:
         BackendUnavailable: prometheus_client is not installed.
@@ -80,30 +76,25 @@ class Observer:
             there = {each.id for each in self._runners if each.alive}
         # Here too: where nobody asks for the metrics, streams that come and go would pile up.
         self._forget(there)
-        made: list[Consumer] = [self._metrics.consumer(self._label(runner))]
-        if self.plan.rules:
-            made.append(
-                Alerts(
-                    self.plan.rules,
-                    stream_name=runner.name,
-                    clip_folder=self.plan.clip_folder,
-                    before_seconds=self.plan.before_seconds,
-                    after_seconds=self.plan.after_seconds,
-                    actions=self.plan.actions(),
-                    on_alert=lambda alert: self._alerted(runner, alert),
-                    on_notice=runner.publisher.notice,
-                    draw=lambda frame, patches: render("patches", frame, patches),
-                    video=runner.settings.video,
-                )
-            )
-        return made
+        counted, plan = self._metrics.consumer(self._label(runner)), self.plan
+        if not plan.rules:
+            return [counted]
+        alerts = Alerts(
+            plan.rules,
+            stream_name=runner.name,
+            clip_folder=plan.clip_folder,
+            before_seconds=plan.before_seconds,
+            after_seconds=plan.after_seconds,
+            actions=plan.actions(),
+            on_alert=lambda alert: self._alerted(runner, alert),
+            on_notice=runner.publisher.notice,
+            draw=lambda frame, patches: render("patches", frame, patches),
+            video=runner.settings.video,
+        )
+        return [counted, alerts]
 
     def watch(self, runner: StreamRunner, views: Sequence[str], wake: Callable[[], None], *, cells: bool) -> Watching:
-        """Watch a stream's pictures, their ages counted in.
-
-        Raises:
-            InvalidSetting: No such view, none, or more than two.
-        """
+        """Watch a stream's pictures, their ages counted in; see `PictureRoom.watch`."""
         label = self._label(runner)
 
         def on_age(seconds: float) -> None:
@@ -134,16 +125,8 @@ class Observer:
 
     def _alerted(self, runner: StreamRunner, alert: Alert) -> None:
         self._metrics.alert(self._label(runner))
-        self._hub.publish(
-            {
-                "type": "alert",
-                "stream": runner.id,
-                "rule": alert.rule,
-                "message": alert.message,
-                "clip": alert.clip,
-                "made_unix": round(alert.made_unix, 3),
-            }
-        )
+        told = {"rule": alert.rule, "message": alert.message, "clip": alert.clip}
+        self._hub.publish({"type": "alert", "stream": runner.id, **told, "made_unix": round(alert.made_unix, 3)})
 
     def _label(self, runner: StreamRunner) -> str:
         """Under which a stream is counted: the name that it began with, and its id where two have the same."""

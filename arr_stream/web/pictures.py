@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -19,17 +20,7 @@ from arr_stream.live.runner import StreamRunner
 from arr_stream.web.problems import NoSuchThing, NotYet
 from arr_stream.web.security import TRANSPORT
 from arr_stream.web.serving import Bell, Serving
-from arr_stream.web.sockets import (
-    ENDING,
-    FAILED,
-    MALFORMED,
-    NO_STREAM,
-    REMOVED,
-    Close,
-    MalformedMessage,
-    StayingSocket,
-    error_text,
-)
+from arr_stream.web.sockets import ENDING, FAILED, MALFORMED, NO_STREAM, REMOVED, Close, MalformedMessage, StayingSocket
 
 _View = Query("patches", max_length=80, description="a view, or `channel:NAME`")
 _BOUNDARY = "arr-stream-picture"
@@ -48,13 +39,7 @@ class ClientMessage(BaseModel):
 
 
 class VideoSocket(StayingSocket):
-    """One viewer of one stream.
-
-    Args:
-        serving: What the server has.
-        websocket: The client; its query names the views.
-        runner: The stream.
-    """
+    """One viewer of one stream; the query of its address names the views."""
 
     def __init__(self, serving: Serving, websocket: WebSocket, runner: StreamRunner) -> None:
         super().__init__(serving, websocket)
@@ -65,16 +50,12 @@ class VideoSocket(StayingSocket):
         query = self.websocket.query_params
         views, cells = query.getlist("view") or ["patches"], query.get("cells", "0") in {"1", "true"}
         try:
-            watching = self.serving.observer.watch(self._runner, views, bell.ring, cells=cells)
+            self._watching = self.serving.observer.watch(self._runner, views, bell.ring, cells=cells)
         except InvalidSetting as exc:
-            await self.send(error_text(str(exc)))
+            await self.complain(str(exc))
             return Close(MALFORMED, exc.message)
-        self._watching = watching
-        try:
-            with self.serving.removals(bell):
-                return await self._pictures(watching, bell)
-        finally:
-            watching.close()
+        with closing(self._watching) as watching, self.serving.removals(bell):
+            return await self._pictures(watching, bell)
 
     def heard(self, text: str) -> None:
         """See `StayingSocket.heard`."""
@@ -105,7 +86,7 @@ class VideoSocket(StayingSocket):
             if not self.serving.has(self._runner):
                 return Close(REMOVED, "the stream was removed")
             if watching.error is not None:
-                await self.send(error_text(watching.error))
+                await self.complain(watching.error)
                 return Close(FAILED, "the view cannot be drawn")
             message = watching.take()
             if message is None:
@@ -163,26 +144,16 @@ async def _parts(serving: Serving, runner: StreamRunner, view: str, bell: Bell) 
     A part ends where the next one's header begins, and browsers show it only then: that header is sent with it, though
     the next picture is not there yet. So a part cannot say how long it is.
     """
-    watching = runner.room.watch([view], bell.ring)
-    try:
-        with serving.removals(bell):
-            yield _HEAD
-            while not serving.clients.ended and serving.has(runner) and watching.error is None:
-                message = watching.take()
-                if message is None:
-                    await bell.wait()
-                    continue
-                sequence, jpeg = _unpacked(message)
-                yield jpeg + b"\r\n" + _HEAD
-                yield b""  # is asked for the next one when all before it has gone to the system
-                serving.observer.picture_sent(runner)
-                watching.acknowledge(sequence)
-    finally:
-        watching.close()
-
-
-def _unpacked(message: bytes) -> tuple[int, bytes]:
-    """Number and picture of a message that has one; see `arr_stream.live.pictures.message`."""
-    (length,) = struct.unpack_from("<I", message)
-    header = json.loads(message[4 : 4 + length])
-    return header["seq"], message[4 + length :]
+    with closing(runner.room.watch([view], bell.ring)) as watching, serving.removals(bell):
+        yield _HEAD
+        while not serving.clients.ended and serving.has(runner) and watching.error is None:
+            message = watching.take()
+            if message is None:
+                await bell.wait()
+                continue
+            # See `arr_stream.live.pictures.message`.
+            (length,) = struct.unpack_from("<I", message)
+            yield message[4 + length :] + b"\r\n" + _HEAD
+            yield b""  # is asked for the next one when all before it has gone to the system
+            serving.observer.picture_sent(runner)
+            watching.acknowledge(json.loads(message[4 : 4 + length])["seq"])

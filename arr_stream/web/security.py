@@ -44,8 +44,8 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-_SAFE = frozenset({"GET", "HEAD"})
-_FOREIGN = frozenset({"cross-site", "same-site"})
+_SAFE = {"GET", "HEAD"}
+_FOREIGN = {"cross-site", "same-site"}
 """What browsers say of requests that pages of other origins make."""
 _OPEN_TO_ALL = "/healthz"
 
@@ -63,13 +63,7 @@ class ClientTooSlow(Exception):
 
 
 class Security:
-    """Middleware, the outermost.
-
-    Args:
-        app: What is guarded.
-        access: The rules of entry.
-        on_error: Called with an error that nobody expected; the client is told nothing of it.
-    """
+    """Middleware, the outermost; `on_error` gets errors that nobody expected, of which clients are told nothing."""
 
     def __init__(self, app: ASGIApp, access: Access, on_error: Callable[[Exception], None]) -> None:
         self._app = app
@@ -77,12 +71,8 @@ class Security:
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._socket(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        guarded = {"http": self._http, "websocket": self._socket}.get(scope["type"], self._app)
+        await guarded(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = HTTPConnection(scope)
@@ -98,19 +88,17 @@ class Security:
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = WebSocket(scope, receive, send)
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if not self._knows_host(request):
             await request.close(WRONG_ORIGIN)
             return
-        refused = None
-        if origin and not self._access.allows_origin(origin, host, _scheme(request)):
-            refused = WRONG_ORIGIN, "this page may not call this server"
-        elif not self._knows_token(request):
-            refused = WRONG_TOKEN, "no token, or a wrong one"
-        if refused is not None:
+        own, known = self._is_own_page(request), self._knows_token(request)
+        if not (own and known):
             # A browser tells a page the code only of a socket that was open.
             await request.accept()
-            await request.close(*refused)
+            if own:
+                await request.close(WRONG_TOKEN, "no token, or a wrong one")
+            else:
+                await request.close(WRONG_ORIGIN, "this page may not call this server")
             return
         try:
             await self._app(scope, receive, send)
@@ -122,14 +110,12 @@ class Security:
 
     def _refusal(self, request: HTTPConnection) -> Response | None:
         """The answer to a request that may not pass; None where it may."""
-        headers, method = request.headers, request.scope["method"]
-        host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
+        headers, method, site = request.headers, request.scope["method"], request.headers.get("sec-fetch-site")
         if not self._knows_host(request):
             remedy = "start it with --allow-host NAME"
-            return _last(problem(403, f"this server is not called {host[:100]!r}", remedy))
+            return _last(problem(403, f"this server is not called {headers.get('host', '')[:100]!r}", remedy))
         if method not in _SAFE:
-            own = origin is None or self._access.allows_origin(origin, host, _scheme(request))
-            if site in _FOREIGN or not own:
+            if site in _FOREIGN or not self._is_own_page(request):
                 return _last(problem(403, "pages of other origins may not change anything here"))
         elif site in _FOREIGN and headers.get("sec-fetch-mode") != "navigate":
             return _last(problem(403, "pages of other origins may not read anything here"))
@@ -152,6 +138,11 @@ class Security:
         hosts = request.headers.getlist("host")
         return len(hosts) == 1 and self._access.allows_host(hosts[0])
 
+    def _is_own_page(self, request: HTTPConnection) -> bool:
+        """Programs name no origin."""
+        origin = request.headers.get("origin")
+        return origin is None or self._access.allows_origin(origin, request.headers["host"])
+
     def _knows_token(self, request: HTTPConnection) -> bool:
         if self._access.token is None or request.scope["path"] == _OPEN_TO_ALL:
             return True
@@ -162,11 +153,7 @@ class Security:
 
 
 class _Exchange:
-    """One request and its answer, within limits of size and time.
-
-    Attributes:
-        started: The answer has begun.
-    """
+    """One request and its answer, which has `started` at some time, within limits of size and time."""
 
     def __init__(self, request: HTTPConnection, receive: Receive, send: Send) -> None:
         self.started = False
@@ -232,9 +219,9 @@ class _Exchange:
     def _completed(self, own: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The headers of an answer with those that every answer bears."""
         headers, path = MutableHeaders(raw=list(own)), self._request.scope["path"]
-        for name, value in _HEADERS.items():
+        kept = "no-cache" if path == "/" or path.startswith("/static/") else "no-store"
+        for name, value in {**_HEADERS, "cache-control": kept}.items():
             headers.setdefault(name, value)
-        headers.setdefault("cache-control", "no-cache" if path == "/" or path.startswith("/static/") else "no-store")
         return headers.raw
 
 
@@ -256,7 +243,3 @@ def _asking_for_token(is_page: bool) -> Response:
         return HTMLResponse(_TOKEN_PAGE, 401, {"content-security-policy": _TOKEN_POLICY})
     remedy = "send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in the browser"
     return _last(problem(401, "no token, or a wrong one", remedy))
-
-
-def _scheme(request: HTTPConnection) -> str:
-    return "https" if request.scope["scheme"] in {"https", "wss"} else "http"

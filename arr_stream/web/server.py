@@ -1,4 +1,4 @@
-"""The server: an address to listen on, connections that end, and an end within seconds, however many there are."""
+"""The server: all routes behind the security, connections that end, and an end within seconds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import arr_stream
 from arr_stream.errors import BackendUnavailable, ListenFailed
 
 try:
     import uvicorn
+    from fastapi import FastAPI
     from uvicorn.protocols.http.h11_impl import H11Protocol
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 except ModuleNotFoundError as exc:
@@ -23,9 +25,13 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 from arr_stream.threads import prepare_for_live
-from arr_stream.web.app import create_app
-from arr_stream.web.security import TRANSPORT
+from arr_stream.web.events import event_routes
+from arr_stream.web.info import info_routes, page_routes
+from arr_stream.web.pictures import picture_routes
+from arr_stream.web.problems import add_handlers
+from arr_stream.web.security import TRANSPORT, Security
 from arr_stream.web.serving import Serving
+from arr_stream.web.streams import question_routes, stream_routes
 
 REQUEST_SECONDS = 15.0
 """A connection on which no whole request has come for so long is cut, also where single bytes keep coming."""
@@ -48,11 +54,7 @@ _STUDIO_SECONDS = 12.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, so that nobody else can take the port from now on.
-
-    Args:
-        host: Name or address of this machine.
-        port: 0 for any that is free.
+    """A socket that listens, so that nobody else can take the port from now on; 0 takes any that is free.
 
     Raises:
         ListenFailed: The port is in use or may not be used, or the address is not of this machine.
@@ -127,26 +129,13 @@ class Socket(WebSocketsSansIOProtocol):
 
 
 class Server(uvicorn.Server):
-    """Ends when told to, not by signals of its own.
-
-    Args:
-        config: How to serve.
-        stop: Set from outside to end it.
-        on_ready: Called when requests are answered.
-        on_end: Called when it begins to end; must not wait.
-    """
+    """Ends when `stop` is set, not by signals of its own; `on_end` is called when it begins to, and must not wait."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        stop: threading.Event,
-        on_ready: Callable[[], None],
-        on_end: Callable[[], None],
+        self, config: uvicorn.Config, stop: threading.Event, on_ready: Callable[[], None], on_end: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        self._stop = stop
-        self._on_ready = on_ready
-        self._on_end = on_end
+        self._stop, self._on_ready, self._on_end = stop, on_ready, on_end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -164,6 +153,43 @@ class Server(uvicorn.Server):
         yield
 
 
+def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Security:
+    """The whole as an ASGI application; see `run_server`. Its streams are not closed with it.
+
+    Raises:
+        BackendUnavailable: A package of the extra `web` is missing.
+    """
+    if serving.allowed.browser:
+        from arr_stream.web.webrtc import BrowserCameras
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # Made here, since it belongs to the running event loop.
+        if serving.allowed.browser:
+            serving.cameras = BrowserCameras(loopback=serving.access.loopback, most=serving.streams.most_streams)
+        try:
+            yield
+        finally:
+            serving.clients.end()
+            cameras, serving.cameras = serving.cameras, None
+            if cameras is not None:
+                await cameras.close()
+
+    app = FastAPI(
+        title="arr-stream",
+        version=arr_stream.__version__,
+        description="Live streams, what is looked for in them, and what was chosen.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_handlers(app)
+    for routes in (info_routes, stream_routes, question_routes, picture_routes, event_routes):
+        app.include_router(routes(serving))
+    page_routes(app)
+    return Security(app, serving.access, on_error)
+
+
 def run_server(
     serving: Serving,
     listener: socket.socket,
@@ -175,8 +201,7 @@ def run_server(
     """Serve until `stop` is set; the listener and the streams are closed in the end.
 
     Args:
-        serving: What is served.
-        listener: From `listen`.
+        serving, listener: What is served, and where; see `listen`.
         stop: Looked at ten times a second.
         on_ready: Called when requests are answered.
         on_error: Called with an error that nobody expected; from the event loop.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -51,11 +51,7 @@ class Bell:
 
 
 class Clients:
-    """Everybody who stays connected; used from the event loop alone.
-
-    Attributes:
-        ended: The server is ending; clients leave when woken.
-    """
+    """Everybody who stays connected, and leaves when woken once the server has `ended`; for the event loop alone."""
 
     def __init__(self, most: int = MOST_CLIENTS, most_of_a_stream: int = MOST_OF_A_STREAM) -> None:
         self.ended = False
@@ -80,14 +76,14 @@ class Clients:
             raise TooManyClients(
                 f"{self._watching[stream]} clients watch this stream", remedy=f"{self._most_of_a_stream} is the limit"
             )
-        bell = Bell()
+        bell, watched = Bell(), Counter([stream] if stream is not None else ())
         self._bells.add(bell)
-        self._watching.update([stream] if stream is not None else ())
+        self._watching += watched
         try:
             yield bell
         finally:
             self._bells.discard(bell)
-            self._watching -= Counter([stream] if stream is not None else ())
+            self._watching -= watched
 
     def end(self) -> None:
         """Let everybody leave."""
@@ -101,10 +97,6 @@ class Serving:
     """Everything that answers to requests.
 
     Args:
-        streams: The streams.
-        access: Who may speak to the server.
-        allowed: What the page may open.
-        observer: Metrics and alerts.
         presets: Names of presets and what each is for.
         model: Name of the model that may be asked; None without one.
         cameras: Browsers' cameras; made when the server starts, None where they are not allowed.
@@ -122,11 +114,7 @@ class Serving:
     started_seconds: float = field(default_factory=time.monotonic)
 
     def runner(self, id: str) -> StreamRunner:
-        """The stream of that id.
-
-        Raises:
-            NoSuchThing: There is none.
-        """
+        """The stream of that id; `NoSuchThing` where there is none."""
         runner = self.streams.get(id)
         if runner is None:
             raise NoSuchThing(f"there is no stream {id[:40]!r}", remedy="GET /api/streams lists them")
@@ -137,28 +125,18 @@ class Serving:
         return self.streams.get(runner.id) is runner
 
     def check_room(self) -> None:
-        """Raises:
-        NotNow: There are as many streams as there may be.
-        """
+        """`NotNow` where there are as many streams as there may be."""
         count, most = len(self.streams.runners), self.streams.most_streams
         if count >= most:
             raise NotNow(f"{count} streams run already", remedy=f"remove one; {most} is the limit")
 
     def removals(self, bell: Bell) -> AbstractContextManager[object]:
         """Be woken when streams come and go, until the end of the block."""
-        return self.events(bell, kinds={"streams"}, most_waiting=1)
+        return self.events(Subscription(bell.ring, kinds={"streams"}, most_waiting=1))
 
     @contextmanager
-    def events(
-        self,
-        bell: Bell,
-        *,
-        streams: Collection[str] | None = None,
-        kinds: Collection[str] | None = None,
-        most_waiting: int = 512,
-    ) -> Iterator[Subscription]:
-        """Hear of events until the end of the block; see `Subscription`."""
-        subscription = Subscription(bell.ring, streams, kinds, most_waiting)
+    def events(self, subscription: Subscription) -> Iterator[Subscription]:
+        """Hear of events until the end of the block."""
         self.streams.hub.subscribe(subscription)
         try:
             yield subscription

@@ -54,14 +54,7 @@ STARTING = (
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """Settings by name.
-
-    Args:
-        settings: What streams without a preset start from.
-        by_name: Each preset's.
-        descriptions: What each is for, in one line.
-        first: Name of the first that was asked for; None without any.
-    """
+    """Settings `by_name`, and what streams without a preset start from; `first` is the first that was asked for."""
 
     settings: Settings
     by_name: Mapping[str, Settings]
@@ -91,20 +84,17 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
         if given.setdefault(path.stem, path) != path:
             raise InvalidSetting(f"two presets are called {path.stem!r}", remedy="rename a file")
     paths |= given
-    return Presets(
-        Settings.load(None, overrides).with_values(values).for_live(),
-        {name: Settings.load(path, overrides).with_values(values).for_live() for name, path in paths.items()},
-        {name: _description(path) for name, path in paths.items()},
-        next(iter(given), None),
-    )
+
+    def load(path: Path | None) -> Settings:
+        return Settings.load(path, overrides).with_values(values).for_live()
+
+    by_name = {name: load(path) for name, path in paths.items()}
+    descriptions = {name: _description(path) for name, path in paths.items()}
+    return Presets(load(None), by_name, descriptions, next(iter(given), None))
 
 
 def describe(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Of each setting in `RUNNING`: default, description, kind, and its choices or limits; plain JSON values.
-
-    Args:
-        settings: What streams without a preset start from.
-    """
+    """Of each setting in `RUNNING`: default, description, kind, and its choices or limits; plain JSON values."""
     described = {}
     for key in RUNNING:
         section, _, name = key.partition(".")
@@ -115,11 +105,7 @@ def describe(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def checked_changes(values: Mapping[str, Any], *, running: bool) -> dict[str, Any]:
-    """The changes, if all are of settings that may be changed.
-
-    Raises:
-        InvalidSetting: One may not, or not while the stream runs.
-    """
+    """The changes; `InvalidSetting` where one may not be made, or not while the stream runs."""
     known = RUNNING if running else STARTING
     for key in values:
         if key not in known:

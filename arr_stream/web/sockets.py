@@ -35,12 +35,7 @@ class MalformedMessage(ValueError):
 
 
 class StayingSocket(ABC):
-    """One client on a WebSocket.
-
-    Args:
-        serving: What the server has.
-        websocket: Accepted by `run`.
-    """
+    """One client on a WebSocket, which `run` accepts."""
 
     def __init__(self, serving: Serving, websocket: WebSocket) -> None:
         self.serving = serving
@@ -73,17 +68,22 @@ class StayingSocket(ABC):
         send = self.websocket.send_text if isinstance(message, str) else self.websocket.send_bytes
         await self._within(send(message))  # type: ignore[arg-type]
 
+    async def complain(self, error: str) -> None:
+        """Send an error as a message."""
+        await self.send(json.dumps({"error": " ".join(error.split())[:300]}))
+
     async def _listen(self) -> Close:
         malformed = messages = 0
-        second = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        second = clock()
         while True:
             message = await self.websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return Close(None)
             messages += 1
             if messages >= _MOST_MESSAGES_A_SECOND:
-                await asyncio.sleep(second + 1 - asyncio.get_running_loop().time())
-                messages, second = 0, asyncio.get_running_loop().time()
+                await asyncio.sleep(second + 1 - clock())
+                messages, second = 0, clock()
             try:
                 text = message.get("text")
                 if text is None:
@@ -91,7 +91,7 @@ class StayingSocket(ABC):
                 self.heard(text)
             except MalformedMessage as exc:
                 malformed += 1
-                await self.send(error_text(str(exc)))
+                await self.complain(str(exc))
                 if malformed >= MOST_MALFORMED:
                     return Close(MALFORMED, f"{malformed} malformed messages")
 
@@ -106,11 +106,6 @@ class StayingSocket(ABC):
         except (WebSocketDisconnect, RuntimeError) as exc:
             # Gone in the meantime, or closed by the other half of this conversation.
             raise ClientTooSlow from exc
-
-
-def error_text(error: str) -> str:
-    """An error as a message."""
-    return json.dumps({"error": " ".join(error.split())[:300]})
 
 
 async def _first_of(*coroutines: Coroutine[Any, Any, Close]) -> Close:

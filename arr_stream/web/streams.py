@@ -1,36 +1,42 @@
-"""`/api/streams` and `/api/browser`: adding, changing and removing streams, and what is looked for in them.
+"""`/api/streams` and `/api/browser`: streams, what is looked for in them, questions to the model, and what is kept.
 
 What requests may say is bounded in every list and text, and unknown keys are refused.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 from unicodedata import category
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 
-from arr_stream.config import Settings
+from arr_stream.config import Settings, public_settings
 from arr_stream.errors import ExampleUnreadable, InvalidSetting
+from arr_stream.live.publishing import MOST_RECORDS
 from arr_stream.live.runner import StreamRunner
+from arr_stream.records.schema import Header
 from arr_stream.relevance.query import ExampleQuery, load_example
+from arr_stream.selection.budget import fitted_tokens
 from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.sources.live.connection import OnState
-from arr_stream.web.problems import Forbidden
+from arr_stream.web.problems import Forbidden, NotNow, NotYet
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import checked_changes
 
-_MOST_EXAMPLE_PIXELS = 25_000_000
-_EXAMPLE_NAME = "picture"
-_PICTURE = {"required": True, "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
-_BROWSER = "browser"
-
 Status = dict[str, Any]
+
+_MOST_EXAMPLE_PIXELS = 25_000_000
+_PICTURE = {"required": True, "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
+_MEDIA = {"json": "application/json", "jsonl": "application/x-ndjson", "markdown": "text/markdown; charset=utf-8"}
+_ENDINGS = {"jsonl": "jsonl", "markdown": "md"}
 
 _UNSEEN = {"Cc", "Zl", "Zp"}
 _TURNING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -110,6 +116,14 @@ class Offer(Body):
     preset: Preset | None = None
 
 
+class NewQuestion(Body):
+    """A question to the model."""
+
+    question: Annotated[str, StringConstraints(strip_whitespace=True), Field(min_length=1, max_length=2000)]
+    when: Literal["now", "every", "change"] = "now"
+    every_seconds: Annotated[float, Field(gt=0, le=86_400)] = 5.0
+
+
 def stream_routes(serving: Serving) -> APIRouter:
     """Endpoints that wait for other threads are plain functions, so that they run beside the event loop."""
     router = APIRouter(tags=["streams"])
@@ -142,8 +156,13 @@ def stream_routes(serving: Serving) -> APIRouter:
     @router.patch("/api/streams/{id}")
     def change_stream(id: str, change: StreamChange) -> Status:
         """Pause or go on, rename, take a preset or other settings; at once. Of two errors, neither changes anything."""
-        runner = serving.runner(id)
-        _configure(serving, runner, change)
+        runner, streams = serving.runner(id), serving.streams
+        changes = checked_changes(change.settings, running=True)
+        if "preset" in change.model_fields_set:
+            base = streams.preset(change.preset) if change.preset is not None else streams.settings
+            runner.configure(changes, base=base, preset=change.preset)
+        elif changes:
+            runner.configure(changes)
         if change.name is not None:
             runner.rename(change.name)
         if change.paused is not None:
@@ -161,9 +180,8 @@ def stream_routes(serving: Serving) -> APIRouter:
     def look_for(id: str, new: NewQuery) -> Status:
         """What to look for from the next frame on; an example picture stays."""
         runner = serving.runner(id)
-        region = new.region.xywh if new.region is not None else None
-        if "region" not in new.model_fields_set:
-            region = runner.region_xywh
+        told = new.region.xywh if new.region is not None else None
+        region = told if "region" in new.model_fields_set else runner.region_xywh
         runner.ask_for(new.texts, region_xywh=region, example=runner.example)
         return runner.status()
 
@@ -197,35 +215,71 @@ def stream_routes(serving: Serving) -> APIRouter:
         settings = streams.preset(offer.preset) if offer.preset is not None else streams.settings
         made: list[StreamRunner] = []
 
+        def add(source: BrowserSource) -> None:
+            def open_it(_settings: Settings, _on_state: OnState) -> Source:
+                source.wait_first()
+                # Its `info` is known by now, and never set again.
+                return cast(Source, source)
+
+            preset, asked = offer.preset, offer.query
+            runner = streams.add("browser", opener=open_it, name=source.name, query=asked, preset=preset, once=True)
+            made.append(runner)
+
         async def take(source: BrowserSource) -> None:
-            made.append(await run_in_threadpool(_added, serving, source, offer))
+            await run_in_threadpool(add, source)
 
         name = offer.name or "browser camera"
-        sdp = await serving.cameras.answer(offer.sdp, offer.type, take, settings=settings, name=name)
+        sdp = await serving.cameras.answer(offer.sdp, take, settings=settings, name=name)
         return {"sdp": sdp, "type": "answer", "stream": made[0].status()}
 
     return router
 
 
-def _added(serving: Serving, source: BrowserSource, offer: Offer) -> StreamRunner:
-    def open_it(_settings: Settings, _on_state: OnState) -> Source:
-        source.wait_first()
-        # Its `info` is known by now, and never set again.
-        return cast(Source, source)
+def question_routes(serving: Serving) -> APIRouter:
+    router = APIRouter(prefix="/api/streams/{id}", tags=["questions and records"])
 
-    return serving.streams.add(
-        _BROWSER, opener=open_it, name=source.name, query=offer.query, preset=offer.preset, once=True
-    )
+    @router.post("/questions", status_code=202)
+    def ask(id: str, new: NewQuestion) -> dict[str, Any]:
+        """Ask the model: at once, every so often, or when the scene changes. Answers come as events."""
+        runner = serving.runner(id)
+        if serving.streams.parts.make_viewer is None:
+            raise NotNow("there is no model to ask", remedy="start the server with --model or --endpoint")
+        if not runner.status()["frames"]:
+            raise NotNow(f"{runner.name} has shown nothing yet", remedy="ask when there is a picture")
+        runner.question(new.question, new.when, new.every_seconds)
+        return runner.status()
 
+    @router.delete("/questions", status_code=204)
+    def ask_no_more(id: str) -> Response:
+        """End what `every` or `change` began."""
+        serving.runner(id).ask_no_more()
+        return Response(status_code=204)
 
-def _configure(serving: Serving, runner: StreamRunner, change: StreamChange) -> None:
-    changes = checked_changes(change.settings, running=True)
-    if "preset" in change.model_fields_set:
-        streams = serving.streams
-        base = streams.preset(change.preset) if change.preset is not None else streams.settings
-        runner.configure(changes, base=base, preset=change.preset)
-    elif changes:
-        runner.configure(changes)
+    @router.get("/answers")
+    def answers(
+        id: str,
+        search: str = Query("", max_length=500, description="words that the question or the answer holds"),
+        format: Literal["json", "jsonl", "markdown"] = "json",
+    ) -> Response:
+        """The answers that are kept, oldest first."""
+        runner = serving.runner(id)
+        found = [answer for answer in tuple(runner.publisher.answers) if _holds(answer, search)]
+        headers = {}
+        if format in _ENDINGS:
+            headers["content-disposition"] = f'attachment; filename="answers-{runner.id}.{_ENDINGS[format]}"'
+        return Response(_written(runner, found, format), media_type=_MEDIA[format], headers=headers)
+
+    @router.get("/records")
+    def records(id: str, last: int = Query(MOST_RECORDS, ge=1, le=MOST_RECORDS)) -> Response:
+        """The last frames as JSON lines, with a header, and the answers that came on them."""
+        runner = serving.runner(id)
+        header = _header(runner)
+        kept = list(runner.publisher.records)[-last:]
+        lines = _lines(header, kept, list(runner.publisher.answers))
+        disposition = f'attachment; filename="records-{runner.id}.jsonl"'
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
+
+    return router
 
 
 def _exemplified(runner: StreamRunner, example: ExampleQuery | None) -> Status:
@@ -238,9 +292,55 @@ def _read_example(picture: bytes) -> ExampleQuery:
     if not picture:
         raise InvalidSetting("the body is empty", remedy="send the bytes of a picture")
     with tempfile.TemporaryDirectory(prefix="arr-stream-") as folder:
-        path = Path(folder) / _EXAMPLE_NAME
+        path = Path(folder) / "picture"
         path.write_bytes(picture)
         try:
             return load_example(path, max_pixels=_MOST_EXAMPLE_PIXELS)
         except ExampleUnreadable as exc:
             raise ExampleUnreadable(exc.message.replace(f"{folder}/", ""), remedy=exc.remedy) from exc
+
+
+def _holds(answer: dict[str, Any], search: str) -> bool:
+    text = f"{answer['question']}\n{answer['text']}".casefold()
+    return all(word in text for word in search.casefold().split())
+
+
+def _written(runner: StreamRunner, answers: list[dict[str, Any]], format: str) -> str:
+    if format == "json":
+        return json.dumps(answers, ensure_ascii=False)
+    if format == "jsonl":
+        return "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+    said = [f"# {runner.name}\n"]
+    for answer in answers:
+        text = answer["text"].strip() or f"({answer['error'] or answer['finish']})"
+        said.append(f"## {answer['pts_seconds']:.1f} s: {answer['question']}\n\n{text}\n")
+    return "\n".join(said)
+
+
+def _header(runner: StreamRunner) -> Header:
+    grid = runner.publisher.grid
+    if grid is None:
+        raise NotYet(f"{runner.name} has no frame yet", remedy="try again in a moment")
+    status, settings = runner.status(), runner.settings
+    return Header.for_grid(
+        grid,
+        source=status["source"],
+        query=status["query"] or None,
+        budget_tokens=fitted_tokens(settings.selection.budget, grid.cells),
+        config=public_settings(settings),
+    )
+
+
+def _lines(header: Header, frames: list[dict[str, Any]], answers: list[dict[str, Any]]) -> Iterator[str]:
+    """Each answer after the newest frame that the model had seen."""
+    yield _line(header.model_dump(mode="json"))
+    first = frames[0]["index"] if frames else 0
+    waiting = [answer for answer in answers if answer["frame_index"] >= first]
+    for frame in frames:
+        yield _line(frame)
+        while waiting and waiting[0]["frame_index"] <= frame["index"]:
+            yield _line(waiting.pop(0))
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from arr_stream.config import Settings
@@ -23,16 +21,10 @@ _LOOK_SECONDS = 0.1
 
 
 class Viewers:
-    """Makes a viewer for each stream.
-
-    Args:
-        settings: `vlm` names the model.
+    """Makes a viewer for each stream, of the model that `settings.vlm` names; `name` is the model's.
 
     Raises:
         InvalidSetting, BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `make_viewer`.
-
-    Attributes:
-        name: Of the model.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -59,12 +51,7 @@ class Viewers:
 
 
 class TakingTurns:
-    """A viewer of a model that others use too, one at a time; see `Viewer`.
-
-    Args:
-        viewer: Its own.
-        turn: Held by whoever uses the model.
-    """
+    """A viewer of a model that others use too, one at a time: who uses it holds the `turn`. See `Viewer`."""
 
     def __init__(self, viewer: Viewer, turn: threading.Lock) -> None:
         self.name = viewer.name
@@ -81,11 +68,13 @@ class TakingTurns:
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """See `Viewer.ask`; a question that is stopped before its turn is `cancelled`."""
-        with self._my_turn(stop) as mine:
-            if mine:
-                return self._viewer.ask(question, on_text=on_text, stop=stop)
-        index, pts_seconds = self._newest
-        return Answer(question, "", index, pts_seconds, self.name, finish="cancelled")
+        while not self._turn.acquire(timeout=_LOOK_SECONDS):
+            if stop is not None and stop.is_set():
+                return Answer(question, "", *self._newest, self.name, finish="cancelled")
+        try:
+            return self._viewer.ask(question, on_text=on_text, stop=stop)
+        finally:
+            self._turn.release()
 
     @property
     def attention(self) -> FloatArray | None:
@@ -94,15 +83,3 @@ class TakingTurns:
     def close(self) -> None:
         """See `Viewer.close`; does not wait for its turn, since it touches nothing that others use."""
         self._viewer.close()
-
-    @contextmanager
-    def _my_turn(self, stop: Stop | None) -> Iterator[bool]:
-        """Whether the turn has come, which is not so if `stop` was set before."""
-        while not (mine := self._turn.acquire(timeout=_LOOK_SECONDS)):
-            if stop is not None and stop.is_set():
-                break
-        try:
-            yield mine
-        finally:
-            if mine:
-                self._turn.release()

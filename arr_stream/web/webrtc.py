@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import math
 import re
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -62,8 +60,7 @@ class BrowserCameras:
     No STUN or TURN server is ever asked: a browser must reach the server directly, by UDP.
 
     Args:
-        loopback: The server listens on a loopback address; then 127.0.0.1 is offered to the browser too. It is also
-            offered where the machine has no other address.
+        loopback: Offer 127.0.0.1 to the browser too, as is done anyway where the machine has no other address.
         most: How many browsers may send at a time.
     """
 
@@ -80,25 +77,18 @@ class BrowserCameras:
     async def answer(
         self,
         offer_sdp: str,
-        offer_type: str,
-        on_source: Callable[[BrowserSource], object],
+        on_source: Callable[[BrowserSource], Awaitable[None]],
         *,
         settings: Settings,
         name: str = "browser camera",
     ) -> str:
-        """Answer an offer.
+        """The session description that answers an offer.
 
         Args:
-            offer_sdp: The browser's session description, whole: with `setLocalDescription` done; its candidates are
-                not used and need not be waited for.
-            offer_type: Its type, `offer`.
+            offer_sdp: The browser's session description; its candidates are not used and need not be waited for.
             on_source: Gets the source before anything has come through it, and may refuse by raising; must not wait for
-                pictures. If it returns something to await, that is awaited. Closing the source ends the connection.
-            settings: Of the source.
-            name: Of the source.
-
-        Returns:
-            The answer's session description; its type is `answer`.
+                pictures. Closing the source ends the connection.
+            settings, name: Of the source.
 
         Raises:
             OfferRefused: Malformed, too large, not one video, or none in a coding that is known.
@@ -106,7 +96,7 @@ class BrowserCameras:
             TooManyPeers: As many as allowed are there, or the server is ending.
             Whatever `on_source` raises.
         """
-        offer_sdp = checked_offer(offer_sdp, offer_type)
+        offer_sdp = checked_offer(offer_sdp)
         if self._closed or len(self._peers) >= self._most:
             raise TooManyPeers(
                 f"WebRTC: {len(self._peers)} browsers send already, at most {self._most} may",
@@ -117,9 +107,7 @@ class BrowserCameras:
         self._peers.add(peer)
         try:
             answer_sdp = await peer.negotiate(offer_sdp)
-            made = on_source(peer.source)
-            if inspect.isawaitable(made):
-                await made
+            await on_source(peer.source)
         except BaseException:
             await peer.end()
             raise
@@ -132,14 +120,7 @@ class BrowserCameras:
 
 
 class _Peer:
-    """The server's end of a connection; all methods are for the event loop's thread.
-
-    Args:
-        name: Of the source.
-        settings: Of the source.
-        loopback: Offer 127.0.0.1 too.
-        on_end: Called once when everything of it has ended.
-    """
+    """The server's end of a connection; all methods are for the event loop's thread."""
 
     def __init__(self, name: str, settings: Settings, *, loopback: bool, on_end: Callable[[_Peer], None]) -> None:
         self.source = BrowserSource(name, settings)
@@ -152,19 +133,15 @@ class _Peer:
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._connection.on("connectionstatechange", self._state_changed)
         self._connected = asyncio.Event()
-        self._arrived = asyncio.Event()
-        self._waiting: deque[tuple[av.VideoFrame, float]] = deque()
+        room = 1 if settings.live.policy == "latest" else settings.live.buffer_frames
+        self._waiting: asyncio.Queue[tuple[av.VideoFrame, float]] = asyncio.Queue(room)
         self._least_delay_seconds = math.inf
         self._punctual_seconds = math.inf
         self._work: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
     async def negotiate(self, offer_sdp: str) -> str:
-        """The answer to an offer that `checked_offer` has let pass.
-
-        Raises:
-            OfferRefused: aiortc makes nothing of it, or has no coding in common with the browser.
-        """
+        """The answer to an offer that `checked_offer` has let pass."""
         try:
             async with asyncio.timeout(_NEGOTIATE_SECONDS):
                 answer_sdp, receiver = await self._answer(offer_sdp)
@@ -176,11 +153,7 @@ class _Peer:
         return with_rates(answer_sdp)
 
     async def end(self, error: ArrStreamError | None = None) -> None:
-        """End the connection, the source and the threads; safe to call again.
-
-        Args:
-            error: Why, where somebody should hear of it.
-        """
+        """End the connection, the source and the threads; safe to call again."""
         if self._ending is None:
             self.source.finish(error)
             self._ending = self._loop.create_task(self._end())
@@ -219,8 +192,7 @@ class _Peer:
 
     async def _receive(self, track: Any) -> None:
         """Take pictures as they are decoded; those that nobody could convert in time make room for newer ones."""
-        live, max_pixels = self._settings.live, self._settings.source.max_pixels
-        room = 1 if live.policy == "latest" else live.buffer_frames
+        max_pixels = self._settings.source.max_pixels
         with contextlib.suppress(MediaStreamError):
             while True:
                 frame = await track.recv()
@@ -231,16 +203,13 @@ class _Peer:
                 if frame.is_corrupt:
                     self.source.stats.concealed_frames += 1
                     continue
-                while len(self._waiting) >= room:
-                    self._waiting.popleft()
+                if self._waiting.full():
+                    self._waiting.get_nowait()
                     self.source.passed_over()
-                self._waiting.append((frame, arrived_seconds))
-                self._arrived.set()
+                self._waiting.put_nowait((frame, arrived_seconds))
 
     def _check_pace(self, sent_seconds: float, arrived_seconds: float) -> None:
-        """Raises:
-        ArrStreamError: Pictures have come late for long: what is not decoded yet waits in aiortc, without any limit.
-        """
+        """Fail where pictures have come late for long: what is not decoded yet waits in aiortc, without any limit."""
         delay_seconds = arrived_seconds - sent_seconds
         self._least_delay_seconds = min(delay_seconds, self._least_delay_seconds + _DRIFT_SECONDS)
         late_seconds = delay_seconds - self._least_delay_seconds
@@ -259,17 +228,11 @@ class _Peer:
             rgb = np.asarray(frame.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
             self.source.push(rgb, arrived_seconds, frame.time)
 
-        while await self._arrived.wait():
-            self._arrived.clear()
-            while self._waiting:
-                await asyncio.to_thread(push, *self._waiting.popleft())
+        while True:
+            await asyncio.to_thread(push, *await self._waiting.get())
 
     async def _watch(self) -> None:
-        """Until nothing is heard of the browser any more: a still screen sends no pictures, but still reports.
-
-        Raises:
-            ConnectionFailed: It never connected.
-        """
+        """Until nothing is heard of the browser any more: a still screen sends no pictures, but still reports."""
         live = self._settings.live
         try:
             async with asyncio.timeout(live.connect_seconds):
@@ -306,22 +269,16 @@ class _Peer:
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.end()))
 
 
-def checked_offer(sdp: str, kind: str) -> str:
+def checked_offer(sdp: str) -> str:
     """The offer as aiortc may read it: one video that the browser sends, and at most one audio beside it.
 
     Its candidates are taken out: the browser finds the server, and the server answers to where the authenticated check
     came from. So nobody can make the server send packets to, or look up the names of, hosts that stand in an offer.
 
-    Args:
-        sdp: The session description.
-        kind: What the browser says it is; only `offer` will do.
-
     Raises:
-        OfferRefused: No offer, too large, malformed, or with more than one video or a data channel.
+        OfferRefused: Too large, malformed, or with more than one video or a data channel.
         NoVideoStream: There is no video in it, or none that the browser sends.
     """
-    if kind != "offer":
-        raise OfferRefused(f"WebRTC: a description of type {kind[:20]!r} was sent, expected 'offer'")
     size_bytes = len(sdp.encode("utf-8", "replace"))
     if size_bytes > LARGEST_OFFER_BYTES:
         raise OfferRefused(f"WebRTC: the offer has {size_bytes} bytes, at most {LARGEST_OFFER_BYTES} are allowed")

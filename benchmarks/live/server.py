@@ -17,7 +17,7 @@ from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
 from arr_stream.sources.base import Source
-from arr_stream.web.access import make_access, make_allowed
+from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
@@ -65,7 +65,7 @@ def main() -> None:
         Settings.load(None, given.overrides), parts=RunnerParts(hub, make_consumers=observer.consumers)
     )
     access = make_access(HOST, token=None, port=given.port)
-    serving = Serving(streams, access, make_allowed(given.source), observer)
+    serving = Serving(streams, access, AllowedSources(tuple(given.source)), observer)
     listener = listen(HOST, given.port)
     with stop_on_signals() as stop:
         _fill(streams, given)

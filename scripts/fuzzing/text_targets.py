@@ -306,7 +306,7 @@ def _open_addresses(scratch: Path) -> Run:
     from arr_stream.plain_text import redact_url
     from arr_stream.sources.live.spec import hidden, is_live_spec, parse_spec
     from arr_stream.sources.locate import is_glob, local_spec, natural_key, pictures_matching, require_file
-    from arr_stream.web.access import AllowedSources, make_allowed
+    from arr_stream.web.access import AllowedSources
 
     folder = scratch / "allowed"
     folder.mkdir(exist_ok=True)
@@ -321,7 +321,7 @@ def _open_addresses(scratch: Path) -> Run:
         if re.search(r"[A-Za-z]://[^/\s]*:pass@", shown):
             raise AssertionError(f"a password stays: {shown!r}")
         natural_key(Path(text[:_LONGEST_NAME]))
-        _either(lambda: make_allowed((), patterns=(text,)))
+        _either(lambda: AllowedSources(patterns=(text,)))
         found = _either(lambda: allowed.resolve(text))
         path = _either(lambda: local_spec(text))
         _either(lambda: require_file(Path(path or "x"), shown))

@@ -35,7 +35,7 @@ def _open_messages(scratch: Path) -> Run:
     from arr_stream.config import Settings
     from arr_stream.live.stream import PointerGaze
     from arr_stream.relevance.query import RegionQuery, parse_text
-    from arr_stream.web import questions, streams
+    from arr_stream.web import streams
     from arr_stream.web.pictures import VideoSocket
     from arr_stream.web.settings import checked_changes
 
@@ -54,7 +54,7 @@ def _open_messages(scratch: Path) -> Run:
         name, text = _BODIES[data[0] % len(_BODIES)][0], data[1:]
         if name == "ClientMessage":
             return socket_says(text.decode("utf-8", "replace"))
-        body = getattr(questions if name == "NewQuestion" else streams, name).model_validate_json(text)
+        body = getattr(streams, name).model_validate_json(text)
         if name in ("NewStream", "StreamChange"):
             Settings().with_values(checked_changes(body.settings, running=name == "StreamChange"))
         for asked in [*getattr(body, "texts", ()), *getattr(body, "query", ())]:
@@ -102,8 +102,8 @@ def _open_requests(scratch: Path) -> Run:
     from arr_stream.live.runner import RunnerParts
     from arr_stream.live.streams import LiveStreams
     from arr_stream.web.access import AllowedSources, make_access
-    from arr_stream.web.app import create_app
     from arr_stream.web.observers import Observer
+    from arr_stream.web.server import create_app
     from arr_stream.web.serving import Serving
 
     runner = asyncio.Runner()
@@ -191,7 +191,7 @@ def _open_offers(scratch: Path) -> Run:
     from arr_stream.web.webrtc import checked_offer, with_rates
 
     def run(data: bytes) -> str:
-        kept = checked_offer(data.decode("utf-8", "surrogateescape"), "offer")
+        kept = checked_offer(data.decode("utf-8", "surrogateescape"))
         offer = SessionDescription.parse(kept)
         if any(media.ice_candidates for media in offer.media):
             raise AssertionError("a candidate stays in the offer")

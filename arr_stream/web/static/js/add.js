@@ -1,11 +1,9 @@
 // The dialog for adding a stream.
 
-import { api, ApiError } from "./api.js";
+import { api, lineOf } from "./api.js";
 import { sendFromBrowser, whyNot } from "./browser_camera.js";
-import { h, icon, say, setText, shortName } from "./dom.js";
+import { byId, h, icon, say, setText, shortName } from "./dom.js";
 import { choose, on, store } from "./store.js";
-
-const byId = (id) => document.getElementById(id);
 
 export class AddDialog {
   constructor() {
@@ -16,18 +14,14 @@ export class AddDialog {
       event.preventDefault();
       this._add();
     });
-    for (const button of this.dialog.querySelectorAll("[data-action=close]")) button.addEventListener("click", () => this.dialog.close());
+    this.wanted = false;
+    on("info", () => this.wanted && this.open());
   }
 
   open() {
-    if (!store.info) {
-      // Not before it is known what may be added.
-      const heard = on("info", () => {
-        heard();
-        this.open();
-      });
-      return;
-    }
+    // Not before it is known what may be added.
+    this.wanted = !store.info;
+    if (this.wanted) return;
     this._complain(null);
     this._fill();
     if (!this.dialog.open) this.dialog.showModal();
@@ -63,17 +57,10 @@ export class AddDialog {
 
   _browserOffers({ browser }) {
     if (!browser) return [];
-    return [
-      ["camera", "This browser's camera"],
-      ["screen", "This browser's screen"],
-    ].map(([kind, label]) => {
+    return ["camera", "screen"].map((kind) => {
       const refused = whyNot(kind);
-      return h(
-        "button",
-        { type: "button", class: "offer", "data-action": `add-browser-${kind}`, disabled: Boolean(refused), title: refused, onclick: () => this._browser(kind) },
-        icon(kind),
-        h("span", {}, label),
-      );
+      const options = { "data-action": `add-browser-${kind}`, disabled: Boolean(refused), title: refused, onclick: () => this._browser(kind) };
+      return h("button", { type: "button", class: "offer", ...options }, icon(kind), h("span", {}, `This browser's ${kind}`));
     });
   }
 
@@ -88,15 +75,9 @@ export class AddDialog {
   }
 
   async _cameras() {
-    let cameras;
-    try {
-      cameras = await api.cameras();
-    } catch (error) {
-      this._complain(error.line);
-      return;
-    }
     const offers = byId("offers");
-    for (const { source, name } of cameras) {
+    const cameras = await api.cameras().catch((error) => this._complain(lineOf(error)));
+    for (const { source, name } of cameras ?? []) {
       if ([...offers.children].some((offer) => offer.dataset.source === source)) continue;
       offers.append(this._offer("camera", name ? `${name} (${source})` : source, source));
     }
@@ -134,7 +115,7 @@ export class AddDialog {
       say(`${status.name} added`);
       this._chooseWhenThere(status.id);
     } catch (error) {
-      this._complain(error instanceof ApiError ? error.line : String(error.message ?? error));
+      this._complain(lineOf(error));
     } finally {
       this.dialog.classList.remove("working");
       this.submit.disabled = false;

@@ -1,10 +1,8 @@
 // Questions to the model and its answers, with the cells that each rests on.
 
-import { api, links } from "./api.js";
+import { api, attempt, links } from "./api.js";
 import { clockTime, h, icon, say, setText, settled } from "./dom.js";
-import { History } from "./remember.js";
-import { emit, on, store } from "./store.js";
-import { attempt } from "./toasts.js";
+import { emit, History, on, onChosenStatus, store } from "./store.js";
 
 const KEPT = 200;
 const WHEN = [
@@ -24,24 +22,24 @@ export class Answers {
     this.search = "";
     this._build(part);
     on("chosen", () => this._chosen());
-    on("status", (status) => status.id === store.chosen && this._status(status));
+    onChosenStatus(() => this._plan());
     on("asking", (event) => this._mine(event, () => this._entry(event)));
     on("text", (event) => this._mine(event, () => this._piece(event)));
     on("answer", (event) => this._mine(event, () => this._whole(event)));
-    on("follow", () => this._again());
+    // The server may have begun anew, and with it the numbers of its answers.
+    on("follow", () => this._anew());
     on("info", () => this._model());
   }
 
   _build(part) {
     this.question = h("input", { type: "text", maxlength: "2000", placeholder: "Ask about what is seen", "aria-label": "Question", "data-testid": "ask-input", autocomplete: "off" });
-    this.history = new History("questions");
-    this.history.attach(this.question);
+    this.history = new History("questions", this.question);
     this.when = h("select", { "aria-label": "When to answer", "data-testid": "ask-when" }, WHEN.map(([value, label]) => h("option", { value }, label)));
     this.every = h("input", { type: "number", min: "1", max: "3600", step: "1", value: "5", "aria-label": "Seconds between answers", "data-testid": "ask-every" });
     this.seconds = h("label", { class: "every", hidden: true }, "every ", this.every, " s");
     this.when.addEventListener("change", () => (this.seconds.hidden = this.when.value !== "every"));
     this.button = h("button", { type: "submit", class: "primary", "data-testid": "ask-submit" }, "Ask");
-    this.none = h("p", { class: "hint", hidden: true });
+    this.none = h("p", { class: "hint", hidden: true }, "No model answers here: start the server with one to ask questions. All else works without.");
     this.plan = h("p", { class: "plan", hidden: true });
     this.form = h("form", { class: "ask" }, this.question, h("div", { class: "row" }, this.when, this.seconds, this.button), this.none, this.plan);
     this.form.addEventListener("submit", (event) => {
@@ -61,8 +59,7 @@ export class Answers {
     const model = store.info?.model;
     for (const control of [this.question, this.when, this.every, this.button]) control.disabled = !model;
     this.none.hidden = !store.info || Boolean(model);
-    setText(this.none, "No model answers here: start the server with one to ask questions. All else works without.");
-    this.question.placeholder = model ? `Ask ${model}` : "Ask about what is seen";
+    if (model) this.question.placeholder = `Ask ${model}`;
   }
 
   _mine(event, action) {
@@ -75,66 +72,46 @@ export class Answers {
     if (!question || !store.chosen) return;
     const when = this.when.value;
     const every_seconds = Math.max(1, Number(this.every.value) || 5);
-    const body = when === "every" ? { question, when, every_seconds } : { question, when };
-    const done = await attempt(() => api.ask(store.chosen, body).then(() => true));
-    if (!done) return;
+    const body = { question, when, ...(when === "every" && { every_seconds }) };
+    if (!(await attempt(() => api.ask(store.chosen, body)))) return;
     this.history.add(question);
     this.question.value = "";
   }
 
-  _status(status) {
-    const { plan } = status;
+  _plan() {
+    const { id, plan } = store.status;
     const text = plan ? `“${plan.question}” ${plan.when === "every" ? `every ${plan.every_seconds} s` : "when the scene changes"}` : "";
     this.plan.hidden = !plan;
     if (this.plan.dataset.text === text) return;
     this.plan.dataset.text = text;
-    const stop = h("button", { type: "button", class: "small", "data-testid": "ask-stop", onclick: () => attempt(() => api.stopAsking(status.id)) }, "Stop");
+    const stop = h("button", { type: "button", class: "small", "data-testid": "ask-stop", onclick: () => attempt(() => api.stopAsking(id)) }, "Stop");
     this.plan.replaceChildren(...(plan ? [h("span", {}, text), stop] : []));
   }
 
   _chosen() {
+    this.finder.value = "";
+    this._anew();
+    if (store.status) this._plan();
+  }
+
+  _anew() {
     this.pinned = null;
     this._unmark();
-    this.search = this.finder.value = "";
-    this._clear();
-    const status = store.streams.get(store.chosen);
-    if (status) this._status(status);
-    this._load();
+    this._find();
   }
 
-  /** The server may have begun anew, and with it the numbers of its answers. */
-  _again() {
-    this.pinned = null;
-    this._unmark();
-    this._clear();
-    this._load();
-  }
-
-  _find() {
-    this.search = this.finder.value.trim();
-    this._clear();
-    this._load();
-  }
-
-  _clear() {
+  /** What is kept of the stream's answers, by the words that are searched for. */
+  async _find() {
+    const [id, search] = [store.chosen, (this.search = this.finder.value.trim())];
     this.entries.clear();
     this.list.replaceChildren();
-    this._links();
     this.nothing.hidden = false;
-  }
-
-  _links() {
     for (const link of this.exports) {
       const { format } = link.dataset;
-      if (store.chosen) link.href = links.answers(store.chosen, format, this.search);
+      if (id) link.href = links.answers(id, format, search);
       else link.removeAttribute("href");
       link.download = `answers.${format === "json" ? "json" : "md"}`;
     }
-  }
-
-  async _load() {
-    const [id, search] = [store.chosen, this.search];
-    this._links();
     if (!id || !store.info?.model) return;
     const kept = await attempt(() => api.answers(id, search));
     if (!Array.isArray(kept) || id !== store.chosen || search !== this.search) return;
@@ -144,9 +121,8 @@ export class Answers {
   /** The entry of an answer; made where there is none. */
   _entry(answer) {
     const key = keyOf(answer);
-    const known = this.entries.get(key);
-    if (known) return known;
-    const entry = { key, text: h("p", { class: "text" }), facts: h("p", { class: "facts" }), cells: [] };
+    if (this.entries.has(key)) return this.entries.get(key);
+    const entry = { text: h("p", { class: "text" }), facts: h("p", { class: "facts" }, "thinking …"), cells: [] };
     const question = h("p", { class: "question" }, answer.question ?? "");
     entry.item = h("li", { class: "answer", "data-state": "asking" }, question, entry.text, entry.facts);
     this.entries.set(key, entry);
@@ -157,7 +133,6 @@ export class Answers {
       this.entries.delete(oldest);
       item.remove();
     }
-    setText(entry.facts, "thinking …");
     return entry;
   }
 

@@ -1,6 +1,6 @@
 // Requests to the server; every failure becomes an ApiError with one line to show.
 
-import { here } from "./dom.js";
+import { here, toast } from "./dom.js";
 
 export class ApiError extends Error {
   constructor(message, { status = 0, remedy = null } = {}) {
@@ -44,14 +44,25 @@ async function request(method, path, { body, raw, timeout_ms = 20000 } = {}) {
 }
 
 async function told(response) {
-  let said = null;
+  const { status } = response;
+  // An answer from something between is no JSON: its status must do.
+  const { error, remedy } = (await response.json().catch(() => null)) ?? {};
+  const message = typeof error === "string" ? error : `The server answered ${status}`;
+  return new ApiError(message, { status, remedy: typeof remedy === "string" ? remedy : null });
+}
+
+/** One line for any failure. */
+export const lineOf = (error) => (error instanceof ApiError ? error.line : String(error.message ?? error));
+
+/** Wait for an action; its failure is shown and gives undefined. */
+export async function attempt(action) {
   try {
-    said = await response.json();
-  } catch {
-    // an answer from something between: its status must do
+    return await action();
+  } catch (error) {
+    // Where the token is missing, its dialog is up.
+    if (!(error instanceof ApiError && error.status === 401)) toast(lineOf(error), "error");
+    return undefined;
   }
-  const message = typeof said?.error === "string" ? said.error : `The server answered ${response.status}`;
-  return new ApiError(message, { status: response.status, remedy: typeof said?.remedy === "string" ? said.remedy : null });
 }
 
 const stream = (id, rest = "") => `api/streams/${encodeURIComponent(id)}${rest}`;

@@ -1,8 +1,8 @@
 // This browser's camera or screen, sent to the server by WebRTC.
 
 import { api, ApiError } from "./api.js";
-import { on } from "./store.js";
-import { toast } from "./toasts.js";
+import { toast } from "./dom.js";
+import { on, store } from "./store.js";
 
 const VIDEO = { width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 30 } };
 const MOST_BITS = 2_500_000;
@@ -46,12 +46,9 @@ async function limitRate(sender) {
 export async function sendFromBrowser(kind, options = {}) {
   const refused = whyNot(kind);
   if (refused) throw new ApiError(refused);
-  let media;
-  try {
-    media = await capture(kind);
-  } catch (error) {
+  const media = await capture(kind).catch((error) => {
     throw new ApiError(REFUSALS[error.name] ?? `The ${kind} cannot be used: ${error.message}`);
-  }
+  });
   const peer = new RTCPeerConnection({ iceServers: [] });
   const end = () => {
     for (const track of media.getTracks()) track.stop();
@@ -93,10 +90,9 @@ function follow(peer, media, status, end) {
   });
 }
 
-on("streams", (list) => {
-  const ids = new Set(list.map(({ id }) => id));
+on("streams", () => {
   for (const [id, end] of connections) {
-    if (ids.has(id)) continue;
+    if (store.streams.has(id)) continue;
     connections.delete(id);
     end();
   }

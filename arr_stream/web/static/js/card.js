@@ -1,23 +1,20 @@
-// One stream: its picture, its tools, its query, its figures.
+// The streams, a card each: its picture, its tools, its query, its figures.
 
-import { api } from "./api.js";
+import { api, attempt } from "./api.js";
 import { fromTemplate, say, setIcon, setText, shortName } from "./dom.js";
-import { Figures } from "./figures.js";
-import { GazeTool, Inspector } from "./inspect.js";
-import { Stage, StateOverlay } from "./picture.js";
+import { Figures, Timeline } from "./figures.js";
+import { Stage, StateOverlay, ViewChooser } from "./picture.js";
 import { QueryBox } from "./query.js";
-import { RegionTool } from "./region.js";
-import { choose, store } from "./store.js";
-import { Timeline } from "./timeline.js";
-import { attempt } from "./toasts.js";
+import { choose, on, store } from "./store.js";
+import { GazeTool, Inspector, RegionTool } from "./tools.js";
 import { VideoFeed } from "./video.js";
-import { ViewChooser } from "./views.js";
 
 const HIDDEN_FOR_MS = 3000; // a tab that was left for longer needs no pictures
 const SILENT_FOR_MS = 8000; // frames are made and none comes: the connection is dead without knowing it
 const ANSWERED = "226 112 255";
+const REGION_HINT = "Drag, or move the box with the arrow keys · Shift changes its size · Enter marks · Esc cancels";
 
-export class Card {
+class Card {
   constructor(id) {
     this.id = id;
     this.element = fromTemplate("card-template");
@@ -26,10 +23,13 @@ export class Card {
     this.frames = 0;
     this.framesOfServer = 0;
     this.feedState = null;
-    this.answerCells = null;
     this._parts();
     this._buttons();
     this._watchVisibility();
+  }
+
+  get status() {
+    return store.streams.get(this.id);
   }
 
   _parts() {
@@ -43,17 +43,20 @@ export class Card {
     this.stage.arrange(this.views.captions);
     this.region = new RegionTool(this.stage, {
       onmark: (xywh) => this.query.mark(xywh),
-      onmode: (on) => this._mode("region", on, "Drag, or move the box with the arrow keys · Shift changes its size · Enter marks · Esc cancels"),
+      onmode: (on) => this._regionMode(on),
     });
-    this.inspector = new Inspector(this.stage, { labels: () => store.streams.get(id)?.query ?? [] });
+    this.inspector = new Inspector(this.stage, () => this.status?.query ?? []);
     this.feed = new VideoFeed({
       id,
       views: this.views.views,
       onpicture: (header, bitmaps, age_ms) => this._shown(header, bitmaps, age_ms),
-      onstate: (state, why) => this._feedState(state, why),
+      onstate: (state, why) => {
+        this.feedState = state === "open" ? null : why;
+        this.restate();
+      },
     });
     this.gaze = new GazeTool(this.stage, (xy) => this.feed.gaze(xy));
-    this.paintAnswer = (context, scale) => this._paintAnswer(context, scale);
+    this.paintAnswer = (context, at) => this._paintAnswer(context, at);
   }
 
   _buttons() {
@@ -66,10 +69,7 @@ export class Card {
       inspect: () => this.toggleInspect(),
       gaze: () => this.toggleGaze(),
     };
-    for (const [action, listener] of Object.entries(actions)) {
-      this._button(action).addEventListener("click", listener);
-    }
-    this.element.querySelector(".choose").addEventListener("click", () => choose(this.id));
+    for (const [action, listener] of Object.entries(actions)) this._button(action).addEventListener("click", listener);
     // Not when the pointer goes down: choosing may move the card, and the click would then miss its target.
     this.element.addEventListener("click", () => choose(this.id));
     this.element.addEventListener("focusin", ({ target }) => target.matches(":focus-visible") && choose(this.id));
@@ -107,15 +107,10 @@ export class Card {
     this.element.dataset.frames = String(++this.frames);
     const { seq, index, captured_unix } = header;
     window.dispatchEvent(new CustomEvent("arr-picture", { detail: { stream: this.id, seq, index, captured_unix } }));
-    if (this.frames === 1) this._restate();
+    if (this.frames === 1) this.restate();
     this.figures.frame(header, age_ms);
     this.query.scores(header.query_scores ?? []);
     this.inspector.frame(header);
-  }
-
-  _feedState(state, why) {
-    this.feedState = state === "open" ? null : why;
-    this._restate();
   }
 
   /** A new status of the stream. */
@@ -123,25 +118,24 @@ export class Card {
     const { element } = this;
     element.dataset.state = status.state;
     setText(element.querySelector(".number"), String(number));
-    setText(element.querySelector(".choose"), shortName(status));
-    element.querySelector(".choose").title = status.source;
+    const name = element.querySelector(".choose");
+    setText(name, shortName(status));
+    name.title = status.source;
     element.setAttribute("aria-label", shortName(status));
     setText(element.querySelector(".state .words"), status.state);
-    const pause = this._button("pause");
-    pause.setAttribute("aria-pressed", String(status.paused));
-    setIcon(pause, status.paused ? "play" : "pause");
+    this._press("pause", status.paused);
+    setIcon(this._button("pause"), status.paused ? "play" : "pause");
     if (status.size_wh) this.stage.size_wh = status.size_wh;
     this.query.update(status);
     this.region.showMarked(status.region);
     this.figures.status(status, status.state === "live");
     this._revive(status);
-    this._restate();
+    this.restate();
   }
 
   /** Opens the pictures anew where the socket was closed for good, or is dead, and yet the stream runs. */
   _revive(status) {
-    const refused = this.feedState === "removed" || this.feedState === "gone";
-    if (refused && status.state === "live") {
+    if (["removed", "gone"].includes(this.feedState) && status.state === "live") {
       this.feedState = null;
       this._wakeOrSleep();
       return;
@@ -154,18 +148,14 @@ export class Card {
     this.feed.socket.restart();
   }
 
-  _restate() {
-    const status = store.streams.get(this.id);
+  /** Says over the picture what keeps it from coming, if anything does. */
+  restate() {
+    const { status } = this;
     if (!status) return;
-    const server = store.link === "lost" || this.feedState === "broken" ? "server-lost" : null;
-    if (server) this.overlay.show(server, "The picture comes back by itself");
-    else if (this.feedState === "crowded" || this.feedState === "origin") this.overlay.show(this.feedState);
+    if (store.link === "lost" || this.feedState === "broken") this.overlay.show("server-lost", "The picture comes back by itself");
+    else if (["crowded", "origin"].includes(this.feedState)) this.overlay.show(this.feedState);
     else if (status.state !== "live") this.overlay.show(status.state, status.message);
     else this.overlay.show(this.frames ? null : "opening");
-  }
-
-  linkChanged() {
-    this._restate();
   }
 
   _viewsChanged(views) {
@@ -175,19 +165,18 @@ export class Card {
   }
 
   togglePause() {
-    const paused = !store.streams.get(this.id)?.paused;
-    return attempt(() => api.change(this.id, { paused }));
+    return attempt(() => api.change(this.id, { paused: !this.status?.paused }));
   }
 
   toggleInspect() {
     this.inspector.toggle();
     this.feed.sendCells(this.inspector.on);
-    this._mode("inspect", this.inspector.on, "");
+    this._press("inspect", this.inspector.on);
   }
 
   toggleGaze() {
     this.gaze.toggle();
-    this._mode("gaze", this.gaze.on, "");
+    this._press("gaze", this.gaze.on);
   }
 
   toggleFull() {
@@ -199,26 +188,28 @@ export class Card {
     if (await attempt(() => api.remove(this.id).then(() => true))) say("Stream removed");
   }
 
-  _mode(action, on, hint) {
+  _press(action, on) {
     this._button(action).setAttribute("aria-pressed", String(on));
-    if (!hint) return;
+  }
+
+  _regionMode(on) {
     const line = this.stage.element.querySelector(".mode");
     line.hidden = !on;
-    setText(line, on ? hint : "");
+    setText(line, on ? REGION_HINT : "");
+    this._press("region", on);
   }
 
   /** Cells `[x0, y0, x1, y1, share, frame]` that an answer rested on; null for none. */
   markCells(cells) {
     this.answerCells = cells;
-    if (cells) this.stage.addPainter(this.paintAnswer);
-    else this.stage.removePainter(this.paintAnswer);
+    this.stage.paintBy(this.paintAnswer, Boolean(cells));
   }
 
-  _paintAnswer(context, scale) {
+  _paintAnswer(context, at) {
     const most = Math.max(...this.answerCells.map((cell) => cell[4]), 1e-9);
-    for (const [x0, y0, x1, y1, share] of this.answerCells) {
-      const strength = share / most;
-      const box = [x0 * scale[0], y0 * scale[1], (x1 - x0) * scale[0], (y1 - y0) * scale[1]];
+    for (const cell of this.answerCells) {
+      const strength = cell[4] / most;
+      const box = at(...cell);
       context.fillStyle = `rgb(${ANSWERED} / ${0.08 + 0.27 * strength})`;
       context.fillRect(...box);
       context.lineWidth = 1.5;
@@ -236,5 +227,64 @@ export class Card {
     this.timeline.close();
     this.stage.close();
     this.element.remove();
+  }
+}
+
+/** The cards of all streams, in the order in which the streams were added. */
+export class Streams {
+  constructor(holder) {
+    this.holder = holder;
+    this.cards = new Map();
+    this.empty = null;
+    on("streams", (list) => this._list(list));
+    on("status", (status) => this.cards.get(status.id)?.update(status, this._number(status.id)));
+    on("chosen", () => this._mark());
+    on("link", () => this.cards.forEach((card) => card.restate()));
+    on("summary", ({ stream, points }) => this.cards.get(stream)?.timeline.add(points));
+    on("cells", ({ stream, cells }) => this.cards.get(stream)?.markCells(cells));
+    window.addEventListener("arr-theme", () => this.cards.forEach((card) => card.timeline.draw()));
+  }
+
+  get chosen() {
+    return this.cards.get(store.chosen) ?? null;
+  }
+
+  _number(id) {
+    return [...store.streams.keys()].indexOf(id) + 1;
+  }
+
+  _list(list) {
+    for (const [id, card] of this.cards) {
+      if (store.streams.has(id)) continue;
+      this.cards.delete(id);
+      card.close();
+    }
+    for (const { id } of list) {
+      if (this.cards.has(id)) continue;
+      const card = new Card(id);
+      this.cards.set(id, card);
+      this.holder.append(card.element);
+    }
+    this.holder.dataset.count = String(this.cards.size);
+    this._sayEmpty();
+    this._mark();
+  }
+
+  _sayEmpty() {
+    if (this.cards.size) {
+      this.empty?.remove();
+      this.empty = null;
+    } else if (!this.empty) {
+      this.empty = fromTemplate("empty-template");
+      this.empty.querySelector("[data-action=start-browser-camera]").hidden = !store.info.sources.browser;
+      this.holder.append(this.empty);
+    }
+  }
+
+  _mark() {
+    for (const [id, { element }] of this.cards) {
+      element.classList.toggle("chosen", id === store.chosen);
+      element.querySelector(".choose").setAttribute("aria-pressed", String(id === store.chosen));
+    }
   }
 }

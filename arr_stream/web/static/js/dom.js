@@ -1,6 +1,14 @@
-// Small helpers for making and changing elements; text always goes in as text, never as markup.
+// Making, changing and telling; text always goes in as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
+const MOST_TOASTS = 4;
+const STAY_MS = { error: 12000, note: 5000 };
+
+export const byId = (id) => document.getElementById(id);
+export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+
+/** Arrow keys, as steps right and down. */
+export const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 /** An element with attributes, listeners (`onclick`) and children (elements, texts, null for none). */
 export function h(tag, attributes = {}, ...children) {
@@ -20,9 +28,8 @@ export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("class", "icon");
   svg.setAttribute("aria-hidden", "true");
-  const use = document.createElementNS(SVG, "use");
-  use.setAttribute("href", `#i-${name}`);
-  svg.append(use);
+  svg.append(document.createElementNS(SVG, "use"));
+  setIcon(svg, name);
   return svg;
 }
 
@@ -35,33 +42,48 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-export function fromTemplate(id) {
-  return document.getElementById(id).content.firstElementChild.cloneNode(true);
+export const fromTemplate = (id) => byId(id).content.firstElementChild.cloneNode(true);
+
+/** Give a canvas as many pixels as it covers of the screen, at most four to one of the page; how many to a side. */
+export function sharpen(canvas) {
+  const density = Math.min(2, window.devicePixelRatio || 1);
+  const [width, height] = [Math.round(canvas.clientWidth * density), Math.round(canvas.clientHeight * density)];
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+  return density;
 }
+
+/** Lines for a small box, the first one strong. */
+export const tipLines = (lines) => lines.map((line, place) => h(place ? "span" : "strong", {}, line));
 
 /** A text with what stands between backticks as code. */
-export function withCode(text) {
-  return text.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part));
-}
+export const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part));
 
 /** Read out to those who use a screen reader. */
-export function say(text) {
-  setText(document.getElementById("said"), text);
+export const say = (text) => setText(byId("said"), text);
+
+/** Show one line for a while; an error is read out at once. */
+export function toast(text, kind = "note") {
+  const holder = byId("toasts");
+  for (const old of holder.children) if (old.dataset.text === text) old.remove();
+  const close = h("button", { type: "button", class: "quiet small", "aria-label": "Dismiss", onclick: () => box.remove() }, icon("cross"));
+  const box = h("div", { class: "toast", "data-kind": kind, role: kind === "error" ? "alert" : "status", "data-text": text }, h("p", {}, text), close);
+  holder.append(box);
+  while (holder.children.length > MOST_TOASTS) holder.firstElementChild.remove();
+  setTimeout(() => box.remove(), STAY_MS[kind]);
 }
 
 /** Call `action` once, `ms` after the last call. */
 export function settled(action, ms) {
   let timer = 0;
-  return (...values) => {
+  return () => {
     clearTimeout(timer);
-    timer = setTimeout(() => action(...values), ms);
+    timer = setTimeout(action, ms);
   };
 }
 
 /** A path of this server; it also works below a prefix. */
-export function here(path) {
-  return new URL(path, document.baseURI);
-}
+export const here = (path) => new URL(path, document.baseURI);
 
 /** The name of a stream; of a path that nobody has named otherwise, its last part. */
 export function shortName({ name, source }) {
@@ -69,9 +91,7 @@ export function shortName({ name, source }) {
   return name === source && path ? `${path[1] ?? ""}${path[2]}` : name;
 }
 
-export function clockTime(unix) {
-  return new Date(unix * 1000).toLocaleTimeString([], { hour12: false });
-}
+export const clockTime = (unix) => new Date(unix * 1000).toLocaleTimeString([], { hour12: false });
 
 /** Seconds as people write them: `12 s`, `3 min 20 s`, `2 h 5 min`. */
 export function duration(seconds) {

@@ -1,10 +1,10 @@
-// The strip of live figures below a picture.
+// Below a picture: the strip of live figures, and the last seconds as lines, with keyframes as ticks.
 
-import { h, setText } from "./dom.js";
+import { clamp, h, setText, sharpen, tipLines } from "./dom.js";
 
 const EVERY_MS = 250; // numbers that change faster cannot be read
 
-const number = (value, digits = 0) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
+const number = (value, digits = 0, unit = "") => (Number.isFinite(value) ? value.toFixed(digits) + unit : "–");
 
 /** Name, unit, what it is, and how it is told. */
 const FIGURES = [
@@ -18,17 +18,31 @@ const FIGURES = [
   ["dropped", "", "frames passed over so that the newest is shown", (f) => number(f.dropped)],
 ];
 
+const KEPT = 2700; // frames: a minute and a half at 30 a second
+const PX_A_SECOND = 16;
+const LABEL_PX = 74;
+const GAP_SECONDS = 1; // a longer pause is not bridged by a line
+const TICK_REACH_PX = 5;
+
+/** Entries of a point, as the server sends them. */
+const [INDEX, PTS, LATENCY, TOKENS, CONFIDENCE, REASON, QUALITY, AGE] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+const LANES = [
+  { name: "ms", part: 0.44, lines: [[AGE, "--line-age"], [LATENCY, "--line-latency"]], least: 20 },
+  { name: "tokens", part: 0.28, lines: [[TOKENS, "--line-tokens"]], least: 10 },
+  { name: "confidence", part: 0.28, lines: [[CONFIDENCE, "--line-confidence"]], least: 1, most: 1 },
+];
+
 export class Figures {
   constructor(list) {
-    this.list = list;
+    this.why = h("dd", { class: "why" });
     this.cells = FIGURES.map(([name, unit, about]) => {
       const value = h("dd", {}, "–");
-      if (name === "keyframe") this.why = h("dd", { class: "why" });
-      list.append(h("div", { class: "figure", "data-figure": name, title: about }, h("dt", {}, unit ? `${name} ${unit}` : name), value, name === "keyframe" ? this.why : null));
+      const title = h("dt", {}, unit ? `${name} ${unit}` : name);
+      list.append(h("div", { class: "figure", "data-figure": name, title: about }, title, value, name === "keyframe" ? this.why : null));
       return value;
     });
-    this.reason = null;
-    this.age_ms = null;
+    this.reason = this.age_ms = null;
     this.newest = {};
     this.timer = 0;
   }
@@ -57,15 +71,187 @@ export class Figures {
   _write() {
     this.timer = 0;
     setText(this.why, this.newest.reason ?? "");
+    const { quality, confidence } = this.newest;
+    const warm = { quality: quality > 0, confidence: Number.isFinite(confidence) && confidence < 0.4 };
     FIGURES.forEach(([name, , , told], place) => {
-      const cell = this.cells[place];
-      setText(cell, told(this.newest));
-      if (name === "quality") cell.parentElement.classList.toggle("warm", this.newest.quality > 0);
-      if (name === "confidence") cell.parentElement.classList.toggle("warm", Number.isFinite(this.newest.confidence) && this.newest.confidence < 0.4);
+      setText(this.cells[place], told(this.newest));
+      this.cells[place].parentElement.classList.toggle("warm", Boolean(warm[name]));
     });
   }
 
   close() {
     clearTimeout(this.timer);
+  }
+}
+
+function round(value) {
+  return value >= 100 ? Math.ceil(value / 50) * 50 : Math.ceil(value / 10) * 10;
+}
+
+/** What all but one in fifty stay below: a single late frame must not flatten all others. */
+function nearlyHighest(shown, lines) {
+  const values = shown.flatMap((point) => lines.map(([entry]) => point.values[entry] ?? 0)).sort((a, b) => a - b);
+  return values[Math.floor(values.length * 0.98)] ?? 0;
+}
+
+export class Timeline {
+  constructor(holder) {
+    this.canvas = holder.querySelector("canvas");
+    this.tip = holder.querySelector(".tip");
+    this.context = this.canvas.getContext("2d");
+    this.points = [];
+    this.shift_seconds = 0;
+    this.pointer_px = null;
+    this.resized = new ResizeObserver(() => this.draw());
+    this.resized.observe(this.canvas);
+    this.canvas.addEventListener("pointermove", (event) => this._hover(event.offsetX));
+    for (const end of ["pointerleave", "blur"]) this.canvas.addEventListener(end, () => this._hover(null));
+    this.canvas.addEventListener("keydown", (event) => this._key(event));
+  }
+
+  /** Points of the newest frames; a source that begins anew goes on where the old one ended. */
+  add(points) {
+    for (const point of points) {
+      const last = this.points.at(-1);
+      const at = point[PTS] + this.shift_seconds;
+      if (last && at <= last.at) this.shift_seconds = last.at + 1 / 30 - point[PTS];
+      this.points.push({ at: point[PTS] + this.shift_seconds, values: point });
+    }
+    if (this.points.length > KEPT) this.points.splice(0, this.points.length - KEPT);
+    this.draw();
+  }
+
+  draw() {
+    const { canvas, context } = this;
+    const [width, height] = (this.size = [canvas.clientWidth, canvas.clientHeight]);
+    if (!width || !height) return;
+    const density = sharpen(canvas);
+    context.setTransform(density, 0, 0, density, 0, 0);
+    context.clearRect(0, 0, width, height);
+    this.colours = getComputedStyle(canvas);
+    const shown = this._shown();
+    this._ticks(shown);
+    let top = 0;
+    for (const lane of LANES) {
+      this._lane(lane, shown, top, lane.part * height);
+      top += lane.part * height;
+    }
+    if (this.pointer_px !== null) this._cross(shown);
+  }
+
+  _colour(name) {
+    return this.colours.getPropertyValue(name);
+  }
+
+  _x(at) {
+    return this.size[0] - (this.points.at(-1).at - at) * PX_A_SECOND - 1;
+  }
+
+  _shown() {
+    const newest = this.points.at(-1)?.at ?? 0;
+    const first = newest - (this.size[0] - LABEL_PX) / PX_A_SECOND;
+    return this.points.filter(({ at }) => at >= first);
+  }
+
+  _ticks(shown) {
+    const { context } = this;
+    for (const { at, values } of shown) {
+      if (!values[REASON]) continue;
+      const plain = values[REASON] === "interval";
+      context.fillStyle = this._colour(plain ? "--tick" : "--tick-loud");
+      context.fillRect(Math.round(this._x(at)), 0, plain ? 1 : 2, this.size[1]);
+    }
+  }
+
+  _lane({ name, lines, least, most }, shown, top, height) {
+    const { context } = this;
+    const high = most ?? round(Math.max(least, nearlyHighest(shown, lines)));
+    const inner = height - 5;
+    context.fillStyle = this._colour("--rule");
+    context.fillRect(LABEL_PX, Math.round(top + height) - 1, this.size[0], 1);
+    for (const [entry, colour] of lines) {
+      context.strokeStyle = this._colour(colour);
+      context.lineWidth = 1.4;
+      context.beginPath();
+      let before = -Infinity;
+      for (const { at, values } of shown) {
+        const value = values[entry] ?? null;
+        const [x, y] = [this._x(at), top + 3 + inner * (1 - Math.min(1, value / high))];
+        if (value !== null) context[at - before > GAP_SECONDS ? "moveTo" : "lineTo"](x, y);
+        before = value === null ? -Infinity : at;
+      }
+      context.stroke();
+    }
+    this._label(name, lines, high, top, height);
+  }
+
+  _label(name, lines, high, top, height) {
+    const { context } = this;
+    const middle = top + height / 2;
+    const write = (text, colour, x, y, align = "left") => {
+      context.fillStyle = this._colour(colour);
+      context.textAlign = align;
+      context.fillText(text, x, y);
+    };
+    context.font = `11px ${this.colours.fontFamily}`;
+    context.textBaseline = "middle";
+    if (name !== "ms") return write(name, lines[0][1], 0, middle);
+    write("age", "--line-age", 0, middle - 8);
+    write("latency", "--line-latency", 0, middle + 7);
+    return write(`${high} ms`, "--faint", LABEL_PX - 3, top + 8, "right");
+  }
+
+  _nearest(shown) {
+    let best = null;
+    let least = Infinity;
+    for (const point of shown) {
+      const px = Math.abs(this._x(point.at) - this.pointer_px);
+      // A keyframe nearby is what the pointer is after.
+      const distance = point.values[REASON] && px < TICK_REACH_PX ? px - TICK_REACH_PX : px;
+      if (distance < least) [best, least] = [point, distance];
+    }
+    return best;
+  }
+
+  _cross(shown) {
+    const point = this._nearest(shown);
+    this.tip.hidden = !point;
+    if (!point) return;
+    const x = this._x(point.at);
+    this.context.fillStyle = this._colour("--text");
+    this.context.fillRect(Math.round(x), 0, 1, this.size[1]);
+    const { values } = point;
+    const lines = [
+      `frame ${values[INDEX]} · ${values[PTS].toFixed(1)} s`,
+      `age ${number(values[AGE], 0, " ms")} · latency ${number(values[LATENCY], 1, " ms")}`,
+      `${values[TOKENS]} tokens · confidence ${number(values[CONFIDENCE], 2)}`,
+    ];
+    if (values[REASON]) lines.push(`keyframe: ${values[REASON]}`);
+    if (values[QUALITY]) lines.push(`quality lowered ${values[QUALITY]}`);
+    this.tip.replaceChildren(...tipLines(lines));
+    this.tip.style.left = `${clamp(x - this.tip.offsetWidth / 2, 0, this.size[0] - this.tip.offsetWidth)}px`;
+  }
+
+  _hover(x) {
+    this.pointer_px = x;
+    if (x === null) this.tip.hidden = true;
+    this.draw();
+  }
+
+  /** Left and right walk from keyframe to keyframe. */
+  _key(event) {
+    const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!direction || !this.points.length) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const places = this._shown().filter(({ values }) => values[REASON]).map(({ at }) => this._x(at));
+    const here = this.pointer_px ?? this.size[0];
+    const next = direction < 0 ? places.findLast((x) => x < here - 1) : places.find((x) => x > here + 1);
+    if (next !== undefined) this._hover(next);
+  }
+
+  close() {
+    this.resized.disconnect();
+    this.points = [];
   }
 }

@@ -1,20 +1,20 @@
-// Puts the page together.
+// Puts the page together: its parts, the connection to the server, and the keys.
 
 import { AddDialog } from "./add.js";
 import { api, ApiError, NEEDS_TOKEN } from "./api.js";
-import { setText } from "./dom.js";
-import { listenToKeys, listKeys } from "./keyboard.js";
+import { Streams } from "./card.js";
+import { byId, h, setText } from "./dom.js";
 import { Panel } from "./panel.js";
-import { recall, remember } from "./remember.js";
 import { ReconnectingSocket } from "./sockets.js";
-import { choose, emit, on, setLink, setStatus, setStreams, store } from "./store.js";
-import { Streams } from "./streams.js";
+import { choose, emit, on, recall, remember, setLink, setStatus, setStreams, store } from "./store.js";
 
 const RETRY_MS = 1500;
 const ASLEEP_FOR_MS = 60000; // a machine that slept has dead sockets which do not know it
 const LINK_WORDS = { connecting: "Connecting", open: "Connected", lost: "Reconnecting" };
 
-const byId = (id) => document.getElementById(id);
+const TYPED = "input:not([type=checkbox], [type=range]), textarea, select, [contenteditable]";
+const PRESSED = "button, a, summary, input, label, [role=tab]";
+
 const act = (name) => document.querySelector(`.top [data-action=${name}]`);
 
 /** The token came in the address once; it must not stay in the history, nor in what is copied from there. */
@@ -23,11 +23,6 @@ function hideToken() {
   if (!url.searchParams.has("token")) return;
   url.searchParams.delete("token");
   history.replaceState(null, "", url);
-}
-
-function askForToken() {
-  const dialog = byId("token-dialog");
-  if (!dialog.open) dialog.showModal();
 }
 
 function onEvent(data) {
@@ -39,7 +34,7 @@ function onEvent(data) {
   }
   if (event.type === "streams") setStreams(event.streams);
   else if (event.type === "state") setStatus(event.status);
-  else if (event.type === "alert" || event.type === "notice" || event.type === "missed") emit("log", event);
+  else if (["alert", "notice", "missed"].includes(event.type)) emit("log", event);
   else emit(event.type, event);
 }
 
@@ -51,7 +46,7 @@ function followEvents() {
     onopen: () => opened++ && emit("follow"),
     onstate: (state, why) => {
       setLink(state === "open" ? "open" : "lost");
-      if (why === "origin") setText(byId("link").querySelector(".words"), "The server refuses this page's address");
+      if (why === "origin") showLink("lost", "The server refuses this page's address");
     },
   });
   let hidden_ms = 0;
@@ -78,10 +73,10 @@ async function learn() {
   }
 }
 
-function showLink(state) {
+function showLink(state, words = LINK_WORDS[state]) {
   const link = byId("link");
   link.dataset.state = state;
-  setText(link.querySelector(".words"), LINK_WORDS[state]);
+  setText(link.querySelector(".words"), words);
 }
 
 /** A choice of the page that is kept, shown by a pressed button and a class. */
@@ -101,6 +96,25 @@ function lasting(name, initial) {
   return toggle;
 }
 
+/** Keys that work anywhere on the page, save where text is typed: key, what it does, and what to call. */
+function listenToKeys(keys) {
+  const shown = (key) => (key === " " ? "space" : key);
+  byId("keys").replaceChildren(...keys.flatMap(([key, about]) => [h("dt", {}, h("kbd", {}, shown(key))), h("dd", {}, about)]));
+  document.addEventListener("keydown", (event) => {
+    const { target, key } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
+    if (document.querySelector("dialog[open]")) return;
+    const typed = target.matches?.(TYPED);
+    if (typed && key === "Escape") target.blur();
+    else if (typed || (key === " " && target.matches?.(PRESSED))) return;
+    const name = key === "Escape" ? "Esc" : key.replace(/^[1-9]$/, "1-9");
+    const action = keys.find(([own]) => own === name)?.[2];
+    if (!action) return;
+    if (key !== "Escape") event.preventDefault();
+    action(Number(key));
+  });
+}
+
 function wire(streams, panel, add) {
   const help = () => byId("help-dialog").showModal();
   const theme = () => window.arrTheme.toggle();
@@ -112,47 +126,48 @@ function wire(streams, panel, add) {
     const action = event.target.closest?.("[data-action]")?.dataset.action;
     if (action === "add-stream") add.open();
     if (action === "start-browser-camera") add.startCamera();
+    if (action === "close") event.target.closest("dialog").close();
   });
-  byId("help-dialog").querySelector("[data-action=close]").addEventListener("click", () => byId("help-dialog").close());
   byId("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
     location.assign(`${location.pathname}?token=${encodeURIComponent(byId("token-input").value.trim())}`);
   });
-  listKeys(byId("keys"));
   const card = (action) => () => streams.chosen && action(streams.chosen);
-  listenToKeys({
-    query: card((chosen) => chosen.query.focus()),
-    pause: card((chosen) => chosen.togglePause()),
-    view: card((chosen) => chosen.views.next()),
-    beside: card((chosen) => chosen.views.toggleBeside()),
-    region: card((chosen) => chosen.region.toggle()),
-    inspect: card((chosen) => chosen.toggleInspect()),
-    gaze: card((chosen) => chosen.toggleGaze()),
-    full: card((chosen) => chosen.toggleFull()),
-    cancel: card((chosen) => chosen.region.cancel()),
-    ask: () => {
-      if (!document.body.classList.contains("with-panel")) showPanel();
-      panel.open("answers");
-      panel.answers.question.focus();
-    },
-    add: () => add.open(),
-    layout,
-    panel: showPanel,
-    theme,
-    help,
-    choose: (number) => {
-      const id = [...store.streams.keys()][number - 1];
-      if (!id) return;
-      choose(id);
-      streams.chosen.element.scrollIntoView({ block: "nearest" });
-    },
-  });
+  const ask = () => {
+    if (!document.body.classList.contains("with-panel")) showPanel();
+    panel.open("answers");
+    panel.answers.question.focus();
+  };
+  const chooseByNumber = (number) => {
+    const id = [...store.streams.keys()][number - 1];
+    if (!id) return;
+    choose(id);
+    streams.chosen.element.scrollIntoView({ block: "nearest" });
+  };
+  listenToKeys([
+    ["/", "look for something", card((chosen) => chosen.query.focus())],
+    [" ", "pause and go on", card((chosen) => chosen.togglePause())],
+    ["v", "next view", card((chosen) => chosen.views.next())],
+    ["b", "a second view beside it", card((chosen) => chosen.views.toggleBeside())],
+    ["r", "mark a region", card((chosen) => chosen.region.toggle())],
+    ["i", "inspect cells", card((chosen) => chosen.toggleInspect())],
+    ["g", "pointer as gaze", card((chosen) => chosen.toggleGaze())],
+    ["f", "full screen", card((chosen) => chosen.toggleFull())],
+    ["a", "ask the model", ask],
+    ["n", "add a stream", () => add.open()],
+    ["l", "one stream large", layout],
+    ["p", "side panel", showPanel],
+    ["t", "dark or light", theme],
+    ["1-9", "choose a stream", chooseByNumber],
+    ["Esc", "cancel", card((chosen) => chosen.region.cancel())],
+    ["?", "this list", help],
+  ]);
 }
 
 async function main() {
   hideToken();
-  window.addEventListener(NEEDS_TOKEN, askForToken);
-  on("link", showLink);
+  window.addEventListener(NEEDS_TOKEN, () => byId("token-dialog").open || byId("token-dialog").showModal());
+  on("link", (state) => showLink(state));
   const streams = new Streams(byId("streams"));
   const panel = new Panel(byId("panel"));
   wire(streams, panel, new AddDialog());

@@ -1,11 +1,159 @@
-// The side panel: tabs of what belongs to the chosen stream.
+// The side panel: tabs of what belongs to the chosen stream; here what happened, and plain facts.
 
 import { Answers } from "./answers.js";
-import { Details } from "./details.js";
-import { h } from "./dom.js";
-import { Log } from "./log.js";
-import { recall, remember } from "./remember.js";
+import { api, attempt, links } from "./api.js";
+import { ARROWS, bytes, clockTime, duration, h, icon, say, setText, shortName, toast } from "./dom.js";
 import { SettingsForm } from "./settings.js";
+import { on, onChosenStatus, recall, remember, store } from "./store.js";
+
+const MOST_ENTRIES = 300;
+const MOST_CLIPS = 50;
+const NO_RULES = "No alert rules. The server's --when sets them.";
+const TOLD_STATES = new Set(["live", "stalled", "reconnecting", "ended", "failed"]);
+const APART = { target: "_blank", rel: "noopener" };
+const FACTS = [
+  ["Source", (s) => s.source],
+  ["Kind", (s) => s.kind],
+  ["State", (s) => (s.message ? `${s.state}: ${s.message}` : s.state)],
+  ["Size", (s) => (s.size_wh ? `${s.size_wh[0]}×${s.size_wh[1]}` : "not known yet")],
+  ["Source rate", (s) => (s.source_fps ? `${s.source_fps.toFixed(1)} a second` : "not known")],
+  ["Processed", (s) => `${s.fps?.toFixed(1) ?? "0"} a second, ${s.frames} in all`],
+  ["Passed over", (s) => String(s.dropped)],
+  ["Reconnected", (s) => times(s.reconnects)],
+  ["Stalled", (s) => times(s.stalls)],
+  ["Latency", (s) => (Number.isFinite(s.latency_ms) ? `${s.latency_ms.toFixed(1)} ms, median` : "–")],
+  ["Age when shown", (s) => (Number.isFinite(s.age_ms) ? `${s.age_ms.toFixed(0)} ms, median` : "–")],
+  ["Quality", (s) => (s.quality ? `lowered ${s.quality} under load` : "full")],
+  ["Running for", (s) => duration(Date.now() / 1000 - s.started_unix)],
+];
+
+const times = (count) => (count === 1 ? "once" : count ? `${count} times` : "never");
+
+/** Alerts with their clips, notices, changes of state. */
+class Log {
+  constructor(part, badge) {
+    this.badge = badge;
+    this.states = new Map();
+    this.rules = h("p", { class: "hint" });
+    this.list = h("ol", { class: "log-list", "aria-label": "What happened, newest first", "data-testid": "log" });
+    this.clips = h("ul", { class: "clips", "data-testid": "clips" });
+    this.clipsTitle = h("h3", { hidden: true }, "Clips");
+    this.nothing = h("p", { class: "hint" }, "Nothing happened yet.");
+    part.append(this.rules, this.nothing, this.list, this.clipsTitle, this.clips);
+    on("info", ({ alerts }) => setText(this.rules, alerts.length ? `Watched for: ${alerts.join("; ")}` : NO_RULES));
+    on("log", (event) => this._event(event));
+    on("status", (status) => this._state(status));
+    on("streams", () => this._forget());
+  }
+
+  shown(open) {
+    if (open) this._clips();
+  }
+
+  _name(id) {
+    const status = store.streams.get(id);
+    return status ? shortName(status) : (id ?? "");
+  }
+
+  _event(event) {
+    if (event.type === "alert") {
+      this._add("alert", event, event.message ?? event.rule, event.clip);
+      toast(`${this._name(event.stream)}: ${event.message ?? event.rule}`);
+      this.badge(1);
+      this._clips();
+    } else if (event.type === "notice") {
+      this._add("notice", event, event.text);
+      // What was just asked for is not understood in full: whoever asked is looking elsewhere.
+      if (event.text.startsWith("query ")) toast(event.text);
+    } else if (event.type === "missed") {
+      this._add("missed", event, `this page was too slow and missed ${event.count} events`);
+    }
+  }
+
+  _state({ id, state, message }) {
+    const before = this.states.get(id);
+    this.states.set(id, state);
+    if (before === undefined || before === state) return;
+    say(`${this._name(id)}: ${state}`);
+    if (!TOLD_STATES.has(state) || (state === "live" && before === "paused")) return;
+    this._add("state", { stream: id }, message ? `${state}: ${message}` : state);
+  }
+
+  _forget() {
+    for (const id of this.states.keys()) if (!store.streams.has(id)) this.states.delete(id);
+  }
+
+  _add(kind, { stream, made_unix }, text, clip = null) {
+    const newest = this.list.firstElementChild;
+    const key = `${kind} ${stream} ${text}`;
+    if (newest?.dataset.key === key) {
+      // The same again, such as a notice of each frame: counted, not repeated.
+      newest.dataset.times = String(Number(newest.dataset.times ?? 1) + 1);
+      return;
+    }
+    const item = h(
+      "li",
+      { class: "entry", "data-kind": kind, "data-key": key },
+      h("span", { class: "when" }, clockTime(made_unix ?? Date.now() / 1000)),
+      h("strong", { title: store.streams.get(stream)?.name }, this._name(stream)),
+      h("span", { class: "said" }, text),
+      clip ? h("a", { class: "button small", href: links.clip(clip), download: clip }, icon("save"), "clip") : null,
+    );
+    this.list.prepend(item);
+    this.nothing.hidden = true;
+    while (this.list.children.length > MOST_ENTRIES) this.list.lastElementChild.remove();
+  }
+
+  async _clips() {
+    const clips = await attempt(() => api.clips());
+    if (!Array.isArray(clips)) return;
+    this.clipsTitle.hidden = !clips.length;
+    const rows = clips.slice(0, MOST_CLIPS).map(({ name, bytes: count, made_unix }) => {
+      const link = h("a", { href: links.clip(name), download: name }, name);
+      return h("li", {}, link, h("span", { class: "facts" }, `${bytes(count)} · ${clockTime(made_unix)}`));
+    });
+    this.clips.replaceChildren(...rows);
+  }
+}
+
+/** Plain facts of the chosen stream, and addresses for other programs. */
+class Details {
+  constructor(part) {
+    this.open = false;
+    this.name = h("input", { type: "text", maxlength: "80", "aria-label": "Name of the stream", "data-testid": "stream-name" });
+    this.name.addEventListener("change", () => store.chosen && attempt(() => api.change(store.chosen, { name: this.name.value.trim() })));
+    this.values = FACTS.map(() => h("dd"));
+    this.links = h("p", { class: "row links" });
+    part.append(
+      h("label", { class: "field" }, h("span", {}, "Name"), this.name),
+      h("dl", { class: "facts-list" }, FACTS.flatMap(([title], place) => [h("dt", {}, title), this.values[place]])),
+      this.links,
+      h("p", { class: "hint" }, "Programs: ", h("a", { href: "docs", ...APART }, "the interface"), ", ", h("a", { href: "metrics", ...APART }, "metrics")),
+    );
+    onChosenStatus(() => this._write());
+    on("chosen", () => this._write());
+  }
+
+  shown(open) {
+    this.open = open;
+    this._write();
+  }
+
+  _write() {
+    const { status } = store;
+    if (!this.open) return;
+    FACTS.forEach(([, told], place) => setText(this.values[place], status ? told(status) : "–"));
+    if (!status) return;
+    if (document.activeElement !== this.name) this.name.value = status.name;
+    if (this.links.dataset.stream === status.id) return;
+    this.links.dataset.stream = status.id;
+    this.links.replaceChildren(
+      h("a", { class: "button small", href: links.snapshot(status.id, "patches"), ...APART }, "Snapshot"),
+      h("a", { class: "button small", href: links.records(status.id), download: `${status.id}.jsonl` }, "Records"),
+      h("a", { class: "button small", href: links.mjpeg(status.id, "patches"), ...APART }, "MJPEG"),
+    );
+  }
+}
 
 const TABS = [
   ["answers", "Answers", Answers],
@@ -56,7 +204,7 @@ export class Panel {
   }
 
   _key(event) {
-    const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const direction = ARROWS[event.key]?.[0];
     if (!direction) return;
     event.preventDefault();
     const keys = TABS.map(([key]) => key);

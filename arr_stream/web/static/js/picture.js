@@ -1,33 +1,43 @@
-// The stage: one or two pictures of the same frame, marks drawn over them in pixels of the upright source frame, and
-// what is said over them while no new one comes.
+// The stage: one or two pictures of the same frame, marks drawn over them in pixels of the upright source frame,
+// what is said over them while no new one comes; and the choosers of what is shown.
 
-import { h, setIcon, setText } from "./dom.js";
+import { clamp, h, setIcon, setText, sharpen, tipLines } from "./dom.js";
+import { recall, remember, store } from "./store.js";
 
 const AGAIN = "Try again now";
 
-/** State: what is said, its icon, and what the button says that opens the source anew; null for none. */
+/** State: what is said, its icon, and what the button says that opens the source anew. */
 const SHOWN = {
-  connecting: ["Connecting", "wait", null],
+  connecting: ["Connecting", "wait"],
   stalled: ["No pictures come", "wait", AGAIN],
   reconnecting: ["Reconnecting", "wait", AGAIN],
-  paused: ["Paused", "pause", null],
+  paused: ["Paused", "pause"],
   ended: ["Ended", "play", "Play again"],
   failed: ["Failed", "stop", AGAIN],
-  "server-lost": ["Connection to the server lost", "wait", null],
-  crowded: ["Too many viewers", "wait", null],
-  origin: ["The server refuses this page's address", "stop", null],
-  opening: ["Opening the picture", "wait", null],
+  "server-lost": ["Connection to the server lost", "wait"],
+  crowded: ["Too many viewers", "wait"],
+  origin: ["The server refuses this page's address", "stop"],
+  opening: ["Opening the picture", "wait"],
+};
+
+/** What each of the named views shows. */
+const ABOUT = {
+  source: "the picture as it came",
+  patches: "what the model would look at",
+  relevance: "how much each place matters",
+  clusters: "regions that belong together",
+  flow: "where things move",
+  text: "where something is written",
 };
 
 class Pane {
-  constructor(figure, stage) {
+  constructor(figure) {
     this.figure = figure;
     this.canvas = figure.querySelector("canvas.video");
     this.marks = figure.querySelector("canvas.marks");
     this.caption = figure.querySelector("figcaption");
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.overlay = this.marks.getContext("2d");
-    this.stage = stage;
     this.marked = false;
   }
 
@@ -35,28 +45,22 @@ class Pane {
   draw(bitmap) {
     const { canvas } = this;
     if (canvas.width !== bitmap.width || canvas.height !== bitmap.height) {
-      canvas.width = bitmap.width;
-      canvas.height = bitmap.height;
+      [canvas.width, canvas.height] = [bitmap.width, bitmap.height];
       this.figure.style.setProperty("--ratio", String(bitmap.width / bitmap.height));
     }
     this.context.drawImage(bitmap, 0, 0);
     bitmap.close();
   }
 
+  /** Painters get the context, a function from source pixels `x0, y0, x1, y1` to a box on it, and the density. */
   paint(painters, size_wh) {
     if (!painters.size && !this.marked) return;
     const { marks, overlay } = this;
-    const density = Math.min(2, window.devicePixelRatio || 1);
-    const width = Math.round(marks.clientWidth * density);
-    const height = Math.round(marks.clientHeight * density);
-    if (marks.width !== width || marks.height !== height) {
-      marks.width = width;
-      marks.height = height;
-    } else {
-      overlay.clearRect(0, 0, width, height);
-    }
-    const scale = [width / size_wh[0], height / size_wh[1]];
-    for (const painter of painters) painter(overlay, scale, density);
+    const density = sharpen(marks);
+    overlay.clearRect(0, 0, marks.width, marks.height);
+    const [right, down] = [marks.width / size_wh[0], marks.height / size_wh[1]];
+    const at = (x0, y0, x1, y1) => [x0 * right, y0 * down, (x1 - x0) * right, (y1 - y0) * down];
+    for (const painter of painters) painter(overlay, at, density);
     this.marked = painters.size > 0;
   }
 }
@@ -64,7 +68,7 @@ class Pane {
 export class Stage {
   constructor(element) {
     this.element = element;
-    this.panes = [...element.querySelectorAll(".pane")].map((figure) => new Pane(figure, this));
+    this.panes = [...element.querySelectorAll(".pane")].map((figure) => new Pane(figure));
     this.size_wh = [640, 360];
     this.painters = new Set();
     this.resized = new ResizeObserver(() => this.repaint());
@@ -89,13 +93,9 @@ export class Stage {
     });
   }
 
-  addPainter(painter) {
-    this.painters.add(painter);
-    this.repaint();
-  }
-
-  removePainter(painter) {
-    this.painters.delete(painter);
+  /** Let a painter draw over the pictures, or no more. */
+  paintBy(painter, wanted) {
+    this.painters[wanted ? "add" : "delete"](painter);
     this.repaint();
   }
 
@@ -113,7 +113,7 @@ export class Stage {
     const y = (event.clientY - box.top) / box.height;
     if (inside && (x < 0 || y < 0 || x > 1 || y > 1)) return null;
     const [width, height] = this.size_wh;
-    return [Math.min(1, Math.max(0, x)) * width, Math.min(1, Math.max(0, y)) * height];
+    return [clamp(x, 0, 1) * width, clamp(y, 0, 1) * height];
   }
 
   /** Lines of a small box at a place in source pixels of a pane; `null` hides it. */
@@ -124,7 +124,7 @@ export class Stage {
     const text = lines.join("\n");
     if (box.dataset.text !== text) {
       box.dataset.text = text;
-      box.replaceChildren(...lines.map((line, place) => h(place ? "span" : "strong", {}, line)));
+      box.replaceChildren(...tipLines(lines));
     }
     const stage = this.element.getBoundingClientRect();
     const canvas = figure.querySelector("canvas.video").getBoundingClientRect();
@@ -164,5 +164,60 @@ export class StateOverlay {
     this.box.querySelector(".icon").classList.toggle("turning", iconName === "wait");
     this.retry.hidden = !again;
     if (again) setText(this.retry, again);
+  }
+}
+
+function options() {
+  const views = store.info.views.map((view) => h("option", { value: view, title: ABOUT[view] }, ABOUT[view] ? `${view} · ${ABOUT[view]}` : view));
+  const channels = store.info.channels.map(({ index, name, description }) => h("option", { value: `channel:${name}` }, `${index} ${name} · ${description}`));
+  return [h("optgroup", { label: "Views" }, views), h("optgroup", { label: `The ${channels.length} channels` }, channels)];
+}
+
+export class ViewChooser {
+  /** `onchange([view] | [view, beside])` is called at each change. */
+  constructor(card, onchange) {
+    this.first = card.querySelector("[data-testid=view-select]");
+    this.beside = card.querySelector("[data-testid=beside-select]");
+    this.onchange = onchange;
+    this.first.append(...options());
+    this.beside.append(h("option", { value: "" }, "nothing"), ...options());
+    this._take(recall("views", ["patches"]));
+    for (const select of [this.first, this.beside]) select.addEventListener("change", () => this._changed());
+  }
+
+  get views() {
+    return this.beside.value ? [this.first.value, this.beside.value] : [this.first.value];
+  }
+
+  get captions() {
+    return this.views.map((view) => view.replace(/^channel:/, ""));
+  }
+
+  /** The next of the named views; channels are reached through the list. */
+  next() {
+    const { views } = store.info;
+    this.first.value = views[(views.indexOf(this.first.value) + 1) % views.length];
+    this._changed();
+  }
+
+  /** A second view beside the first, or none. */
+  toggleBeside() {
+    const last = recall("beside", "source");
+    const other = this.first.value === last ? store.info.views.find((view) => view !== last) : last;
+    this.beside.value = this.beside.value ? "" : other;
+    this._changed();
+  }
+
+  _take(views) {
+    this.first.value = views[0];
+    if (this.first.selectedIndex < 0) this.first.value = store.info.views.includes("patches") ? "patches" : store.info.views[0];
+    this.beside.value = views[1] ?? "";
+    if (this.beside.selectedIndex < 0) this.beside.value = "";
+  }
+
+  _changed() {
+    remember("views", this.views);
+    if (this.beside.value) remember("beside", this.beside.value);
+    this.onchange(this.views);
   }
 }

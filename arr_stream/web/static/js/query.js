@@ -1,10 +1,8 @@
 // What a stream looks for: the box with its history, and a chip for each query with its present score.
 
-import { api } from "./api.js";
-import { h, icon, say } from "./dom.js";
-import { History } from "./remember.js";
-import { store } from "./store.js";
-import { attempt, toast } from "./toasts.js";
+import { api, attempt } from "./api.js";
+import { h, icon, say, toast } from "./dom.js";
+import { History, store } from "./store.js";
 
 const EXAMPLE_BYTES = 10_000_000;
 const SCORES_EVERY_MS = 200;
@@ -31,9 +29,10 @@ export class QueryBox {
       event.preventDefault();
       this._look(true);
     });
-    this._on("also", "click", () => this._look(true));
-    this._on("history", "click", () => this._openHistory());
-    this._on("example", "change", (event) => this._example(event.target));
+    const part = (action) => this.form.querySelector(`[data-action=${action}]`);
+    part("also").addEventListener("click", () => this._look(true));
+    part("history").addEventListener("click", () => this._openHistory());
+    part("example").addEventListener("change", (event) => this._example(event.target));
   }
 
   focus() {
@@ -50,14 +49,12 @@ export class QueryBox {
     if (key === this.shown) return;
     this.shown = key;
     this.meters = [];
-    const chips = status.texts.map((text, place) => this._chip(text, { onclick: () => this._edit(text), onremove: () => this._without(place) }));
+    const chips = status.texts.map((text, place) => this._chip("text", text, () => this._without(place), () => this._edit(text)));
     if (status.region) {
       const [x, y, w, h] = status.region.map(Math.round);
-      chips.push(this._chip(`region ${x},${y} ${w}×${h}`, { onremove: () => this.mark(null), testid: "region-clear", kind: "region" }));
+      chips.push(this._chip("region", `region ${x},${y} ${w}×${h}`, () => this.mark(null)));
     }
-    if (status.example) {
-      chips.push(this._chip(status.example, { onremove: () => attempt(() => api.forgetExample(this.id)), kind: "example", testid: "example-clear" }));
-    }
+    if (status.example) chips.push(this._chip("example", status.example, () => attempt(() => api.forgetExample(this.id))));
     this.chips.replaceChildren(...chips);
   }
 
@@ -79,15 +76,11 @@ export class QueryBox {
     if (await attempt(() => api.query(this.id, body))) say(xywh ? "Region marked" : "Region removed");
   }
 
-  _on(action, event, listener) {
-    this.form.querySelector(`[data-action=${action}]`).addEventListener(event, listener);
-  }
-
-  _chip(text, { onclick = null, onremove, testid = "query-clear", kind = "text" }) {
+  _chip(kind, text, onremove, onclick = null) {
     const meter = h("meter", { min: 0, max: 1, "aria-label": `present score of ${text}`, hidden: true });
     this.meters.push(meter);
     const label = onclick ? h("button", { type: "button", class: "plain", title: "Change", onclick }, text) : h("span", {}, text);
-    const remove = h("button", { type: "button", class: "quiet tiny", "data-testid": testid, "aria-label": `Remove ${text}`, onclick: onremove }, icon("cross"));
+    const remove = h("button", { type: "button", class: "quiet tiny", "data-testid": `${kind === "text" ? "query" : kind}-clear`, "aria-label": `Remove ${text}`, onclick: onremove }, icon("cross"));
     return h("li", { class: "chip", "data-kind": kind }, label, meter, remove);
   }
 
@@ -96,8 +89,7 @@ export class QueryBox {
     const text = this.input.value.trim();
     if (!text && also) return;
     const others = also ? this.status.texts.filter((other) => other !== text) : [];
-    const done = await attempt(() => api.query(this.id, { texts: text ? [...others, text] : [] }));
-    if (!done) return;
+    if (!(await attempt(() => api.query(this.id, { texts: text ? [...others, text] : [] })))) return;
     if (text) history.add(text);
     this.input.value = "";
     say(text ? `Looking for ${text}` : "Looking for nothing in particular");
@@ -126,14 +118,12 @@ export class QueryBox {
 
   _openHistory() {
     const menu = this.form.querySelector(".menu");
-    const entries = [...history.entries].reverse().slice(0, 12);
     const pick = (text) => () => {
       menu.hidePopover();
       this._edit(text);
     };
-    menu.replaceChildren(
-      ...(entries.length ? entries.map((text) => h("button", { type: "button", class: "plain", onclick: pick(text) }, text)) : [h("p", {}, "No earlier queries")]),
-    );
+    const entries = history.entries.slice(-12).reverse().map((text) => h("button", { type: "button", class: "plain", onclick: pick(text) }, text));
+    menu.replaceChildren(...(entries.length ? entries : [h("p", {}, "No earlier queries")]));
     menu.showPopover();
     const box = this.form.getBoundingClientRect();
     menu.style.left = `${box.left}px`;

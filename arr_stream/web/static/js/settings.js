@@ -1,20 +1,14 @@
 // Settings of the chosen stream, made from what the server says may be changed while it runs.
 
-import { api, ApiError } from "./api.js";
-import { h, icon, say, settled, setText, withCode } from "./dom.js";
-import { on, store } from "./store.js";
-import { attempt } from "./toasts.js";
+import { api, lineOf } from "./api.js";
+import { h, icon, say, settled, setText, toast, withCode } from "./dom.js";
+import { on, onChosenStatus, store } from "./store.js";
 
 const SETTLE_MS = 250;
 
 const TITLES = {
   selection: "What is chosen",
   keyframes: "Keyframes",
-  relevance: "Relevance",
-  motion: "Motion",
-  live: "Live",
-  video: "Picture",
-  vlm: "Model",
 };
 
 function title(section) {
@@ -23,33 +17,33 @@ function title(section) {
 
 /** The control for one setting; `value` reads it, `put(value)` writes it, and `changed()` is called by the user's hand. */
 function control(key, setting, changed) {
-  const common = { id: `setting-${key}`, "data-testid": `setting-${key}`, "aria-describedby": `about-${key}` };
+  const common = { id: `setting-${key}`, "data-testid": `setting-${key}`, "aria-describedby": `about-${key}`, onchange: changed };
+  const alone = (element, value, put) => ({ parts: [element], value, put, element });
   if (setting.kind === "switch") {
-    const box = h("input", { type: "checkbox", role: "switch", ...common, onchange: changed });
-    return { parts: [box], value: () => box.checked, put: (value) => (box.checked = value), element: box };
+    const box = h("input", { type: "checkbox", role: "switch", ...common });
+    return alone(box, () => box.checked, (value) => (box.checked = value));
   }
   if (setting.kind === "choice") {
-    const select = h("select", { ...common, onchange: changed }, setting.choices.map((choice) => h("option", { value: choice }, String(choice))));
-    const read = () => setting.choices.find((choice) => String(choice) === select.value);
-    return { parts: [select], value: read, put: (value) => (select.value = String(value)), element: select };
+    const select = h("select", common, setting.choices.map((choice) => h("option", { value: choice }, String(choice))));
+    return alone(select, () => setting.choices.find((choice) => String(choice) === select.value), (value) => (select.value = String(value)));
   }
   if (setting.kind === "text") {
-    const input = h("input", { type: "text", ...common, spellcheck: "false", autocomplete: "off", onchange: changed });
-    return { parts: [input], value: () => input.value.trim(), put: (value) => (input.value = String(value)), element: input };
+    const input = h("input", { type: "text", ...common, spellcheck: "false", autocomplete: "off" });
+    return alone(input, () => input.value.trim(), (value) => (input.value = String(value)));
   }
-  return numeric(setting, common, changed);
+  return numeric(key, setting, common);
 }
 
-function numeric(setting, common, changed) {
+function numeric(key, setting, common) {
   const whole = setting.kind === "whole";
   const bounded = Number.isFinite(setting.low) && Number.isFinite(setting.high);
   const range = bounded && (!whole || setting.high - setting.low <= 1000);
   const limits = { min: setting.low ?? null, max: setting.high ?? null };
-  const box = h("input", { type: "number", ...common, ...limits, step: whole ? "1" : "any", onchange: changed });
+  const box = h("input", { type: "number", ...common, ...limits, step: whole ? "1" : "any" });
   if (!range) return { parts: [box], value: () => box.valueAsNumber, put: (value) => (box.value = value), element: box };
   const step = whole ? 1 : (setting.high - setting.low) / 100;
-  const slider = h("input", { type: "range", ...limits, step, "aria-label": common.id.replace("setting-", ""), tabindex: "-1" });
-  const later = settled(changed, SETTLE_MS);
+  const slider = h("input", { type: "range", ...limits, step, "aria-label": key, tabindex: "-1" });
+  const later = settled(common.onchange, SETTLE_MS);
   slider.addEventListener("input", () => {
     box.value = String(Number(slider.valueAsNumber.toFixed(whole ? 0 : 3)));
     later();
@@ -64,9 +58,8 @@ export class SettingsForm {
     this.part = part;
     this.rows = new Map();
     on("info", () => this._build());
-    on("status", (status) => status.id === store.chosen && this._take(status));
+    onChosenStatus((status) => this._take(status));
     on("chosen", () => this._chosen());
-    if (store.info) this._build();
   }
 
   _build() {
@@ -109,7 +102,7 @@ export class SettingsForm {
   }
 
   _chosen() {
-    const status = store.streams.get(store.chosen);
+    const { status } = store;
     this.part.inert = !status;
     if (status) this._take(status);
   }
@@ -118,12 +111,12 @@ export class SettingsForm {
   _take(status) {
     if (!this.preset) return;
     if (document.activeElement !== this.preset) this.preset.value = status.preset ?? "";
-    for (const [key, { put, element, row, back, setting, parts }] of this.rows) {
+    for (const [key, { put, row, back, setting, parts }] of this.rows) {
       const changed = key in status.settings;
       row.classList.toggle("changed", changed);
       back.disabled = !changed;
-      const busy = element.type === "checkbox" || element.tagName === "SELECT" ? false : parts.includes(document.activeElement);
-      if (!busy) put(changed ? status.settings[key] : setting.default);
+      const typed = setting.kind !== "switch" && setting.kind !== "choice";
+      if (!typed || !parts.includes(document.activeElement)) put(changed ? status.settings[key] : setting.default);
     }
   }
 
@@ -144,8 +137,8 @@ export class SettingsForm {
       if (status && id === store.chosen) this._take(status);
       say(key ? `${key} changed` : "Settings changed");
     } catch (error) {
-      if (key && error instanceof ApiError) this._complain(key, error.line);
-      else attempt(() => Promise.reject(error));
+      if (key) this._complain(key, lineOf(error));
+      else if (error.status !== 401) toast(lineOf(error), "error");
     }
   }
 
@@ -158,9 +151,8 @@ export class SettingsForm {
 
   /** The stream's preset, or the server's own settings where it has none, is taken anew without what was set on top. */
   _resetAll() {
-    const status = store.streams.get(store.chosen);
-    if (!status) return;
+    if (!store.status) return;
     for (const key of this.rows.keys()) this._complain(key, null);
-    this._send({ preset: status.preset });
+    this._send({ preset: store.status.preset });
   }
 }

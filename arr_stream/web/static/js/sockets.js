@@ -37,24 +37,22 @@ export class ReconnectingSocket {
 
   stop() {
     this.wanted = false;
-    clearTimeout(this.timer);
     this._drop();
   }
 
   /** Open anew now, where the old one may be dead without knowing it. */
   restart() {
     if (!this.wanted) return;
-    clearTimeout(this.timer);
     this._drop();
     this._open();
   }
 
-  send(message) {
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
-  }
-
   get isOpen() {
     return this.socket?.readyState === WebSocket.OPEN;
+  }
+
+  send(message) {
+    if (this.isOpen) this.socket.send(JSON.stringify(message));
   }
 
   _open() {
@@ -101,13 +99,13 @@ export class ReconnectingSocket {
   }
 
   _drop() {
-    const socket = this.socket;
+    clearTimeout(this.timer);
+    const { socket } = this;
     this.socket = null;
     if (!socket) return;
-    socket.onmessage = null;
-    socket.onclose = null;
-    socket.onopen = null;
-    if (socket.readyState === WebSocket.CONNECTING) socket.onopen = () => socket.close(1000);
-    else socket.close(1000);
+    const connecting = socket.readyState === WebSocket.CONNECTING;
+    socket.onmessage = socket.onclose = null;
+    socket.onopen = connecting ? () => socket.close(1000) : null;
+    if (!connecting) socket.close(1000);
   }
 }

@@ -1,16 +1,19 @@
 // What the page knows: the server, its streams, and which one is chosen. Parts listen; nobody else keeps a copy.
+// And what the browser keeps from visit to visit; where its storage is closed or full, as long as the page lasts.
 
+import { ARROWS } from "./dom.js";
+
+const PREFIX = "arr-stream.";
 const listeners = new Map();
+const held = new Map();
 
-/** Call `listener(value)` at each `emit(topic, value)`; gives a function that ends it. */
+/** Call `listener(value)` at each `emit(topic, value)`. */
 export function on(topic, listener) {
-  if (!listeners.has(topic)) listeners.set(topic, new Set());
-  listeners.get(topic).add(listener);
-  return () => listeners.get(topic).delete(listener);
+  listeners.set(topic, [...(listeners.get(topic) ?? []), listener]);
 }
 
 export function emit(topic, value) {
-  for (const listener of [...(listeners.get(topic) ?? [])]) listener(value);
+  for (const listener of listeners.get(topic) ?? []) listener(value);
 }
 
 /**
@@ -22,7 +25,17 @@ export const store = {
   streams: new Map(),
   chosen: null,
   link: "connecting",
+
+  /** The status of the chosen stream. */
+  get status() {
+    return this.streams.get(this.chosen);
+  },
 };
+
+/** Call `listener(status)` at each status of the chosen stream. */
+export function onChosenStatus(listener) {
+  on("status", (status) => status.id === store.chosen && listener(status));
+}
 
 export function setStreams(list) {
   store.streams = new Map(list.map((status) => [status.id, status]));
@@ -32,9 +45,8 @@ export function setStreams(list) {
 }
 
 export function setStatus(status) {
-  const before = store.streams.get(status.id);
   // A status may overtake the list that names its stream.
-  if (!before) return;
+  if (!store.streams.has(status.id)) return;
   store.streams.set(status.id, status);
   emit("status", status);
 }
@@ -49,4 +61,68 @@ export function setLink(state) {
   if (store.link === state) return;
   store.link = state;
   emit("link", state);
+}
+
+export function recall(key, otherwise) {
+  if (held.has(key)) return held.get(key);
+  try {
+    const text = localStorage.getItem(PREFIX + key);
+    return text === null ? otherwise : JSON.parse(text);
+  } catch {
+    return otherwise;
+  }
+}
+
+export function remember(key, value) {
+  held.set(key, value);
+  try {
+    localStorage.setItem(PREFIX + key, JSON.stringify(value));
+  } catch {
+    // kept in `held`
+  }
+}
+
+/** A bounded list of earlier entries, newest last, through which the up and down keys of an input walk. */
+export class History {
+  constructor(key, input = null, most = 40) {
+    this.key = key;
+    this.most = most;
+    const kept = recall(key, []);
+    this.place = null;
+    this.entries = Array.isArray(kept) ? kept.filter((entry) => typeof entry === "string") : [];
+    if (input) this.attach(input);
+  }
+
+  /** An entry that comes again moves to the end. */
+  add(text) {
+    this.place = null;
+    this.entries = [...this.entries.filter((entry) => entry !== text), text].slice(-this.most);
+    remember(this.key, this.entries);
+  }
+
+  attach(input) {
+    input.addEventListener("keydown", (event) => {
+      const direction = ARROWS[event.key]?.[1];
+      if (!direction || event.isComposing) return;
+      const text = this._step(direction, input.value);
+      if (text === null) return;
+      event.preventDefault();
+      input.value = text;
+      input.setSelectionRange(text.length, text.length);
+    });
+    input.addEventListener("input", () => (this.place = null));
+  }
+
+  /** One step back (-1) or forth (+1) from what stands in the box; null where there is nothing. */
+  _step(direction, current) {
+    if (this.place === null) {
+      if (direction > 0 || !this.entries.length) return null;
+      this.draft = current;
+      this.place = this.entries.length;
+    }
+    this.place = Math.max(0, this.place + direction);
+    if (this.place < this.entries.length) return this.entries[this.place];
+    this.place = null;
+    return this.draft;
+  }
 }

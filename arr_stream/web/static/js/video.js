@@ -1,7 +1,7 @@
 // The pictures of one stream: received, decoded, shown and acknowledged, always the newest.
 
+import { toast } from "./dom.js";
 import { ReconnectingSocket } from "./sockets.js";
-import { toast } from "./toasts.js";
 
 const LENGTH_BYTES = 4;
 const utf8 = new TextDecoder();
@@ -12,9 +12,8 @@ function unpack(buffer) {
   const header = JSON.parse(utf8.decode(new Uint8Array(buffer, LENGTH_BYTES, length)));
   let offset = LENGTH_BYTES + length;
   const parts = header.pictures.map(({ bytes }) => {
-    const part = new Uint8Array(buffer, offset, bytes);
     offset += bytes;
-    return part;
+    return new Uint8Array(buffer, offset - bytes, bytes);
   });
   return { header, parts };
 }
@@ -25,21 +24,17 @@ function unpack(buffer) {
  * On the same machine both clocks are one. Elsewhere the fastest message seen so far is taken to have come at once, so
  * that the age is what the server measured plus what this message lost on the way against the fastest.
  */
-class AgeClock {
-  constructor() {
-    this.sameClock = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
-    this.fastest = Infinity;
-  }
-
+function ageClock() {
+  const sameClock = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
+  let fastest = Infinity;
   /** Milliseconds from capture to now. */
-  age_ms(header) {
-    const behind = Date.now() - header.captured_unix * 1000;
-    if (this.sameClock) return Math.max(0, behind);
-    const way = behind - header.sent_age_ms;
+  return ({ captured_unix, sent_age_ms }) => {
+    const behind = Date.now() - captured_unix * 1000;
+    if (sameClock) return Math.max(0, behind);
     // Clocks drift apart over hours: the record fades by a hundredth of a millisecond a frame.
-    this.fastest = Math.min(this.fastest + 0.01, way);
-    return header.sent_age_ms + (way - this.fastest);
-  }
+    fastest = Math.min(fastest + 0.01, behind - sent_age_ms);
+    return behind - fastest;
+  };
 }
 
 /** The socket of a stream's pictures. `onpicture(header, bitmaps, age_ms)` draws; it owns the bitmaps and closes them. */
@@ -48,7 +43,7 @@ export class VideoFeed {
     this.views = views;
     this.cells = false;
     this.onpicture = onpicture;
-    this.clock = new AgeClock();
+    this.age_ms = ageClock();
     this.waiting = null;
     this.busy = false;
     this.lastShown_ms = 0;
@@ -75,10 +70,9 @@ export class VideoFeed {
     this.socket.send({ views });
   }
 
-  sendCells(wanted) {
-    if (this.cells === wanted) return;
-    this.cells = wanted;
-    this.socket.send({ cells: wanted });
+  sendCells(cells) {
+    this.cells = cells;
+    this.socket.send({ cells });
   }
 
   gaze(xy) {
@@ -92,27 +86,19 @@ export class VideoFeed {
   }
 
   _received(data) {
-    if (typeof data === "string") {
-      this._told(data);
-      return;
-    }
-    // The server waits for acknowledgements, so at most one message waits here; were there two, the newer one wins.
     try {
+      if (typeof data === "string") {
+        const { error } = JSON.parse(data);
+        if (error) toast(error, "error");
+        return;
+      }
+      // The server waits for acknowledgements, so at most one message waits here; were there two, the newer one wins.
       this.waiting = { ...unpack(data), socket: this.socket.socket };
     } catch {
-      toast("A picture came broken and was left out", "error");
+      if (typeof data !== "string") toast("A picture came broken and was left out", "error");
       return;
     }
     if (!this.busy) this._work();
-  }
-
-  _told(text) {
-    try {
-      const { error } = JSON.parse(text);
-      if (error) toast(error, "error");
-    } catch {
-      // not for us
-    }
   }
 
   async _work() {
@@ -120,13 +106,11 @@ export class VideoFeed {
     while (this.waiting) {
       const { header, parts, socket } = this.waiting;
       this.waiting = null;
-      const decoded = await Promise.allSettled(
-        parts.map((part) => createImageBitmap(new Blob([part], { type: "image/jpeg" }))),
-      );
+      const decoded = await Promise.allSettled(parts.map((part) => createImageBitmap(new Blob([part], { type: "image/jpeg" }))));
       const bitmaps = decoded.filter(({ status }) => status === "fulfilled").map(({ value }) => value);
       if (this.socket.wanted && bitmaps.length === parts.length) {
         this.lastShown_ms = performance.now();
-        this.onpicture(header, bitmaps, this.clock.age_ms(header));
+        this.onpicture(header, bitmaps, this.age_ms(header));
       } else {
         for (const bitmap of bitmaps) bitmap.close();
       }
