@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import arr_stream
+from arr_stream.draw.annotate import Annotator
 from arr_stream.errors import DisplayUnavailable, OutputUnwritable
 from arr_stream.live.pictures import Shown
 from arr_stream.live.stream import PointerGaze
@@ -26,7 +27,7 @@ from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene
 from arr_stream.live.window.drawing import bars_px, panes
 from arr_stream.live.window.loop import Feed
-from arr_stream.live.window.screen import KeyPressed, PointerEvent, Window, WindowClosed
+from arr_stream.live.window.screen import EventKind, Window, WindowEvent
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
 from arr_stream.texture.layout import CHANNELS
@@ -35,6 +36,9 @@ from tests.media import write_video
 from tests.scenes import moving_square
 
 PATIENCE_SECONDS = 60.0
+STATUS = {
+    "name": "rtsp://user:secret@host/a", "view": "channel:edge_dark", "state": "stalled", "fps": 29.9, "age_ms": 12.0
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +63,29 @@ class FakeStream:
         self.queries = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
 
 
+class Strip:
+    """Takes what an annotator is told."""
+
+    view = "patches"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str | None, tuple[float, ...] | None, float]] = []
+
+    def ask(self, *asked) -> None:
+        self.asked.append(asked)
+
+
 class Desk:
     """Controls of a fake stream whose frame of 256x192 is seen twice as large, 20 px down."""
 
     def __init__(self, save_error: Exception | None = None) -> None:
-        self.stream = FakeStream()
-        self.asked: list[tuple[tuple[Query, ...], float]] = []
+        self.stream, self.strip = FakeStream(), Strip()
         self.save_error = save_error
-        self.controls = Controls(
-            self.stream, view="patches", save=self._save, on_ask=lambda queries, at: self.asked.append((queries, at))
-        )
+        self.controls = Controls(self.stream, self.strip, self._save)
         seen = panes((512, 384 + sum(bars_px((512, 424)))), (256, 192), 1)
         assert (seen[0].width, seen[0].height) == (512, 384)
         self.pane = seen[0]
-        self.scene = Scene(seen, (256, 192), 7.5)
+        self.scene = Scene(seen, Frame(0, 7.5, np.zeros((192, 256, 3), np.uint8)))
 
     def _save(self) -> Path:
         if self.save_error is not None:
@@ -81,11 +94,15 @@ class Desk:
 
     def press(self, *keys: str) -> None:
         for key in keys:
-            self.controls.take(KeyPressed(key), self.scene)
+            self.controls.take(WindowEvent("key", key=key), self.scene)
 
     def drag(self, x0: int, y0: int, x1: int, y1: int) -> None:
-        for kind, x, y in (("press", x0, y0), ("move", (x0 + x1) // 2, (y0 + y1) // 2), ("release", x1, y1)):
-            self.controls.take(PointerEvent(kind, self.pane.x + x, self.pane.y + y), self.scene)  # type: ignore[arg-type]
+        moves: list[tuple[EventKind, int, int]] = [("press", x0, y0), ("move", x0, y1), ("release", x1, y1)]
+        for kind, x, y in moves:
+            self.point(kind, self.pane.x + x, self.pane.y + y)
+
+    def point(self, kind: EventKind, x: int = 0, y: int = 0) -> None:
+        self.controls.take(WindowEvent(kind, x, y), self.scene)
 
 
 class TestControls:
@@ -94,29 +111,29 @@ class TestControls:
         seen = []
         for _ in range(6):
             desk.press("v")
-            seen.append(desk.controls.view)
+            seen.append(desk.strip.view)
         assert sorted(seen) == sorted(["source", "patches", "relevance", "clusters", "flow", "text"])
         desk.press("V")
-        assert desk.controls.view == "source"
+        assert desk.strip.view == "source"
 
     def test_all_forty_channels_can_be_reached(self) -> None:
         desk = Desk()
         seen = set()
         for _ in range(40):
             desk.press("c")
-            seen.add(desk.controls.view)
+            seen.add(desk.strip.view)
         assert len(seen) == 40
         desk.press("v")
-        assert desk.controls.view == "source"
+        assert desk.strip.view == "source"
         desk.press("C")
-        assert desk.controls.view == "channel:" + CHANNELS[-1].name
+        assert desk.strip.view == "channel:" + CHANNELS[-1].name
 
     def test_a_query_is_typed(self) -> None:
         desk = Desk()
         desk.stream.queries = (parse_text("red"), RegionQuery((1, 2, 30, 40)))
         desk.press("/", *"blux", "backspace", "e", " ", *"qv")
         assert desk.controls.typed == "blue qv"
-        assert desk.controls.view == "patches"
+        assert desk.strip.view == "patches"
         desk.press("enter")
         assert [query.label for query in desk.stream.queries] == ["blue qv", "region 1,2,30,40"]
         assert desk.controls.typed is None
@@ -139,7 +156,7 @@ class TestControls:
         region = desk.stream.queries[-1]
         assert isinstance(region, RegionQuery)
         assert region.xywh == pytest.approx((50, 20, 50, 30))
-        assert desk.asked[-1][1] == 7.5
+        assert desk.strip.asked[-1] == ("red, a region", pytest.approx((50, 20, 100, 50)), 7.5)
         desk.drag(10, 10, 90, 90)
         assert len([query for query in desk.stream.queries if isinstance(query, RegionQuery)]) == 1
         desk.press("r")
@@ -148,23 +165,23 @@ class TestControls:
     def test_a_box_ends_at_the_frame_and_a_click_is_none(self) -> None:
         desk = Desk()
         desk.drag(50, 50, 51, 51)
-        assert desk.asked == []
+        assert desk.strip.asked == []
         desk.drag(400, 300, 5000, 5000)
         region = desk.stream.queries[-1]
         assert isinstance(region, RegionQuery)
         assert region.xywh == pytest.approx((200, 150, 56, 42))
-        desk.controls.take(PointerEvent("press", 1, 1), desk.scene)
+        desk.point("press", 1, 1)
         assert desk.controls.drag is None, "the bar at the head is no part of the frame"
 
     def test_the_pointer_as_gaze(self) -> None:
         desk = Desk()
-        desk.controls.take(PointerEvent("move", desk.pane.x + 256, desk.pane.y + 96), desk.scene)
+        desk.point("move", desk.pane.x + 256, desk.pane.y + 96)
         desk.controls.look(desk.scene)
         assert len(desk.stream.pointer.between(0, 1)) == 0
         desk.press("p")
         desk.controls.look(desk.scene)
         assert desk.stream.pointer.between(0, 1).tolist() == [[0.5, 0.25]]
-        desk.controls.take(PointerEvent("leave"), desk.scene)
+        desk.point("leave")
         desk.controls.look(desk.scene)
         assert len(desk.stream.pointer.between(0, 1)) == 0
 
@@ -179,7 +196,7 @@ class TestControls:
         desk.press("escape")
         assert desk.controls.quitting
         closed, quits = Desk(), Desk()
-        closed.controls.take(WindowClosed(), None)
+        closed.controls.take(WindowEvent("close"), None)
         quits.press("q")
         assert closed.controls.quitting and quits.controls.quitting
 
@@ -214,14 +231,13 @@ class TestDrawing:
             assert seen[0].x + seen[0].width <= seen[1].x
 
     def test_every_size_is_drawn(self, processed: list[tuple[Frame, PatchSet]]) -> None:
-        annotator = drawing.LiveAnnotator(dim=0.35, asked="red")
+        annotators = [Annotator("source", dim=0.35), Annotator("relevance", dim=0.35, asked="red")]
         shown = Shown(*processed[1], 3, 29.9)
-        status = drawing.Status("rtsp://user:secret@host/a", "channel:edge_dark", "reconnecting", 29.9, 12.0, 3, 2)
         for size_wh in ((320, 240), (160, 120), (801, 491), (300, 900), (40, 30)):
-            for beside in (False, True):
-                picture = annotator.draw(shown, "relevance", size_wh, beside=beside)
+            for count in (1, 2):
+                picture = drawing.draw_panes(annotators[-count:], shown, size_wh)
                 assert picture.shape == (size_wh[1], size_wh[0], 3)
-                drawing.draw_status(picture, status)
+                drawing.draw_status(picture, shown, **STATUS)
                 drawing.draw_prompt(picture, "a long text " * 30)
                 drawing.draw_message(picture, [("something", (255, 255, 255))] * 3)
                 drawing.draw_help(picture)
@@ -230,7 +246,8 @@ class TestDrawing:
     def test_the_source_stands_on_the_left(self, processed: list[tuple[Frame, PatchSet]]) -> None:
         frame, patches = processed[1]
         size_wh = 512 + 4, 192 + sum(bars_px((516, 240)))
-        picture = drawing.LiveAnnotator(dim=0.1).draw(Shown(frame, patches, 0, 0.0), "patches", size_wh, beside=True)
+        annotators = [Annotator("source", dim=0.1), Annotator("patches", dim=0.1)]
+        picture = drawing.draw_panes(annotators, Shown(frame, patches, 0, 0.0), size_wh)
         left, right = panes(size_wh, frame.size_wh, 2)
         assert (left.width, left.height) == frame.size_wh
         seen = picture[left.y : left.y + left.height, left.x : left.x + left.width]
@@ -242,7 +259,7 @@ class TestDrawing:
         pictures = []
         for state in ("live", "failed"):
             picture = np.zeros((240, 640, 3), np.uint8)
-            drawing.draw_status(picture, drawing.Status("camera", "patches", state, 30.0, 10.0, 0, 0))
+            drawing.draw_status(picture, Shown(*processed[0], 0, 30.0), **(STATUS | {"state": state}))
             pictures.append(picture)
         assert not np.array_equal(*pictures)
         assert all(picture[bars_px((640, 240))[0] :].max() == 0 for picture in pictures)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.live.events import EventHub
-from arr_stream.live.runner import Opener, RunnerParts, RunnerPlan, StreamRunner
+from arr_stream.live.runner import Opener, RunnerParts, StreamRunner
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.sources.live import open_live
@@ -94,11 +93,18 @@ class LiveStreams:
                     f"{len(self._runners)} streams run already",
                     remedy=f"remove one; {self.most_streams} is the limit",
                 )
-            number = next(self._numbers)
             public = redact_url(source)
-            plan = RunnerPlan(f"s{number}", (name or "").strip()[:80] or public[:80], public, values, queries, preset)
-            parts = replace(self.parts, on_end=self._ended if once else None)
-            runner = StreamRunner(plan, opener or _opener(source), parts, once=once)
+            runner = StreamRunner(
+                f"s{next(self._numbers)}",
+                (name or "").strip()[:80] or public[:80],
+                public,
+                opener or _opener(source),
+                self.parts,
+                values,
+                queries,
+                preset=preset,
+                on_end=self._ended if once else None,
+            )
             self._runners[runner.id] = runner
         runner.start()
         self.tell()
