@@ -6,10 +6,11 @@ beside it; a picture that they have no time for is missing from the clips and co
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,11 +38,11 @@ class Alert:
     """A rule has fired.
 
     Args:
-        rule: The rule as it was written.
+        rule: As it was written.
         message: What was seen, in one line.
         frame_index, pts_seconds: Of the frame on which it fired.
-        made_unix: When it fired.
-        stream: Name of the stream.
+        made_unix: When.
+        stream: Its name.
         clip_path: Where the clip is, or will be some seconds later; None without one.
     """
 
@@ -87,12 +88,6 @@ class Action(Protocol):
     def close(self) -> None:
         """End everything within seconds."""
         ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Picture:
-    frame: Frame
-    patches: PatchSet
 
 
 class Alerts:
@@ -159,7 +154,7 @@ class Alerts:
                 on_finished=self._clip_finished,
                 on_notice=self._notice,
             )
-        self._waiting: deque[_Picture | Alert] = deque()
+        self._waiting: deque[tuple[Frame, PatchSet] | Alert] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="arr-stream-alerts", daemon=True)
@@ -178,10 +173,10 @@ class Alerts:
         """
         if self._closed:
             raise ValueError("the alerts are closed, and given another frame")
-        seen = [(watch.rule, message) for watch in self._watches if (message := watch.look(patches)) is not None]
         fired = [
-            Alert(rule.text, message, frame.index, frame.pts_seconds, time.time(), self._stream_name)
-            for rule, message in seen
+            Alert(watch.rule.text, message, frame.index, frame.pts_seconds, time.time(), self._stream_name)
+            for watch in self._watches
+            if (message := watch.look(patches)) is not None
         ]
         self.alerts += len(fired)
         left_out = False
@@ -189,7 +184,7 @@ class Alerts:
             if self._recorder is not None:
                 left_out = len(self._waiting) >= _WAITING_FRAMES
                 if not left_out:
-                    self._waiting.append(_Picture(frame, patches))
+                    self._waiting.append((frame, patches))
             self._waiting.extend(fired)
             self._changed.notify()
         if left_out:
@@ -214,42 +209,42 @@ class Alerts:
 
     def _work(self) -> None:
         """The thread: pictures and alerts in their order; the writing of clips in between."""
+        recorder = self._recorder
         quiet_since = time.monotonic()
-        while True:
-            item = self._taken()
-            try:
+        while (item := self._taken()) is not None or not self._closed:
+            with self._failures_told():
                 if item is not None:
                     quiet_since = time.monotonic()
-                    self._deal_with(item)
-                elif self._closed:
-                    break
-                elif self._recorder is not None and self._recorder.behind:
-                    self._recorder.write_some()
-                elif self._recorder is not None and time.monotonic() - quiet_since > self._silent_seconds:
+                if isinstance(item, Alert):
+                    self._set_off(item)
+                elif recorder is not None and item is not None:
+                    recorder.add(item[0].pts_seconds, self._drawn(*item))
+                elif recorder is not None and recorder.behind:
+                    recorder.write_some()
+                elif recorder is not None and time.monotonic() - quiet_since > self._silent_seconds:
                     # The source has gone silent; what there is of the clip is all there will be.
-                    self._recorder.finish()
-            except Exception as exc:
-                self._notice(f"alerts: {type(exc).__name__}: {exc}")
-        if self._recorder is not None:
-            try:
-                self._recorder.finish(most_seconds=_LAST_CLIP_SECONDS)
-            except Exception as exc:
-                self._notice(f"alerts: {type(exc).__name__}: {exc}")
+                    recorder.finish()
+        if recorder is not None:
+            with self._failures_told():
+                recorder.finish(most_seconds=_LAST_CLIP_SECONDS)
 
-    def _taken(self) -> _Picture | Alert | None:
+    @contextlib.contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:
+            self._notice(f"alerts: {type(exc).__name__}: {exc}")
+
+    def _taken(self) -> tuple[Frame, PatchSet] | Alert | None:
         """The next thing to do, or None when there is nothing for now."""
-        busy = self._recorder is not None and self._recorder.behind
-        # Without a clip in the making nothing has to be done by the clock.
-        longest = 0.0 if busy else 0.5 if self._recorder is not None and self._recorder.recording else None
+        recorder = self._recorder
+        longest = None
+        if recorder is not None and recorder.recording:
+            # Without a clip in the making nothing has to be done by the clock.
+            longest = 0.0 if recorder.behind else 0.5
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, longest)
             return self._waiting.popleft() if self._waiting else None
-
-    def _deal_with(self, item: _Picture | Alert) -> None:
-        if isinstance(item, Alert):
-            self._set_off(item)
-        elif self._recorder is not None:
-            self._recorder.add(item.frame.pts_seconds, self._drawn(item))
 
     def _set_off(self, alert: Alert) -> None:
         path = None
@@ -268,18 +263,18 @@ class Alerts:
         for action, alert in self._after_clip.pop(path, ()):
             action.start(alert if whole else replace(alert, clip_path=None), self._notice)
 
-    def _drawn(self, picture: _Picture) -> ByteArray:
+    def _drawn(self, frame: Frame, patches: PatchSet) -> ByteArray:
         if self._draw is None:
-            return picture.frame.rgb
+            return frame.rgb
         try:
-            return self._draw(picture.frame, picture.patches)
+            return self._draw(frame, patches)
         except Exception as exc:
             if not self._draws_fail:
                 self._notice(
                     f"clips: shown as the source gives them, since drawing failed: {type(exc).__name__}: {exc}"
                 )
             self._draws_fail = True
-            return picture.frame.rgb
+            return frame.rgb
 
     def _notice(self, line: str) -> None:
         self._notices.append(line)
