@@ -389,7 +389,8 @@ def test_nobody_there_is_told_after_the_second_attempt(heard: Heard) -> None:
 
 
 def test_a_server_that_never_answers_is_given_up(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_stream.live.actions._SEND_SECONDS", 0.5)
+    monkeypatch.setattr("arr_stream.live.actions._SEND_SECONDS", 0.3)
+    monkeypatch.setattr("arr_stream.live.actions._RETRY_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         deal_with(PostJson(f"http://127.0.0.1:{silent.getsockname()[1]}"), heard, lambda: heard.notices)
     assert len(heard.notices) == 1

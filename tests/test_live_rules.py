@@ -227,8 +227,8 @@ def test_means_what_python_means(text: str, confidence: float, relevance: float)
 def test_looking_changes_no_patch_set() -> None:
     patches = seen()
     before = replace(patches)
-    for name, field in FIELDS.items():
-        RuleWatch(parse_rule(f"{name} >= {field.low:g}")).look(patches)
+    for name in FIELDS:
+        RuleWatch(parse_rule(f"{name} >= 0")).look(patches)
     assert np.array_equal(before.score, patches.score) and before.latency_ms == patches.latency_ms
 
 

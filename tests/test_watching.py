@@ -20,6 +20,7 @@ from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm.live_watcher import LiveWatcher
 from arr_stream.vlm.viewer import OnText, Stop
 from arr_stream.vlm.watcher import Plan, Watcher
+from tests.live_fakes import LIGHT
 from tests.media import moving_frames, write_video
 
 FPS = 10
@@ -77,8 +78,7 @@ def clip(tmp_path: Path) -> Path:
 
 
 def _stream(clip: Path) -> arr_stream.Stream:
-    settings = arr_stream.Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})
-    return arr_stream.open(clip, query="red", budget=6, settings=settings)
+    return arr_stream.open(clip, query="red", budget=6, settings=LIGHT)
 
 
 def _watched(clip: Path, watcher: Watcher) -> Iterator[PatchSet]:
@@ -224,8 +224,7 @@ def test_the_answer_under_way_when_a_live_run_is_stopped_is_recorded(clip: Path,
 def test_attention_to_the_last_frame_before_a_change_of_size_is_no_error(tmp_path: Path) -> None:
     for index, size_wh in enumerate([(128, 96)] * 6 + [(96, 128)] * 6):
         Image.fromarray(moving_frames(1, size_wh)[0]).save(tmp_path / f"{index:02}.png")
-    settings = arr_stream.Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid"})
-    stream = arr_stream.open(tmp_path, query="red", budget=6, settings=settings)
+    stream = arr_stream.open(tmp_path, query="red", budget=6, settings=LIGHT)
     watcher = Watcher(ScriptedViewer(), Plan("what?", "every", 0.2), fps=30, attend=stream.pipeline.attend)
     result = run(stream, [], watcher=watcher)
     assert result.error is None and watcher.answered >= 1
@@ -284,7 +283,7 @@ def test_what_breaks_in_the_thread_ends_the_run(clip: Path) -> None:
 
 
 def test_a_password_in_the_server_s_address_reaches_no_record(clip: Path, tmp_path: Path) -> None:
-    settings = arr_stream.Settings().with_values({"vlm.endpoint": "http://me:secret@127.0.0.1:1/v1?key=abc"})
+    settings = LIGHT.with_values({"vlm.endpoint": "http://me:secret@127.0.0.1:1/v1?key=abc"})
     stream, path = arr_stream.open(clip, settings=settings, max_frames=1), tmp_path / "out.jsonl"
     run(stream, [records_of(stream, path)])
     assert "secret" not in path.read_text() and "abc" not in path.read_text()

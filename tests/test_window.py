@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ import arr_stream
 from arr_stream.draw.annotate import Annotator
 from arr_stream.errors import DisplayUnavailable, OutputUnwritable
 from arr_stream.live.pictures import Shown
-from arr_stream.live.stream import PointerGaze
+from arr_stream.live.stream import LiveStream, PointerGaze
 from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene
 from arr_stream.live.window.drawing import bars_px, panes
@@ -32,6 +32,8 @@ from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
 from arr_stream.texture.layout import CHANNELS
 from arr_stream.types import Frame
+from tests.conftest import Run
+from tests.live_fakes import wait_until
 from tests.media import write_video
 from tests.scenes import moving_square
 
@@ -233,12 +235,12 @@ class TestDrawing:
     def test_every_size_is_drawn(self, processed: list[tuple[Frame, PatchSet]]) -> None:
         annotators = [Annotator("source", dim=0.35), Annotator("relevance", dim=0.35, asked="red")]
         shown = Shown(*processed[1], 3, 29.9)
-        for size_wh in ((320, 240), (160, 120), (801, 491), (300, 900), (40, 30)):
+        for size_wh in ((160, 120), (801, 491), (300, 900), (40, 30)):
             for count in (1, 2):
                 picture = drawing.draw_panes(annotators[-count:], shown, size_wh)
                 assert picture.shape == (size_wh[1], size_wh[0], 3)
                 drawing.draw_status(picture, shown, **STATUS)
-                drawing.draw_prompt(picture, "a long text " * 30)
+                drawing.draw_prompt(picture, "a long text " * 12)
                 drawing.draw_message(picture, [("something", (255, 255, 255))] * 3)
                 drawing.draw_help(picture)
                 drawing.draw_gaze(picture, (0, 0))
@@ -318,86 +320,79 @@ def display() -> Iterator[str]:
         server.wait(10)
 
 
-def _until(condition: object, process: subprocess.Popen[str]) -> None:
-    assert callable(condition)
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until, "nothing came of it"
-        time.sleep(0.1)
+class Hand(threading.Thread):
+    """Works the keys and the pointer of a window beside the run that shows it; closes it in the end, whatever happens.
 
+    Args:
+        folder: Where the window saves pictures.
+        asked: What the stream is asked for, as it is asked.
+    """
 
-def test_a_real_window(display: str, tmp_path: Path) -> None:
-    """Keys are typed and a box is dragged as by hand; the stream tells what it was asked."""
-    told = tmp_path / "told"
-    script = tmp_path / "show.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            from pathlib import Path
-            from arr_stream.live import stream
-            asked = stream.LiveStream.ask
-            def ask(self, *queries):
-                asked(self, *queries)
-                with Path({str(told)!r}).open("a") as file:
-                    file.write("; ".join(query.label for query in self.queries) + "\\n")
-            stream.LiveStream.ask = ask
-            import typer
-            from arr_stream.cli.live import stream as command
-            sys.argv = ["arr-stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red",
-                        "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid"]
-            typer.run(command)
-            """
-        )
-    )
-    environment = os.environ | {"DISPLAY": display, "PYTHONPATH": str(Path(__file__).parents[1])}
-    environment.pop("WAYLAND_DISPLAY", None)
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    def __init__(self, folder: Path, asked: list[str]) -> None:
+        super().__init__()
+        self.folder, self.asked = folder, asked
+        self.error: BaseException | None = None
+        self.start()
 
-    def tool(*arguments: object) -> str:
-        words = ["xdotool", *(str(argument) for argument in arguments)]
-        return subprocess.run(words, env=environment, text=True, capture_output=True, timeout=30, check=False).stdout
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as exc:
+            self.error = exc
+        finally:
+            self.tool("key", "q")
 
-    def saved() -> bool:
-        tool("key", "s")
-        time.sleep(0.3)
-        return any(path.stat().st_size for path in tmp_path.glob("*.png"))
-
-    try:
-        _until(lambda: tool("search", "--onlyvisible", "--name", "arr-stream").strip(), process)
-        window = tool("search", "--onlyvisible", "--name", "arr-stream").split()[0]
-        tool("windowfocus", "--sync", window)
-        _until(saved, process)
-        picture = np.asarray(Image.open(sorted(tmp_path.glob("*.png"))[0]))
-        assert picture.std() > 30, "the test picture has many colours"
-        tool("key", "slash")
-        tool("type", "--delay", 30, "green")
-        tool("key", "Return")
-        _until(told.exists, process)
-        assert told.read_text().splitlines()[-1] == "green"
-        tool("mousemove", "--window", window, 200, 200, "mousedown", 1)
+    def work(self) -> None:
+        search = ("search", "--onlyvisible", "--name", "arr-stream")
+        wait_until(lambda: self.tool(*search), PATIENCE_SECONDS)
+        window = self.tool(*search).split()[0]
+        self.tool("windowfocus", "--sync", window)
+        wait_until(self.saved, PATIENCE_SECONDS)
+        self.tool("key", "slash")
+        self.tool("type", "--delay", 30, "green")
+        self.tool("key", "Return")
+        wait_until(lambda: self.asked == ["green"])
+        self.tool("mousemove", "--window", window, 200, 200, "mousedown", 1)
         for x, y in ((250, 240), (300, 280)):
-            tool("mousemove", "--window", window, x, y)
+            self.tool("mousemove", "--window", window, x, y)
             time.sleep(0.1)
-        tool("mouseup", 1)
-        _until(lambda: "region" in told.read_text(), process)
-        tool("key", "r")
-        _until(lambda: told.read_text().splitlines()[-1] == "green", process)
-        tool("key", "h")
-        tool("key", "Escape")
-        tool("key", "q")
-        _, said = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0, said
-        assert "ms when shown" in said
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        self.tool("mouseup", 1)
+        wait_until(lambda: self.asked[-1].startswith("green; region"))
+        self.tool("key", "r")
+        wait_until(lambda: self.asked[-1] == "green")
+        self.tool("key", "h")
+        self.tool("key", "Escape")
+
+    def saved(self) -> bool:
+        self.tool("key", "s")
+        time.sleep(0.1)
+        return any(path.stat().st_size for path in self.folder.glob("*.png"))
+
+    def tool(self, *arguments: object) -> str:
+        words = ["xdotool", *map(str, arguments)]
+        return subprocess.run(words, text=True, capture_output=True, timeout=30, check=False).stdout
+
+
+def test_a_real_window(display: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are typed and a box is dragged as by hand; the stream tells what it was asked."""
+    asked: list[str] = []
+    ask = LiveStream.ask
+
+    def ask_and_tell(stream: LiveStream, *queries: Query | str) -> None:
+        ask(stream, *queries)
+        asked.append("; ".join(query.label for query in stream.queries))
+
+    monkeypatch.setattr(LiveStream, "ask", ask_and_tell)
+    monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    hand = Hand(tmp_path, asked)
+    code, _, said = run(
+        "stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red", "--duration", PATIENCE_SECONDS,
+        "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid",
+    )  # fmt: skip
+    hand.join()
+    assert hand.error is None and code == 0, said
+    assert "ms when shown" in said
+    picture = np.asarray(Image.open(min(tmp_path.glob("*.png"))))
+    assert picture.std() > 30, "the test picture has many colours"

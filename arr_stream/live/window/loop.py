@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from arr_stream.consumer import Outcome
+from arr_stream.consumer import Outcome, Rate, Recent
 from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.overlay import draw_box
 from arr_stream.draw.typeface import ACCENT, ALARM, WHITE
 from arr_stream.errors import OutputExists
 from arr_stream.files import writing
 from arr_stream.live.pictures import Shown
-from arr_stream.live.rates import Rate, Recent
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene, asked_line
