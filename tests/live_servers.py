@@ -233,9 +233,16 @@ def hang(connection: socket.socket) -> None:
 
 
 @contextmanager
-def web_folder(folder: Path, port: int = 0) -> Iterator[int]:
+def web_folder(folder: Path) -> Iterator[int]:
     """The files of a folder over HTTP; gives the port."""
-    port = port or free_port()
-    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), str(port)]
-    with running(["env", "PYTHONUNBUFFERED=1", *command], ready="Serving"):
+    with web_server(folder) as (_, port):
         yield port
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[tuple[Server, int]]:
+    """The same, with the server."""
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), str(port)]
+    with running(["env", "PYTHONUNBUFFERED=1", *command], ready="Serving") as server:
+        yield server, port
