@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -30,10 +29,8 @@ from arr_stream.live.alerts import Alerts
 from arr_stream.live.clips import ClipRecorder, list_clips
 from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.runner import RunnerParts, StreamRunner
-from arr_stream.live.stream import LiveStream
 from arr_stream.live.streams import LiveStreams
 from arr_stream.patch_set import PatchSet
-from arr_stream.run import run
 from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.types import Frame
@@ -159,14 +156,14 @@ def test_a_camera_that_stays_away_ends_the_frames_when_patience_is_over(unplugge
             next(frames)
 
 
-@pytest.mark.parametrize("leap_seconds", [-HOUR, DAY])
-def test_a_source_whose_clock_is_set_goes_on_at_its_pace(leap_seconds: float) -> None:
+def test_a_source_whose_clock_is_set_goes_on_at_its_pace() -> None:
     made = feed()
     with made.open(QUICK, Told().states.append) as source:
         frames = source.frames()
         seen = take(frames, 10)
-        made.leap(leap_seconds)
-        seen += take(frames, 30)
+        for leap_seconds in (-HOUR, DAY):
+            made.leap(leap_seconds)
+            seen += take(frames, 20)
         assert source.stats.reconnects == 0
     check_times(seen)
 
@@ -236,42 +233,6 @@ def test_alerts_clips_and_metrics_survive_a_wall_clock_that_is_set(live: Live) -
             text = live.observer.metrics(live.streams, 0)[0].decode()
             (fps,) = (float(line.split()[-1]) for line in text.splitlines() if line.startswith("arr_stream_fps{"))
             assert 0 < fps < 60
-
-
-def test_a_consumer_that_blocks_costs_frames_and_nothing_else() -> None:
-    made = feed()
-    blocked, waited = threading.Event(), list[int]()
-
-    class Blocking:
-        def consume(self, frame: Frame, patches: PatchSet) -> None:
-            if frame.index >= 10 and not blocked.is_set():
-                blocked.set()
-                time.sleep(1.0)
-                waited.append(stream.waiting)
-
-        def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
-
-    class Counting:
-        indices: list[int]
-
-        def __init__(self) -> None:
-            self.indices = []
-
-        def consume(self, frame: Frame, patches: PatchSet) -> None:
-            self.indices.append(frame.index)
-            if len(self.indices) > 25:
-                stream.source.close()
-
-        def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
-
-    counting = Counting()
-    stream = LiveStream(made.open(QUICK, Told().states.append), QUICK)
-    result = run(stream, [Blocking(), counting])
-    assert result.error is None and waited == [1], "the newest frame waits, and no other"
-    assert result.dropped >= 10
-    assert counting.indices == sorted(set(counting.indices))
-    gaps = [after - before for before, after in pairwise(counting.indices)]
-    assert sum(gap - 1 for gap in gaps) <= result.dropped, "what is missing was counted"
 
 
 def test_a_clip_without_room_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
