@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from arr_stream.config import VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.live.clips import DEFAULT_MOST_BYTES, ClipRecorder
-from arr_stream.live.rules import Rule, RuleWatch, parse_rule
+from arr_stream.live.rules import RuleWatch, parse_rule
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import ByteArray, Frame
 
@@ -35,14 +35,10 @@ _KEPT_NOTICES = 100
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule has fired.
+    """A rule has fired on a frame of a stream.
 
     Args:
-        rule: As it was written.
         message: What was seen, in one line.
-        frame_index, pts_seconds: Of the frame on which it fired.
-        made_unix: When.
-        stream: Its name.
         clip_path: Where the clip is, or will be some seconds later; None without one.
     """
 
@@ -56,7 +52,6 @@ class Alert:
 
     @property
     def clip(self) -> str | None:
-        """The clip's file name."""
         return self.clip_path.name if self.clip_path is not None else None
 
     def record(self) -> dict[str, Any]:
@@ -94,7 +89,7 @@ class Alerts:
     """A consumer that watches for what rules describe.
 
     Args:
-        rules: Rules, or texts of rules.
+        rules: See `arr_stream.live.rules`.
         stream_name: For records, file names and commands.
         clip_folder: Where clips are written; None to record none. It is made when needed.
         before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
@@ -107,9 +102,8 @@ class Alerts:
         video: Quality of the clips.
 
     Attributes:
-        alerts: How many there were.
         dropped: Pictures that were left out of the clips.
-        notices: The newest one-line messages, such as why a clip could not be written.
+        notices: The newest one-line messages, such as why a clip could not be written, oldest first.
 
     Raises:
         InvalidSetting: A text that is no rule.
@@ -117,7 +111,7 @@ class Alerts:
 
     def __init__(
         self,
-        rules: Sequence[Rule | str],
+        rules: Sequence[str],
         *,
         stream_name: str = "stream",
         clip_folder: Path | None = None,
@@ -131,14 +125,12 @@ class Alerts:
         cooldown_seconds: float = 10.0,
         video: VideoSettings | None = None,
     ) -> None:
-        parsed = [parse_rule(rule) if isinstance(rule, str) else rule for rule in rules]
-        self.alerts = 0
         self.dropped = 0
+        self.notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         self._stream_name = stream_name
-        self._watches = [RuleWatch(rule, cooldown_seconds) for rule in parsed]
+        self._watches = [RuleWatch(parse_rule(rule), cooldown_seconds) for rule in rules]
         self._actions = tuple(actions)
         self._on_alert, self._on_notice, self._draw = on_alert, on_notice, draw
-        self._notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         self._draws_fail = False
         self._silent_seconds = after_seconds + _SILENT_SECONDS
         self._after_clip: dict[Path, list[tuple[Action, Alert]]] = {}
@@ -160,11 +152,6 @@ class Alerts:
         self._thread = threading.Thread(target=self._work, name="arr-stream-alerts", daemon=True)
         self._thread.start()
 
-    @property
-    def notices(self) -> list[str]:
-        """The newest notices, oldest first."""
-        return list(self._notices)
-
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Look at one frame; what follows happens elsewhere.
 
@@ -178,13 +165,10 @@ class Alerts:
             for watch in self._watches
             if (message := watch.look(patches)) is not None
         ]
-        self.alerts += len(fired)
-        left_out = False
         with self._changed:
-            if self._recorder is not None:
-                left_out = len(self._waiting) >= _WAITING_FRAMES
-                if not left_out:
-                    self._waiting.append((frame, patches))
+            left_out = self._recorder is not None and len(self._waiting) >= _WAITING_FRAMES
+            if self._recorder is not None and not left_out:
+                self._waiting.append((frame, patches))
             self._waiting.extend(fired)
             self._changed.notify()
         if left_out:
@@ -277,6 +261,6 @@ class Alerts:
             return frame.rgb
 
     def _notice(self, line: str) -> None:
-        self._notices.append(line)
+        self.notices.append(line)
         if self._on_notice is not None:
             self._on_notice(line)

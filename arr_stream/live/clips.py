@@ -78,8 +78,7 @@ class ClipRecorder:
     """Keeps the last seconds of one stream and records clips; used by one thread.
 
     Args:
-        folder: Where to; made when the first clip is.
-        stream_name: For the names of the files.
+        folder: Where to; made when the first clip is. Names of files begin with time and stream.
         before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
         most_bytes: The oldest clips of the folder are deleted when all together have more.
         settings: Quality of the video.

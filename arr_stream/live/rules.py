@@ -124,10 +124,8 @@ class Rule:
 class RuleWatch:
     """A rule over the frames of one stream: fires once when it becomes true, and again only after it was false.
 
-    Args:
-        rule: What has to be seen.
-        cooldown_seconds: At least so much of the stream's time lies between two alerts; a rule that became true
-            meanwhile, and still is, fires when it is over.
+    At least `cooldown_seconds` of the stream's time lie between two alerts; what became true meanwhile, and still is,
+    fires then.
     """
 
     def __init__(self, rule: Rule, cooldown_seconds: float = 10.0) -> None:

@@ -68,11 +68,9 @@ _DEFAULTS = public_settings(Settings())
 
 @dataclass(frozen=True, slots=True)
 class RunnerParts:
-    """What a stream works with.
+    """What streams work with.
 
     Args:
-        hub: Where its events go.
-        pool: Keyframe workers that streams share.
         make_viewer: Makes the model that watches; None without one.
         make_consumers: Makes further consumers, such as alerts and metrics.
         on_error: Called with what ended a run of a stream.
@@ -91,11 +89,7 @@ class StreamRunner:
     All methods may be called from any thread.
 
     Args:
-        id: Short and unique.
-        name: What people call it.
-        source: What was given for the source, without secrets.
-        opener: Opens the source.
-        parts: What it works with.
+        source: What was given for the source, without secrets; `opener` opens it.
         settings, queries: What it begins with.
         preset: Name of the preset that the settings came from.
         on_end: Called in the end; the source cannot be opened again then, and the runner ends with it. None: it can.
