@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
@@ -288,7 +288,9 @@ class StreamRunner:
                 self._preset = preset
         self.tell_state()
 
-    def question(self, question: str, when: str = "now", every_seconds: float = 5.0) -> None:
+    def question(
+        self, question: str, when: Literal["now", "every", "change"] = "now", every_seconds: float = 5.0
+    ) -> None:
         """Ask the model: at once, every so often, or when the scene changes.
 
         Raises:
@@ -299,13 +301,10 @@ class StreamRunner:
                 raise InvalidSetting("there is no model to ask", remedy="start with --model or --endpoint")
             if self._watcher is None:
                 raise InvalidSetting(f"{self.name} does not run", remedy="ask when there is a picture")
-            if when not in ("now", "every", "change"):
-                raise InvalidSetting(f"when={when!r}", remedy="choose now, every or change")
             if when == "now":
                 self._watcher.request(question)
             else:
-                plan = Plan(question, "every" if when == "every" else "change", every_seconds)
-                self._watcher.plan = self._asking = plan
+                self._watcher.plan = self._asking = Plan(question, when, every_seconds)
         self.tell_state()
 
     def ask_no_more(self) -> None:
