@@ -1,10 +1,12 @@
-"""What every consumer of patch sets has in common: its shape, how a run ends for it, and a thread of its own for it."""
+"""What consumers of patch sets have in common: their shape, how a run ends for them, a thread of their own, figures."""
 
 from __future__ import annotations
 
 import queue
+import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -192,3 +194,39 @@ class BackgroundConsumer:
 def total_ms(latency_ms: Mapping[str, float]) -> float:
     """Milliseconds of one frame: its `total` where the clock's owner gave one, otherwise the sum of its stages."""
     return float(latency_ms["total"]) if "total" in latency_ms else float(sum(latency_ms.values()))
+
+
+class Rate:
+    """Events a second over the last seconds. `add` from one thread, `value` from any."""
+
+    def __init__(self, window_seconds: float = 2.0) -> None:
+        self._window_seconds = window_seconds
+        self._times: deque[float] = deque(maxlen=4096)
+
+    def add(self) -> None:
+        self._times.append(time.monotonic())
+
+    @property
+    def value(self) -> float:
+        """0 once nothing has come for a whole window."""
+        now = time.monotonic()
+        recent = [moment for moment in tuple(self._times) if now - moment <= self._window_seconds]
+        if len(recent) < 2:
+            return 0.0
+        return (len(recent) - 1) / max(now - recent[0], 1e-6)
+
+
+class Recent:
+    """The median of the last values. `add` from one thread, `median` from any."""
+
+    def __init__(self, count: int = 120) -> None:
+        self._values: deque[float] = deque(maxlen=count)
+
+    def add(self, value: float) -> None:
+        self._values.append(value)
+
+    @property
+    def median(self) -> float | None:
+        """None without a value."""
+        values = tuple(self._values)
+        return statistics.median(values) if values else None

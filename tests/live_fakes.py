@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import numpy as np
+import pytest
 
 from arr_stream.config import Settings
+from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray
 
@@ -17,6 +20,22 @@ LIGHT = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": 
 """Settings whose keyframes cost little."""
 
 TEST_PICTURE = "lavfi:testsrc2=size=160x128:rate=30"
+
+
+class UnavailableWorkers(KeyframeWorkers):
+    """Keyframe workers that lack a package."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.workers = (KeyframeWorker(settings, factory="tests.keyframe_fakes:make_unavailable"),)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """Lends workers that live as long as the module's tests; those of `sam` are not available."""
+    made = WorkerPool(lambda s: (UnavailableWorkers if s.keyframes.clusters == "sam" else KeyframeWorkers)(s))
+    with closing(made.lease(LIGHT)) as lease:
+        assert lease.wait_ready(60.0)
+        yield made
 
 
 def picture(value: int = 0, size_wh: tuple[int, int] = (160, 128)) -> ByteArray:

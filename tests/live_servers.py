@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,7 @@ def running(command: Sequence[str], *, ready: str | None = None) -> Iterator[Ser
         server.kill()
 
 
+@cache
 def need_ffmpeg() -> None:
     """Skips where the ffmpeg program is missing."""
     try:
@@ -131,6 +133,7 @@ def need_ffmpeg() -> None:
         pytest.skip("the program ffmpeg is missing")
 
 
+@cache
 def need_gstreamer() -> None:
     """Skips where GStreamer's RTSP server is missing."""
     code = "import gi; gi.require_version('GstRtspServer', '1.0'); from gi.repository import GstRtspServer"
@@ -163,6 +166,15 @@ def ffmpeg_command(target: str, *, size: str = "160x120", fps: int = 30, form: s
     coded = ["-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency", "-g", "15", "-pix_fmt", "yuv420p"]
     listening = ["-listen", "1"] if target.startswith("http") else []
     return ["ffmpeg", "-v", "error", "-re", "-f", "lavfi", "-i", made, *coded, "-f", form, *listening, target]
+
+
+@contextmanager
+def rtsp_server(**options: str) -> Iterator[tuple[Server, int]]:
+    """An RTSP server with a stream under `/live`, and its port; `options` as for `rtsp_command`."""
+    need_gstreamer()
+    port = free_port()
+    with running(rtsp_command(port, live=rtsp_launch(), **options), ready="ready") as server:
+        yield server, port
 
 
 class ByteServer:
@@ -233,9 +245,16 @@ def hang(connection: socket.socket) -> None:
 
 
 @contextmanager
-def web_folder(folder: Path, port: int = 0) -> Iterator[int]:
+def web_folder(folder: Path) -> Iterator[int]:
     """The files of a folder over HTTP; gives the port."""
-    port = port or free_port()
-    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), str(port)]
-    with running(["env", "PYTHONUNBUFFERED=1", *command], ready="Serving"):
+    with web_server(folder) as (_, port):
         yield port
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[tuple[Server, int]]:
+    """The same, with the server."""
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), str(port)]
+    with running(["env", "PYTHONUNBUFFERED=1", *command], ready="Serving") as server:
+        yield server, port

@@ -84,7 +84,7 @@ def test_an_alert_tells_what_was_seen(heard: Heard) -> None:
         1.2,
     )
     assert first.clip is None and before <= first.made_unix <= time.time()
-    assert second.message == "answer: A dog." and alerts.alerts == 2
+    assert second.message == "answer: A dog."
     assert first.record()["stream"] == "door" and json.dumps(first.record())
     frame = Frame(21, 2.1, grey(21))
     with pytest.raises(ValueError, match="closed"):
@@ -133,7 +133,7 @@ def test_a_slow_picture_holds_up_no_frame_and_no_alert(tmp_path: Path, heard: He
     for index in range(60):
         frame = Frame(index, index / FPS, grey(index))
         alerts.consume(frame, choose(frame, query_scores=(0.9 if index % 10 == 9 else 0.1,)))
-    assert alerts.dropped >= 40 and alerts.alerts == 6
+    assert alerts.dropped >= 40
     go_on.set()
     alerts.close()
     assert [alert.frame_index for alert in heard.alerts] == [9, 19, 29, 39, 49, 59]
@@ -153,15 +153,6 @@ def test_what_others_raise_becomes_a_notice(tmp_path: Path, heard: Heard) -> Non
     assert sum("no ink" in notice for notice in alerts.notices) == 1
     assert sum("no ear" in notice for notice in alerts.notices) == 1
     assert len(list_clips(tmp_path)) == 1
-
-
-def test_a_clip_folder_that_is_a_file_is_one_notice(tmp_path: Path, heard: Heard) -> None:
-    (tmp_path / "file").write_text("")
-    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path / "file", cooldown_seconds=0.0)
-    watch(alerts, range(40), (5, 15, 25))
-    alerts.close()
-    assert [alert.clip for alert in heard.alerts] == [None] * 3
-    assert len(heard.notices) == 1
 
 
 def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,16 +176,16 @@ def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard, monkey
     assert heard.notices == []
 
 
-def test_a_command_that_names_the_clip_waits_for_it(tmp_path: Path, heard: Heard) -> None:
+def test_a_command_that_names_the_clip_waits_for_it(tmp_path: Path, server: Server, heard: Heard) -> None:
     code = "import sys, os; open(sys.argv[1], 'a').write(f'{os.path.getsize(sys.argv[2])}\\n')"
     out = tmp_path / "sizes"
-    alerts = heard.watching(
-        ["relevance > 0.6"], clip_folder=tmp_path, actions=[RunCommand(python(code, str(out), "{clip}"))]
-    )
+    actions = [RunCommand(python(code, str(out), "{clip}")), PostJson(server.url)]
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, actions=actions)
     watch(alerts, range(40), (20,))
     wait_until(lambda: out.exists() and out.read_text())
     alerts.close()
-    assert int(out.read_text()) == list_clips(tmp_path)[0].bytes
+    (clip,) = list_clips(tmp_path)
+    assert int(out.read_text()) == clip.bytes and server.bodies[0]["clip"] == heard.alerts[0].clip == clip.name
 
 
 def test_a_command_that_fails_is_told_with_its_last_words(heard: Heard) -> None:
@@ -203,25 +194,16 @@ def test_a_command_that_fails_is_told_with_its_last_words(heard: Heard) -> None:
     assert "ended with 3: no printer" in heard.notices[0] and len(heard.notices[0]) < 300
 
 
-def test_a_command_that_hangs_is_stopped_with_its_children(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("then", ["wait", "while :; do echo x; done"])
+def test_a_command_that_hangs_or_never_stops_talking_is_stopped_with_its_children(
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     pids = tmp_path / "pids"
-    code = f"sleep 60 & echo $$ $! . > {pids}; wait"
-    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 1.5)
-    action = RunCommand(["sh", "-c", code])
-    action.start(ALERT, heard.notices.append)
-    wait_until(lambda: heard.notices)
-    action.close()
-    assert "stopped after 1.5 s" in heard.notices[0]
-    for pid in pids.read_text().split()[:2]:
+    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 0.7)
+    deal_with(RunCommand(["sh", "-c", f"sleep 60 & echo $$ $! > {pids}; {then}"]), heard, lambda: heard.notices)
+    assert "stopped after 0.7 s" in heard.notices[0]
+    for pid in pids.read_text().split():
         wait_until(lambda pid=int(pid): not alive(pid))
-
-
-def test_a_command_that_never_stops_talking_is_stopped(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 1.0)
-    deal_with(RunCommand(python("while True: print('x' * 10000)")), heard, lambda: heard.notices)
-    assert "stopped after 1 s" in heard.notices[0]
 
 
 def alive(pid: int) -> bool:
@@ -265,7 +247,7 @@ def test_two_commands_at_once_and_too_many_are_counted(tmp_path: Path, heard: He
         "import os, sys, time\n"
         "mine = os.path.join(sys.argv[1], str(os.getpid())); open(mine, 'w').close()\n"
         "most = 0\n"
-        "for _ in range(20): most = max(most, len(os.listdir(sys.argv[1]))); time.sleep(0.01)\n"
+        "for _ in range(10): most = max(most, len(os.listdir(sys.argv[1]))); time.sleep(0.01)\n"
         "os.remove(mine); open(sys.argv[2], 'a').write(f'{most}\\n')"
     )
     running, out = tmp_path / "running", tmp_path / "most"
@@ -389,7 +371,8 @@ def test_nobody_there_is_told_after_the_second_attempt(heard: Heard) -> None:
 
 
 def test_a_server_that_never_answers_is_given_up(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_stream.live.actions._SEND_SECONDS", 0.5)
+    monkeypatch.setattr("arr_stream.live.actions._SEND_SECONDS", 0.3)
+    monkeypatch.setattr("arr_stream.live.actions._RETRY_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         deal_with(PostJson(f"http://127.0.0.1:{silent.getsockname()[1]}"), heard, lambda: heard.notices)
     assert len(heard.notices) == 1
@@ -411,10 +394,3 @@ def test_closing_ends_a_message_within_seconds(heard: Heard) -> None:
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(InvalidSetting, match="alerts cannot be sent"):
         PostJson(url)
-
-
-def test_the_whole_at_once(tmp_path: Path, server: Server, heard: Heard) -> None:
-    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, actions=[PostJson(server.url)])
-    watch(alerts, range(10), (5,))
-    alerts.close()
-    assert server.bodies[0]["clip"] == heard.alerts[0].clip == list_clips(tmp_path)[0].name

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import av
 import pytest
 
 import arr_stream.sources.live
+from arr_stream.cli.live_run import SourceStates
 from arr_stream.records.json_lines import read_records
-from arr_stream.sources.live import Camera
-from tests.conftest import Refused, Run, Start
+from arr_stream.sources.live import Camera, SourceState
+from tests.conftest import Refused, Run
 from tests.fake_server import FakeServer, says
-from tests.live_servers import free_port, wait_for, web_folder
+from tests.live_servers import PATIENCE_SECONDS, free_port, wait_for, web_server
 from tests.media import write_video
 from tests.scenes import moving_square
 
@@ -69,12 +73,6 @@ def test_a_source_is_not_overwritten(refused: Refused, tmp_path: Path) -> None:
     assert clip.read_bytes() == before
 
 
-def test_time_is_up(run: Run) -> None:
-    code, _, err = run("stream", PATTERN, *FAST, "--duration", 0.6)
-    assert code == 0, err
-    assert "interrupted" not in err
-
-
 def test_a_file_at_its_own_speed_ends(run: Run, tmp_path: Path) -> None:
     clip, records = tmp_path / "clip.mp4", tmp_path / "out.jsonl"
     write_video(clip, [frame.rgb for frame in moving_square(12)])
@@ -88,17 +86,17 @@ def test_answers_are_printed(run: Run, tmp_path: Path) -> None:
     records = tmp_path / "out.jsonl"
     with FakeServer(says("a test ", "card")) as server:
         code, out, err = run(
-            "stream", PATTERN, *FAST, "--duration", 4, "--endpoint", server.url, "--model", "m",
-            "--question", "what is it?", "--every", 1, "--set", "vlm.fps=4", "--patches", records,
+            "stream", PATTERN, *FAST, "--duration", 2, "--endpoint", server.url, "--model", "m",
+            "--question", "what is it?", "--every", 0.5, "--set", "vlm.fps=4", "--patches", records,
         )  # fmt: skip
-    assert code == 0, err
+    assert code == 0 and "interrupted" not in err, err
     assert out.splitlines()[0].endswith(" s] a test card"), out
     assert '"type": "answer"' in records.read_text()
 
 
 def test_a_model_that_never_answers_is_an_error_at_the_end(run: Run) -> None:
     code, _, err = run(
-        "stream", PATTERN, *FAST, "--duration", 2, "--endpoint", f"http://127.0.0.1:{free_port()}/v1", "--model", "m",
+        "stream", PATTERN, *FAST, "--duration", 1, "--endpoint", f"http://127.0.0.1:{free_port()}/v1", "--model", "m",
         "--question", "what is it?", "--set", "vlm.retries=0",
     )  # fmt: skip
     assert code == 67, err
@@ -203,31 +201,51 @@ def _frames_written(records: Path) -> int:
     return records.read_text().count('"type": "frame"') if records.exists() else 0
 
 
-def test_ctrl_c_leaves_whole_files(start: Start, tmp_path: Path) -> None:
+@contextmanager
+def interrupting(condition: Callable[[], object]) -> Iterator[None]:
+    """Ctrl-C as soon as a condition holds."""
+
+    def work() -> None:
+        wait_for(condition, "the moment to interrupt")
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_ctrl_c_leaves_whole_files(run: Run, tmp_path: Path) -> None:
     video, records = tmp_path / "out.mp4", tmp_path / "out.jsonl"
-    process = start("stream", PATTERN, *FAST, "--record", video, "--patches", records)
-    wait_for(lambda: _frames_written(records) > 10, "frames")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert "interrupted" in err
+    with interrupting(lambda: _frames_written(records) > 10):
+        code, _, err = run(
+            "stream", PATTERN, *FAST, "--record", video, "--patches", records, "--duration", PATIENCE_SECONDS
+        )
+    assert code == 130 and "interrupted" in err
     assert len(_times(video)) > 1
     assert _end(records)["reason"] == "interrupted"
 
 
-def test_ctrl_c_while_the_source_is_gone(start: Start, tmp_path: Path) -> None:
+def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No frame comes that would let the run notice."""
     write_video(tmp_path / "clip.ts", [frame.rgb for frame in moving_square(10)])
-    records = tmp_path / "out.jsonl"
-    with web_folder(tmp_path) as port:
-        process = start("stream", f"http://127.0.0.1:{port}/clip.ts", *FAST, "--patches", records)
-        wait_for(lambda: _frames_written(records) > 5, "frames")
-    said = []
-    assert process.stderr is not None
-    while not any("opened again" in line for line in said):
-        said.append(process.stderr.readline())
-        assert said[-1], said
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert _frames_written(records) > 5
+    records, lost = tmp_path / "out.jsonl", threading.Event()
+    take = SourceStates.take
+
+    def take_and_tell(states: SourceStates, state: SourceState) -> None:
+        take(states, state)
+        if state.state == "reconnecting" and state.attempt > 2:
+            lost.set()
+
+    def gone() -> bool:
+        if _frames_written(records) > 5:
+            server.kill()
+        return lost.is_set()
+
+    monkeypatch.setattr(SourceStates, "take", take_and_tell)
+    with web_server(tmp_path) as (server, port), interrupting(gone):
+        address = f"http://127.0.0.1:{port}/clip.ts"
+        quick = ("--set", "live.retry_seconds=0.1", "--set", "live.longest_retry_seconds=0.2", "--policy", "every")
+        code, _, err = run("stream", address, *FAST, *quick, "--patches", records, "--duration", PATIENCE_SECONDS)
+    assert code == 130, err
+    assert "opened again" in err and _frames_written(records) > 5

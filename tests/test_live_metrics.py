@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
 from prometheus_client.parser import text_string_to_metric_families
 
+from arr_stream.errors import BackendUnavailable
 from arr_stream.live.metrics import LiveMetrics, resident_bytes
 from arr_stream.patch_set import Answer, Feeding
 from arr_stream.sources.base import SourceStats
@@ -42,8 +42,6 @@ def test_frames_are_counted_and_measured() -> None:
     for index in range(6):
         frame = Frame(index, index / 30, BLACK, captured_seconds=time.monotonic() - 0.025)
         consumer.consume(frame, choose(frame, quality=2, latency_ms={"flow": 1.5, "total": 8.0}))
-    consumer.close()
-    consumer.close()
     assert value(metrics, "frames_total", stream="door") == 6
     assert value(metrics, "keyframes_total", stream="door", reason="first") == 1
     assert value(metrics, "keyframes_total", stream="door", reason="interval") == 1
@@ -58,8 +56,6 @@ def test_frames_are_counted_and_measured() -> None:
     assert value(metrics, "tokens", stream="door") == 3
     assert value(metrics, "confidence_ratio", stream="door") == 0.75
     assert (value(metrics, "fps", stream="door") or 0) > 0
-    with pytest.raises(ValueError, match="closed"):
-        consumer.consume(frame, choose(frame))
 
 
 def test_frame_rate_falls_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,16 +192,7 @@ def test_several_threads_lose_no_count() -> None:
     assert value(metrics, "frames_total", stream="a") == value(metrics, "pictures_sent_total", stream="a") == 800
 
 
-def test_without_the_package_the_remedy_is_named() -> None:
-    code = """
-import sys
-sys.modules["prometheus_client"] = None
-from arr_stream.errors import BackendUnavailable
-from arr_stream.live.metrics import LiveMetrics
-try:
-    LiveMetrics()
-except BackendUnavailable as exc:
-    print(exc)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
-    assert "pip install 'arr-stream[web]'" in done.stdout, done.stderr
+def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[web\]'"):
+        LiveMetrics()

@@ -6,8 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,19 +22,22 @@ from arr_stream.errors import (
     InvalidSetting,
     RegionOutsideFrame,
 )
+from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
 from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, no_thread_left, picture, wait_until
+from tests.live_fakes import pool as pool
+from tests.media import moving_frames, write_video
 from tests.test_watching import ScriptedViewer
 
 
 class Listening:
     """Live streams whose events are kept."""
 
-    def __init__(self, **parts: Any) -> None:
+    def __init__(self, pool: WorkerPool, parts: dict[str, Any]) -> None:
         self.hub = EventHub()
         self.events: list[dict[str, Any]] = []
         self._subscription = Subscription(lambda: self.events.extend(self._subscription.take()))
@@ -42,7 +45,7 @@ class Listening:
         self.streams = LiveStreams(
             LIGHT,
             presets={"few": LIGHT.with_values({"selection.budget": "3"})},
-            parts=RunnerParts(self.hub, **parts),
+            parts=RunnerParts(self.hub, pool, **parts),
             most_streams=3,
         )
 
@@ -50,20 +53,18 @@ class Listening:
         return [event for event in self.events if event["type"] == kind]
 
 
-@contextmanager
-def listening_to(**parts: Any) -> Iterator[Listening]:
-    with no_thread_left():
-        made = Listening(**parts)
-        try:
-            yield made
-        finally:
-            made.streams.close()
+@pytest.fixture
+def parts() -> dict[str, Any]:
+    """What a test gives its runners beside the usual."""
+    return {}
 
 
 @pytest.fixture
-def listening() -> Iterator[Listening]:
-    with listening_to() as made:
+def listening(pool: WorkerPool, parts: dict[str, Any]) -> Iterator[Listening]:
+    with no_thread_left():
+        made = Listening(pool, parts)
         yield made
+        made.streams.close()
 
 
 def live(runner: StreamRunner, frames: int = 1) -> StreamRunner:
@@ -189,10 +190,8 @@ def test_an_unexpected_error_is_told_and_only_this_stream_stands(listening: List
     assert runner.status()["message"].startswith("ZeroDivisionError: oh; next attempt in") and runner.alive
 
 
-def test_a_file_ends_and_can_be_shown_again(listening: Listening) -> None:
-    runner = listening.streams.add(str(Path(__file__).parent.parent / "sample_videos" / "shapes.mp4"))
-    runner.configure({"live.fps": 0})
-    live(runner, frames=3)
+def test_a_file_ends_and_can_be_shown_again(listening: Listening, tmp_path: Path) -> None:
+    runner = listening.streams.add(str(write_video(tmp_path / "clip.mp4", moving_frames(15, (160, 128)))))
     wait_until(lambda: runner.status()["state"] == "ended", 60)
     before = runner.status()["frames"]
     runner.retry()
@@ -211,58 +210,61 @@ def test_a_source_that_cannot_be_opened_again_takes_its_channel_with_it(listenin
     assert listening.of("streams")[-1]["streams"] == []
 
 
-def test_the_model_is_asked_at_once_every_so_often_and_no_more() -> None:
-    viewers: list[ScriptedViewer] = []
+class TestModel:
+    """A stream with a model to ask."""
 
-    def make_viewer(settings: Settings) -> ScriptedViewer:
-        viewers.append(ScriptedViewer())
-        return viewers[-1]
+    viewers: list[ScriptedViewer]
 
-    with listening_to(make_viewer=make_viewer) as listening:
-        runner = live(listening.streams.add(TEST_PICTURE))
+    @pytest.fixture
+    def parts(self) -> dict[str, Any]:
+        self.viewers = []
+        return {"make_viewer": lambda settings: self.viewers.append(ScriptedViewer()) or self.viewers[-1]}
+
+    def test_is_asked_at_once_every_so_often_and_no_more(self, listening: Listening) -> None:
+        runner = live(listening.streams.add(TEST_PICTURE, settings={"vlm.fps": 10}))
         runner.question("What is there?")
         wait_until(lambda: listening.of("answer"))
         answer = listening.of("answer")[0]
         assert answer["question"] == "What is there?" and answer["text"] == "fine" and answer["stream"] == runner.id
         kinds = [event["type"] for event in listening.events if event["type"] in ("asking", "text", "answer")]
         assert kinds[:3] == ["asking", "text", "answer"]
-        runner.question("And now?", "every", 0.5)
-        assert runner.status()["plan"] == {"question": "And now?", "when": "every", "every_seconds": 0.5}
-        wait_until(lambda: len(listening.of("answer")) >= 4)
-        assert [each["question"] for each in runner.publisher.answers][1:4] == ["And now?"] * 3
+        runner.question("And now?", "every", 0.2)
+        assert runner.status()["plan"] == {"question": "And now?", "when": "every", "every_seconds": 0.2}
+        wait_until(lambda: len(listening.of("answer")) >= 3)
+        assert [each["question"] for each in runner.publisher.answers][1:3] == ["And now?"] * 2
         runner.ask_no_more()
-        time.sleep(0.6)
+        time.sleep(0.3)
         count = len(listening.of("answer"))
-        time.sleep(1.2)
+        time.sleep(0.5)
         assert len(listening.of("answer")) == count and runner.status()["plan"] is None
-        for wrong in (("x", "sometimes", 5.0), ("x", "every", 0.0)):
-            with pytest.raises(InvalidSetting):
-                runner.question(*wrong)
-    assert viewers[0].closed
+        with pytest.raises(InvalidSetting):
+            runner.question("x", "every", 0.0)
+        listening.streams.close()
+        assert self.viewers[0].closed
 
 
-def test_a_model_that_cannot_be_made_leaves_nothing_behind() -> None:
-    closed: list[bool] = []
+class TestNoModel:
+    """A model that cannot be made leaves nothing behind."""
 
-    class Watching:
-        def consume(self, frame: object, patches: object) -> None: ...
+    @pytest.fixture
+    def parts(self) -> dict[str, Any]:
+        def make_viewer(settings: Settings) -> Any:
+            raise BackendUnavailable("transformers is not installed")
 
-        def close(self, *, failed: bool = False, outcome: object = None) -> None:
-            closed.append(failed)
+        self.closed: list[bool] = []
+        self.errors: list[Exception] = []
+        consumer = SimpleNamespace(close=lambda failed=False, outcome=None: self.closed.append(failed))
+        return {
+            "make_viewer": make_viewer,
+            "make_consumers": lambda runner: [consumer],
+            "on_error": lambda runner, error: self.errors.append(error),
+        }
 
-    def make_viewer(settings: Settings) -> Any:
-        raise BackendUnavailable("transformers is not installed")
-
-    errors: list[Exception] = []
-    with listening_to(
-        make_viewer=make_viewer,
-        make_consumers=lambda runner: [Watching()],
-        on_error=lambda runner, error: errors.append(error),
-    ) as listening:
+    def test_is_told(self, listening: Listening) -> None:
         runner = listening.streams.add(TEST_PICTURE)
         wait_until(lambda: runner.status()["state"] == "failed")
         assert runner.status()["message"] == "transformers is not installed"
-        assert closed == [True] and isinstance(errors[0], BackendUnavailable)
+        assert self.closed == [True] and isinstance(self.errors[0], BackendUnavailable)
 
 
 def test_without_a_model_there_is_nothing_to_ask(listening: Listening) -> None:

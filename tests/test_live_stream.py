@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
+from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.relevance.query import RegionQuery, parse_text
-from arr_stream.run import records_of, run
+from arr_stream.relevance.query import RegionQuery
+from arr_stream.run import RunResult, records_of, run
 from arr_stream.sources.live import open_live
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame
 from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, no_thread_left, picture, wait_until
+from tests.live_fakes import pool as pool
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
+def _no_thread_is_left(pool: WorkerPool) -> Iterator[None]:
     with no_thread_left():
         yield
 
@@ -31,11 +32,11 @@ def _no_thread_is_left() -> Iterator[None]:
 class Fed:
     """A stream that is stepped by hand: push a picture, get its patch set."""
 
-    def __init__(self, settings: Settings = LIGHT, *queries: str, size_wh: tuple[int, int] = (160, 128)) -> None:
-        self.source: BrowserSource = fed_source(settings, size_wh)
-        self.size_wh = size_wh
+    def __init__(self, pool: WorkerPool | None) -> None:
+        self.source: BrowserSource = fed_source()
+        self.size_wh = (160, 128)
         self.said: list[str] = []
-        self.stream = LiveStream(self.source, settings, [parse_text(q) for q in queries], on_notice=self.said.append)
+        self.stream = LiveStream(self.source, LIGHT, pool=pool, on_notice=self.said.append)
         self._patches = iter(self.stream)
         self._pushed = 0
 
@@ -54,16 +55,18 @@ class Fed:
 
 
 @pytest.fixture
-def fed() -> Iterator[Fed]:
-    made = Fed()
-    yield made
-    made.stream.close()
+def fed(pool: WorkerPool) -> Iterator[Fed]:
+    made = Fed(pool)
+    with made.stream:
+        yield made
 
 
-def test_frames_do_not_wait_for_the_keyframe_models(fed: Fed) -> None:
+def test_frames_do_not_wait_for_the_keyframe_models() -> None:
+    fed = Fed(None)
     first = fed.next()
     assert first.index == 0 and first.keyframe_index is None
     fed.until(lambda patches: patches.parts.keys() >= {"clusters", "embedding"})
+    fed.stream.close()
 
 
 def test_settings_change_with_the_next_frame(fed: Fed) -> None:
@@ -77,24 +80,22 @@ def test_settings_change_with_the_next_frame(fed: Fed) -> None:
 
 def test_other_keyframe_models_are_loaded_beside_the_stream(fed: Fed) -> None:
     fed.until(lambda patches: "clusters" in patches.parts)
-    fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "slic-skimage", "selection.budget": "7"}))
-    changed = fed.until(lambda patches: patches.parts.get("clusters", (0, ""))[1].startswith("slic"))
+    fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "features", "selection.budget": "7"}))
+    changed = fed.until(lambda patches: patches.parts.get("clusters", (0, ""))[1].startswith("features"))
     assert len(changed) == 7
 
 
 def test_models_that_cannot_be_loaded_leave_the_stream_as_it_is(fed: Fed) -> None:
     fed.next()
-    fed.stream.configure(
-        LIGHT.with_values({"keyframes.embeddings": "clip", "clip.model": "/nowhere/model", "models.folder": "/nowhere"})
-    )
+    fed.stream.configure(LIGHT.with_values({"keyframes.clusters": "sam", "models.folder": "/nowhere"}))
     fed.until(lambda _: fed.said)
     assert "settings were not changed" in fed.said[0]
     assert len(fed.next()) == 12
 
 
-def test_models_that_cannot_be_loaded_at_the_start_end_the_run() -> None:
-    settings = LIGHT.with_values({"keyframes.clusters": "sam", "models.folder": "/nowhere"})
-    with LiveStream(open_live(TEST_PICTURE, settings), settings) as stream:
+def test_models_that_cannot_be_loaded_at_the_start_end_the_run(pool: WorkerPool) -> None:
+    settings = LIGHT.with_values({"keyframes.clusters": "sam"})
+    with LiveStream(open_live(TEST_PICTURE, settings), settings, pool=pool) as stream:
         result = run(stream, [])
     assert isinstance(result.error, BackendUnavailable) and result.reason == "failed"
 
@@ -144,20 +145,19 @@ def test_nothing_is_processed_while_it_is_paused(fed: Fed) -> None:
     assert taken[0].index >= 3
 
 
-def test_it_ends_at_once_while_it_waits_for_a_frame() -> None:
-    made = Fed()
-    made.next()
-    threading.Timer(0.2, made.stream.close).start()
+def test_it_ends_at_once_while_it_waits_for_a_frame(fed: Fed) -> None:
+    fed.next()
+    threading.Timer(0.2, fed.stream.close).start()
     began = time.monotonic()
-    assert list(made._patches) == []
+    assert list(fed._patches) == []
     assert time.monotonic() - began < 5
 
 
 class Slow:
     """A consumer that takes so long for each frame."""
 
-    def __init__(self, seconds: float, frames: int) -> None:
-        self.seconds, self.left, self.stop = seconds, frames, threading.Event()
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self.ages: list[float] = []
         self.indices: list[int] = []
 
@@ -166,37 +166,43 @@ class Slow:
         self.ages.append(time.monotonic() - frame.captured_seconds)
         self.indices.append(frame.index)
         time.sleep(self.seconds)
-        self.left -= 1
-        if self.left <= 0:
-            self.stop.set()
 
     def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
 
 
-def test_the_newest_frame_wins_and_what_is_dropped_is_counted() -> None:
-    slow = Slow(0.2, 15)
-    with LiveStream(open_live(TEST_PICTURE, LIGHT), LIGHT) as stream:
-        result = run(stream, [slow], stop=slow.stop)
-    assert result.frames == 15 and result.dropped >= 30
+def slowly(
+    pool: WorkerPool, slow: Slow, frames: int, records: Path | None = None, **values: object
+) -> tuple[RunResult, LiveStream]:
+    """Run the test picture into a slow consumer for so many frames."""
+    settings, stop = LIGHT.with_values({f"live.{key}": value for key, value in values.items()}), threading.Event()
+    with LiveStream(open_live(TEST_PICTURE, settings), settings, pool=pool) as stream:
+        written = [records_of(stream, records)] if records is not None else []
+        stop_after = lambda _: stop.set() if len(slow.indices) >= frames else None  # noqa: E731
+        return run(stream, [*written, slow], on_frame=stop_after, stop=stop), stream
+
+
+def test_the_newest_frame_wins_and_what_is_dropped_is_counted(pool: WorkerPool) -> None:
+    slow = Slow(0.2)
+    result, _ = slowly(pool, slow, 10)
+    assert result.frames == 10 and result.dropped >= 20
     assert slow.indices[-1] == result.frames + result.dropped - 1
     # An old frame would be as many times 0.2 s old as frames had waited before it.
     assert max(slow.ages[3:]) < 1.0
 
 
-def test_every_takes_each_frame_while_the_buffer_has_room() -> None:
-    settings = LIGHT.with_values({"live.policy": "every", "live.buffer_frames": 30})
-    slow = Slow(0.2, 12)
-    with LiveStream(open_live(TEST_PICTURE, settings), settings) as stream:
-        result = run(stream, [slow], stop=slow.stop)
+def test_every_takes_each_frame_while_the_buffer_has_room(pool: WorkerPool) -> None:
+    slow = Slow(0.15)
+    result, _ = slowly(pool, slow, 10, policy="every", buffer_frames=15)
     assert slow.indices[:4] == [0, 1, 2, 3]
-    assert result.dropped > 0 and max(slow.ages) > 0.5
+    assert result.dropped > 0 and max(slow.ages) > 0.4
 
 
-def test_quality_follows_the_load_and_the_records_tell(tmp_path: Path) -> None:
-    slow = Slow(0.06, 70)
-    with LiveStream(open_live(TEST_PICTURE, LIGHT), LIGHT) as stream:
-        path = tmp_path / "out.jsonl"
-        result = run(stream, [records_of(stream, path), slow], stop=slow.stop)
+def test_quality_follows_the_load_and_the_records_tell(
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arr_stream.live.quality.WINDOW_SECONDS", 0.3)
+    path = tmp_path / "out.jsonl"
+    result, _ = slowly(pool, Slow(0.06), 25, path)
     assert result.error is None
     _, frames, end = read_records(path)
     steps = [frame.quality for frame in frames]
@@ -204,11 +210,5 @@ def test_quality_follows_the_load_and_the_records_tell(tmp_path: Path) -> None:
     notices = [notice for frame in frames for notice in frame.notices if "quality" in notice]
     assert len(notices) == steps[-1] and "keyframes every 60" in notices[0]
     assert end is not None and end.dropped == result.dropped
-
-
-def test_quality_stays_where_it_is_not_to_follow() -> None:
-    settings = LIGHT.with_values({"live.adapt": False})
-    slow = Slow(0.06, 50)
-    with LiveStream(open_live(TEST_PICTURE, settings), settings) as stream:
-        run(stream, [slow], stop=slow.stop)
-        assert stream.quality == 0
+    _, stream = slowly(pool, Slow(0.06), 20, adapt=False)
+    assert stream.quality == 0

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,22 +19,28 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import arr_stream
+from arr_stream.draw.annotate import Annotator
 from arr_stream.errors import DisplayUnavailable, OutputUnwritable
 from arr_stream.live.pictures import Shown
-from arr_stream.live.stream import PointerGaze
+from arr_stream.live.stream import LiveStream, PointerGaze
 from arr_stream.live.window import drawing
 from arr_stream.live.window.controls import Controls, Scene
 from arr_stream.live.window.drawing import bars_px, panes
 from arr_stream.live.window.loop import Feed
-from arr_stream.live.window.screen import KeyPressed, PointerEvent, Window, WindowClosed
+from arr_stream.live.window.screen import EventKind, Window, WindowEvent
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
 from arr_stream.texture.layout import CHANNELS
 from arr_stream.types import Frame
+from tests.conftest import Run
+from tests.live_fakes import wait_until
 from tests.media import write_video
 from tests.scenes import moving_square
 
 PATIENCE_SECONDS = 60.0
+STATUS = {
+    "name": "rtsp://user:secret@host/a", "view": "channel:edge_dark", "state": "stalled", "fps": 29.9, "age_ms": 12.0
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +65,29 @@ class FakeStream:
         self.queries = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
 
 
+class Strip:
+    """Takes what an annotator is told."""
+
+    view = "patches"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str | None, tuple[float, ...] | None, float]] = []
+
+    def ask(self, *asked) -> None:
+        self.asked.append(asked)
+
+
 class Desk:
     """Controls of a fake stream whose frame of 256x192 is seen twice as large, 20 px down."""
 
     def __init__(self, save_error: Exception | None = None) -> None:
-        self.stream = FakeStream()
-        self.asked: list[tuple[tuple[Query, ...], float]] = []
+        self.stream, self.strip = FakeStream(), Strip()
         self.save_error = save_error
-        self.controls = Controls(
-            self.stream, view="patches", save=self._save, on_ask=lambda queries, at: self.asked.append((queries, at))
-        )
+        self.controls = Controls(self.stream, self.strip, self._save)
         seen = panes((512, 384 + sum(bars_px((512, 424)))), (256, 192), 1)
         assert (seen[0].width, seen[0].height) == (512, 384)
         self.pane = seen[0]
-        self.scene = Scene(seen, (256, 192), 7.5)
+        self.scene = Scene(seen, Frame(0, 7.5, np.zeros((192, 256, 3), np.uint8)))
 
     def _save(self) -> Path:
         if self.save_error is not None:
@@ -81,11 +96,15 @@ class Desk:
 
     def press(self, *keys: str) -> None:
         for key in keys:
-            self.controls.take(KeyPressed(key), self.scene)
+            self.controls.take(WindowEvent("key", key=key), self.scene)
 
     def drag(self, x0: int, y0: int, x1: int, y1: int) -> None:
-        for kind, x, y in (("press", x0, y0), ("move", (x0 + x1) // 2, (y0 + y1) // 2), ("release", x1, y1)):
-            self.controls.take(PointerEvent(kind, self.pane.x + x, self.pane.y + y), self.scene)  # type: ignore[arg-type]
+        moves: list[tuple[EventKind, int, int]] = [("press", x0, y0), ("move", x0, y1), ("release", x1, y1)]
+        for kind, x, y in moves:
+            self.point(kind, self.pane.x + x, self.pane.y + y)
+
+    def point(self, kind: EventKind, x: int = 0, y: int = 0) -> None:
+        self.controls.take(WindowEvent(kind, x, y), self.scene)
 
 
 class TestControls:
@@ -94,29 +113,29 @@ class TestControls:
         seen = []
         for _ in range(6):
             desk.press("v")
-            seen.append(desk.controls.view)
+            seen.append(desk.strip.view)
         assert sorted(seen) == sorted(["source", "patches", "relevance", "clusters", "flow", "text"])
         desk.press("V")
-        assert desk.controls.view == "source"
+        assert desk.strip.view == "source"
 
     def test_all_forty_channels_can_be_reached(self) -> None:
         desk = Desk()
         seen = set()
         for _ in range(40):
             desk.press("c")
-            seen.add(desk.controls.view)
+            seen.add(desk.strip.view)
         assert len(seen) == 40
         desk.press("v")
-        assert desk.controls.view == "source"
+        assert desk.strip.view == "source"
         desk.press("C")
-        assert desk.controls.view == "channel:" + CHANNELS[-1].name
+        assert desk.strip.view == "channel:" + CHANNELS[-1].name
 
     def test_a_query_is_typed(self) -> None:
         desk = Desk()
         desk.stream.queries = (parse_text("red"), RegionQuery((1, 2, 30, 40)))
         desk.press("/", *"blux", "backspace", "e", " ", *"qv")
         assert desk.controls.typed == "blue qv"
-        assert desk.controls.view == "patches"
+        assert desk.strip.view == "patches"
         desk.press("enter")
         assert [query.label for query in desk.stream.queries] == ["blue qv", "region 1,2,30,40"]
         assert desk.controls.typed is None
@@ -139,7 +158,7 @@ class TestControls:
         region = desk.stream.queries[-1]
         assert isinstance(region, RegionQuery)
         assert region.xywh == pytest.approx((50, 20, 50, 30))
-        assert desk.asked[-1][1] == 7.5
+        assert desk.strip.asked[-1] == ("red, a region", pytest.approx((50, 20, 100, 50)), 7.5)
         desk.drag(10, 10, 90, 90)
         assert len([query for query in desk.stream.queries if isinstance(query, RegionQuery)]) == 1
         desk.press("r")
@@ -148,23 +167,23 @@ class TestControls:
     def test_a_box_ends_at_the_frame_and_a_click_is_none(self) -> None:
         desk = Desk()
         desk.drag(50, 50, 51, 51)
-        assert desk.asked == []
+        assert desk.strip.asked == []
         desk.drag(400, 300, 5000, 5000)
         region = desk.stream.queries[-1]
         assert isinstance(region, RegionQuery)
         assert region.xywh == pytest.approx((200, 150, 56, 42))
-        desk.controls.take(PointerEvent("press", 1, 1), desk.scene)
+        desk.point("press", 1, 1)
         assert desk.controls.drag is None, "the bar at the head is no part of the frame"
 
     def test_the_pointer_as_gaze(self) -> None:
         desk = Desk()
-        desk.controls.take(PointerEvent("move", desk.pane.x + 256, desk.pane.y + 96), desk.scene)
+        desk.point("move", desk.pane.x + 256, desk.pane.y + 96)
         desk.controls.look(desk.scene)
         assert len(desk.stream.pointer.between(0, 1)) == 0
         desk.press("p")
         desk.controls.look(desk.scene)
         assert desk.stream.pointer.between(0, 1).tolist() == [[0.5, 0.25]]
-        desk.controls.take(PointerEvent("leave"), desk.scene)
+        desk.point("leave")
         desk.controls.look(desk.scene)
         assert len(desk.stream.pointer.between(0, 1)) == 0
 
@@ -179,7 +198,7 @@ class TestControls:
         desk.press("escape")
         assert desk.controls.quitting
         closed, quits = Desk(), Desk()
-        closed.controls.take(WindowClosed(), None)
+        closed.controls.take(WindowEvent("close"), None)
         quits.press("q")
         assert closed.controls.quitting and quits.controls.quitting
 
@@ -214,15 +233,14 @@ class TestDrawing:
             assert seen[0].x + seen[0].width <= seen[1].x
 
     def test_every_size_is_drawn(self, processed: list[tuple[Frame, PatchSet]]) -> None:
-        annotator = drawing.LiveAnnotator(dim=0.35, asked="red")
+        annotators = [Annotator("source", dim=0.35), Annotator("relevance", dim=0.35, asked="red")]
         shown = Shown(*processed[1], 3, 29.9)
-        status = drawing.Status("rtsp://user:secret@host/a", "channel:edge_dark", "reconnecting", 29.9, 12.0, 3, 2)
-        for size_wh in ((320, 240), (160, 120), (801, 491), (300, 900), (40, 30)):
-            for beside in (False, True):
-                picture = annotator.draw(shown, "relevance", size_wh, beside=beside)
+        for size_wh in ((160, 120), (801, 491), (300, 900), (40, 30)):
+            for count in (1, 2):
+                picture = drawing.draw_panes(annotators[-count:], shown, size_wh)
                 assert picture.shape == (size_wh[1], size_wh[0], 3)
-                drawing.draw_status(picture, status)
-                drawing.draw_prompt(picture, "a long text " * 30)
+                drawing.draw_status(picture, shown, **STATUS)
+                drawing.draw_prompt(picture, "a long text " * 12)
                 drawing.draw_message(picture, [("something", (255, 255, 255))] * 3)
                 drawing.draw_help(picture)
                 drawing.draw_gaze(picture, (0, 0))
@@ -230,7 +248,8 @@ class TestDrawing:
     def test_the_source_stands_on_the_left(self, processed: list[tuple[Frame, PatchSet]]) -> None:
         frame, patches = processed[1]
         size_wh = 512 + 4, 192 + sum(bars_px((516, 240)))
-        picture = drawing.LiveAnnotator(dim=0.1).draw(Shown(frame, patches, 0, 0.0), "patches", size_wh, beside=True)
+        annotators = [Annotator("source", dim=0.1), Annotator("patches", dim=0.1)]
+        picture = drawing.draw_panes(annotators, Shown(frame, patches, 0, 0.0), size_wh)
         left, right = panes(size_wh, frame.size_wh, 2)
         assert (left.width, left.height) == frame.size_wh
         seen = picture[left.y : left.y + left.height, left.x : left.x + left.width]
@@ -242,7 +261,7 @@ class TestDrawing:
         pictures = []
         for state in ("live", "failed"):
             picture = np.zeros((240, 640, 3), np.uint8)
-            drawing.draw_status(picture, drawing.Status("camera", "patches", state, 30.0, 10.0, 0, 0))
+            drawing.draw_status(picture, Shown(*processed[0], 0, 30.0), **(STATUS | {"state": state}))
             pictures.append(picture)
         assert not np.array_equal(*pictures)
         assert all(picture[bars_px((640, 240))[0] :].max() == 0 for picture in pictures)
@@ -301,86 +320,79 @@ def display() -> Iterator[str]:
         server.wait(10)
 
 
-def _until(condition: object, process: subprocess.Popen[str]) -> None:
-    assert callable(condition)
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until, "nothing came of it"
-        time.sleep(0.1)
+class Hand(threading.Thread):
+    """Works the keys and the pointer of a window beside the run that shows it; closes it in the end, whatever happens.
 
+    Args:
+        folder: Where the window saves pictures.
+        asked: What the stream is asked for, as it is asked.
+    """
 
-def test_a_real_window(display: str, tmp_path: Path) -> None:
-    """Keys are typed and a box is dragged as by hand; the stream tells what it was asked."""
-    told = tmp_path / "told"
-    script = tmp_path / "show.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            from pathlib import Path
-            from arr_stream.live import stream
-            asked = stream.LiveStream.ask
-            def ask(self, *queries):
-                asked(self, *queries)
-                with Path({str(told)!r}).open("a") as file:
-                    file.write("; ".join(query.label for query in self.queries) + "\\n")
-            stream.LiveStream.ask = ask
-            import typer
-            from arr_stream.cli.live import stream as command
-            sys.argv = ["arr-stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red",
-                        "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid"]
-            typer.run(command)
-            """
-        )
-    )
-    environment = os.environ | {"DISPLAY": display, "PYTHONPATH": str(Path(__file__).parents[1])}
-    environment.pop("WAYLAND_DISPLAY", None)
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    def __init__(self, folder: Path, asked: list[str]) -> None:
+        super().__init__()
+        self.folder, self.asked = folder, asked
+        self.error: BaseException | None = None
+        self.start()
 
-    def tool(*arguments: object) -> str:
-        words = ["xdotool", *(str(argument) for argument in arguments)]
-        return subprocess.run(words, env=environment, text=True, capture_output=True, timeout=30, check=False).stdout
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as exc:
+            self.error = exc
+        finally:
+            self.tool("key", "q")
 
-    def saved() -> bool:
-        tool("key", "s")
-        time.sleep(0.3)
-        return any(path.stat().st_size for path in tmp_path.glob("*.png"))
-
-    try:
-        _until(lambda: tool("search", "--onlyvisible", "--name", "arr-stream").strip(), process)
-        window = tool("search", "--onlyvisible", "--name", "arr-stream").split()[0]
-        tool("windowfocus", "--sync", window)
-        _until(saved, process)
-        picture = np.asarray(Image.open(sorted(tmp_path.glob("*.png"))[0]))
-        assert picture.std() > 30, "the test picture has many colours"
-        tool("key", "slash")
-        tool("type", "--delay", 30, "green")
-        tool("key", "Return")
-        _until(told.exists, process)
-        assert told.read_text().splitlines()[-1] == "green"
-        tool("mousemove", "--window", window, 200, 200, "mousedown", 1)
+    def work(self) -> None:
+        search = ("search", "--onlyvisible", "--name", "arr-stream")
+        wait_until(lambda: self.tool(*search), PATIENCE_SECONDS)
+        window = self.tool(*search).split()[0]
+        self.tool("windowfocus", "--sync", window)
+        wait_until(self.saved, PATIENCE_SECONDS)
+        self.tool("key", "slash")
+        self.tool("type", "--delay", 30, "green")
+        self.tool("key", "Return")
+        wait_until(lambda: self.asked == ["green"])
+        self.tool("mousemove", "--window", window, 200, 200, "mousedown", 1)
         for x, y in ((250, 240), (300, 280)):
-            tool("mousemove", "--window", window, x, y)
+            self.tool("mousemove", "--window", window, x, y)
             time.sleep(0.1)
-        tool("mouseup", 1)
-        _until(lambda: "region" in told.read_text(), process)
-        tool("key", "r")
-        _until(lambda: told.read_text().splitlines()[-1] == "green", process)
-        tool("key", "h")
-        tool("key", "Escape")
-        tool("key", "q")
-        _, said = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0, said
-        assert "ms when shown" in said
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        self.tool("mouseup", 1)
+        wait_until(lambda: self.asked[-1].startswith("green; region"))
+        self.tool("key", "r")
+        wait_until(lambda: self.asked[-1] == "green")
+        self.tool("key", "h")
+        self.tool("key", "Escape")
+
+    def saved(self) -> bool:
+        self.tool("key", "s")
+        time.sleep(0.1)
+        return any(path.stat().st_size for path in self.folder.glob("*.png"))
+
+    def tool(self, *arguments: object) -> str:
+        words = ["xdotool", *map(str, arguments)]
+        return subprocess.run(words, text=True, capture_output=True, timeout=30, check=False).stdout
+
+
+def test_a_real_window(display: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are typed and a box is dragged as by hand; the stream tells what it was asked."""
+    asked: list[str] = []
+    ask = LiveStream.ask
+
+    def ask_and_tell(stream: LiveStream, *queries: Query | str) -> None:
+        ask(stream, *queries)
+        asked.append("; ".join(query.label for query in stream.queries))
+
+    monkeypatch.setattr(LiveStream, "ask", ask_and_tell)
+    monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    hand = Hand(tmp_path, asked)
+    code, _, said = run(
+        "stream", "lavfi:testsrc2=size=320x240:rate=20", "--query", "red", "--duration", PATIENCE_SECONDS,
+        "--set", "keyframes.text=none", "--set", "keyframes.clusters=grid",
+    )  # fmt: skip
+    hand.join()
+    assert hand.error is None and code == 0, said
+    assert "ms when shown" in said
+    picture = np.asarray(Image.open(min(tmp_path.glob("*.png"))))
+    assert picture.std() > 30, "the test picture has many colours"

@@ -39,7 +39,7 @@ class Figures:
     """
 
     def __init__(self) -> None:
-        from arr_stream.live.rates import Recent
+        from arr_stream.consumer import Recent
 
         self.frames = self.keyframes = self.quality = 0
         self.last_ms = self.total_ms = 0.0

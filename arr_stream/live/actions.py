@@ -47,12 +47,7 @@ _MOST_REDIRECTS = 3
 
 
 class _QueuedAction:
-    """Takes alerts through a bounded queue and deals with them in threads that start when first needed.
-
-    Args:
-        name: For notices; holds no secret.
-        threads: How many alerts are dealt with at once.
-    """
+    """Takes alerts through a bounded queue and deals with them in threads that start when first needed."""
 
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
@@ -100,8 +95,7 @@ class _QueuedAction:
         """Alerts that waited until it was too late."""
         with contextlib.suppress(queue.Empty):
             while True:
-                item = self._waiting.get_nowait()
-                if item is not None:
+                if (item := self._waiting.get_nowait()) is not None:
                     self.dropped += 1
                     item[1](f"{self.name}: not done for {item[0].rule!r}, since the stream has ended")
 
@@ -116,11 +110,7 @@ class _QueuedAction:
                 notice(f"{self.name}: failed: {type(exc).__name__}: {exc}")
 
     def _deal_with(self, alert: Alert) -> None:
-        """The work itself; ends soon once `_ending` is set.
-
-        Raises:
-            ArrStreamError: What went wrong, for a notice.
-        """
+        """The work itself; ends soon once `_ending` is set. What it raises becomes a notice."""
         raise NotImplementedError
 
     def _end(self) -> None:
@@ -157,11 +147,7 @@ class RunCommand(_QueuedAction):
 
     @classmethod
     def parse(cls, line: str) -> RunCommand:
-        """The command that a line means; quotes as in a shell, and nothing else of one.
-
-        Raises:
-            InvalidSetting: Quotes that do not end, or as above.
-        """
+        """The command that a line means; quotes as in a shell, and nothing else of one."""
         try:
             return cls(shlex.split(line))
         except ValueError as exc:
@@ -197,11 +183,7 @@ class RunCommand(_QueuedAction):
             raise ConsumerFailed(f"{self.name}: ended with {process.returncode}{f': {said}' if said else ''}")
 
     def _watched(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Wait for the end of a process; the last of what it wrote.
-
-        Raises:
-            ConsumerFailed: It took too long.
-        """
+        """Wait for the end of a process; the last of what it wrote."""
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         deadline = time.monotonic() + _RUN_SECONDS
@@ -230,11 +212,8 @@ class PostJson(_QueuedAction):
     and password in the address are sent as basic authentication. Notices name the host alone, since addresses of
     hooks are secrets.
 
-    Args:
-        url: Begins with http:// or https://.
-
     Raises:
-        InvalidSetting: Any other address.
+        InvalidSetting: An address that does not begin with http:// or https://, or is malformed.
     """
 
     after_clip = False
@@ -254,12 +233,7 @@ class PostJson(_QueuedAction):
             self._send(body)
 
     def _send(self, body: bytes) -> None:
-        """One attempt, redirects included.
-
-        Raises:
-            ConnectionFailed: May succeed when tried again.
-            ConsumerFailed: The server does not want it.
-        """
+        """One attempt, redirects included; what raises `ConnectionFailed` may succeed when tried again."""
         url = self._url
         for _ in range(_MOST_REDIRECTS + 1):
             status, location = self._exchanged(url, body)
@@ -359,11 +333,7 @@ def _place(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _checked_host(url: str) -> str:
-    """Host and port, for notices.
-
-    Raises:
-        InvalidSetting: Not an address to send to.
-    """
+    """Host and port, for notices; raises `InvalidSetting` where it is no address to send to."""
     remedy = "write such as http://127.0.0.1:8000/alerts"
     try:
         scheme, host, port = _place(url)

@@ -6,10 +6,11 @@ beside it; a picture that they have no time for is missing from the clips and co
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from arr_stream.config import VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.live.clips import DEFAULT_MOST_BYTES, ClipRecorder
-from arr_stream.live.rules import Rule, RuleWatch, parse_rule
+from arr_stream.live.rules import RuleWatch, parse_rule
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import ByteArray, Frame
 
@@ -34,14 +35,10 @@ _KEPT_NOTICES = 100
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule has fired.
+    """A rule has fired on a frame of a stream.
 
     Args:
-        rule: The rule as it was written.
         message: What was seen, in one line.
-        frame_index, pts_seconds: Of the frame on which it fired.
-        made_unix: When it fired.
-        stream: Name of the stream.
         clip_path: Where the clip is, or will be some seconds later; None without one.
     """
 
@@ -55,7 +52,6 @@ class Alert:
 
     @property
     def clip(self) -> str | None:
-        """The clip's file name."""
         return self.clip_path.name if self.clip_path is not None else None
 
     def record(self) -> dict[str, Any]:
@@ -89,17 +85,11 @@ class Action(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Picture:
-    frame: Frame
-    patches: PatchSet
-
-
 class Alerts:
     """A consumer that watches for what rules describe.
 
     Args:
-        rules: Rules, or texts of rules.
+        rules: See `arr_stream.live.rules`.
         stream_name: For records, file names and commands.
         clip_folder: Where clips are written; None to record none. It is made when needed.
         before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
@@ -112,9 +102,8 @@ class Alerts:
         video: Quality of the clips.
 
     Attributes:
-        alerts: How many there were.
         dropped: Pictures that were left out of the clips.
-        notices: The newest one-line messages, such as why a clip could not be written.
+        notices: The newest one-line messages, such as why a clip could not be written, oldest first.
 
     Raises:
         InvalidSetting: A text that is no rule.
@@ -122,7 +111,7 @@ class Alerts:
 
     def __init__(
         self,
-        rules: Sequence[Rule | str],
+        rules: Sequence[str],
         *,
         stream_name: str = "stream",
         clip_folder: Path | None = None,
@@ -136,14 +125,12 @@ class Alerts:
         cooldown_seconds: float = 10.0,
         video: VideoSettings | None = None,
     ) -> None:
-        parsed = [parse_rule(rule) if isinstance(rule, str) else rule for rule in rules]
-        self.alerts = 0
         self.dropped = 0
+        self.notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         self._stream_name = stream_name
-        self._watches = [RuleWatch(rule, cooldown_seconds) for rule in parsed]
+        self._watches = [RuleWatch(parse_rule(rule), cooldown_seconds) for rule in rules]
         self._actions = tuple(actions)
         self._on_alert, self._on_notice, self._draw = on_alert, on_notice, draw
-        self._notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         self._draws_fail = False
         self._silent_seconds = after_seconds + _SILENT_SECONDS
         self._after_clip: dict[Path, list[tuple[Action, Alert]]] = {}
@@ -159,16 +146,11 @@ class Alerts:
                 on_finished=self._clip_finished,
                 on_notice=self._notice,
             )
-        self._waiting: deque[_Picture | Alert] = deque()
+        self._waiting: deque[tuple[Frame, PatchSet] | Alert] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="arr-stream-alerts", daemon=True)
         self._thread.start()
-
-    @property
-    def notices(self) -> list[str]:
-        """The newest notices, oldest first."""
-        return list(self._notices)
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Look at one frame; what follows happens elsewhere.
@@ -178,18 +160,15 @@ class Alerts:
         """
         if self._closed:
             raise ValueError("the alerts are closed, and given another frame")
-        seen = [(watch.rule, message) for watch in self._watches if (message := watch.look(patches)) is not None]
         fired = [
-            Alert(rule.text, message, frame.index, frame.pts_seconds, time.time(), self._stream_name)
-            for rule, message in seen
+            Alert(watch.rule.text, message, frame.index, frame.pts_seconds, time.time(), self._stream_name)
+            for watch in self._watches
+            if (message := watch.look(patches)) is not None
         ]
-        self.alerts += len(fired)
-        left_out = False
         with self._changed:
-            if self._recorder is not None:
-                left_out = len(self._waiting) >= _WAITING_FRAMES
-                if not left_out:
-                    self._waiting.append(_Picture(frame, patches))
+            left_out = self._recorder is not None and len(self._waiting) >= _WAITING_FRAMES
+            if self._recorder is not None and not left_out:
+                self._waiting.append((frame, patches))
             self._waiting.extend(fired)
             self._changed.notify()
         if left_out:
@@ -214,42 +193,42 @@ class Alerts:
 
     def _work(self) -> None:
         """The thread: pictures and alerts in their order; the writing of clips in between."""
+        recorder = self._recorder
         quiet_since = time.monotonic()
-        while True:
-            item = self._taken()
-            try:
+        while (item := self._taken()) is not None or not self._closed:
+            with self._failures_told():
                 if item is not None:
                     quiet_since = time.monotonic()
-                    self._deal_with(item)
-                elif self._closed:
-                    break
-                elif self._recorder is not None and self._recorder.behind:
-                    self._recorder.write_some()
-                elif self._recorder is not None and time.monotonic() - quiet_since > self._silent_seconds:
+                if isinstance(item, Alert):
+                    self._set_off(item)
+                elif recorder is not None and item is not None:
+                    recorder.add(item[0].pts_seconds, self._drawn(*item))
+                elif recorder is not None and recorder.behind:
+                    recorder.write_some()
+                elif recorder is not None and time.monotonic() - quiet_since > self._silent_seconds:
                     # The source has gone silent; what there is of the clip is all there will be.
-                    self._recorder.finish()
-            except Exception as exc:
-                self._notice(f"alerts: {type(exc).__name__}: {exc}")
-        if self._recorder is not None:
-            try:
-                self._recorder.finish(most_seconds=_LAST_CLIP_SECONDS)
-            except Exception as exc:
-                self._notice(f"alerts: {type(exc).__name__}: {exc}")
+                    recorder.finish()
+        if recorder is not None:
+            with self._failures_told():
+                recorder.finish(most_seconds=_LAST_CLIP_SECONDS)
 
-    def _taken(self) -> _Picture | Alert | None:
+    @contextlib.contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:
+            self._notice(f"alerts: {type(exc).__name__}: {exc}")
+
+    def _taken(self) -> tuple[Frame, PatchSet] | Alert | None:
         """The next thing to do, or None when there is nothing for now."""
-        busy = self._recorder is not None and self._recorder.behind
-        # Without a clip in the making nothing has to be done by the clock.
-        longest = 0.0 if busy else 0.5 if self._recorder is not None and self._recorder.recording else None
+        recorder = self._recorder
+        longest = None
+        if recorder is not None and recorder.recording:
+            # Without a clip in the making nothing has to be done by the clock.
+            longest = 0.0 if recorder.behind else 0.5
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, longest)
             return self._waiting.popleft() if self._waiting else None
-
-    def _deal_with(self, item: _Picture | Alert) -> None:
-        if isinstance(item, Alert):
-            self._set_off(item)
-        elif self._recorder is not None:
-            self._recorder.add(item.frame.pts_seconds, self._drawn(item))
 
     def _set_off(self, alert: Alert) -> None:
         path = None
@@ -268,20 +247,20 @@ class Alerts:
         for action, alert in self._after_clip.pop(path, ()):
             action.start(alert if whole else replace(alert, clip_path=None), self._notice)
 
-    def _drawn(self, picture: _Picture) -> ByteArray:
+    def _drawn(self, frame: Frame, patches: PatchSet) -> ByteArray:
         if self._draw is None:
-            return picture.frame.rgb
+            return frame.rgb
         try:
-            return self._draw(picture.frame, picture.patches)
+            return self._draw(frame, patches)
         except Exception as exc:
             if not self._draws_fail:
                 self._notice(
                     f"clips: shown as the source gives them, since drawing failed: {type(exc).__name__}: {exc}"
                 )
             self._draws_fail = True
-            return picture.frame.rgb
+            return frame.rgb
 
     def _notice(self, line: str) -> None:
-        self._notices.append(line)
+        self.notices.append(line)
         if self._on_notice is not None:
             self._on_notice(line)

@@ -45,13 +45,7 @@ _LEFT_OVER_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ClipFile:
-    """A finished clip in a folder.
-
-    Args:
-        name: File name.
-        bytes: Its size.
-        made_unix: When it was finished.
-    """
+    """A finished clip in a folder: its name and size, and when it was finished."""
 
     name: str
     bytes: int
@@ -60,8 +54,6 @@ class ClipFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    """One picture of the past: its time, and the whole JPEG."""
-
     pts_seconds: float
     jpeg: bytes
 
@@ -73,25 +65,20 @@ class _Recording:
     Attributes:
         first_seconds: The stream's time of its first picture, which is 0 in the file.
         end_seconds: Pictures up to here belong to it.
-        pending: Pictures that are not in the file yet.
-        taken_seconds: Time of the newest picture that is in `pending` or in the file.
-        over: A picture after the end has been seen.
+        pending: Pictures that are not in the file yet, and may be later than the end: that may be put off.
     """
 
     writer: Mp4Writer
     first_seconds: float
     end_seconds: float
     pending: deque[_Kept]
-    taken_seconds: float
-    over: bool = False
 
 
 class ClipRecorder:
     """Keeps the last seconds of one stream and records clips; used by one thread.
 
     Args:
-        folder: Where to; made when the first clip is.
-        stream_name: For the names of the files.
+        folder: Where to; made when the first clip is. Names of files begin with time and stream.
         before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
         most_bytes: The oldest clips of the folder are deleted when all together have more.
         settings: Quality of the video.
@@ -130,7 +117,7 @@ class ClipRecorder:
     @property
     def behind(self) -> bool:
         """`write_some` has something to do."""
-        return self._recording is not None and (bool(self._recording.pending) or self._recording.over)
+        return self._recording is not None and bool(self._recording.pending)
 
     def add(self, pts_seconds: float, rgb: ByteArray) -> None:
         """Keep the next picture, `[H, W, 3]` uint8; larger ones than 1920 pixels are scaled down."""
@@ -142,16 +129,10 @@ class ClipRecorder:
         self._past.append(kept)
         self._past_bytes += len(kept.jpeg)
         self._forget(before_seconds=pts_seconds - self._before_seconds)
-        recording = self._recording
-        if recording is None:
-            return
-        if pts_seconds > recording.end_seconds:
-            recording.over = True
-            return
-        recording.pending.append(kept)
-        recording.taken_seconds = pts_seconds
-        while sum(len(picture.jpeg) for picture in recording.pending) > _MOST_KEPT_BYTES and self.recording:
-            self.write_some()
+        if (recording := self._recording) is not None:
+            recording.pending.append(kept)
+            while self.recording and sum(len(picture.jpeg) for picture in recording.pending) > _MOST_KEPT_BYTES:
+                self.write_some()
 
     def start(self, pts_seconds: float, rule: str, made_unix: float) -> Path | None:
         """Record around this moment, which must be that of the newest picture; a clip that goes on is extended.
@@ -159,10 +140,12 @@ class ClipRecorder:
         Returns:
             The name that the clip will have when it is finished; None where it cannot be written.
         """
-        if self._recording is not None and pts_seconds > self._recording.first_seconds + LONGEST_CLIP_SECONDS:
+        if (recording := self._recording) is not None:
+            latest = recording.first_seconds + LONGEST_CLIP_SECONDS
+            if pts_seconds <= latest:
+                recording.end_seconds = min(max(recording.end_seconds, pts_seconds + self._after_seconds), latest)
+                return recording.writer.path
             self.finish()
-        if self._recording is not None:
-            return self._extended(self._recording, pts_seconds)
         if not self._past:
             return None
         try:
@@ -178,18 +161,16 @@ class ClipRecorder:
             first_seconds=self._past[0].pts_seconds,
             end_seconds=pts_seconds + self._after_seconds,
             pending=deque(self._past),
-            taken_seconds=self._past[-1].pts_seconds,
         )
         return path
 
     def write_some(self) -> None:
         """Write one picture that waits, or finish a clip that is over."""
         recording = self._recording
-        if recording is None:
+        if recording is None or not recording.pending:
             return
-        if not recording.pending:
-            if recording.over:
-                self.finish()
+        if recording.pending[0].pts_seconds > recording.end_seconds:
+            self._publish(recording)
             return
         kept = recording.pending.popleft()
         try:
@@ -203,11 +184,13 @@ class ClipRecorder:
     def finish(self, *, most_seconds: float = float("inf")) -> None:
         """End a clip that is being recorded, with what waits for it as far as there is time."""
         deadline = time.monotonic() + most_seconds
-        while self._recording is not None and self._recording.pending and time.monotonic() < deadline:
+        while self.behind and time.monotonic() < deadline:
             self.write_some()
-        recording, self._recording = self._recording, None
-        if recording is None:
-            return
+        if self._recording is not None:
+            self._publish(self._recording)
+
+    def _publish(self, recording: _Recording) -> None:
+        self._recording = None
         try:
             recording.writer.finish()
             recording.writer.publish(force=False)
@@ -218,16 +201,6 @@ class ClipRecorder:
         self._on_finished(recording.writer.path, True)
         with contextlib.suppress(OutputError):
             delete_oldest(self._folder, self._most_bytes, keep=recording.writer.path)
-
-    def _extended(self, recording: _Recording, pts_seconds: float) -> Path:
-        latest = recording.first_seconds + LONGEST_CLIP_SECONDS
-        recording.end_seconds = min(max(recording.end_seconds, pts_seconds + self._after_seconds), latest)
-        missed = [kept for kept in self._past if recording.taken_seconds < kept.pts_seconds <= recording.end_seconds]
-        if missed:
-            recording.pending.extend(missed)
-            recording.taken_seconds = missed[-1].pts_seconds
-        recording.over = False
-        return recording.writer.path
 
     def _writer(self, path: Path) -> Mp4Writer:
         height, width = _decoded(self._past[-1].jpeg).shape[:2]
@@ -277,7 +250,7 @@ class ClipRecorder:
 
 def list_clips(folder: Path) -> list[ClipFile]:
     """Finished clips of a folder, the newest first; none where there is no such folder."""
-    return [ClipFile(path.name, size, made) for path, size, made in sorted(_clips(folder), key=_age, reverse=True)]
+    return [ClipFile(path.name, size, made) for made, path, size in sorted(_clips(folder), reverse=True)]
 
 
 def find_clip(folder: Path, name: str) -> Path | None:
@@ -297,10 +270,10 @@ def delete_oldest(folder: Path, most_bytes: int, keep: Path | None = None) -> No
     """
     with writing(folder):
         last = time.time() - _LEFT_OVER_SECONDS
-        left_over = (clip for clip in _clips(folder, partial=True) if clip[2] < last)
-        found = sorted([*_clips(folder), *left_over], key=_age)
-        total = sum(size for _, size, _ in found)
-        for path, size, _ in found:
+        left_over = (clip for clip in _clips(folder, partial=True) if clip[0] < last)
+        found = sorted([*_clips(folder), *left_over])
+        total = sum(size for *_, size in found)
+        for _, path, size in found:
             if total <= most_bytes:
                 return
             if path != keep:
@@ -308,8 +281,8 @@ def delete_oldest(folder: Path, most_bytes: int, keep: Path | None = None) -> No
                 total -= size
 
 
-def _clips(folder: Path, *, partial: bool = False) -> Iterator[tuple[Path, int, float]]:
-    """Path, size and time of the clips that a folder holds."""
+def _clips(folder: Path, *, partial: bool = False) -> Iterator[tuple[float, Path, int]]:
+    """Time, path and size of the clips that a folder holds."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -319,7 +292,7 @@ def _clips(folder: Path, *, partial: bool = False) -> Iterator[tuple[Path, int, 
         # Another stream may delete it at this moment.
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
-            yield path, status.st_size, status.st_mtime
+            yield status.st_mtime, path, status.st_size
 
 
 def _take(partial: Path) -> None:
@@ -334,10 +307,6 @@ def _take(partial: Path) -> None:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
-
-
-def _age(clip: tuple[Path, int, float]) -> tuple[float, str]:
-    return clip[2], clip[0].name
 
 
 def _slug(text: str, otherwise: str) -> str:

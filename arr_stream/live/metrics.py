@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arr_stream.consumer import Outcome, total_ms
+from arr_stream.consumer import Outcome, Rate, total_ms
 from arr_stream.errors import BackendUnavailable
-from arr_stream.live.rates import Rate
-from arr_stream.patch_set import Answer, PatchSet
+from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import SourceStats
 from arr_stream.types import Frame
@@ -27,12 +26,11 @@ from arr_stream.types import Frame
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
-OTHER = "other"
-
-STAGE_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
-FRAME_SECONDS = (0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.033, 0.05, 0.1, 0.2, 0.5, 1.0)
-AGE_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
-ANSWER_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+_OTHER = "other"
+_STAGE_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
+_FRAME_SECONDS = (0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.033, 0.05, 0.1, 0.2, 0.5, 1.0)
+_AGE_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
+_ANSWER_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 """Upper bounds of the histograms' buckets."""
 
 _FROM_THE_START = ("frames_total", "frames_dropped_total", "alerts_total", "pictures_sent_total")
@@ -55,29 +53,29 @@ class _Row:
 
 
 _OF_STREAMS: dict[str, _Row] = {
-    "frames_total": _Row("counter", "Frames processed."),
-    "frames_dropped_total": _Row("counter", "Frames passed over, since a newer one was there."),
-    "source_reconnects_total": _Row("counter", "Times that the source was opened anew."),
-    "source_stalls_total": _Row("counter", "Times that the source sent nothing for too long."),
-    "source_concealed_frames_total": _Row("counter", "Frames that the decoder patched up."),
-    "keyframes_total": _Row("counter", "Refreshes asked for.", "reason"),
-    "answers_total": _Row("counter", "Answers of the model.", "finish"),
-    "alerts_total": _Row("counter", "Alerts set off."),
-    "pictures_sent_total": _Row("counter", "Pictures sent to clients."),
-    "errors_total": _Row("counter", "Errors, by the name of their kind.", "kind"),
-    "stage_seconds": _Row("histogram", "Time of each stage of a frame.", "stage", STAGE_SECONDS),
-    "frame_seconds": _Row("histogram", "Time of all stages of a frame.", None, FRAME_SECONDS),
-    "processed_age_seconds": _Row("histogram", "From capture to the end of processing.", None, AGE_SECONDS),
-    "shown_age_seconds": _Row("histogram", "From capture to display, as clients tell.", None, AGE_SECONDS),
-    "answer_first_token_seconds": _Row("histogram", "Time to the first token of an answer.", None, ANSWER_SECONDS),
-    "answer_seconds": _Row("histogram", "Time of a whole answer.", None, ANSWER_SECONDS),
-    "fps": _Row("gauge", "Frames processed a second, over the last 5 s."),
-    "tokens": _Row("gauge", "Cells chosen on the newest frame."),
-    "confidence_ratio": _Row("gauge", "Mean trust in what is carried, 0 to 1."),
-    "quality_level": _Row("gauge", "Steps by which quality is lowered to hold the frame rate."),
-    "queue_frames": _Row("gauge", "Frames that wait."),
-    "model_cache_bytes": _Row("gauge", "Key-value cache of the model's memory."),
-    "model_memory_tokens": _Row("gauge", "Tokens in the model's memory."),
+    "frames_total": _Row("Counter", "Frames processed."),
+    "frames_dropped_total": _Row("Counter", "Frames passed over, since a newer one was there."),
+    "source_reconnects_total": _Row("Counter", "Times that the source was opened anew."),
+    "source_stalls_total": _Row("Counter", "Times that the source sent nothing for too long."),
+    "source_concealed_frames_total": _Row("Counter", "Frames that the decoder patched up."),
+    "keyframes_total": _Row("Counter", "Refreshes asked for.", "reason"),
+    "answers_total": _Row("Counter", "Answers of the model.", "finish"),
+    "alerts_total": _Row("Counter", "Alerts set off."),
+    "pictures_sent_total": _Row("Counter", "Pictures sent to clients."),
+    "errors_total": _Row("Counter", "Errors, by the name of their kind.", "kind"),
+    "stage_seconds": _Row("Histogram", "Time of each stage of a frame.", "stage", _STAGE_SECONDS),
+    "frame_seconds": _Row("Histogram", "Time of all stages of a frame.", None, _FRAME_SECONDS),
+    "processed_age_seconds": _Row("Histogram", "From capture to the end of processing.", None, _AGE_SECONDS),
+    "shown_age_seconds": _Row("Histogram", "From capture to display, as clients tell.", None, _AGE_SECONDS),
+    "answer_first_token_seconds": _Row("Histogram", "Time to the first token of an answer.", None, _ANSWER_SECONDS),
+    "answer_seconds": _Row("Histogram", "Time of a whole answer.", None, _ANSWER_SECONDS),
+    "fps": _Row("Gauge", "Frames processed a second, over the last 5 s."),
+    "tokens": _Row("Gauge", "Cells chosen on the newest frame."),
+    "confidence_ratio": _Row("Gauge", "Mean trust in what is carried, 0 to 1."),
+    "quality_level": _Row("Gauge", "Steps by which quality is lowered to hold the frame rate."),
+    "queue_frames": _Row("Gauge", "Frames that wait."),
+    "model_cache_bytes": _Row("Gauge", "Key-value cache of the model's memory."),
+    "model_memory_tokens": _Row("Gauge", "Tokens in the model's memory."),
 }
 """Every metric with the label `stream`, and one more where it is named."""
 
@@ -90,13 +88,7 @@ _OF_THE_PROCESS: dict[str, str] = {
 
 @dataclass(slots=True)
 class _Seen:
-    """What is remembered of a stream between observations.
-
-    Attributes:
-        label: Under which it stands.
-        counters: The last value of each counter that somebody else keeps.
-        fps: Frames processed a second.
-    """
+    """What is remembered of a stream: its label, its frame rate, and the last values of counters that others keep."""
 
     label: str
     counters: dict[str, int] = field(default_factory=dict)
@@ -124,26 +116,21 @@ class LiveMetrics:
         self._lock = threading.RLock()
         self._seen: dict[str, _Seen] = {}
         self._values: dict[str, set[str]] = {}
-        makers: dict[str, Callable[..., Any]] = {
-            "counter": prometheus_client.Counter,
-            "gauge": prometheus_client.Gauge,
-            "histogram": prometheus_client.Histogram,
-        }
         self._metrics: dict[str, Any] = {}
         for name, row in _OF_STREAMS.items():
-            labels = ["stream"] if row.label is None else ["stream", row.label]
+            make = getattr(prometheus_client, row.kind)
+            labels = ["stream", *([row.label] if row.label is not None else [])]
             more = {"buckets": row.buckets} if row.buckets else {}
-            self._metrics[name] = makers[row.kind](
-                f"arr_stream_{name}", row.help, labels, registry=self.registry, **more
-            )
+            self._metrics[name] = make(f"arr_stream_{name}", row.help, labels, registry=self.registry, **more)
         for name, text in _OF_THE_PROCESS.items():
-            self._metrics[name] = makers["gauge"](f"arr_stream_{name}", text, registry=self.registry)
+            self._metrics[name] = prometheus_client.Gauge(f"arr_stream_{name}", text, registry=self.registry)
         self._metrics["resident_memory_bytes"].set_function(resident_bytes)
 
     def consumer(self, stream_name: str) -> StreamMetrics:
         """A consumer that observes the frames of a stream; the name must be that of no other."""
         with self._lock:
-            self._add(stream_name)
+            if stream_name not in self._seen:
+                self._add(stream_name)
         return StreamMetrics(self, stream_name)
 
     def frame(self, stream_name: str, frame: Frame, patches: PatchSet) -> None:
@@ -156,7 +143,7 @@ class LiveMetrics:
             seen.fps.add()
             self._count("frames_total", seen)
             if patches.keyframe:
-                self._count("keyframes_total", seen, patches.refresh_reason or OTHER)
+                self._count("keyframes_total", seen, patches.refresh_reason or _OTHER)
             for stage, milliseconds in patches.latency_ms.items():
                 if stage != "total":
                     self._child("stage_seconds", seen, stage).observe(milliseconds / 1e3)
@@ -170,7 +157,10 @@ class LiveMetrics:
                 self._child("model_cache_bytes", seen).set(patches.feeding.cache_bytes)
                 self._child("model_memory_tokens", seen).set(patches.feeding.memory_tokens)
             for answer in patches.answers:
-                self._answer(seen, answer)
+                self._count("answers_total", seen, answer.finish)
+                if answer.finish in ("stop", "length"):
+                    self._child("answer_first_token_seconds", seen).observe(answer.prefill_ms / 1e3)
+                    self._child("answer_seconds", seen).observe((answer.prefill_ms + answer.decode_ms) / 1e3)
 
     def source(self, stream_name: str, stats: SourceStats, dropped: int = 0) -> None:
         """Take over the counters that a source, and who reads it, keep; both count from their own beginning."""
@@ -191,11 +181,9 @@ class LiveMetrics:
                 seen.counters[name] = value
 
     def alert(self, stream_name: str) -> None:
-        """An alert was set off."""
         self._told("alerts_total", stream_name, lambda child: child.inc())
 
     def picture_sent(self, stream_name: str, count: int = 1) -> None:
-        """Pictures went out to a client."""
         self._told("pictures_sent_total", stream_name, lambda child: child.inc(count))
 
     def shown(self, stream_name: str, age_seconds: float) -> None:
@@ -203,19 +191,15 @@ class LiveMetrics:
         self._told("shown_age_seconds", stream_name, lambda child: child.observe(max(0.0, age_seconds)))
 
     def error(self, stream_name: str, error: BaseException) -> None:
-        """Something went wrong with a stream."""
         self._told("errors_total", stream_name, lambda child: child.inc(), type(error).__name__)
 
     def queue(self, stream_name: str, frames: int) -> None:
-        """So many frames of a stream wait."""
         self._told("queue_frames", stream_name, lambda child: child.set(frames))
 
     def clients(self, count: int) -> None:
-        """So many clients watch."""
         self._metrics["clients"].set(count)
 
     def streams(self, count: int) -> None:
-        """There are so many streams."""
         self._metrics["streams"].set(count)
 
     def remove(self, stream_name: str) -> None:
@@ -229,16 +213,9 @@ class LiveMetrics:
 
     def render(self) -> tuple[bytes, str]:
         """All values in Prometheus' text format, and its content type."""
-        from prometheus_client import generate_latest
-        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
         return generate_latest(_WithoutCreated(self.registry)), CONTENT_TYPE_PLAIN_0_0_4
-
-    def _answer(self, seen: _Seen, answer: Answer) -> None:
-        self._count("answers_total", seen, answer.finish)
-        if answer.finish in ("stop", "length"):
-            self._child("answer_first_token_seconds", seen).observe(answer.prefill_ms / 1e3)
-            self._child("answer_seconds", seen).observe((answer.prefill_ms + answer.decode_ms) / 1e3)
 
     def _told(self, name: str, stream_name: str, change: Callable[[Any], None], value: str | None = None) -> None:
         with self._lock:
@@ -247,12 +224,10 @@ class LiveMetrics:
                 change(self._child(name, seen, value))
 
     def _add(self, name: str) -> None:
-        if name in self._seen:
-            return
         label = redact_url(name)[:_LONGEST_NAME]
         taken = any(other.label == label for other in self._seen.values())
-        seen = self._seen[name] = _Seen(OTHER if taken or len(self._seen) >= _MOST_STREAMS else label)
-        if seen.label != OTHER:
+        seen = self._seen[name] = _Seen(_OTHER if taken or len(self._seen) >= _MOST_STREAMS else label)
+        if seen.label != _OTHER:
             self._child("fps", seen).set_function(lambda: seen.fps.value)
         for metric in _FROM_THE_START:
             self._child(metric, seen)
@@ -268,7 +243,7 @@ class LiveMetrics:
         """A label's value, as long as there are few of them."""
         values = self._values.setdefault(name, set())
         if value not in values and len(values) >= _MOST_VALUES:
-            return OTHER
+            return _OTHER
         values.add(value)
         return value[:_LONGEST_NAME]
 
@@ -290,21 +265,12 @@ class StreamMetrics:
 
     def __init__(self, metrics: LiveMetrics, stream_name: str) -> None:
         self._metrics, self._stream_name = metrics, stream_name
-        self._closed = False
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Observe one frame.
-
-        Raises:
-            ValueError: Closed already.
-        """
-        if self._closed:
-            raise ValueError("the metrics of this stream are closed, and given another frame")
         self._metrics.frame(self._stream_name, frame, patches)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Take no more frames; what was counted stays until `LiveMetrics.remove`."""
-        self._closed = True
+        """What was counted stays until `LiveMetrics.remove`."""
 
 
 def resident_bytes() -> float:

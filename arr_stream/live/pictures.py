@@ -34,13 +34,7 @@ _JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A processed frame, for viewers.
-
-    Args:
-        frame, patches: The frame and its cells.
-        dropped: Frames passed over so far.
-        fps: Frames a second that are processed.
-    """
+    """A processed frame, for viewers; `dropped` frames were passed over so far, `fps` are processed a second."""
 
     frame: Frame
     patches: PatchSet
@@ -68,15 +62,10 @@ class _Drawn:
 
 
 class Watching:
-    """One client's wish for pictures. Methods may be called from any thread.
-
-    Args:
-        wake: Called from the drawing thread when a message is ready; must not wait.
-        views: One or two views of each frame.
-        cells: Tell the cells and their reasons with each picture.
-        on_age: Called with the seconds from capture to display of each picture that was shown.
+    """One client's wish for pictures; made by `PictureRoom.watch`. Methods may be called from any thread.
 
     Attributes:
+        cells: Tell the cells and their reasons with each picture.
         error: Why there will be no more pictures; None while all is well.
     """
 
@@ -117,14 +106,13 @@ class Watching:
 
     def acknowledge(self, sequence: int) -> bool:
         """The client has shown a message, and with it all before; False for one that is not under way."""
-        if not any(number == sequence for number, _ in self._under_way):
+        captured_seconds = dict(tuple(self._under_way)).get(sequence)
+        if captured_seconds is None:
             return False
-        while self._under_way:
-            number, captured_seconds = self._under_way.popleft()
-            if number == sequence:
-                if self._on_age is not None:
-                    self._on_age(time.monotonic() - captured_seconds)
-                break
+        while self._under_way and self._under_way[0][0] <= sequence:
+            self._under_way.popleft()
+        if self._on_age is not None:
+            self._on_age(time.monotonic() - captured_seconds)
         self._room.stir()
         return True
 
@@ -152,11 +140,7 @@ class Watching:
 
 
 class PictureRoom:
-    """Draws a stream's newest frame for all who watch it.
-
-    Args:
-        name: For the thread.
-    """
+    """Draws a stream's newest frame for all who watch it."""
 
     def __init__(self, name: str = "") -> None:
         self._watching: tuple[Watching, ...] = ()
@@ -182,6 +166,12 @@ class PictureRoom:
     ) -> Watching:
         """Begin to watch; the newest frame comes at once where there is one.
 
+        Args:
+            views: One or two views of each frame.
+            wake: Called from the drawing thread when a message is ready; must not wait.
+            cells: Tell the cells and their reasons with each picture.
+            on_age: Called with the seconds from capture to display of each picture that was shown.
+
         Raises:
             InvalidSetting: No such view, none, or more than two.
         """
@@ -201,11 +191,7 @@ class PictureRoom:
             self._changed.notify_all()
 
     def snapshot(self, view: str) -> bytes | None:
-        """A JPEG of the newest frame; None before the first.
-
-        Raises:
-            InvalidSetting: There is no such view.
-        """
+        """A JPEG of the newest frame; None before the first. Raises `InvalidSetting` where there is no such view."""
         check_view(view)
         newest = self._newest
         return newest.jpeg(view) if newest is not None else None

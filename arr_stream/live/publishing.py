@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from arr_stream.consumer import Outcome, total_ms
+from arr_stream.consumer import Outcome, Rate, Recent, total_ms
 from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom, Shown
-from arr_stream.live.rates import Rate, Recent
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.records.schema import Header, answer_record, frame_record
@@ -28,19 +27,12 @@ class Publisher:
 
     Args:
         stream: The stream's id.
-        hub: Where events go.
-        room: Where pictures are drawn.
         dropped: Tells how many frames were passed over so far.
 
     Attributes:
-        fps: Frames a second that are processed.
-        latency_ms: Of the last frames.
         ages_ms: From capture to display, of pictures that a viewer has shown.
-        newest: The last patch set.
-        answers: Answers that are kept, oldest first, as plain JSON values.
-        records: Those of the last frames, oldest first; one whose grid is not `grid` tells its own.
-        grid: That of the first frame.
-        answering: An answer is being given.
+        answers, records: The last ones, oldest first, as plain JSON values; a record whose grid is not `grid`, that of
+            the first frame, tells its own.
     """
 
     def __init__(self, stream: str, hub: EventHub, room: PictureRoom, dropped: Callable[[], int]) -> None:
@@ -86,17 +78,14 @@ class Publisher:
         self._publish("notice", text=redact_url(text), made_unix=round(time.time(), 3))
 
     def asking(self, question: str, pts_seconds: float) -> None:
-        """An answer begins."""
         self.answering = True
         self._number = next(self._numbers)
         self._publish("asking", answer=self._number, question=redact_url(question), pts_seconds=pts_seconds)
 
     def text(self, piece: str) -> None:
-        """A piece of it."""
         self._publish("text", answer=self._number, text=piece)
 
     def answered(self, answer: Answer) -> None:
-        """The whole."""
         self.answering = False
         record = {**answer_record(answer), "answer": self._number, "made_unix": round(time.time(), 3)}
         self.answers.append(record)
@@ -104,18 +93,10 @@ class Publisher:
 
     def _summarise(self, patches: PatchSet) -> None:
         age_ms = self.ages_ms.median
-        self._points.append(
-            [
-                patches.index,
-                round(patches.pts_seconds, 4),
-                round(total_ms(patches.latency_ms), 2),
-                len(patches),
-                round(patches.confidence, 4),
-                patches.refresh_reason,
-                patches.quality,
-                round(age_ms, 1) if age_ms is not None else None,
-            ]
-        )
+        pts_seconds, latency_ms = round(patches.pts_seconds, 4), round(total_ms(patches.latency_ms), 2)
+        confidence, age_ms = round(patches.confidence, 4), round(age_ms, 1) if age_ms is not None else None
+        point = [patches.index, pts_seconds, latency_ms, len(patches), confidence, patches.refresh_reason]
+        self._points.append([*point, patches.quality, age_ms])
         now = time.monotonic()
         if now >= self._summary_due:
             self._summary_due = now + _SUMMARY_SECONDS

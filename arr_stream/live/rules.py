@@ -54,15 +54,9 @@ Read = Callable[[PatchSet], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A number that a frame has.
-
-    Args:
-        read: Takes it from a patch set.
-        low, high: Between which it always lies; a comparison with anything else is a mistake.
-    """
+    """A number that a frame has, from 0 to `high`; a comparison with anything else is a mistake."""
 
     read: Read
-    low: float = 0
     high: float = 1
 
 
@@ -105,9 +99,7 @@ class Sight:
     """One frame as the terms of a rule see it.
 
     Args:
-        patches: The frame's cells and answers.
-        held: How long each term with a `for` has been true, by its number: the time since which; kept from frame to
-            frame, and changed here.
+        held: Since when each term with a `for` has been true, by its number; kept from frame to frame.
         seen: What was found true, for the message.
     """
 
@@ -122,13 +114,7 @@ Term = Callable[[Sight], bool]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What has to be seen; made by `parse_rule`.
-
-    Args:
-        text: As it was written.
-        term: Its meaning.
-        needs_answers: It speaks of answers, which come only where a model is asked.
-    """
+    """What has to be seen: as it was written, its meaning, and whether it speaks of answers; made by `parse_rule`."""
 
     text: str
     term: Term
@@ -138,10 +124,8 @@ class Rule:
 class RuleWatch:
     """A rule over the frames of one stream: fires once when it becomes true, and again only after it was false.
 
-    Args:
-        rule: What has to be seen.
-        cooldown_seconds: At least so much of the stream's time lies between two alerts; a rule that became true
-            meanwhile, and still is, fires when it is over.
+    At least `cooldown_seconds` of the stream's time lie between two alerts; what became true meanwhile, and still is,
+    fires then.
     """
 
     def __init__(self, rule: Rule, cooldown_seconds: float = 10.0) -> None:
@@ -260,20 +244,14 @@ class _Parser:
         found = [_Token(str(match.lastgroup), match.group(), match.start()) for match in _TOKENS.finditer(text)]
         for token in found:
             if token.kind == "odd":
-                opens = token.text in "\"'/"
-                self._refuse(
-                    token.place,
-                    f"{token.text!r} needs an end with `{token.text}`"
-                    if opens
-                    else f"{token.text!r} has no meaning here",
-                )
+                lacks = f"needs an end with `{token.text}`" if token.text in "\"'/" else "has no meaning here"
+                self._refuse(token.place, f"{token.text!r} {lacks}")
         self._tokens = [*(token for token in found if token.kind != "space"), _Token("end", "", len(text))]
         self._at = 0
         self._depth = 0
         self._durations = 0
 
     def rule(self) -> Term:
-        """All of it."""
         term = self._either()
         self._take("end", "`and`, `or`, `for` or the end")
         return term
@@ -365,9 +343,8 @@ class _Parser:
         example = f"{name} > {0 if compared.high > 1 else 0.5}"
         sign = self._take("sign", f"one of {' '.join(_OPERATORS)}, such as `{example}`").text.replace("==", "=")
         place, number = self._next.place, self._number("a number")
-        if not compared.low <= number <= compared.high:
-            above = f"{compared.low:g} or more"
-            bounds = f"{compared.low:g} to {compared.high:g}" if math.isfinite(compared.high) else above
+        if not 0 <= number <= compared.high:
+            bounds = f"0 to {compared.high:g}" if math.isfinite(compared.high) else "0 or more"
             self._refuse(place, f"{name} is never {number:g}", f"it is {bounds}")
         return _compared(name, read, sign, number)
 
@@ -408,5 +385,4 @@ class _Parser:
 
 
 def _score_of(query: int) -> Read:
-    """Reads the score of one query, which may not be there."""
     return lambda patches: patches.query_scores[query] if query < len(patches.query_scores) else None

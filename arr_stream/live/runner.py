@@ -6,8 +6,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
@@ -67,37 +67,13 @@ _DEFAULTS = public_settings(Settings())
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerPlan:
-    """What a stream begins with.
-
-    Args:
-        id: Short and unique.
-        name: What people call it.
-        source: What was given for the source, without secrets.
-        settings: Everything that can be set.
-        queries: What is asked.
-        preset: Name of the preset that the settings came from.
-    """
-
-    id: str
-    name: str
-    source: str
-    settings: Settings
-    queries: tuple[Query, ...] = ()
-    preset: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RunnerParts:
-    """What a stream works with.
+    """What streams work with.
 
     Args:
-        hub: Where its events go.
-        pool: Keyframe workers that streams share.
         make_viewer: Makes the model that watches; None without one.
         make_consumers: Makes further consumers, such as alerts and metrics.
         on_error: Called with what ended a run of a stream.
-        on_end: Called when the runner's thread has ended for good.
     """
 
     hub: EventHub
@@ -105,7 +81,6 @@ class RunnerParts:
     make_viewer: Callable[[Settings], Viewer] | None = None
     make_consumers: Callable[[StreamRunner], Sequence[Consumer]] | None = None
     on_error: Callable[[StreamRunner, Exception], None] | None = None
-    on_end: Callable[[StreamRunner], None] | None = None
 
 
 class StreamRunner:
@@ -114,24 +89,37 @@ class StreamRunner:
     All methods may be called from any thread.
 
     Args:
-        plan: What it begins with.
-        opener: Opens the source.
-        parts: What it works with.
-        once: The source cannot be opened again: the runner ends with it.
+        source: What was given for the source, without secrets; `opener` opens it.
+        settings, queries: What it begins with.
+        preset: Name of the preset that the settings came from.
+        on_end: Called in the end; the source cannot be opened again then, and the runner ends with it. None: it can.
     """
 
-    def __init__(self, plan: RunnerPlan, opener: Opener, parts: RunnerParts, *, once: bool = False) -> None:
-        self.id = plan.id
-        self.name = plan.name
-        self.room = PictureRoom(plan.id)
-        self.publisher = Publisher(plan.id, parts.hub, self.room, self._dropped)
-        self.started_unix = time.time()
-        self._plan = plan
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        source: str,
+        opener: Opener,
+        parts: RunnerParts,
+        settings: Settings,
+        queries: tuple[Query, ...] = (),
+        *,
+        preset: str | None = None,
+        on_end: Callable[[StreamRunner], None] | None = None,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.room = PictureRoom(id)
+        self.publisher = Publisher(id, parts.hub, self.room, self._dropped)
+        self._started_unix = time.time()
+        self._source_name = source
         self._opener = opener
         self._parts = parts
-        self._once = once
-        self._settings = plan.settings
-        self._queries = plan.queries
+        self._settings = settings
+        self._queries = queries
+        self._preset = preset
+        self._on_end = on_end
         self._state = "connecting"
         self._message: str | None = None
         self._paused = False
@@ -145,10 +133,9 @@ class StreamRunner:
         self._stop = threading.Event()
         self._again = threading.Event()
         self._lock = threading.RLock()
-        self._thread = threading.Thread(target=self._work, name=f"arr-stream-{plan.id}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"arr-stream-{id}", daemon=True)
 
     def start(self) -> None:
-        """Begin; open the source in the background."""
         self._thread.start()
 
     @property
@@ -186,7 +173,7 @@ class StreamRunner:
         return {
             "id": self.id,
             "name": self.name,
-            "source": self._plan.source,
+            "source": self._source_name,
             "kind": info.kind if info is not None else None,
             "state": "paused" if self.paused and self._state == "live" else self._state,
             "message": self._message,
@@ -206,12 +193,12 @@ class StreamRunner:
             "texts": [redact_url(text) for text in self.texts],
             "region": list(region) if region is not None else None,
             "example": example.path.name if example is not None else None,
-            "preset": self._plan.preset,
+            "preset": self._preset,
             "settings": self._changed_settings(),
             "paused": self.paused,
             "plan": asdict(plan) if (plan := self._asking) is not None else None,
             "asking": self.publisher.answering,
-            "started_unix": round(self.started_unix, 3),
+            "started_unix": round(self._started_unix, 3),
         }
 
     @property
@@ -227,7 +214,6 @@ class StreamRunner:
         self.tell_state()
 
     def rename(self, name: str) -> None:
-        """What people call it."""
         if not 1 <= len(name.strip()) <= 80:
             raise InvalidSetting(f"name of {len(name.strip())} letters", remedy="give 1 to 80")
         self.name = name.strip()
@@ -263,7 +249,6 @@ class StreamRunner:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts that are asked for."""
         return tuple(query.text for query in self._queries if isinstance(query, TextQuery))
 
     @property
@@ -300,10 +285,12 @@ class StreamRunner:
                 budget_tokens(settings.selection.budget, 1 << 30)
             self._settings = settings
             if base is not None:
-                self._plan = replace(self._plan, preset=preset)
+                self._preset = preset
         self.tell_state()
 
-    def question(self, question: str, when: str = "now", every_seconds: float = 5.0) -> None:
+    def question(
+        self, question: str, when: Literal["now", "every", "change"] = "now", every_seconds: float = 5.0
+    ) -> None:
         """Ask the model: at once, every so often, or when the scene changes.
 
         Raises:
@@ -314,13 +301,10 @@ class StreamRunner:
                 raise InvalidSetting("there is no model to ask", remedy="start with --model or --endpoint")
             if self._watcher is None:
                 raise InvalidSetting(f"{self.name} does not run", remedy="ask when there is a picture")
-            if when not in ("now", "every", "change"):
-                raise InvalidSetting(f"when={when!r}", remedy="choose now, every or change")
             if when == "now":
                 self._watcher.request(question)
             else:
-                plan = Plan(question, "every" if when == "every" else "change", every_seconds)
-                self._watcher.plan = self._asking = plan
+                self._watcher.plan = self._asking = Plan(question, when, every_seconds)
         self.tell_state()
 
     def ask_no_more(self) -> None:
@@ -336,7 +320,6 @@ class StreamRunner:
         self._again.set()
 
     def tell_state(self) -> None:
-        """Publish the state as it is now."""
         self._parts.hub.publish({"type": "state", "stream": self.id, "status": self.status()})
 
     def close(self) -> None:
@@ -373,7 +356,7 @@ class StreamRunner:
                 error = self._run()
                 if error is not None and self._parts.on_error is not None:
                     self._parts.on_error(self, error)
-                if self._stop.is_set() or self._once:
+                if self._stop.is_set() or self._on_end is not None:
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS
@@ -384,8 +367,8 @@ class StreamRunner:
                 retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
         finally:
             self._set_state("ended", None)
-            if self._parts.on_end is not None:
-                self._parts.on_end(self)
+            if self._on_end is not None:
+                self._on_end(self)
 
     def _run(self) -> Exception | None:
         """Open the source and process it to its end; what went wrong."""

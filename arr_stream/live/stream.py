@@ -61,9 +61,7 @@ class LiveStream(Stream):
     come from any thread and take effect with the next frame.
 
     Args:
-        source: A live source; closed with the stream.
-        settings: Everything that can be set.
-        queries: What is asked.
+        source, settings, queries: See `Stream`.
         pool: Lends keyframe workers that other streams use too; None for workers of its own.
         on_notice: Called, from any thread, with one line about a command that failed after it was taken.
     """
@@ -81,7 +79,7 @@ class LiveStream(Stream):
         self.paused = False
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._governor = Governor()
-        self._untold_quality: str | None = None
+        self._untold: list[str] = []
         self._region_size_wh: tuple[int, int] | None = None
         self._pool = pool
         self._models_ready = False
@@ -98,7 +96,6 @@ class LiveStream(Stream):
 
     @property
     def waiting(self) -> int:
-        """Frames that wait to be processed."""
         return self._reader.waiting if self._reader is not None else 0
 
     @property
@@ -131,8 +128,7 @@ class LiveStream(Stream):
         if maker_values(before) == maker_values(settings):
             self._commands.put(lambda: self._take(settings))
             return
-        thread = threading.Thread(target=self._rebuild, args=(settings, change), name="arr-stream-change", daemon=True)
-        thread.start()
+        threading.Thread(target=self._rebuild, args=(settings, change), name="arr-stream-change", daemon=True).start()
 
     def follow(self) -> None:
         """See `Pipeline.follow`; of the pipeline that runs now, which a change of settings may have replaced."""
@@ -193,16 +189,13 @@ class LiveStream(Stream):
             self._models_ready = self._provider.wait_ready(0.0)
 
     def _obey(self) -> tuple[str, ...]:
-        """Carry out what was commanded; one line for each command that failed."""
-        said = []
+        """Carry out what was commanded; one line for each command that failed, and for a change of quality before."""
         while not self._commands.empty():
             try:
                 self._commands.get()()
             except ArrStreamError as exc:
-                said.append(str(exc))
-        if self._untold_quality is not None:
-            said.append(self._untold_quality)
-            self._untold_quality = None
+                self._untold.append(str(exc))
+        said, self._untold = self._untold, []
         return tuple(said)
 
     def _govern(self, now_seconds: float, busy_seconds: float, dropped: int) -> None:
@@ -214,7 +207,7 @@ class LiveStream(Stream):
         why = "lowered to hold the frame rate" if step > before else "restored by a step"
         interval = self.settings.keyframes.interval * quality.interval_factor
         size = f", flow at 1/{quality.flow_reduction} of its size" if quality.flow_reduction > 1 else ""
-        self._untold_quality = f"quality {why}, now step {step} of {len(STEPS) - 1}: keyframes every {interval}{size}"
+        self._untold.append(f"quality {why}, now step {step} of {len(STEPS) - 1}: keyframes every {interval}{size}")
 
     def _adapt(self) -> None:
         quality = self._governor.quality
@@ -230,10 +223,9 @@ class LiveStream(Stream):
         try:
             provider = self._make_provider(settings)
             pipeline = self._make_pipeline(settings, provider)
-            if isinstance(provider, KeyframeWorkers | Lease):
-                while not provider.wait_ready(0.2):
-                    if self._closing.is_set():
-                        break
+            while isinstance(provider, KeyframeWorkers | Lease) and not provider.wait_ready(0.2):
+                if self._closing.is_set():
+                    break
         except ArrStreamError as exc:
             if provider is not None:
                 provider.close()
@@ -264,11 +256,11 @@ class LiveStream(Stream):
             return
         scale_x, scale_y = size_wh[0] / before[0], size_wh[1] / before[1]
 
-        def scaled(query: Query) -> Query:
+        def fitted(query: Query) -> Query:
             if not isinstance(query, RegionQuery):
                 return query
             x, y, w, h = query.xywh
-            return RegionQuery((x * scale_x, y * scale_y, w * scale_x, h * scale_y), query.at_seconds)
+            return replace(query, xywh=(x * scale_x, y * scale_y, w * scale_x, h * scale_y))
 
-        self.queries = tuple(scaled(query) for query in self.queries)
+        self.queries = tuple(map(fitted, self.queries))
         self.pipeline.ask(self.queries)

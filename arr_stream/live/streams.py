@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.live.events import EventHub
-from arr_stream.live.runner import Opener, RunnerParts, RunnerPlan, StreamRunner
+from arr_stream.live.runner import Opener, RunnerParts, StreamRunner
 from arr_stream.plain_text import redact_url
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.sources.live import open_live
@@ -20,16 +19,12 @@ MOST_STREAMS = 8
 
 
 class LiveStreams:
-    """Holds the streams.
+    """Holds the streams, at most `most_streams`.
 
     Args:
         settings: What a stream starts from where no preset is named.
         presets: Settings by name.
-        parts: What runners work with; its `hub` is the one below.
-        most_streams: Beyond these, none is added.
-
-    Attributes:
-        hub: Events of all streams; `streams` when one is added or removed.
+        parts: What runners work with; its hub is told when a stream is added or removed, too.
     """
 
     def __init__(
@@ -74,15 +69,11 @@ class LiveStreams:
         Args:
             source: What to open; see `arr_stream.sources.live.open_live`.
             opener: Opens it otherwise, such as a browser's camera; `source` is its public name then.
-            name: What people call it.
-            query: What is asked.
-            preset: Name of a preset.
             settings: Dotted keys, over the preset.
             once: The source cannot be opened again.
 
         Raises:
-            InvalidSetting: There are too many, or no such preset.
-            QueryError, SettingsError: See `arr_stream.errors`.
+            InvalidSetting, QueryError, SettingsError: There are too many, or no such preset, and so on.
         """
         values = self.preset(preset) if preset is not None else self.settings
         if settings:
@@ -94,14 +85,21 @@ class LiveStreams:
                     f"{len(self._runners)} streams run already",
                     remedy=f"remove one; {self.most_streams} is the limit",
                 )
-            number = next(self._numbers)
             public = redact_url(source)
-            plan = RunnerPlan(f"s{number}", (name or "").strip()[:80] or public[:80], public, values, queries, preset)
-            parts = replace(self.parts, on_end=self._ended if once else None)
-            runner = StreamRunner(plan, opener or _opener(source), parts, once=once)
+            runner = StreamRunner(
+                f"s{next(self._numbers)}",
+                (name or "").strip()[:80] or public[:80],
+                public,
+                opener or (lambda settings, on_state: open_live(source, settings, on_state=on_state)),
+                self.parts,
+                values,
+                queries,
+                preset=preset,
+                on_end=self._ended if once else None,
+            )
             self._runners[runner.id] = runner
         runner.start()
-        self.tell()
+        self._tell()
         return runner
 
     def remove(self, id: str) -> bool:
@@ -111,15 +109,11 @@ class LiveStreams:
         if runner is None:
             return False
         runner.close()
-        self.tell()
+        self._tell()
         return True
 
     def preset(self, name: str) -> Settings:
-        """The settings of that name.
-
-        Raises:
-            InvalidSetting: There is no such preset.
-        """
+        """The settings of that name; raises `InvalidSetting` where there are none."""
         if name not in self.presets:
             raise InvalidSetting(f"preset {name!r} is not known", remedy=f"choose one of {', '.join(self.presets)}")
         return self.presets[name]
@@ -127,8 +121,7 @@ class LiveStreams:
     def statuses(self) -> list[dict[str, Any]]:
         return [runner.status() for runner in self.runners]
 
-    def tell(self) -> None:
-        """Publish which streams there are."""
+    def _tell(self) -> None:
         self.hub.publish({"type": "streams", "streams": self.statuses()})
 
     def close(self) -> None:
@@ -148,8 +141,4 @@ class LiveStreams:
             known = self._runners.pop(runner.id, None)
         if known is not None:
             runner.room.close()
-            self.tell()
-
-
-def _opener(source: str) -> Opener:
-    return lambda settings, on_state: open_live(source, settings, on_state=on_state)
+            self._tell()

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.views import CHANNEL_PREFIX, VIEWS
 from arr_stream.errors import ArrStreamError
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window.drawing import Pane
-from arr_stream.live.window.screen import KeyPressed, PointerEvent, WindowClosed, WindowEvent
+from arr_stream.live.window.screen import WindowEvent
 from arr_stream.relevance.query import Query, RegionQuery, TextQuery, parse_text
 from arr_stream.texture.layout import CHANNELS
+from arr_stream.types import Frame
 
 _MOST_SIGNS = 200
 _LEAST_DRAG_PX = 6
@@ -24,17 +26,10 @@ _CHANNEL_VIEWS = tuple(CHANNEL_PREFIX + channel.name for channel in CHANNELS)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is on the window just now.
-
-    Args:
-        panes: Where the frame is seen.
-        frame_wh: Size of that frame.
-        pts_seconds: Its time.
-    """
+    """What is on the window just now: a frame, and where it is seen."""
 
     panes: tuple[Pane, ...]
-    frame_wh: tuple[int, int]
-    pts_seconds: float
+    frame: Frame
 
 
 class Controls:
@@ -42,39 +37,24 @@ class Controls:
 
     Args:
         stream: Takes the commands.
-        view: To begin with.
+        annotator: Draws what is shown; its view is changed here, and it is told what is asked for.
         save: Saves the picture that is shown, and returns where.
-        on_ask: Called when something else is asked for.
 
     Attributes:
-        view: What is shown, see `arr_stream.draw.views`.
-        beside: The source stands beside it.
-        help: The keys are shown.
-        full_screen: The window fills the screen.
+        beside: The source stands beside the view.
         typed: What is being typed; None when nothing is.
         gaze: The pointer tells where someone looks.
         drag: Two corners on the window, while a box is being dragged.
-        quitting: Nothing more is wanted.
         changed: Something is to be drawn anew; whoever draws sets it back.
     """
 
-    def __init__(
-        self,
-        stream: LiveStream,
-        *,
-        view: str,
-        save: Callable[[], Path],
-        on_ask: Callable[[tuple[Query, ...], float], None],
-    ) -> None:
-        self.view = view
+    def __init__(self, stream: LiveStream, annotator: Annotator, save: Callable[[], Path]) -> None:
         self.beside = self.help = self.full_screen = self.gaze = self.quitting = False
         self.changed = True
         self.typed: str | None = None
         self.drag: tuple[int, int, int, int] | None = None
         self.pointer_xy: tuple[int, int] | None = None
-        self._stream = stream
-        self._save = save
-        self._on_ask = on_ask
+        self._stream, self._annotator, self._save = stream, annotator, save
         self._dragged: Pane | None = None
         self._messages: list[tuple[float, str, bool]] = []
         self._keys: dict[str, Callable[[], None]] = {
@@ -110,21 +90,19 @@ class Controls:
 
     def take(self, event: WindowEvent, scene: Scene | None) -> None:
         """Deal with what has happened; before the first frame there is no scene."""
-        if isinstance(event, WindowClosed):
+        if event.kind == "close":
             self.quitting = True
-        elif isinstance(event, KeyPressed):
+        elif event.kind == "key":
             self._key(event.key)
         else:
             self._point(event, scene)
 
     def look(self, scene: Scene) -> None:
         """Tell the stream where the pointer is, if that is wanted."""
-        if not self.gaze or self.pointer_xy is None:
-            return
-        x, y = self.pointer_xy
-        for pane in scene.panes:
-            if pane.contains(x, y):
-                self._stream.pointer.look(*pane.frame_point(x, y, (1, 1)))
+        if self.gaze and self.pointer_xy is not None:
+            for pane in scene.panes:
+                if pane.contains(*self.pointer_xy):
+                    self._stream.pointer.look(*pane.frame_point(*self.pointer_xy, (1, 1)))
 
     def _key(self, key: str) -> None:
         if self.typed is not None:
@@ -153,16 +131,20 @@ class Controls:
         self._ask([*([parse_text(typed)] if typed else []), *others])
 
     def _ask(self, queries: list[Query], at_seconds: float = 0.0) -> None:
+        """Ask for something else; a region that was marked just now, `at_seconds`, is shown for a moment."""
         try:
             self._stream.ask(*queries)
         except ArrStreamError as exc:
             self.tell(str(exc), failed=True)
             return
-        self._on_ask(self._stream.queries, at_seconds)
+        region = next((query for query in self._stream.queries if isinstance(query, RegionQuery)), None)
+        x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
+        marked = (x, y, x + w, y + h) if region is not None and at_seconds else None
+        self._annotator.ask(asked_line(self._stream.queries), marked, at_seconds)
         for notice in self._stream.notices:
             self.tell(notice, failed=True)
 
-    def _point(self, event: PointerEvent, scene: Scene | None) -> None:
+    def _point(self, event: WindowEvent, scene: Scene | None) -> None:
         self.pointer_xy = None if event.kind == "leave" else (event.x, event.y)
         self.changed = self.changed or self.gaze or self.drag is not None
         if scene is None:
@@ -170,25 +152,20 @@ class Controls:
         if event.kind == "press":
             self._dragged = next((pane for pane in scene.panes if pane.contains(event.x, event.y)), None)
             self.drag = (event.x, event.y, event.x, event.y) if self._dragged is not None else None
-        elif event.kind in ("move", "release") and self.drag is not None:
+        elif event.kind in ("move", "release") and self.drag is not None and self._dragged is not None:
             self.drag = (*self.drag[:2], event.x, event.y)
             if event.kind == "release":
-                self._mark(scene)
+                self._mark(self.drag, self._dragged, scene.frame)
 
-    def _mark(self, scene: Scene) -> None:
+    def _mark(self, drag: tuple[int, int, int, int], pane: Pane, frame: Frame) -> None:
         """Look for what is in the box that was dragged."""
-        assert self.drag is not None and self._dragged is not None
-        x0, y0, x1, y1 = self.drag
-        pane, self.drag, self._dragged, self.changed = self._dragged, None, None, True
-        if min(abs(x1 - x0), abs(y1 - y0)) < _LEAST_DRAG_PX:
-            return
-        first = pane.frame_point(min(x0, x1), min(y0, y1), scene.frame_wh)
-        last = pane.frame_point(max(x0, x1), max(y0, y1), scene.frame_wh)
-        width, height = last[0] - first[0], last[1] - first[1]
-        if width < 1 or height < 1:
-            return
-        region = RegionQuery((*first, width, height))
-        self._ask([*self._without_region(), region], scene.pts_seconds)
+        self.drag, self._dragged, self.changed = None, None, True
+        (x0, x1), (y0, y1) = sorted(drag[::2]), sorted(drag[1::2])
+        left, top = pane.frame_point(x0, y0, frame.size_wh)
+        right, bottom = pane.frame_point(x1, y1, frame.size_wh)
+        if min(x1 - x0, y1 - y0) >= _LEAST_DRAG_PX and right - left >= 1 and bottom - top >= 1:
+            region = RegionQuery((left, top, right - left, bottom - top))
+            self._ask([*self._without_region(), region], frame.pts_seconds)
 
     def _without_region(self) -> list[Query]:
         return [query for query in self._stream.queries if not isinstance(query, RegionQuery)]
@@ -199,8 +176,9 @@ class Controls:
             self._ask(self._without_region())
 
     def _turn(self, views: tuple[str, ...], by: int) -> None:
-        place = views.index(self.view) + by if self.view in views else 0 if by > 0 else -1
-        self.view = views[place % len(views)]
+        view = self._annotator.view
+        place = views.index(view) + by if view in views else 0 if by > 0 else -1
+        self._annotator.view = views[place % len(views)]
 
     def _toggle(self, name: str) -> None:
         setattr(self, name, not getattr(self, name))
@@ -229,3 +207,9 @@ class Controls:
             self._toggle("help" if self.help else "full_screen")
         else:
             self.quitting = True
+
+
+def asked_line(queries: tuple[Query, ...]) -> str | None:
+    """What is looked for, in one line; a region is called so, since its numbers say nothing to the eye."""
+    labels = ["a region" if isinstance(query, RegionQuery) else query.label for query in queries]
+    return ", ".join(labels) or None

@@ -92,105 +92,57 @@ def panes(size_wh: tuple[int, int], frame_wh: tuple[int, int], count: int) -> tu
     return tuple(Pane(left + place * (pane_w + _GAP_PX), y, pane_w, pane_h) for place in range(count))
 
 
-class LiveAnnotator:
-    """Draws a frame for a window.
+def draw_panes(annotators: Sequence[Annotator], shown: Shown, size_wh: tuple[int, int]) -> ByteArray:
+    """A picture `[H, W, 3]` uint8 of `size_wh`: the frame as each draws it, side by side; the bar at its head is free.
+
+    The last one also writes its caption and its strip.
+    """
+    frame, patches = shown.frame, shown.patches
+    canvas = np.empty((size_wh[1], size_wh[0], 3), np.uint8)
+    canvas[...] = _BACKGROUND
+    for annotator, pane in zip(annotators, panes(size_wh, frame.size_wh, len(annotators)), strict=True):
+        picture = annotator.picture(frame, patches, (pane.width, pane.height))
+        canvas[pane.y : pane.y + pane.height, pane.x : pane.x + pane.width] = picture
+    annotators[-1].finish(canvas, patches)
+    return canvas
+
+
+def draw_status(
+    picture: ByteArray, shown: Shown, *, name: str, view: str, state: str, fps: float, age_ms: float | None
+) -> None:
+    """Write the bar onto the head of a picture, in place: the source and its state on the left, figures on the right.
 
     Args:
-        dim: Brightness of what was not chosen, in [0, 1].
-        asked: What was asked for, for the strip.
+        fps: Frames a second that are processed just now.
+        age_ms: Of pictures when they are shown; None before it is known.
     """
-
-    def __init__(self, *, dim: float, asked: str | None = None) -> None:
-        self._annotator = Annotator(dim=dim, asked=asked)
-        self._source = Annotator("source", dim=dim)
-        self._taken: Shown | None = None
-
-    def ask(self, asked: str | None, region_xyxy: tuple[float, float, float, float] | None, at_seconds: float) -> None:
-        """Something else is asked for; a region is shown for a moment from `at_seconds` on."""
-        self._annotator.ask(asked, region_xyxy, at_seconds)
-
-    def draw(self, shown: Shown, view: str, size_wh: tuple[int, int], *, beside: bool = False) -> ByteArray:
-        """The picture, `[H, W, 3]` uint8 of `size_wh`; the bar at its head is left free.
-
-        Args:
-            shown: The frame; may be drawn again in another view.
-            view: What to show, see `arr_stream.draw.views`.
-            size_wh: Of the picture.
-            beside: The source is on the left and the view on the right.
-        """
-        frame, patches = shown.frame, shown.patches
-        if shown is not self._taken:
-            self._annotator.take(patches)
-            self._taken = shown
-        self._annotator.view = view
-        annotators = [self._source, self._annotator] if beside else [self._annotator]
-        canvas = np.empty((size_wh[1], size_wh[0], 3), np.uint8)
-        canvas[...] = _BACKGROUND
-        for annotator, pane in zip(annotators, panes(size_wh, frame.size_wh, len(annotators)), strict=True):
-            picture = annotator.picture(frame, patches, (pane.width, pane.height))
-            canvas[pane.y : pane.y + pane.height, pane.x : pane.x + pane.width] = picture
-        self._annotator.finish(canvas, patches)
-        return canvas
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What the bar at the head says.
-
-    Args:
-        name: Of the source.
-        view: That is shown.
-        state: Of the source, or `paused`.
-        fps: Frames a second that are processed.
-        age_ms: Of the pictures when they are shown; None before it is known.
-        dropped: Frames passed over so far.
-        quality: How far quality is lowered, 0 for not at all.
-    """
-
-    name: str
-    view: str
-    state: str
-    fps: float
-    age_ms: float | None
-    dropped: int
-    quality: int
-
-
-def draw_status(picture: ByteArray, status: Status) -> None:
-    """Write the bar onto the head of a picture, in place: the source on the left, figures on the right."""
     size, pad = _size(picture), _size(picture) // 2 + 3
     head = picture[: bars_px(picture.shape[1::-1])[0]]
     y = (head.shape[0] - typeface.mask("0", size).shape[0]) // 2
-    colour = _GOOD if status.state == "live" else ALARM if status.state == "failed" else ACCENT
+    colour = _GOOD if state == "live" else ALARM if state == "failed" else ACCENT
     cv2.circle(head, (pad + size // 2, head.shape[0] // 2), max(3, size * 2 // 5), colour, cv2.FILLED, cv2.LINE_AA)
     right = picture.shape[1] - pad
-    for text, tint, bold in reversed(_figures(status)):
+    for text, tint, bold in reversed(_figures(shown, fps, age_ms)):
         right -= typeface.width_px(text, size, bold)
         if right < pad + 2 * size:
             break
         typeface.draw(head, text, (right, y), size, tint, bold=bold)
         right -= size if bold else size // 3
     x = pad + size + size // 2
-    for title, tint in _titles(status):
+    titles = [(redact_url(name), WHITE), (view.replace("_", " "), GREY), (state if state != "live" else "", ACCENT)]
+    for title, tint in titles:
         text = typeface.fitted(typeface.drawable(title), size, right - x - size)
         x = typeface.draw(head, text, (x, y), size, tint) + size if text else x
 
 
-def _titles(status: Status) -> list[tuple[str, Colour]]:
-    state = [(status.state, ACCENT)] if status.state != "live" else []
-    return [(redact_url(status.name), WHITE), (status.view.replace("_", " "), GREY), *state]
-
-
-def _figures(status: Status) -> list[tuple[str, Colour, bool]]:
+def _figures(shown: Shown, fps: float, age_ms: float | None) -> list[tuple[str, Colour, bool]]:
     """Number and unit by turns, from the left; a number is bold."""
-    figures: list[tuple[str, Colour, bool]] = [(f"{status.fps:.1f}", WHITE, True), ("fps", GREY, False)]
-    if status.age_ms is not None:
-        figures += [(f"{status.age_ms:.0f}", WHITE, True), ("ms old", GREY, False)]
-    if status.dropped:
-        figures += [(f"{status.dropped}", WHITE, True), ("dropped", GREY, False)]
-    if status.quality:
-        figures += [(f"-{status.quality}", ACCENT, True), ("quality", GREY, False)]
-    return figures
+    quality = shown.patches.quality
+    figures = [(f"{fps:.1f}", "fps", WHITE)]
+    figures += [(f"{age_ms:.0f}", "ms old", WHITE)] if age_ms is not None else []
+    figures += [(f"{shown.dropped}", "dropped", WHITE)] if shown.dropped else []
+    figures += [(f"-{quality}", "quality", ACCENT)] if quality else []
+    return [part for text, unit, tint in figures for part in ((text, tint, True), (unit, GREY, False))]
 
 
 def draw_prompt(picture: ByteArray, typed: str) -> None:

@@ -10,19 +10,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from arr_stream.consumer import Outcome
+from arr_stream.consumer import Outcome, Rate, Recent
+from arr_stream.draw.annotate import Annotator
 from arr_stream.draw.overlay import draw_box
 from arr_stream.draw.typeface import ACCENT, ALARM, WHITE
 from arr_stream.errors import OutputExists
 from arr_stream.files import writing
 from arr_stream.live.pictures import Shown
-from arr_stream.live.rates import Rate, Recent
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import drawing
-from arr_stream.live.window.controls import Controls, Scene
+from arr_stream.live.window.controls import Controls, Scene, asked_line
 from arr_stream.live.window.screen import Window
 from arr_stream.patch_set import Answer, PatchSet
-from arr_stream.relevance.query import Query, RegionQuery
 from arr_stream.types import ByteArray, Frame
 
 _WAIT_SECONDS = 0.012
@@ -99,11 +98,13 @@ class WindowLoop:
         self.ages_ms = Recent()
         self._window, self._stream, self._feed = window, stream, feed
         self._state, self._folder = state, folder
-        self._annotator = drawing.LiveAnnotator(dim=stream.settings.video.dim, asked=_asked(stream.queries))
-        self._controls = Controls(stream, view=view, save=self._save, on_ask=self._asked)
+        dim = stream.settings.video.dim
+        self._source = Annotator("source", dim=dim)
+        self._annotator = Annotator(view, dim=dim, asked=asked_line(stream.queries))
+        self._controls = Controls(stream, self._annotator, self._save)
         self._newest: Shown | None = None
         self._picture: ByteArray | None = None
-        self._drawn_wh: tuple[int, int] | None = None
+        self._drawn_wh = (0, 0)
         self._drawn_at = 0.0
         self._full_screen = False
 
@@ -113,31 +114,29 @@ class WindowLoop:
             fresh = self._feed.take(_WAIT_SECONDS)
             if fresh is not None:
                 self._begin(fresh)
-            scene = self._scene()
+                self._draw(fresh)
+                self.ages_ms.add((time.monotonic() - fresh.captured_seconds) * 1e3)
+            elif self._newest is not None and self._is_stale():
+                self._draw(self._newest)
+            scene = self._scene(self._newest) if self._newest is not None else None
             for event in self._window.events():
                 self._controls.take(event, scene)
             if self._controls.full_screen != self._full_screen:
                 self._full_screen = self._controls.full_screen
                 self._window.full_screen(self._full_screen)
-            if self._newest is not None and (fresh is not None or self._is_stale()):
-                self._draw(self._newest)
-            if fresh is not None:
-                self.ages_ms.add((time.monotonic() - fresh.captured_seconds) * 1e3)
 
     def _begin(self, fresh: Shown) -> None:
         if self._newest is None:
             self._window.resize(drawing.first_size(fresh.frame.size_wh))
             self._controls.tell("h shows the keys")
         self._newest = fresh
+        self._annotator.take(fresh.patches)
         for notice in fresh.patches.notices:
             self._controls.tell(notice, failed=True)
 
-    def _scene(self) -> Scene | None:
-        if self._newest is None or self._drawn_wh is None:
-            return None
-        frame = self._newest.frame
-        seen = drawing.panes(self._drawn_wh, frame.size_wh, 2 if self._controls.beside else 1)
-        return Scene(seen, frame.size_wh, frame.pts_seconds)
+    def _scene(self, shown: Shown) -> Scene:
+        panes = drawing.panes(self._drawn_wh, shown.frame.size_wh, 2 if self._controls.beside else 1)
+        return Scene(panes, shown.frame)
 
     def _is_stale(self) -> bool:
         """The picture is to be drawn again although no frame has come."""
@@ -146,10 +145,10 @@ class WindowLoop:
         return since > _IDLE_SECONDS or (wanted and since > _REDRAW_SECONDS)
 
     def _draw(self, shown: Shown) -> None:
-        controls, size_wh = self._controls, self._window.size_wh
-        controls.changed = False
-        self._drawn_wh, self._drawn_at = size_wh, time.monotonic()
-        picture = self._annotator.draw(shown, controls.view, size_wh, beside=controls.beside)
+        self._controls.changed = False
+        self._drawn_wh, self._drawn_at = self._window.size_wh, time.monotonic()
+        annotators = [self._source, self._annotator] if self._controls.beside else [self._annotator]
+        picture = drawing.draw_panes(annotators, shown, self._drawn_wh)
         self._picture = picture.copy()
         self._draw_over(picture, shown)
         self._window.show(picture)
@@ -160,37 +159,26 @@ class WindowLoop:
         lines = [(text, ALARM if failed else WHITE) for text, failed in controls.messages]
         if state != "live" and message:
             lines.insert(0, (message, ALARM))
-        status = drawing.Status(
+        drawing.draw_status(
+            picture,
+            shown,
             name=self._stream.source.info.name,
-            view=controls.view,
+            view=self._annotator.view,
             state="paused" if self._stream.paused and state == "live" else state,
             fps=self._feed.fps.value,
             age_ms=self.ages_ms.median,
-            dropped=shown.dropped,
-            quality=shown.patches.quality,
         )
-        drawing.draw_status(picture, status)
         if controls.drag is not None:
             x0, y0, x1, y1 = controls.drag
             draw_box(picture, (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)), ACCENT)
-        scene = self._scene()
-        if scene is not None and controls.gaze and controls.pointer_xy is not None:
+        if controls.gaze and controls.pointer_xy is not None:
             drawing.draw_gaze(picture, controls.pointer_xy)
-            controls.look(scene)
+            controls.look(self._scene(shown))
         drawing.draw_message(picture, lines)
         if controls.help:
             drawing.draw_help(picture)
         if controls.typed is not None:
             drawing.draw_prompt(picture, controls.typed)
-
-    def _asked(self, queries: tuple[Query, ...], at_seconds: float) -> None:
-        """The strip says what is looked for; a region that was just marked is shown for a moment."""
-        region = next((query for query in queries if isinstance(query, RegionQuery)), None)
-        xyxy = None
-        if region is not None and at_seconds:
-            x, y, w, h = region.xywh
-            xyxy = (x, y, x + w, y + h)
-        self._annotator.ask(_asked(queries), xyxy, at_seconds)
 
     def _save(self) -> Path:
         """Write the picture without what belongs to the window; never over another file.
@@ -212,9 +200,3 @@ class WindowLoop:
                     file.write(png.getbuffer())
                 return path
         raise OutputExists(f"{stem}.png: exists already", remedy="wait a second")
-
-
-def _asked(queries: tuple[Query, ...]) -> str | None:
-    """What is looked for, in one line; a region is called so, since its numbers say nothing to the eye."""
-    labels = ["a region" if isinstance(query, RegionQuery) else query.label for query in queries]
-    return ", ".join(labels) or None
