@@ -77,10 +77,7 @@ class VisualTokens:
     features: Tensor
     deepstack: tuple[Tensor, ...]
 
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def take(self, keep: Tensor) -> VisualTokens:
+    def take(self, keep: Tensor | slice) -> VisualTokens:
         """Some of them, by mask or by index."""
         return VisualTokens(self.features[keep], tuple(level[keep] for level in self.deepstack))
 
