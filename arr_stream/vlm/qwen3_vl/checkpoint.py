@@ -385,11 +385,9 @@ def _normalisation(folder: Path, name: str) -> Normalisation:
     if path is None:
         raise ModelUnsupported(f"{name}: no preprocessor_config.json in {folder}", remedy=_COPY_AGAIN)
     found = _read_json(path)
-    if path.name == "processor_config.json":
-        found = found.get("image_processor")
     try:
-        said = _PixelStatistics.model_validate(found)
-    except ValidationError as exc:
+        said = _PixelStatistics.model_validate(found["image_processor"] if path.name == _PROCESSORS[1] else found)
+    except (KeyError, ValidationError) as exc:
         raise _damaged(f"{path}: image_mean and image_std must be three numbers each, the latter above 0") from exc
     return Normalisation(said.image_mean, said.image_std)
 
