@@ -56,12 +56,11 @@ Entry = FrameEntry | TextEntry
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Tokens to append: ids, `[3, N]` positions, and the visual ones among them."""
+    """Tokens to append: ids, `[3, N]` positions, and blocks with the offset of their first cell."""
 
     ids: list[int]
     positions: Tensor
     blocks: tuple[tuple[int, Block], ...] = ()
-    """Offset of the first cell, and the cells."""
 
 
 class Memory:

@@ -36,8 +36,6 @@ _USAGE_SECONDS = 2.0
 """How long the count of tokens is waited for once the answer is whole."""
 _PAUSE_SECONDS = 16.0
 """What a question is given for each wait between two attempts, beside the time-out of the attempts."""
-
-
 _CLOSE_SECONDS = 5.0
 
 
