@@ -38,11 +38,6 @@ def eager(tiny_qwen: Path) -> tuple[Any, Any]:
     return load_tiny(tiny_qwen, attn_implementation="eager")
 
 
-@pytest.fixture(scope="module")
-def tiny(tiny_qwen: Path) -> tuple[Any, Any]:
-    return load_tiny(tiny_qwen)
-
-
 @torch.inference_mode()
 def _stock_weights(model: Any, inputs: dict[str, Any], answer: list[int], bias: torch.Tensor | None) -> torch.Tensor:
     """`[layers, queries, tokens]`: mean over heads, for the places that the answer's tokens are predicted from."""

@@ -173,13 +173,6 @@ def configured(section: str = "", /, **values: object) -> Spoil:
     return spoil
 
 
-def grown(section: str, key: str, by: int) -> Spoil:
-    def spoil(folder: Path) -> None:
-        edit(folder / "config.json", lambda config: config[section].update({key: config[section][key] + by}))
-
-    return spoil
-
-
 def weighted(change: Callable[[dict[str, torch.Tensor]], object]) -> Spoil:
     return lambda folder: respoil(folder, change)
 
@@ -212,11 +205,6 @@ def sharded(*changes: Spoil) -> Spoil:
     return spoil
 
 
-def indexed(name: str) -> Spoil:
-    """The index says that a tensor is in another file."""
-    return sharded(lambda folder: edit(folder / INDEX, lambda index: index["weight_map"].update({SOME: name})))
-
-
 def normalised(std: object) -> Spoil:
     def spoil(folder: Path) -> None:
         without_processor(folder)
@@ -230,10 +218,6 @@ def without_processor(folder: Path) -> None:
     for path in folder.glob("*processor_config.json"):
         if not path.name.startswith("video"):
             path.unlink()
-
-
-def of_a_distributed_run(folder: Path) -> None:
-    shutil.copy(folder / WEIGHTS, folder / "shard-00001-model-00001-of-00001.safetensors")
 
 
 def untied_without_output(folder: Path) -> None:
@@ -269,7 +253,9 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
         (SOME, "F8_E4M3", "BF16"),
     ),
     "adapter": (written("adapter_config.json", '{"base_model_name_or_path": "a/b"}'), UNSUPPORTED, ("adapter",)),
-    "distributed": (of_a_distributed_run, UNSUPPORTED, ("distributed", "save_pretrained")),
+    "distributed": (
+        written("shard-00001-model-00001-of-00001.safetensors", ""), UNSUPPORTED, ("distributed", "save_pretrained")
+    ),
     "no weights": (without(WEIGHTS), BACKENDS, ("no weights", WEIGHTS)),
     **{
         f"cut at {share}": (cut(WEIGHTS, share), INVALID, (WEIGHTS, "damaged or truncated"))
@@ -283,7 +269,13 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
         for content in ("{}", '{"weight_map": [1]}')
     },
     **{
-        f"index names {name!r}": (indexed(name), INVALID, (INDEX, name))
+        f"index names {name!r}": (
+            sharded(
+                lambda folder, name=name: edit(folder / INDEX, lambda index: index["weight_map"].update({SOME: name}))
+            ),
+            INVALID,
+            (INDEX, name),
+        )
         for name in ("../elsewhere.safetensors", "/etc/passwd", "")
     },
     **{
@@ -296,15 +288,13 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
         weighted(lambda state: state.update({SOME: state[SOME][:-1].clone()})), INVALID, (SOME, "config.json calls for")
     ),
     **{
-        f"{key} {by:+}": (grown(section, key, by), INVALID, ())
-        for section, key, by in (
-            ("text_config", "num_hidden_layers", 10**9), ("vision_config", "depth", -1), ("vision_config", "depth", 1),
-            ("text_config", "hidden_size", 1), ("text_config", "hidden_size", 10**9),
+        f"{key} {value}": (configured(section, **{key: value}), INVALID, ())
+        for section, key, values in (
+            ("text_config", "num_hidden_layers", (10**9,)),
+            ("vision_config", "depth", (3, 5)),
+            ("text_config", "hidden_size", (65, 10**9, "many", -4, 0, None)),
         )
-    },
-    **{
-        f"hidden size {value}": (configured("text_config", hidden_size=value), INVALID, ())
-        for value in ("many", -4, 0, None)
+        for value in values
     },
     **{
         f"no {section}": (

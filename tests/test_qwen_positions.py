@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from arr_stream.vlm.qwen3_vl.cells import (
     texture_picture,
     token_positions,
 )
-from tests.tiny_qwen import load_tiny, picture
+from tests.tiny_qwen import picture
 
 pytest.importorskip("transformers")
 
@@ -201,8 +201,8 @@ def test_a_coarse_cell_is_the_block_scaled_down_whole_or_cut_off() -> None:
 
 
 @pytest.fixture(scope="module")
-def bench(tiny_qwen: Path) -> Bench:
-    return Bench.of(*load_tiny(tiny_qwen))
+def bench(tiny: tuple[Any, Any]) -> Bench:
+    return Bench.of(*tiny)
 
 
 def test_mixed_levels_run_and_a_coarse_cell_that_moves_counts(bench: Bench) -> None:

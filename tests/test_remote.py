@@ -160,21 +160,19 @@ def test_counts_and_times_are_the_servers_and_the_clocks() -> None:
     assert answer.prefill_ms >= 140 and answer.decode_ms >= 140
 
 
-def test_pieces_come_as_they_arrive_in_the_callers_thread() -> None:
+def test_pieces_come_as_they_arrive_in_the_callers_thread_whose_errors_hang_up() -> None:
     heard: list[tuple[str, str]] = []
-    with FakeServer(says("a", "b", "c")) as server, viewer(server.url) as watching:
-        watching.ask("?", on_text=lambda text: heard.append((text, threading.current_thread().name)))
-    assert heard == [(text, threading.current_thread().name) for text in "abc"]
 
+    def hear(text: str) -> None:
+        heard.append((text, threading.current_thread().name))
+        if len(heard) == 3:
+            raise ZeroDivisionError
 
-def test_an_error_of_the_listener_reaches_the_caller_and_hangs_up() -> None:
-    def refuse(_: str) -> None:
-        raise ZeroDivisionError
-
-    with FakeServer(hangs("a")) as server, viewer(server.url) as watching:
+    with FakeServer(hangs("a", "b", "c")) as server, viewer(server.url) as watching:
         with pytest.raises(ZeroDivisionError):
-            watching.ask("?", on_text=refuse)
+            watching.ask("?", on_text=hear)
         assert server.hung_up.wait(2)
+    assert heard == [(text, threading.current_thread().name) for text in "abc"]
 
 
 # What is asked wrongly.

@@ -86,12 +86,8 @@ class Entry:
 class Checkpoint:
     """A folder that holds a whole Qwen3-VL, as far as can be seen without loading it.
 
-    Args:
-        name: What the user called it.
-        folder: Where it lies.
-        config: transformers' Qwen3VLConfig, made of the keys that describe the architecture and of no others.
-        tensors: Every tensor that the model will hold, by name; tied ones once.
-        normalisation: Of its image processor.
+    `config` is transformers' Qwen3VLConfig, made of the keys that describe the architecture and of no others; `tensors`
+    are all that the model will hold, tied ones once.
     """
 
     name: str
@@ -115,15 +111,9 @@ class Checkpoint:
 
 
 def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None) -> Path:
-    """The folder of a model, fetched first where it is missing and `models.download` is set.
+    """The folder of a model, named as such or as ORG/NAME; fetched first where it is missing and may be (`models`).
 
-    Args:
-        model: A folder, or a hub name ORG/NAME.
-        models: Where to look, and whether to fetch.
-        hub_endpoint: Another hub than the one that huggingface_hub is set to.
-
-    Returns:
-        A folder that may still be incomplete or hold something else: `read_checkpoint` tells.
+    It may still be incomplete or hold something else: `read_checkpoint` tells.
 
     Raises:
         InvalidSetting: `model` is empty.
@@ -181,12 +171,10 @@ def _hub_cache(model: str) -> list[Path]:
 
 
 def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
-    """Look at a folder and make sure that it holds a Qwen3-VL, whole, that can be loaded.
+    """Look at a folder, called `name` in errors, and make sure that it holds a Qwen3-VL, whole, that can be loaded.
 
-    Args:
-        folder: With `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
-            `preprocessor_config.json` (or `processor_config.json`).
-        name: What to call it in errors; the folder if None.
+    That is `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
+    `preprocessor_config.json` (or `processor_config.json`).
 
     Raises:
         BackendUnavailable: No such folder; no weights in it, or none but pickles; transformers or safetensors missing.

@@ -29,7 +29,7 @@ class Response:
     Args:
         ids: Tokens, without the one that ended it.
         text: What they say.
-        finish: `stop`, `length` or `cancelled`.
+        finish: As of an `Answer`.
         prefill_ms: Until the first token was known.
         decode_ms: All others.
         cache_bytes: Largest size of the cache.
@@ -44,20 +44,14 @@ class Response:
 
 
 class Sampler:
-    """Picks the next token.
+    """Picks the next token: at temperature 0 the likeliest, else one within the `top_k` and `top_p` of `generation`."""
 
-    Args:
-        temperature: 0 takes the likeliest; otherwise sampled within the model's own `top_k` and `top_p`.
-        generation: The model's generation settings.
-        seed: Of the sampling.
-    """
-
-    def __init__(self, temperature: float, generation: Any = None, seed: int = 0) -> None:
+    def __init__(self, temperature: float, generation: Any = None) -> None:
         self._temperature = temperature
         # 0 and None switch a limit off, as they do in transformers.
         self._top_k = int(getattr(generation, "top_k", None) or 0)
         self._top_p = float(getattr(generation, "top_p", None) or 1.0)
-        self._random = torch.Generator().manual_seed(seed)
+        self._random = torch.Generator().manual_seed(0)
 
     def __call__(self, logits: Tensor) -> int:
         """A token from `[vocabulary]` logits."""
@@ -138,12 +132,7 @@ def default_layer(layers: int) -> int:
 
 
 class AttentionGatherer:
-    """Adds up the attention of the passes that each answer token was predicted from.
-
-    Args:
-        memory: What is attended to.
-        layer: Which layer, from 0.
-    """
+    """Adds up one layer's attention to the memory over the passes that each answer token was predicted from."""
 
     def __init__(self, memory: Memory, layer: int) -> None:
         self._adapter = memory.adapter

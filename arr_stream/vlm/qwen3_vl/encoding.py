@@ -33,12 +33,9 @@ LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Cells of one frame, or of a pair, as the language model takes them.
+    """K cells of one frame, or of a pair, as the language model takes them, in reading order.
 
-    Args:
-        cells: Where they are, in reading order.
-        tokens: What they are.
-        bias: `[K]` float32 added to the attention to each; None outside of `weight`.
+    `bias` is `[K]` float32, added to the attention to each; None outside of `weight`.
     """
 
     cells: Cells
@@ -56,14 +53,7 @@ class Block:
 
 
 class Feeder:
-    """Encodes chosen cells.
-
-    Args:
-        adapter: The model.
-        normalisation: Of its image processor.
-        mode: See the module's text.
-        halo: Width of the ring in cells.
-    """
+    """Encodes chosen cells in one of the modes of the module's text; `halo` is the width of the ring in cells."""
 
     def __init__(self, adapter: Adapter, normalisation: Normalisation, mode: Mode = "sparse", halo: int = 1) -> None:
         self._adapter = adapter

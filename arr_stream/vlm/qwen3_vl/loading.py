@@ -64,11 +64,7 @@ class LoadedModel:
 
 
 def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
-    """Load the model that `vlm.model` names.
-
-    Args:
-        settings: Which model, where and in which type it runs, and the context that must fit into memory with it.
-        models: Where hub names are looked for, and whether they may be fetched.
+    """Load the model that `vlm.model` names, if it fits into memory together with a full context.
 
     Raises:
         InvalidSetting: `vlm.model` is empty.

@@ -52,9 +52,7 @@ class TokenMap:
     def map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """`[gh, gw]`: the value of the token that stands at each place, 0 where none does.
 
-        Args:
-            values: For each thing seen, `[K]` values of its cells.
-            dtype: Of the result.
+        `values` are, for each thing seen, those of its K cells.
         """
         result = np.zeros(self.entry.shape, dtype)
         for index, value in enumerate(values):
@@ -79,12 +77,7 @@ class SentCells:
         self._since = since
 
     def take_new(self, chosen: Cells, eighth_grey: ByteArray) -> Cells:
-        """Those that the model does not hold or that have changed; they count as held from now on.
-
-        Args:
-            chosen: Cells of the present frame.
-            eighth_grey: Its lightness at an eighth of the texture's size.
-        """
+        """Those of a frame, of this `Pictures.eighth_grey`, that are new or have changed; held from now on."""
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
@@ -102,12 +95,7 @@ class SentCells:
             self._cells.lose(self._views() != before)
 
     def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
-        """`[gh, gw]`: a value of each cell where it still stands for what is on the frame, 0 elsewhere.
-
-        Args:
-            values: For each thing seen, `[K]` values of its cells.
-            eighth_grey: The frame's lightness at an eighth of the texture's size.
-        """
+        """`[gh, gw]`: as `TokenMap.map`, where a value still stands for what is on the frame, 0 elsewhere."""
         values_here: FloatArray = self._token_map().map(values)
         values_here[~self._cells.unchanged(eighth_grey)] = 0
         return values_here

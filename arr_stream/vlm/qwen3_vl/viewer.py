@@ -132,10 +132,9 @@ class QwenViewer:
             return self._fed(frame.index)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer about what was seen; the memory is as before, unless the dialogue is kept.
+        """See `Viewer.ask`; the memory is as before, unless the dialogue is kept.
 
         Raises:
-            EmptyQuery: The question is empty.
             NothingChosen: Nothing was seen yet.
             ContextExceeded: The question is longer than the context.
             ModelTooLarge: The model ran out of memory.
