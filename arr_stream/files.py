@@ -74,7 +74,12 @@ def make_parent(path: Path) -> None:
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file is written before it is whole: `out.partial.mp4` for `out.mp4`."""
+    """Where a file is written before it is whole: `out.partial.mp4` for `out.mp4`.
+
+    A table that is not whole is no `*.parquet`, which others' tools take all of: `frames.parquet.partial`.
+    """
+    if path.suffix == ".parquet":
+        return path.with_name(f"{path.name}.partial")
     return path.with_name(f"{path.stem}.partial{path.suffix}")
 
 

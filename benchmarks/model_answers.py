@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from arr_stream.config import Settings
@@ -15,7 +14,7 @@ from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
-from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
+from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
@@ -44,9 +43,7 @@ class ModelAnswerer:
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
         self._prompt = Prompt(loaded.tokenizer, self._adapter.config)
-        self._normalisation = Normalisation(
-            np.array(loaded.image_mean, np.float32), np.array(loaded.image_std, np.float32)
-        )
+        self._normalisation = loaded.normalisation
         self._halo = halo
         self._instruction = instruction
 
@@ -63,7 +60,7 @@ class ModelAnswerer:
         memory.append([FrameEntry(feeder.feed(picture, picture, chosen), grid, 0, 0.0, "image")])
         asked = self._prompt.question(question)
         sampler = Sampler(temperature=0.0)
-        said = respond(self._adapter, memory, self._prompt, asked, most_tokens=ANSWER_TOKENS, sampler=sampler)
+        said = respond(memory, asked, most_tokens=ANSWER_TOKENS, sampler=sampler)
         milliseconds = (time.perf_counter() - started) * 1e3
         after = memory.position + len(asked)
         with memory.kept():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a tiny Qwen3-VL in the true format: random weights, a real processor, a small real tokenizer.
 
-    scripts/make_tiny_qwen3_vl.py FOLDER [--seed N] [--vision-layers N] [--text-layers N] [--hidden N] ...
+    scripts/make_tiny_qwen3_vl.py FOLDER [--seed N] [--vision-layers N] [--text-layers N] [--hidden N]
 
 `Qwen3VLForConditionalGeneration.from_pretrained(FOLDER)` and `AutoProcessor.from_pretrained(FOLDER)` load it, offline.
 Every mechanism of the true model is there (patches, interpolated positions, DeepStack, M-RoPE, special tokens); its
@@ -14,20 +14,18 @@ import argparse
 import json
 import math
 import random
+import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    GenerationConfig,
-    Qwen2Tokenizer,
-    Qwen2VLImageProcessor,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
-)
+from transformers import GenerationConfig, Qwen2Tokenizer, Qwen3VLForConditionalGeneration
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.vlm.model import CONTEXT_TOKENS, config_of, processor_of  # noqa: E402
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -50,37 +48,7 @@ SPECIAL_TOKENS = (
 MERGES = 2000
 """At most; training stops when every word of its text is one token."""
 
-HEAD_DIM = 32
-MROPE_SECTION = (6, 5, 5)
-"""Frequencies of time, rows and columns; the true model's 24, 20, 20 of 64, in the same proportion of 16."""
-
-IMAGE_SIZE = {"shortest_edge": 65_536, "longest_edge": 16_777_216}
-VIDEO_SIZE = {"shortest_edge": 4_096, "longest_edge": 25_165_824}
-"""Pixels, not sides; for a video, of all frames together."""
-
-CHAT_TEMPLATE = """\
-{%- macro shown(content) -%}
-  {%- if content is string -%}
-    {{- content -}}
-  {%- else -%}
-    {%- for part in content -%}
-      {%- if part.type in ('image', 'image_url') or 'image' in part or 'image_url' in part -%}
-        {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
-      {%- elif part.type == 'video' or 'video' in part -%}
-        {{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
-      {%- elif 'text' in part -%}
-        {{- part.text -}}
-      {%- endif -%}
-    {%- endfor -%}
-  {%- endif -%}
-{%- endmacro -%}
-{%- for message in messages -%}
-  {{- '<|im_start|>' + message.role + '\\n' + shown(message.content) + '<|im_end|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- '<|im_start|>assistant\\n' -}}
-{%- endif -%}
-"""
+HEADS, HEAD_DIM = 4, 32
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -163,45 +131,34 @@ PATTERNS = (
 
 
 def make_tiny_qwen3_vl(
-    folder: Path | str,
-    *,
-    seed: int = 0,
-    vision_layers: int = 4,
-    text_layers: int = 4,
-    hidden: int = 64,
-    heads: int = 4,
-    vision_hidden: int | None = None,
-    max_positions: int = 32_768,
+    folder: Path | str, *, seed: int = 0, vision_layers: int = 4, text_layers: int = 4, hidden: int = 64
 ) -> Path:
     """Writes model, tokenizer, processors and chat template to `folder` and gives it back.
 
     Args:
         folder: Made if need be; files of the same names are replaced.
         seed: Of the weights; the tokenizer does not depend on it.
-        vision_layers: Depth of the vision tower, at least 2. Up to 5, every second layer but the last feeds DeepStack;
-            from 6 on three do, at a quarter, a half and three quarters, as in the true models.
+        vision_layers: Depth of the vision tower, 2 to 5; every second layer but the last feeds DeepStack.
         text_layers: Layers of the language model, at least as many as DeepStack feeds.
-        hidden: Width of the language model.
-        heads: Attention heads of both, even; the language model has half as many key-value heads, of 32 channels each.
-        vision_hidden: Width of the vision tower, a multiple of 4 times `heads`; as `hidden` if None.
-        max_positions: `max_position_embeddings` of the language model.
+        hidden: Width of both, a multiple of 16. The language model has 4 heads of 32 channels, the tower 4 as well.
 
     Raises:
         ValueError: The sizes do not fit together.
     """
-    wide = hidden if vision_hidden is None else vision_hidden
-    deepstack = _deepstack_layers(vision_layers)
-    if heads < 2 or heads % 2 or wide % (4 * heads) or vision_layers < 2 or text_layers < len(deepstack):
+    deepstack = list(range(0, vision_layers - 1, 2))
+    if not 2 <= vision_layers <= 5 or text_layers < len(deepstack) or hidden % (4 * HEADS):
         raise ValueError(
-            f"vision layers {vision_layers} (at least 2), text layers {text_layers} (at least {len(deepstack)}), "
-            f"heads {heads} (even), vision width {wide} (a multiple of 4 x heads)"
+            f"vision layers {vision_layers} (2 to 5), text layers {text_layers} (at least {len(deepstack)}), "
+            f"width {hidden} (a multiple of {4 * HEADS})"
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = make_tokenizer(max_positions)
-    make_processor(tokenizer).save_pretrained(folder)
-
-    config = _config(tokenizer, vision_layers, text_layers, hidden, heads, wide, deepstack, max_positions)
+    tokenizer = make_tokenizer()
+    processor_of(tokenizer).save_pretrained(folder)
+    shared = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "dtype": "float32"}
+    vision = {"depth": vision_layers, "num_heads": HEADS, "deepstack_visual_indexes": deepstack}
+    text = {"num_hidden_layers": text_layers, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
+    config = config_of(tokenizer, vision=shared | vision, text=shared | text, tie_word_embeddings=True, dtype="float32")
     model = Qwen3VLForConditionalGeneration(config)
     fill_weights(model, seed)
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -215,69 +172,6 @@ def make_tiny_qwen3_vl(
     )
     model.save_pretrained(folder, safe_serialization=True)
     return folder
-
-
-def _deepstack_layers(vision_layers: int) -> tuple[int, ...]:
-    if vision_layers < 6:
-        return tuple(range(0, vision_layers - 1, 2))
-    return tuple(vision_layers * quarter // 4 - 1 for quarter in (1, 2, 3))
-
-
-def _config(
-    tokenizer: Qwen2Tokenizer,
-    vision_layers: int,
-    text_layers: int,
-    hidden: int,
-    heads: int,
-    vision_hidden: int,
-    deepstack: tuple[int, ...],
-    max_positions: int,
-) -> Qwen3VLConfig:
-    ids = {token: tokenizer.get_vocab()[token] for token in SPECIAL_TOKENS}
-    text = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
-        "num_hidden_layers": text_layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads // 2,
-        "head_dim": HEAD_DIM,
-        "max_position_embeddings": max_positions,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 5_000_000.0,
-            "mrope_section": list(MROPE_SECTION),
-            "mrope_interleaved": True,
-        },
-        "tie_word_embeddings": True,
-        "bos_token_id": ids["<|endoftext|>"],
-        "eos_token_id": ids["<|im_end|>"],
-        "pad_token_id": ids["<|endoftext|>"],
-        "dtype": "float32",
-    }
-    vision = {
-        "depth": vision_layers,
-        "hidden_size": vision_hidden,
-        "intermediate_size": 2 * vision_hidden,
-        "num_heads": heads,
-        "out_hidden_size": hidden,
-        "patch_size": 16,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "num_position_embeddings": 2304,
-        "deepstack_visual_indexes": list(deepstack),
-        "dtype": "float32",
-    }
-    return Qwen3VLConfig(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-        tie_word_embeddings=True,
-        dtype="float32",
-    )
 
 
 @torch.no_grad()
@@ -302,24 +196,7 @@ def fill_weights(model: torch.nn.Module, seed: int) -> None:
         parameter.copy_(values * scale + shift)
 
 
-def make_processor(tokenizer: Qwen2Tokenizer) -> Qwen3VLProcessor:
-    """Pictures and videos as the true model takes them, with a chat template of the same layout."""
-    shared: dict[str, Any] = {
-        "patch_size": 16,
-        "temporal_patch_size": 2,
-        "merge_size": 2,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-    }
-    return Qwen3VLProcessor(  # type: ignore[no-untyped-call]
-        image_processor=Qwen2VLImageProcessor(size=IMAGE_SIZE, **shared),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(size=VIDEO_SIZE, fps=2, min_frames=4, max_frames=768, **shared),
-        chat_template=CHAT_TEMPLATE,
-    )
-
-
-def make_tokenizer(max_length: int = 32_768) -> Qwen2Tokenizer:
+def make_tokenizer() -> Qwen2Tokenizer:
     """A byte-level BPE trained on `sentences`, with the true model's way of splitting and its special tokens."""
     empty = Qwen2Tokenizer().backend_tokenizer
     trained = Tokenizer(models.BPE())
@@ -337,7 +214,7 @@ def make_tokenizer(max_length: int = 32_768) -> Qwen2Tokenizer:
         unk_token=None,  # type: ignore[arg-type]
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        model_max_length=max_length,
+        model_max_length=CONTEXT_TOKENS,
         extra_special_tokens=list(SPECIAL_TOKENS),
     )
 
@@ -372,10 +249,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--vision-layers", type=int, default=4)
     parser.add_argument("--text-layers", type=int, default=4)
-    parser.add_argument("--hidden", type=int, default=64, help="width of the language model")
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--vision-hidden", type=int, default=None, help="width of the vision tower (as --hidden)")
-    parser.add_argument("--max-positions", type=int, default=32_768)
+    parser.add_argument("--hidden", type=int, default=64, help="width")
     options = vars(parser.parse_args())
     try:
         folder = make_tiny_qwen3_vl(options.pop("folder"), **options)

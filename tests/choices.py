@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from arr_stream.consumer import Consumer
 from arr_stream.motion.flow import Flow
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.schema import Header
@@ -110,6 +116,33 @@ def frames_of(pictures: list[ByteArray], pts: list[float] | None = None, *, fps:
     """Pictures as frames at given or even times."""
     times = pts if pts is not None else [index / fps for index in range(len(pictures))]
     return [Frame(index, time, picture) for index, (picture, time) in enumerate(zip(pictures, times, strict=True))]
+
+
+def killed_after_consuming(make: Callable[[], Consumer], frames: list[Frame]) -> None:
+    """What a run leaves that dies without a word: a copy of this process hands the frames over, then kills itself."""
+    child = os.fork()
+    if not child:
+        try:
+            consumer = make()
+            for frame in frames:
+                consumer.consume(frame, choose(frame))
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+@contextmanager
+def files_no_larger_than(size_bytes: int) -> Iterator[None]:
+    """As if the disk were full then."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def boxes(path: Path) -> list[str]:

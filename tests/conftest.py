@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.tiny_qwen import tiny as tiny
 from tests.tiny_qwen import tiny_qwen as tiny_qwen
 
 # How long an example takes says how busy the machine is.

@@ -21,8 +21,8 @@ from arr_stream.config import Settings
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
-from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode, Normalisation
+from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, texture_picture
+from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Entry, FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
@@ -30,14 +30,14 @@ from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from tests.choices import choose
 
 QUESTION = "Where is the red car?"
+HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 EXACT = 1e-5
 """Largest absolute difference of logits; of the tiny model they have a standard deviation of about 1."""
 
 
 def loaded_of(model: Any, processor: Any) -> LoadedModel:
     """What the viewer takes."""
-    half = (0.5, 0.5, 0.5)
-    return LoadedModel("tiny", model, processor.tokenizer, half, half, torch.device("cpu"), torch.float32)
+    return LoadedModel("tiny", model, processor.tokenizer, HALF, torch.device("cpu"), torch.float32)
 
 
 def viewer_of(model: Any, processor: Any, **vlm: Any) -> QwenViewer:
@@ -213,8 +213,7 @@ class Bench:
         return cls(Watched(model), Prompt(processor.tokenizer, model.config))
 
     def feeder(self, mode: Mode, halo: int = 1) -> Feeder:
-        half = np.full(3, 0.5, np.float32)
-        return Feeder(self.adapter, Normalisation(half, half), mode, halo)
+        return Feeder(self.adapter, HALF, mode, halo)
 
     def block(self, mode: Mode, first: ByteArray, second: ByteArray, cells: Cells | None = None, **feed: Any) -> Block:
         """Chosen cells (all if not given) of a pair of frames of any size."""

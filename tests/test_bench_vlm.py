@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import typer
@@ -21,7 +20,7 @@ pytest.importorskip("transformers")
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
+from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.commands.speed import vlm as command
@@ -54,11 +53,10 @@ def _first_scores(model: Timed, tokens: int | None) -> tuple[torch.Tensor, torch
     grid = Grid.for_size(frame.size_wh)
     adapter = Adapter(model.loaded.model)
     prompt = Prompt(model.loaded.tokenizer, model.loaded.model.config)
-    normalisation = Normalisation(np.array(model.loaded.image_mean, np.float32), np.full(3, 0.5, np.float32))
     cells = Cells.whole((4, 4)) if tokens is None else chosen_cells(QUICK, frame, tokens)
     memory = Memory(adapter, prompt)
     with torch.inference_mode():
-        block = Feeder(adapter, normalisation).feed(frame.rgb, frame.rgb, cells)
+        block = Feeder(adapter, model.loaded.normalisation).feed(frame.rgb, frame.rgb, cells)
         memory.append([FrameEntry(block, grid, 0, 0.0, "image")])
         ours = adapter.logits(memory.read(prompt.question(QUESTION), memory.position))
     stock = StockModel(model)

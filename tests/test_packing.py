@@ -44,6 +44,14 @@ def chosen(frame: Frame, places: npt.ArrayLike, score: npt.ArrayLike, relevance:
     )  # fmt: skip
 
 
+def region(
+    rows: tuple[int, int], columns: tuple[int, int], score: float
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Places, scores and relevance of a rectangle on a grid of 32x32 cells."""
+    places = (np.arange(*rows)[:, None] * 32 + np.arange(*columns)).reshape(-1).astype(np.int32)
+    return places, np.full(len(places), score), np.zeros((32, 32))
+
+
 def cost(packed: Packed) -> int:
     return sum(picture.tokens for picture in packed.pictures)
 
@@ -71,7 +79,7 @@ def cheapest_overview(grid: Grid, minimum_pixels: int) -> int:
     return min(costs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     size=st.tuples(st.integers(16, 900), st.integers(16, 700)),
     budget=st.none() | st.integers(1, 700),
@@ -141,14 +149,24 @@ def test_costs_what_the_image_processor_makes_of_it() -> None:
 def test_the_crop_shows_what_was_chosen() -> None:
     rgb = np.zeros((1024, 1024, 3), np.uint8)
     rgb[320:640, 96:480] = (255, 0, 0)
-    frame = Frame(0, 0.0, rgb)
-    places = [row * 32 + column for row in range(10, 20) for column in range(3, 15)]
-    relevance = np.zeros((32, 32))
-    packed = pack(rgb, chosen(frame, places, np.full(len(places), 0.9), relevance), budget_tokens=190)
+    patches = chosen(Frame(0, 0.0, rgb), *region((10, 20), (3, 15), 0.9))
+    packed = pack(rgb, patches, budget_tokens=190)
     assert [crop.cells for crop in packed.pictures[1:]] == [(3, 10, 15, 20)]
-    assert (packed.pictures[1:][0].rgb == (255, 0, 0)).all()
-    assert packed.cells_shown.all()
+    assert (packed.pictures[1].rgb == (255, 0, 0)).all() and packed.cells_shown.all()
     assert "from 9% to 47% across, 31% to 62% down" in packed.pictures[1].caption
+
+
+def test_whole_regions_stay_in_one_piece_and_small_ones_near_each_other_share_a_crop() -> None:
+    """The charge for words keeps the greedy choice from cutting the brightest part out of a region."""
+    frame = Frame(0, 0.0, np.zeros((1024, 1024, 3), np.uint8))
+    places, score, relevance = region((4, 14), (4, 16), 1.0)
+    packed = pack(
+        frame.rgb, chosen(frame, places, np.where(places % 32 < 12, score, 0.8), relevance), budget_tokens=300
+    )
+    assert [crop.cells for crop in packed.pictures[1:]] == [(4, 4, 16, 14)]
+    four = [4 * 32 + 4, 4 * 32 + 10, 10 * 32 + 4, 10 * 32 + 10]
+    packed = pack(frame.rgb, chosen(frame, four, np.ones(4), relevance), budget_tokens=300)
+    assert len(packed.pictures[1:]) == 1 and packed.cells_shown.all()
 
 
 @pytest.mark.parametrize("cells", [273, 512])
@@ -168,24 +186,10 @@ def test_shows_more_relevance_per_token_than_the_bounding_box(cells: int) -> Non
     assert np.median(wasted) < 0.35
 
 
-def test_whole_regions_stay_in_one_piece() -> None:
-    """The charge for words keeps the greedy choice from cutting the brightest part out of a region."""
-    frame = Frame(0, 0.0, np.zeros((1024, 1024, 3), np.uint8))
-    places = [row * 32 + column for row in range(4, 14) for column in range(4, 16)]
-    score = np.array([1.0 if place % 32 < 12 else 0.8 for place in places])
-    packed = pack(frame.rgb, chosen(frame, places, score, np.zeros((32, 32))), budget_tokens=300)
-    assert [crop.cells for crop in packed.pictures[1:]] == [(4, 4, 16, 14)]
-
-
-def test_small_regions_near_each_other_share_a_crop() -> None:
-    frame = Frame(0, 0.0, np.zeros((1024, 1024, 3), np.uint8))
-    places = [4 * 32 + 4, 4 * 32 + 10, 10 * 32 + 4, 10 * 32 + 10]
-    packed = pack(frame.rgb, chosen(frame, places, np.ones(4), np.zeros((32, 32))), budget_tokens=300)
-    assert len(packed.pictures[1:]) == 1 and packed.cells_shown.all()
-
-
 def test_a_frame_within_the_budget_is_sent_whole() -> None:
     frame, patches = scene((320, 256), 80, blobs=1)
+    frame.rgb.setflags(write=False)
+    patches.relevance.setflags(write=False)
     packed = pack(frame.rgb, patches)
     assert not packed.pictures[1:] and cost(packed) == 80 and packed.cells_shown.all()
     assert np.array_equal(packed.pictures[0].rgb, frame.rgb)
@@ -209,14 +213,6 @@ def test_nothing_chosen_and_too_small_a_budget_are_said() -> None:
         pack(frame.rgb, patches, budget_tokens=10)
     with pytest.raises(ValueError, match="the picture is 100x480"):
         pack(frame.rgb[:, :100], patches)
-
-
-def test_inputs_are_not_changed_and_the_result_is_the_same_again() -> None:
-    frame, patches = scene((640, 480), 100, blobs=2)
-    before = frame.rgb.copy(), patches.relevance.copy()
-    once, again = pack(frame.rgb, patches), pack(frame.rgb, patches)
-    assert [picture.cells for picture in once.pictures] == [picture.cells for picture in again.pictures]
-    assert np.array_equal(frame.rgb, before[0]) and np.array_equal(patches.relevance, before[1])
 
 
 def test_photographs_become_jpeg_and_drawings_png() -> None:

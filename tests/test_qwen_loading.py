@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -35,11 +34,10 @@ from arr_stream.errors import (
 )
 from arr_stream.vlm.qwen3_vl import loading
 from arr_stream.vlm.qwen3_vl.adapter import SUPPORTED, use_transformers
+from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.checkpoint import is_whole, locate, read_checkpoint
 from arr_stream.vlm.qwen3_vl.loading import (
     LoadedModel,
-    MemoryNeed,
-    free_bytes,
     group_free_bytes,
     load,
     memory_need,
@@ -111,31 +109,32 @@ def shard(folder: Path) -> list[Path]:
 # What is whole
 
 
-def test_the_weights_are_those_of_the_file(copy: Path) -> None:
+def test_the_weights_are_those_of_the_file(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     loaded = load_from(copy)
+    assert capfd.readouterr() == ("", "")
     assert (loaded.name, loaded.device.type, loaded.dtype) == (str(copy), "cpu", torch.float32)
     assert not loaded.model.training and not any(p.requires_grad for p in loaded.model.parameters())
     state = loaded.model.state_dict()
     with safe_open(copy / WEIGHTS, framework="pt") as file:
         for key in file.keys():  # noqa: SIM118
             assert torch.equal(state[key], file.get_tensor(key).float()), key
-    assert loaded.image_mean == loaded.image_std == (0.5, 0.5, 0.5)
+    assert loaded.normalisation == Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def test_the_tokenizer_is_the_one_that_transformers_would_take(copy: Path) -> None:
+def test_the_tokenizer_is_the_one_that_transformers_would_take(tiny_qwen: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer, usual = load_from(copy).tokenizer, AutoTokenizer.from_pretrained(copy)
+    tokenizer, usual = load_from(tiny_qwen).tokenizer, AutoTokenizer.from_pretrained(tiny_qwen)
     assert tokenizer.is_fast
     for text in ("What is written on the bus?", "<|im_start|>user\nNaïve 3.14 𝄞<|im_end|>", "  a\n\n b"):
         assert tokenizer(text)["input_ids"] == usual(text)["input_ids"]
 
 
 def test_shards_give_the_same_model(copy: Path) -> None:
-    whole = {key: value.clone() for key, value in load_from(copy).model.state_dict().items()}
+    whole = load_file(copy / WEIGHTS)
     shard(copy)
     sharded = load_from(copy).model.state_dict()
-    assert whole.keys() == sharded.keys() and all(torch.equal(whole[key], sharded[key]) for key in whole)
+    assert all(torch.equal(whole[key], sharded[key]) for key in whole)
 
 
 def test_tied_weights_are_saved_once(copy: Path) -> None:
@@ -145,9 +144,9 @@ def test_tied_weights_are_saved_once(copy: Path) -> None:
     assert torch.equal(model.lm_head.weight, model.model.language_model.embed_tokens.weight)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_numbers_are_of_the_type_asked_for(copy: Path, dtype: str) -> None:
-    loaded = load_from(copy, dtype=dtype)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_are_of_the_type_asked_for(tiny_qwen: Path, dtype: str) -> None:
+    loaded = load_from(tiny_qwen, dtype=dtype)
     assert loaded.dtype == getattr(torch, dtype)
     assert {p.dtype for p in loaded.model.parameters()} == {loaded.dtype}
     assert torch.isfinite(loaded.model(input_ids=torch.arange(8)[None]).logits).all()
@@ -157,15 +156,6 @@ def test_saved_in_bfloat16_runs_in_float32_on_a_cpu(copy: Path) -> None:
     respoil(copy, lambda state: state.update({key: value.bfloat16() for key, value in state.items()}))
     assert read_checkpoint(copy).saved_dtype == "bfloat16"
     assert load_from(copy).dtype == torch.float32
-
-
-def test_nothing_is_said_on_the_terminal(copy: Path) -> None:
-    code = (
-        "import sys; from arr_stream.config import *; from arr_stream.vlm.qwen3_vl.loading import load;"
-        "load(VlmSettings(model=sys.argv[1], device='cpu', context_tokens=512), ModelSettings())"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
 
 
 # What is not whole, or not a Qwen3-VL
@@ -179,13 +169,6 @@ def configured(section: str = "", /, **values: object) -> Spoil:
 
     def spoil(folder: Path) -> None:
         edit(folder / "config.json", lambda config: (config[section] if section else config).update(values))
-
-    return spoil
-
-
-def grown(section: str, key: str, by: int) -> Spoil:
-    def spoil(folder: Path) -> None:
-        edit(folder / "config.json", lambda config: config[section].update({key: config[section][key] + by}))
 
     return spoil
 
@@ -222,11 +205,6 @@ def sharded(*changes: Spoil) -> Spoil:
     return spoil
 
 
-def indexed(name: str) -> Spoil:
-    """The index says that a tensor is in another file."""
-    return sharded(lambda folder: edit(folder / INDEX, lambda index: index["weight_map"].update({SOME: name})))
-
-
 def normalised(std: object) -> Spoil:
     def spoil(folder: Path) -> None:
         without_processor(folder)
@@ -242,10 +220,6 @@ def without_processor(folder: Path) -> None:
             path.unlink()
 
 
-def of_a_distributed_run(folder: Path) -> None:
-    shutil.copy(folder / WEIGHTS, folder / "shard-00001-model-00001-of-00001.safetensors")
-
-
 def untied_without_output(folder: Path) -> None:
     configured(tie_word_embeddings=False)(folder)
     respoil(folder, lambda state: state.pop("lm_head.weight", None))
@@ -258,52 +232,55 @@ BACKENDS, UNSUPPORTED, INVALID = BackendUnavailable, ModelUnsupported, WeightsIn
 SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
     **{
         f"config {content[:3]!r}": (written("config.json", content), INVALID, ("config.json",))
-        for content in ("", "{", "[1]", "null", "\x00", "[" * 100_000)
+        for content in ("{", "null", "\x00", "[" * 100_000)
     },
     **{
         f"architecture {kind}": (configured(model_type=kind), UNSUPPORTED, (str(kind or "model_type"), "qwen3_vl"))
-        for kind in ("qwen2_5_vl", "qwen3_vl_moe", "llama", None, 3)
+        for kind in ("qwen3_vl_moe", None, 3)
     },
     **{
         f"cells: {key} {value}": (
             configured("vision_config", **{key: value}), UNSUPPORTED, (f"{key} is {value}", "32x32")
         )
         for key, value in (
-            ("patch_size", 14), ("spatial_merge_size", 1), ("temporal_patch_size", 1), ("patch_size", [16, 8])
+            ("patch_size", 14), ("temporal_patch_size", 1), ("patch_size", [16, 8])
         )
     },
-    **{
-        f"quantised: {method}": (
-            configured(quantization_config={"quant_method": method}), UNSUPPORTED, (method, "--quantize")
-        )
-        for method in ("fp8", "gptq")
-    },
+    "quantised": (configured(quantization_config={"quant_method": "fp8"}), UNSUPPORTED, ("fp8", "--quantize")),
     "float8": (
         weighted(lambda state: state.update({SOME: state[SOME].to(torch.float8_e4m3fn)})),
         UNSUPPORTED,
         (SOME, "F8_E4M3", "BF16"),
     ),
     "adapter": (written("adapter_config.json", '{"base_model_name_or_path": "a/b"}'), UNSUPPORTED, ("adapter",)),
-    "distributed": (of_a_distributed_run, UNSUPPORTED, ("distributed", "save_pretrained")),
+    "distributed": (
+        written("shard-00001-model-00001-of-00001.safetensors", ""), UNSUPPORTED, ("distributed", "save_pretrained")
+    ),
     "no weights": (without(WEIGHTS), BACKENDS, ("no weights", WEIGHTS)),
     **{
         f"cut at {share}": (cut(WEIGHTS, share), INVALID, (WEIGHTS, "damaged or truncated"))
-        for share in (0.0, 0.0001, 0.01, 0.5, 0.9999)
+        for share in (0.0, 0.0001, 0.9999)
     },
     "Git LFS": (written(WEIGHTS, LFS), INVALID, (WEIGHTS, "git lfs pull")),
     "shard missing": (sharded(without(SECOND_SHARD)), INVALID, (SECOND_SHARD, "missing")),
     "shard cut": (sharded(cut(SECOND_SHARD, 0.999)), INVALID, (SECOND_SHARD, "truncated")),
     **{
         f"index {content}": (sharded(written(INDEX, content)), INVALID, (INDEX,))
-        for content in ("{", "{}", '{"weight_map": {}}', '{"weight_map": [1]}')
+        for content in ("{}", '{"weight_map": [1]}')
     },
     **{
-        f"index names {name!r}": (indexed(name), INVALID, (INDEX, name))
-        for name in ("../elsewhere.safetensors", "/etc/passwd", "model.bin", "")
+        f"index names {name!r}": (
+            sharded(
+                lambda folder, name=name: edit(folder / INDEX, lambda index: index["weight_map"].update({SOME: name}))
+            ),
+            INVALID,
+            (INDEX, name),
+        )
+        for name in ("../elsewhere.safetensors", "/etc/passwd", "")
     },
     **{
         f"without {key}": (weighted(lambda state, key=key: state.pop(key)), INVALID, (key, "missing"))
-        for key in (SOME, "model.language_model.embed_tokens.weight", "model.visual.pos_embed.weight")
+        for key in (SOME, "model.visual.pos_embed.weight")
     },
     "no output of its own": (untied_without_output, INVALID, ("lm_head.weight", "missing")),
     "a tensor too many": (weighted(lambda state: state.update({EXTRA: torch.zeros(3)})), INVALID, (EXTRA,)),
@@ -311,15 +288,13 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
         weighted(lambda state: state.update({SOME: state[SOME][:-1].clone()})), INVALID, (SOME, "config.json calls for")
     ),
     **{
-        f"{key} {by:+}": (grown(section, key, by), INVALID, ())
-        for section, key in (
-            ("text_config", "num_hidden_layers"), ("vision_config", "depth"), ("text_config", "hidden_size")
+        f"{key} {value}": (configured(section, **{key: value}), INVALID, ())
+        for section, key, values in (
+            ("text_config", "num_hidden_layers", (10**9,)),
+            ("vision_config", "depth", (3, 5)),
+            ("text_config", "hidden_size", (65, 10**9, "many", -4, 0, None)),
         )
-        for by in (-1, 1, 10**9)
-    },
-    **{
-        f"hidden size {value}": (configured("text_config", hidden_size=value), INVALID, ())
-        for value in ("many", -4, 0, 1.5, None, {"a": 1})
+        for value in values
     },
     **{
         f"no {section}": (
@@ -333,12 +308,12 @@ SPOILT: dict[str, tuple[Spoil, type[ArrStreamError], tuple[str, ...]]] = {
     "tokenizer cut": (cut("tokenizer.json", 0.1), INVALID, ("tokenizer.json",)),
     **{
         f"tokenizer: {key}": (configured(**{key: 7}), UNSUPPORTED, ("tokenizer.json", key, "7"))
-        for key in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+        for key in ("image_token_id", "vision_end_token_id")
     },
     "no processor": (without_processor, UNSUPPORTED, ("preprocessor_config.json",)),
     **{
         f"std {std}": (normalised(std), INVALID, ("preprocessor_config.json", "image_std"))
-        for std in ([0.5, 0.5], [0.5, 0.5, 0], ["a", "b", "c"], None, [0.5, 0.5, float("nan")], 0.5)
+        for std in ([0.5, 0.5], [0.5, 0.5, 0], None, [0.5, 0.5, float("nan")])
     },
 }  # fmt: skip
 
@@ -379,9 +354,11 @@ def test_what_transformers_would_make_up_is_refused(
     refused(WeightsInvalid, copy, SOME, "missing keys", told=changed.name)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
-def test_weights_that_are_not_finite(copy: Path, value: float, quantize: str) -> None:
+@pytest.mark.parametrize(
+    ("quantize", "value"),
+    [("none", float("nan")), ("none", float("-inf")), ("int8", float("inf")), ("int4", float("nan"))],
+)
+def test_weights_that_are_not_finite(copy: Path, quantize: str, value: float) -> None:
     if quantize != "none":
         pytest.importorskip("bitsandbytes")
     respoil(copy, lambda state: state[SOME][3].fill_(value))
@@ -389,14 +366,9 @@ def test_weights_that_are_not_finite(copy: Path, value: float, quantize: str) ->
 
 
 def test_weights_too_large_for_float16(copy: Path) -> None:
-    respoil(copy, lambda state: state[SOME][3].fill_(1e6))
-    load_from(copy, dtype="bfloat16")
-    refused(WeightsInvalid, copy, SOME, "float16", "--dtype bfloat16", dtype="float16")
-
-
-def test_a_sum_that_overflows_is_no_reason_to_refuse(copy: Path) -> None:
     respoil(copy, lambda state: state[SOME].fill_(3e38))
-    assert load_from(copy).dtype == torch.float32
+    assert load_from(copy).dtype == torch.float32, "their sum alone overflows"
+    refused(WeightsInvalid, copy, SOME, "float16", "--dtype bfloat16", dtype="float16")
 
 
 def test_a_tokenizer_that_knows_more_than_the_model(copy: Path) -> None:
@@ -416,7 +388,7 @@ def test_pixels_are_normalised_as_the_processor_says(copy: Path, nested: bool) -
     name = "processor_config.json" if nested else "preprocessor_config.json"
     (copy / name).write_text(json.dumps({"image_processor": said} if nested else said))
     checkpoint = read_checkpoint(copy)
-    assert (checkpoint.image_mean, checkpoint.image_std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    assert checkpoint.normalisation == Normalisation((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
 
 
 # Checkpoints that nobody vouches for
@@ -454,7 +426,7 @@ def test_only_the_architecture_is_taken_from_the_configuration(copy: Path) -> No
 # Versions and packages
 
 
-@pytest.mark.parametrize("version", ["4.57.1", "5.17.2", "5.24.0", "5.24.0.dev0", "6.0"])
+@pytest.mark.parametrize("version", ["4.57.1", "5.17.2", "5.24.0.dev0"])
 def test_an_unsupported_transformers(copy: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     with pytest.raises(ModelUnsupported) as caught:
@@ -463,7 +435,7 @@ def test_an_unsupported_transformers(copy: Path, version: str, monkeypatch: pyte
     assert "pip install" in str(caught.value)
 
 
-@pytest.mark.parametrize("version", ["5.18.0", "5.23.0", "5.23.9"])
+@pytest.mark.parametrize("version", ["5.18.0", "5.23.9"])
 def test_a_supported_transformers(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     assert use_transformers().__name__ == "transformers"
@@ -510,7 +482,7 @@ def test_cuda_that_is_not_there(copy: Path) -> None:
 # Memory
 
 
-def need(folder: Path, settings: VlmSettings) -> MemoryNeed:
+def need(folder: Path, settings: VlmSettings) -> dict[str, int]:
     checkpoint = read_checkpoint(folder)
     return memory_need(checkpoint, pick_dtype(checkpoint, settings.dtype, torch.device("cpu")), settings)
 
@@ -527,27 +499,23 @@ def kept_bytes(model: torch.nn.Module) -> int:
     return total
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_weights_take_what_was_foretold(copy: Path, quantize: str, dtype: str) -> None:
-    if quantize != "none":
-        pytest.importorskip("bitsandbytes")
-    settings = VlmSettings(model=str(copy), device="cpu", dtype=dtype, quantize=quantize)
-    assert kept_bytes(load(settings, ModelSettings()).model) == need(copy, settings).weights_bytes
-
-
-def test_the_cache_takes_what_was_foretold(copy: Path) -> None:
-    settings = VlmSettings(model=str(copy), device="cpu", context_tokens=100)
+def test_weights_and_cache_take_what_was_foretold(tiny_qwen: Path, dtype: str) -> None:
+    settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype=dtype, context_tokens=100)
+    model = load(settings, ModelSettings()).model
+    assert kept_bytes(model) == need(tiny_qwen, settings)["weights"]
     with torch.inference_mode():
-        cache = load(settings, ModelSettings()).model(input_ids=torch.arange(100)[None], use_cache=True).past_key_values
+        cache = model(input_ids=torch.arange(100)[None], use_cache=True).past_key_values
     held = sum(part.numel() * part.element_size() for layer in cache.layers for part in (layer.keys, layer.values))
-    assert held == need(copy, settings).cache_bytes
+    assert held == need(tiny_qwen, settings)["cache"]
 
 
-@pytest.mark.parametrize("quantize", ["int8", "int4"])
-def test_quantised_layers_are_those_that_bear_it(copy: Path, quantize: str) -> None:
+@pytest.mark.parametrize(("quantize", "dtype"), [("int8", "float32"), ("int4", "float32"), ("int4", "bfloat16")])
+def test_quantised_layers_are_those_that_bear_it(tiny_qwen: Path, quantize: str, dtype: str) -> None:
     pytest.importorskip("bitsandbytes")
-    whole, small = load_from(copy).model, load_from(copy, quantize=quantize).model
+    settings = VlmSettings(model=str(tiny_qwen), device="cpu", dtype=dtype, quantize=quantize)
+    whole, small = load_from(tiny_qwen, dtype=dtype).model, load(settings, ModelSettings()).model
+    assert kept_bytes(small) == need(tiny_qwen, settings)["weights"]
     for name, module in small.named_modules():
         if isinstance(module, torch.nn.Linear):
             inside = name.startswith("model.language_model.layers.")
@@ -567,14 +535,8 @@ def test_a_model_too_large_says_what_it_needs(copy: Path, monkeypatch: pytest.Mo
     refused(ModelTooLarge, copy, "needs", "weights", "cache", "work", "7.2 MB are free", "--quantize int8")
 
 
-def test_a_context_too_large_for_the_memory(copy: Path) -> None:
-    refused(ModelTooLarge, copy, "cache", "vlm.context_tokens", context_tokens=10**9)
-
-
-def test_free_memory_is_no_more_than_there_is() -> None:
-    import psutil
-
-    assert 0 < free_bytes(torch.device("cpu")) <= psutil.virtual_memory().total
+def test_a_context_too_large_for_the_memory(tiny_qwen: Path) -> None:
+    refused(ModelTooLarge, tiny_qwen, "cache", "vlm.context_tokens", context_tokens=10**9)
 
 
 @pytest.mark.parametrize("inner", ["max", "5000"])
@@ -658,7 +620,8 @@ def test_a_fetch_goes_on_with_what_is_missing(hub: FileServer) -> None:
 
 
 def test_nothing_is_fetched_unasked(tmp_path: Path) -> None:
-    refused(BackendUnavailable, "own/model", "--download", str(tmp_path / "models"))
+    for name in ("own/model", "own/mod--el"):
+        refused(BackendUnavailable, name, "--download", str(tmp_path / "models"))
 
 
 def test_a_repository_that_is_not_there_and_a_hub_that_cannot_be_reached(hub: FileServer) -> None:
@@ -691,25 +654,16 @@ def test_hugging_faces_own_cache_is_looked_into(copy: Path, tmp_path: Path, monk
     (repository / "refs" / "main").write_text(commit)
     (repository / "snapshots").mkdir()
     copy.rename(repository / "snapshots" / commit)
-    code = (
-        "from arr_stream.config import *; from arr_stream.vlm.qwen3_vl.checkpoint import locate;"
-        "print(locate('own/model', ModelSettings()))"
-    )
-    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(repository / "snapshots" / commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert locate("own/model", ModelSettings()) == repository / "snapshots" / commit
 
 
 @pytest.mark.parametrize(
     "name",
-    ["a/b/c", "model", "../own/model", "own/..", "-x/y", "own/model name", "~nobody-here/x/y", "x" * 400, "a\0b"],
+    ["a/b/c", "model", "../own/model", "~nobody-here/x/y", "x" * 400, "a\0b"],
 )
 def test_names_that_are_neither_folder_nor_hub_name(name: str) -> None:
     refused(BackendUnavailable, name, "ORG/NAME", told=name.replace("\0", r"\x00")[:100])
-
-
-def test_a_name_that_no_hub_allows(tmp_path: Path) -> None:
-    refused(BackendUnavailable, "own/mod--el", "--download")
 
 
 # The measure
@@ -736,6 +690,6 @@ def test_the_process_grows_by_what_was_foretold(copy: Path) -> None:
         "look(32); print((kilobytes('VmHWM:') - before) * 1024)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True, check=True)
-    foretold = need(copy, settings).work_bytes
+    foretold = need(copy, settings)["work"]
     assert 0.4 * foretold < int(done.stdout) < 1.3 * foretold
     assert loading.CELLS == 32 * 32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from threading import Event
 from typing import Any
 
@@ -22,7 +22,7 @@ from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
 from arr_stream.vlm.qwen3_vl.memory import DIALOGUE_SHARE, Entry, FrameEntry, Memory, TextEntry, survivors
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-from tests.tiny_qwen import load_tiny, picture
+from tests.tiny_qwen import picture
 
 pytest.importorskip("transformers")
 
@@ -39,11 +39,6 @@ from tests.qwen_stock import (
 
 SIZE = (160, 128)
 HW = (4, 5)
-
-
-@pytest.fixture(scope="module")
-def tiny(tiny_qwen: Path) -> tuple[Any, Any]:
-    return load_tiny(tiny_qwen)
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +81,15 @@ def _logits(memory: Memory, bench: Bench) -> torch.Tensor:
         return bench.adapter.logits(memory.read(bench.prompt.question(QUESTION), memory.position))
 
 
+@contextmanager
+def _untouched(viewer: QwenViewer) -> Iterator[None]:
+    """The memory holds afterwards what it held before, to the last bit."""
+    before, entries = _keys(viewer.memory), list(viewer.memory.entries)
+    yield
+    assert viewer.memory.entries == entries
+    assert all(torch.equal(one, other) for one, other in zip(before, _keys(viewer.memory), strict=True))
+
+
 def _at_once(viewer: QwenViewer, bench: Bench) -> Memory:
     """Everything that the viewer's memory holds, in one pass."""
     memory = bench.memory()
@@ -96,8 +100,7 @@ def _at_once(viewer: QwenViewer, bench: Bench) -> Memory:
 # ---- streaming
 
 
-@pytest.mark.parametrize("media", ["image", "video"])
-@pytest.mark.parametrize("mode", ["sparse", "prune", "weight"])
+@pytest.mark.parametrize(("media", "mode"), [("image", "sparse"), ("video", "prune"), ("image", "weight")])
 def test_frame_by_frame_is_one_pass_over_all(tiny: tuple[Any, Any], bench: Bench, media: str, mode: str) -> None:
     viewer = viewer_of(*tiny, media=media, mode=mode)
     fed = [viewer.see(*shown) for shown in _shown(6)]
@@ -107,17 +110,15 @@ def test_frame_by_frame_is_one_pass_over_all(tiny: tuple[Any, Any], bench: Bench
     _assert_same(viewer.memory, _at_once(viewer, bench), bench)
 
 
-@pytest.mark.parametrize("mode", ["sparse", "weight"])
-@pytest.mark.parametrize("media", ["image", "video"])
+@pytest.mark.parametrize(("media", "mode"), [("video", "sparse"), ("image", "weight")])
 def test_an_answer_in_mid_stream_leaves_no_trace(tiny: tuple[Any, Any], bench: Bench, media: str, mode: str) -> None:
     asked, silent = viewer_of(*tiny, media=media, mode=mode), viewer_of(*tiny, media=media, mode=mode)
-    for at, shown in enumerate(_shown(6)):
+    for at, shown in enumerate(_shown(4)):
         for viewer in (asked, silent):
             viewer.see(*shown)
-        if at in (1, 3):
-            before = _keys(asked.memory)
-            asked.ask("What stands behind the tower?")
-            assert all(torch.equal(one, other) for one, other in zip(before, _keys(asked.memory), strict=True))
+        if at == 1:
+            with _untouched(asked):
+                asked.ask("What stands behind the tower?")
     _assert_same(asked.memory, silent.memory, bench)
     assert asked.ask(QUESTION).text == silent.ask(QUESTION).text
 
@@ -134,18 +135,13 @@ def test_a_question_between_the_frames_of_a_pair_lets_the_first_stand_alone(tiny
 
 
 def test_questions_in_a_row_get_what_each_gets_alone(tiny: tuple[Any, Any]) -> None:
-    questions = [QUESTION, "How many birds are there?", QUESTION]
-    viewer = viewer_of(*tiny)
-    for shown in _shown(3):
+    other = "How many birds are there?"
+    viewer, alone = viewer_of(*tiny), viewer_of(*tiny)
+    for shown in _shown(2):
         viewer.see(*shown)
-    together = [viewer.ask(question).text for question in questions]
-    alone = []
-    for question in questions:
-        other = viewer_of(*tiny)
-        for shown in _shown(3):
-            other.see(*shown)
-        alone.append(other.ask(question).text)
-    assert together == alone and together[0] != together[1]
+        alone.see(*shown)
+    first, second, third = (viewer.ask(question).text for question in (QUESTION, other, QUESTION))
+    assert first == third != second == alone.ask(other).text
 
 
 def test_kept_dialogue_is_the_stock_model_over_the_whole_text(tiny: tuple[Any, Any]) -> None:
@@ -241,7 +237,7 @@ def entries_of(draw: st.DrawFn) -> list[Entry]:
 
 
 @given(entries_of(), st.integers(-20, 120), st.integers(0, 9), st.floats(0.5, 60))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 def test_survivors(entries: list[Entry], capacity: int, overhead: int, half_life: float) -> None:
     kept = survivors(entries, capacity, lambda seen: overhead, half_life)
     looks = {entry.frame_index: entry for entry in entries if isinstance(entry, FrameEntry)}
@@ -290,8 +286,7 @@ def test_of_a_still_scene_the_last_look_stays() -> None:
     assert [entry.frame_index for entry in kept if isinstance(entry, FrameEntry)] == [4]
 
 
-@pytest.mark.parametrize("mode", ["sparse", "weight"])
-@pytest.mark.parametrize("refresh", ["budget", "keyframe", "cut"])
+@pytest.mark.parametrize(("refresh", "mode"), [("budget", "weight"), ("keyframe", "sparse"), ("cut", "sparse")])
 def test_a_rebuilt_memory_is_one_pass_over_the_survivors(
     tiny: tuple[Any, Any], bench: Bench, refresh: str, mode: str
 ) -> None:
@@ -311,14 +306,13 @@ def test_a_rebuilt_memory_is_one_pass_over_the_survivors(
     assert "budget" in reasons
 
 
-@pytest.mark.parametrize("keep_share", [0.3, 1.0])
-@pytest.mark.parametrize("keep_dialogue", [False, True])
+@pytest.mark.parametrize(("keep_share", "keep_dialogue"), [(1.0, False), (0.3, True)])
 def test_over_many_frames_and_questions_the_memory_stays_within_the_context(
     tiny: tuple[Any, Any], keep_share: float, keep_dialogue: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = 160
     viewer = viewer_of(
-        *tiny, context_tokens=context, keep_share=keep_share, keep_dialogue=keep_dialogue, answer_tokens=8
+        *tiny, context_tokens=context, keep_share=keep_share, keep_dialogue=keep_dialogue, answer_tokens=4
     )
     largest = 0
     run = Memory._run
@@ -331,12 +325,12 @@ def test_over_many_frames_and_questions_the_memory_stays_within_the_context(
 
     monkeypatch.setattr(Memory, "_run", watched)
     rebuilt, sizes = 0, []
-    for shown in _shown(60):
+    for shown in _shown(30):
         rebuilt += viewer.see(*shown).rebuilt is not None
-        if shown[0].index % 3 == 0:
+        if shown[0].index % 4 == 0:
             viewer.ask("Where is the car? " * (1 + shown[0].index % 12))
         sizes.append(viewer.memory.tokens)
-    assert rebuilt > 5
+    assert rebuilt > 2
     assert max(sizes) <= context and largest <= context
 
 
@@ -380,16 +374,7 @@ def test_what_a_rebuild_dropped_is_sent_again_and_what_it_kept_is_not(tiny: tupl
     assert (fed.sent, fed.held) == (kept[1], kept[0]) == (16 - kept[0], kept[0])
 
 
-def test_what_comes_with_a_rebuild_is_not_sent_twice(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, context_tokens=110)
-    reasons = []
-    for frame, patches in _shown(8):
-        reasons.append(viewer.see(frame, patches).rebuilt)
-        assert viewer.see(_frame(frame.index, frame.rgb), patches).sent == 0, reasons
-    assert "budget" in reasons
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[Any, Any], seed: int) -> None:
     """Whatever is sent, held, dropped and rebuilt: the newest token of a place was taken from what is there now."""
     draw = np.random.default_rng(seed)
@@ -420,9 +405,11 @@ def test_what_the_memory_shows_of_a_chosen_cell_is_how_it_looks_now(tiny: tuple[
 # ---- what breaks off, and what cannot be
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("no more"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
-@pytest.mark.parametrize("layer", [0, 2, 3])
-@pytest.mark.parametrize("empty", [True, False], ids=["first frame", "later frame"])
+@pytest.mark.parametrize(
+    ("failure", "layer", "empty"),
+    [(RuntimeError("no more"), 0, False), (KeyboardInterrupt(), 2, True), (KeyboardInterrupt(), 3, False)],
+    ids=["error at first", "ctrl-c in the first frame", "ctrl-c at last"],
+)
 def test_a_frame_that_breaks_off_leaves_the_memory_as_it_was(
     tiny: tuple[Any, Any], bench: Bench, failure: BaseException, layer: int, empty: bool, monkeypatch: Any
 ) -> None:
@@ -442,23 +429,20 @@ def test_a_frame_that_breaks_off_leaves_the_memory_as_it_was(
     _assert_same(viewer.memory, steady.memory, bench)
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("no more"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
-@pytest.mark.parametrize("keep_dialogue", [False, True])
+@pytest.mark.parametrize(("failure", "keep_dialogue"), [(RuntimeError("no more"), False), (KeyboardInterrupt(), True)])
 def test_a_question_that_breaks_off_leaves_the_memory_as_it_was(
     tiny: tuple[Any, Any], failure: BaseException, keep_dialogue: bool, monkeypatch: Any
 ) -> None:
     viewer = viewer_of(*tiny, keep_dialogue=keep_dialogue)
     for shown in _shown(2):
         viewer.see(*shown)
-    before, entries = _keys(viewer.memory), list(viewer.memory.entries)
-    with monkeypatch.context() as patched:
-        patched.setattr(tiny[0].model.language_model.layers[2].mlp, "forward", _raising(failure, after=2))
-        with pytest.raises(type(failure)):
-            viewer.ask(QUESTION)
-    with pytest.raises(ZeroDivisionError):
-        viewer.ask(QUESTION, on_text=_failing)
-    assert viewer.memory.entries == entries
-    assert all(torch.equal(one, other) for one, other in zip(before, _keys(viewer.memory), strict=True))
+    with _untouched(viewer):
+        with monkeypatch.context() as patched:
+            patched.setattr(tiny[0].model.language_model.layers[2].mlp, "forward", _raising(failure, after=2))
+            with pytest.raises(type(failure)):
+                viewer.ask(QUESTION)
+        with pytest.raises(ZeroDivisionError):
+            viewer.ask(QUESTION, on_text=_failing)
 
 
 def test_after_a_rebuild_that_breaks_off_the_model_is_shown_everything_again(
@@ -518,6 +502,8 @@ def test_questions_that_cannot_be_asked_are_refused(tiny: tuple[Any, Any]) -> No
     viewer.see(*next(_shown(1)))
     with pytest.raises(ContextExceeded):
         see(small, big)
+    with _untouched(viewer), pytest.raises(NothingChosen):
+        see(viewer, _frame(1), some_cells(HW, 0))
     for asked, question, kind in (
         (viewer, "", EmptyQuery),
         (viewer, "  \n\t", EmptyQuery),
@@ -532,11 +518,9 @@ def test_questions_that_cannot_be_asked_are_refused(tiny: tuple[Any, Any]) -> No
 def test_a_question_longer_than_the_context_is_refused_and_nothing_is_lost(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny, context_tokens=128)
     viewer.see(*next(_shown(1)))
-    before = _keys(viewer.memory)
-    with pytest.raises(ContextExceeded) as raised:
+    with _untouched(viewer), pytest.raises(ContextExceeded) as raised:
         viewer.ask("Where\nis the red car? " * 40)
     assert "128" in _sentence(raised)
-    assert all(torch.equal(one, other) for one, other in zip(before, _keys(viewer.memory), strict=True))
     assert viewer.ask(QUESTION).visual_tokens == 12
 
 
@@ -558,30 +542,17 @@ def test_more_cells_than_the_context_holds_are_refused_and_the_stream_goes_on(
     viewer = viewer_of(*tiny, context_tokens=64, media=media)
     for at in (0, 1):
         see(viewer, _frame(at), some_cells(HW, 5, seed=at))
-    before = _keys(viewer.memory)
-    with pytest.raises(ContextExceeded) as raised:
+    with _untouched(viewer), pytest.raises(ContextExceeded) as raised:
         for at in (2, 3):
             see(viewer, _frame(at, size=(320, 256)))
     assert "80" in _sentence(raised) and "64" not in str(raised.value).split("tokens")[0]
-    assert all(torch.equal(one, other) for one, other in zip(before, _keys(viewer.memory), strict=True))
     sent = 0
     for at in (4, 5):
         sent += see(viewer, _frame(at), some_cells(HW, 5, seed=at)).sent
     assert sent >= 5 and viewer.ask(QUESTION).frame_index == 5
 
 
-def test_no_cells_are_refused(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny)
-    viewer.see(*next(_shown(1)))
-    tokens = viewer.memory.tokens
-    with pytest.raises(NothingChosen) as raised:
-        see(viewer, _frame(1), some_cells(HW, 0))
-    _sentence(raised)
-    assert viewer.memory.tokens == tokens
-
-
-@pytest.mark.parametrize("media", ["image", "video"])
-@pytest.mark.parametrize("refresh", ["budget", "cut", "keyframe"])
+@pytest.mark.parametrize(("refresh", "media"), [("budget", "video"), ("cut", "image"), ("keyframe", "video")])
 def test_frames_of_another_size_go_on_in_the_same_memory(
     tiny: tuple[Any, Any], bench: Bench, refresh: str, media: str
 ) -> None:
@@ -596,13 +567,6 @@ def test_frames_of_another_size_go_on_in_the_same_memory(
     _assert_same(viewer.memory, _at_once(viewer, bench), bench)
 
 
-@pytest.mark.parametrize("refresh", ["budget", "cut"])
-def test_after_a_cut_to_another_size_everything_is_sent(tiny: tuple[Any, Any], refresh: str) -> None:
-    viewer = viewer_of(*tiny, refresh=refresh)
-    see(viewer, _still(0))
-    assert see(viewer, _frame(1, size=(96, 64)), keyframe=True, refresh_reason="cut").sent == 6
-
-
 @pytest.mark.parametrize("media", ["image", "video"])
 @pytest.mark.parametrize("refresh", ["budget", "cut"])
 def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], refresh: str, media: str) -> None:
@@ -614,6 +578,10 @@ def test_after_a_cut_everything_is_sent(tiny: tuple[Any, Any], refresh: str, med
     if media == "video":
         fed = see(viewer, _still(4))
     assert fed.sent == 20
+    fed = see(viewer, _frame(5, size=(96, 64)), keyframe=True, refresh_reason="cut")
+    if media == "video":
+        fed = see(viewer, _frame(6, size=(96, 64)))
+    assert fed.sent == 6, "to another size"
 
 
 def test_after_closing_it_starts_anew(tiny: tuple[Any, Any]) -> None:

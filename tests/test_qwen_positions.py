@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from arr_stream.vlm.qwen3_vl.cells import (
     texture_picture,
     token_positions,
 )
-from tests.tiny_qwen import load_tiny, picture
+from tests.tiny_qwen import picture
 
 pytest.importorskip("transformers")
 
@@ -28,6 +29,7 @@ from tests.qwen_stock import Bench, seen, some_cells
 
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
 SIDE = 48
+FEW = settings(deadline=None, max_examples=30)
 
 
 def _cells(grid_hw: tuple[int, int], places: list[tuple[int, int, int]], score: list[float] | None = None) -> Cells:
@@ -59,8 +61,19 @@ def _covered(cells: Cells, index: int) -> list[tuple[int, int]]:
     ]
 
 
+def _listed(cells: Cells) -> list[tuple[float, ...]]:
+    """Row, column, level and score of each."""
+    table = cells.rows.tolist(), cells.columns.tolist(), cells.level.tolist(), cells.score.tolist()
+    return list(zip(*table, strict=True))
+
+
+def _assert_in_order(cells: Cells) -> None:
+    middles = [tuple(np.mean(_covered(cells, index), axis=0)) for index in range(len(cells))]
+    assert middles == sorted(middles)
+
+
 @given(GRIDS)
-@settings(deadline=None)
+@FEW
 def test_of_fine_cells_patch_positions_and_weights_are_the_librarys(grid_hw: tuple[int, int]) -> None:
     from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
@@ -77,7 +90,7 @@ def test_of_fine_cells_patch_positions_and_weights_are_the_librarys(grid_hw: tup
 
 
 @given(any_cells())
-@settings(deadline=None)
+@FEW
 def test_a_cell_is_at_the_mean_of_what_it_covers(cells: Cells) -> None:
     tokens = token_positions(cells, 100.0)
     patches = patch_positions(cells).reshape(len(cells), 2, 2, 2)
@@ -95,7 +108,7 @@ def test_a_cell_is_at_the_mean_of_what_it_covers(cells: Cells) -> None:
 
 
 @given(any_cells())
-@settings(deadline=None)
+@FEW
 def test_interpolation_between_patches_is_the_mean_of_linear_tables(cells: Cells) -> None:
     """A table that is linear in row and column is read exactly at any position, halves and corners included."""
     places = patch_positions(cells)
@@ -111,7 +124,7 @@ def test_interpolation_between_patches_is_the_mean_of_linear_tables(cells: Cells
 
 
 @given(any_cells())
-@settings(deadline=None)
+@FEW
 def test_blocks_stay_within_the_grid_and_text_goes_on_behind_them(cells: Cells) -> None:
     extent = block_extent(cells.grid_hw)
     assert extent == max(cells.grid_hw)
@@ -122,22 +135,15 @@ def test_blocks_stay_within_the_grid_and_text_goes_on_behind_them(cells: Cells) 
 
 
 @given(any_cells())
-@settings(deadline=None)
+@FEW
 def test_reading_order_goes_by_lines_and_keeps_every_cell(cells: Cells) -> None:
     ordered = cells.in_reading_order()
-    before = zip(cells.rows.tolist(), cells.columns.tolist(), cells.level.tolist(), cells.score.tolist(), strict=True)
-    after = list(
-        zip(
-            ordered.rows.tolist(), ordered.columns.tolist(), ordered.level.tolist(), ordered.score.tolist(), strict=True
-        )
-    )
-    assert sorted(before) == sorted(after)
-    middles = [tuple(np.mean(_covered(ordered, index), axis=0)) for index in range(len(ordered))]
-    assert middles == sorted(middles)
+    assert sorted(_listed(cells)) == sorted(_listed(ordered))
+    _assert_in_order(ordered)
 
 
 @given(any_cells(), st.integers(1, 3))
-@settings(deadline=None)
+@FEW
 def test_a_ring_is_what_is_near_and_not_chosen(cells: Cells, width: int) -> None:
     own = {place for index in range(len(cells)) for place in _covered(cells, index)}
     near = {
@@ -153,29 +159,26 @@ def test_a_ring_is_what_is_near_and_not_chosen(cells: Cells, width: int) -> None
 
 
 @given(any_cells(), st.integers(1, 12))
-@settings(deadline=None)
+@FEW
 def test_the_best_are_the_highest_scores_in_reading_order(cells: Cells, most: int) -> None:
     best = cells.best(most)
     assert len(best) == min(most, len(cells))
     np.testing.assert_array_equal(np.sort(best.score), np.sort(cells.score)[-len(best) :])
     if len(cells) > most:
-        middles = [tuple(np.mean(_covered(best, index), axis=0)) for index in range(len(best))]
-        assert middles == sorted(middles)
+        _assert_in_order(best)
 
 
 @given(st.data())
-@settings(deadline=None)
+@FEW
 def test_frames_of_a_pair_are_merged_without_doubles(data: st.DataObject) -> None:
     grid_hw = data.draw(GRIDS)
     parts = [data.draw(any_cells(st.just(grid_hw))) for _ in range(2)]
-    best: dict[tuple[int, int, int], float] = {}
-    for part in parts:
-        for row, column, level, score in zip(part.rows, part.columns, part.level, part.score, strict=True):
-            key = int(row), int(column), int(level)
-            best[key] = max(float(score), best.get(key, 0.0))
+    best: dict[tuple[float, ...], float] = {}
+    for *place, score in itertools.chain(*map(_listed, parts)):
+        best[tuple(place)] = max(score, best.get(tuple(place), 0.0))
     both = merged(parts)
-    got = zip(both.rows.tolist(), both.columns.tolist(), both.level.tolist(), strict=True)
-    assert dict(zip(got, both.score.tolist(), strict=True)) == best and len(both) == len(best)
+    assert sorted(_listed(both)) == sorted((*place, score) for place, score in best.items())
+    _assert_in_order(both)
 
 
 def test_grids_of_a_pair_must_agree() -> None:
@@ -198,8 +201,8 @@ def test_a_coarse_cell_is_the_block_scaled_down_whole_or_cut_off() -> None:
 
 
 @pytest.fixture(scope="module")
-def bench(tiny_qwen: Path) -> Bench:
-    return Bench.of(*load_tiny(tiny_qwen))
+def bench(tiny: tuple[Any, Any]) -> Bench:
+    return Bench.of(*tiny)
 
 
 def test_mixed_levels_run_and_a_coarse_cell_that_moves_counts(bench: Bench) -> None:

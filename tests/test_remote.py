@@ -61,17 +61,19 @@ def everything_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not left
 
 
-def frame_at(index: int, pts_seconds: float, *, size_wh: tuple[int, int] = (640, 480)) -> Frame:
-    return Frame(index, pts_seconds, picture(*size_wh, seed=index))
+def frame_at(index: int, size_wh: tuple[int, int] = (320, 256)) -> Frame:
+    return Frame(index, 1.5 + index, picture(*size_wh, seed=index))
 
 
 @contextmanager
-def viewer(url: str, *, frames: int = 1, **changes: Any) -> Iterator[ServerViewer]:
+def viewer(
+    url: str, *, frames: int = 1, size_wh: tuple[int, int] = (320, 256), **changes: Any
+) -> Iterator[ServerViewer]:
     settings = {"model": "m", "timeout_seconds": 5.0, "retries": 0} | changes
     watching = ServerViewer(VlmSettings(endpoint=url, **settings))
     try:
         for index in range(frames):
-            frame = frame_at(index, 1.5 + index)
+            frame = frame_at(index, size_wh)
             watching.see(frame, choose(frame))
         yield watching
     finally:
@@ -103,7 +105,8 @@ def test_is_a_viewer() -> None:
 
 
 def test_sends_pictures_with_their_places_and_then_the_question() -> None:
-    answer, server = ask(says("a ", "dog"), frames=3, instruction="Be brief.", answer_tokens=9, temperature=0.5)
+    settings = {"instruction": "Be brief.", "answer_tokens": 9, "temperature": 0.5}
+    answer, server = ask(says("a ", "dog"), frames=3, size_wh=(640, 480), **settings)
     assert (answer.text, answer.finish, answer.error) == ("a dog", "stop", None)
     assert (answer.frame_index, answer.pts_seconds, answer.model) == (2, 3.5, "m")
     request = server.requests[0]
@@ -112,7 +115,8 @@ def test_sends_pictures_with_their_places_and_then_the_question() -> None:
     system, user = request["messages"]
     assert system == {"role": "system", "content": "Be brief."}
     texts = [part["text"] for part in user["content"] if part["type"] == "text"]
-    packed = pack(frame_at(2, 3.5).rgb, choose(frame_at(2, 3.5)))
+    newest = frame_at(2, (640, 480))
+    packed = pack(newest.rgb, choose(newest))
     captions = [one.caption for one in packed.pictures]
     assert texts[0].startswith("At 1.5 s. The whole frame") and texts[1].startswith("At 2.5 s. The whole frame")
     assert texts[2:-1] == [f"At 3.5 s. {captions[0]}", *captions[1:]]
@@ -134,10 +138,10 @@ def decoded(url: str) -> np.ndarray[Any, Any]:
 
 
 def test_earlier_frames_are_kept_as_far_as_the_context_goes() -> None:
-    answer, server = ask(says("ok"), frames=12, context_tokens=700, answer_tokens=100)
+    answer, server = ask(says("ok"), frames=8, context_tokens=700, answer_tokens=100)
     texts = [part["text"] for part in server.requests[0]["messages"][0]["content"] if part["type"] == "text"]
     times = [float(text.split()[1]) for text in texts if text.startswith("At ")]
-    assert 3 <= len(times) < 12 and times == [12.5 - back for back in range(len(times) - 1, -1, -1)]
+    assert 3 <= len(times) < 8 and times == [8.5 - back for back in range(len(times) - 1, -1, -1)]
     assert answer.visual_tokens < 600
 
 
@@ -156,21 +160,19 @@ def test_counts_and_times_are_the_servers_and_the_clocks() -> None:
     assert answer.prefill_ms >= 140 and answer.decode_ms >= 140
 
 
-def test_pieces_come_as_they_arrive_in_the_callers_thread() -> None:
+def test_pieces_come_as_they_arrive_in_the_callers_thread_whose_errors_hang_up() -> None:
     heard: list[tuple[str, str]] = []
-    with FakeServer(says("a", "b", "c")) as server, viewer(server.url) as watching:
-        watching.ask("?", on_text=lambda text: heard.append((text, threading.current_thread().name)))
-    assert heard == [(text, threading.current_thread().name) for text in "abc"]
 
+    def hear(text: str) -> None:
+        heard.append((text, threading.current_thread().name))
+        if len(heard) == 3:
+            raise ZeroDivisionError
 
-def test_an_error_of_the_listener_reaches_the_caller_and_hangs_up() -> None:
-    def refuse(_: str) -> None:
-        raise ZeroDivisionError
-
-    with FakeServer(hangs("a")) as server, viewer(server.url) as watching:
+    with FakeServer(hangs("a", "b", "c")) as server, viewer(server.url) as watching:
         with pytest.raises(ZeroDivisionError):
-            watching.ask("?", on_text=refuse)
+            watching.ask("?", on_text=hear)
         assert server.hung_up.wait(2)
+    assert heard == [(text, threading.current_thread().name) for text in "abc"]
 
 
 # What is asked wrongly.
@@ -208,29 +210,32 @@ def test_a_model_must_be_named_and_openai_be_installed(monkeypatch: pytest.Monke
 # Attempts.
 
 
-def test_a_busy_server_is_asked_again_when_it_says() -> None:
-    answer, server = ask(status(429, "busy", Retry_After="1"), says("ok"), retries=1)
-    assert answer.text == "ok" and server.arrivals[1] - server.arrivals[0] > 0.9
-
-
 def test_retry_after_may_be_a_date_and_too_long_a_wait_is_not_waited() -> None:
     later = email.utils.formatdate(time.time() + 300, usegmt=True)
     line, server = fails(status(503, "down", Retry_After=later), retries=3)
     assert len(server.requests) == 1 and f"asks to wait until {later}" in line
 
 
-@pytest.mark.parametrize("code", [408, 429, 500, 502, 503])
-def test_passing_failures_are_tried_again(code: int) -> None:
-    answer, server = ask(status(code), says("ok"), retries=1)
+def hang_up(exchange: Exchange) -> None:
+    exchange.connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("failure", "least_seconds"),
+    [(status(429, "busy", Retry_After="1"), 0.9), (status(408, Retry_After="0"), 0.0), (hang_up, 0.0)],
+)
+def test_passing_failures_are_tried_again_when_the_server_says(failure: Behaviour, least_seconds: float) -> None:
+    answer, server = ask(failure, says("ok"), retries=1)
     assert answer.text == "ok" and len(server.requests) == 2
+    assert server.arrivals[1] - server.arrivals[0] > least_seconds
 
 
 def test_a_server_that_keeps_failing_is_given_up() -> None:
-    line, server = fails(status(500, "boom"), retries=2)
-    assert "failed (500): boom" in line and len(server.requests) == 3
+    line, server = fails(status(500, "boom"), retries=1)
+    assert "failed (500): boom" in line and len(server.requests) == 2
 
 
-@pytest.mark.parametrize("code", [400, 404, 413, 422])
+@pytest.mark.parametrize("code", [400, 404, 413])
 def test_faults_of_the_request_are_not_tried_again(code: int) -> None:
     line, server = fails(status(code, "no such thing"), retries=3)
     assert len(server.requests) == 1 and str(code) in line and "no such thing" in line
@@ -247,17 +252,9 @@ def test_a_server_that_is_down_is_said_to_be() -> None:
             watching.ask("what?")
 
 
-def test_a_server_that_comes_up_between_attempts_answers() -> None:
-    def hang_up(exchange: Exchange) -> None:
-        exchange.connection.shutdown(socket.SHUT_RDWR)
-
-    answer, server = ask(hang_up, says("ok"), retries=1)
-    assert answer.text == "ok" and len(server.requests) == 2
-
-
 def test_a_silent_server_is_left_after_the_time_out() -> None:
-    line, server = fails(hangs(), retries=1, timeout_seconds=1.0)
-    assert "no sign for 1 s" in line and len(server.requests) == 2
+    line, server = fails(hangs(), retries=1, timeout_seconds=0.5)
+    assert "no sign for 0.5 s" in line and len(server.requests) == 2
 
 
 def test_drop_by_drop_ends_too() -> None:
@@ -267,8 +264,8 @@ def test_drop_by_drop_ends_too() -> None:
             exchange.event(piece("x"))
             time.sleep(0.05)
 
-    answer, _ = ask(drip, timeout_seconds=1.5)
-    assert answer.finish == "failed" and "x" in answer.text and "not whole after 1.5 s" in (answer.error or "")
+    answer, _ = ask(drip, timeout_seconds=1.0)
+    assert answer.finish == "failed" and "x" in answer.text and "not whole after 1 s" in (answer.error or "")
 
 
 @pytest.mark.parametrize(
@@ -303,11 +300,8 @@ def streams(*events: object) -> Behaviour:
     ("behaviour", "said"),
     [
         (body(b"<html><body>It works!</body></html>", "text/html"), "answers text/html .*It works!"),
-        (body(b'{"object": "x"}', "application/json"), "answers application/json instead of a stream"),
         (body(b"", ""), "instead of a stream"),
-        (streams({"object": "x"}), "holds no choices"),
-        (streams(5, [], "x", None), "holds no choices"),
-        (streams({"choices": 7}), "holds no choices"),
+        (streams(5, [], "x", None, {"object": "x"}, {"choices": 7}), "holds no choices"),
         (streams({"choices": [7]}), "answers nonsense|cut off"),
         (streams({"choices": [{"delta": {"content": [1, 2]}, "finish_reason": {}}]}), "cut off|nonsense"),
         (streams(b"{not json"), "answers nonsense"),
@@ -332,31 +326,27 @@ def test_nonsense_is_named(behaviour: Behaviour, said: str) -> None:
 
 def test_an_answer_that_breaks_off_is_kept_and_not_asked_again() -> None:
     for behaviour in (says("half of ", "it", finish=None), hangs("half of ", "it")):
-        answer, server = ask(behaviour, retries=3, timeout_seconds=1.0)
+        answer, server = ask(behaviour, retries=3, timeout_seconds=0.5)
         assert (answer.text, answer.finish) == ("half of it", "failed")
         assert answer.error and server.host in answer.error and len(server.requests) == 1
 
 
-def test_an_endless_answer_is_cut() -> None:
+def test_an_endless_answer_and_an_endless_line_are_cut() -> None:
     def endless(exchange: Exchange) -> None:
         exchange.begin()
         while True:
             exchange.event(piece("more " * 50))
 
-    answer, server = ask(endless, answer_tokens=16)
-    assert answer.finish == "length" and len(answer.text) == 32 * 16 + 1024
-    assert server.hung_up.is_set()
-
-
-def test_an_endless_line_is_cut() -> None:
-    def endless(exchange: Exchange) -> None:
+    def endless_line(exchange: Exchange) -> None:
         exchange.begin()
         exchange.wfile.write(b"data: ")
         while True:
             exchange.wfile.write(b"x" * 65536)
 
-    line, _ = fails(endless)
-    assert "more than 16 MiB" in line
+    answer, server = ask(endless, answer_tokens=16)
+    assert answer.finish == "length" and len(answer.text) == 32 * 16 + 1024
+    assert server.hung_up.is_set()
+    assert "more than 16 MiB" in fails(endless_line)[0]
 
 
 def test_compressed_answers_are_refused() -> None:
@@ -369,13 +359,13 @@ def test_terminal_escapes_and_surrogates_do_not_get_through() -> None:
     assert answer.text == "ared bc\ufffd[12"
 
 
-@pytest.mark.parametrize("cuts", range(1, 8))
-def test_cleaning_does_not_depend_on_where_pieces_end(cuts: int) -> None:
+def test_cleaning_does_not_depend_on_where_pieces_end() -> None:
     text = "one\x1b[1;31mtwo\x1b]8;;http://x\x1b\\three\x1b(Bfour\n\tfive\x00six\x9d0;t\x9cse\x1bPq#0\x1b\\ven"
-    cleaner = PlainText()
-    pieces = [text[at : at + cuts] for at in range(0, len(text), cuts)]
-    joined = "".join(cleaner.feed(part) for part in pieces) + cleaner.finish()
-    assert joined == plain(text) == "onetwothreefour\n\tfivesixseven"
+    for cuts in range(1, 8):
+        cleaner = PlainText()
+        pieces = [text[at : at + cuts] for at in range(0, len(text), cuts)]
+        joined = "".join(cleaner.feed(part) for part in pieces) + cleaner.finish()
+        assert joined == plain(text) == "onetwothreefour\n\tfivesixseven"
 
 
 # Secrets.
@@ -384,7 +374,7 @@ def test_cleaning_does_not_depend_on_where_pieces_end(cuts: int) -> None:
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     caplog.set_level(logging.INFO)
-    echoes = [status(code, f"key {KEY} is wrong") for code in (400, 401, 403, 404, 500)]
+    echoes = [status(code, f"key {KEY} is wrong") for code in (400, 401, 404, 500)]
     echoes += [body(f"<p>{KEY}</p>".encode(), "text/html"), streams({"error": {"message": KEY}})]
     echoes += [lambda exchange: exchange.body(b"", 307, Location=f"http://other/?q={KEY}")]
     for behaviour in echoes:
@@ -426,7 +416,7 @@ def test_a_password_in_the_address_is_used_and_never_shown(caplog: pytest.LogCap
 def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with FakeServer(says("stolen")) as other:
-        for code in (301, 302, 303, 307, 308):
+        for code in (302, 307):
             line, _ = fails(lambda exchange, code=code: exchange.body(b"", code, Location=other.url))
             assert f"redirects to {other.url}" in line
         assert not other.requests
@@ -453,37 +443,26 @@ def test_no_proxy_comes_between_this_machine_and_itself(monkeypatch: pytest.Monk
 # Calling off.
 
 
-@pytest.mark.parametrize("behaviour", [hangs(), hangs("so ", "far"), status(503, "down", Retry_After="4")])
-def test_stop_ends_a_question_at_once(behaviour: Behaviour) -> None:
-    stop, called = threading.Event(), 0.0
-
-    def call_off() -> None:
-        nonlocal called
-        called = time.monotonic()
-        stop.set()
-
+@pytest.mark.parametrize("behaviour", [hangs(), hangs("so ", "far"), status(503, "down", Retry_After="60")])
+@pytest.mark.parametrize("seconds", [0.0, 0.3], ids=["before", "meanwhile"])
+def test_stop_ends_a_question(behaviour: Behaviour, seconds: float) -> None:
+    """At once: the server would hang for good, and openai wait for a minute."""
+    stop = threading.Event()
     with FakeServer(behaviour) as server, viewer(server.url, retries=1) as watching:
-        timer = threading.Timer(0.4, call_off)
+        timer = threading.Timer(seconds, stop.set)
         timer.start()
+        if not seconds:
+            timer.join()
         answer = watching.ask("what?", stop=stop)
-        took = time.monotonic() - called
         timer.join()
         assert answer.finish == "cancelled" and answer.text in ("", "so far") and answer.error is None
-        assert took < 2.0  # the server would hang for good
-        if behaviour.__name__ == "behave":
+        if seconds and behaviour.__name__ == "behave":
             assert server.hung_up.wait(2)
-
-
-def test_a_question_that_was_called_off_before_is_not_waited_for() -> None:
-    stop = threading.Event()
-    stop.set()
-    with FakeServer(hangs()) as server, viewer(server.url) as watching:
-        assert watching.ask("what?", stop=stop).finish == "cancelled"
 
 
 def test_a_newer_frame_calls_off_the_question_about_an_older_one() -> None:
     with FakeServer(hangs("old"), says("new")) as server, viewer(server.url) as watching:
-        newer = frame_at(1, 2.5)
+        newer = frame_at(1)
         timer = threading.Timer(0.3, watching.see, (newer, choose(newer)))
         timer.start()
         first = watching.ask_newest("what?")
@@ -505,7 +484,7 @@ def test_closing_calls_off_what_another_thread_asks() -> None:
     with FakeServer(hangs()) as server, viewer(server.url) as watching:
         asking = threading.Thread(target=wait, args=(watching,))
         asking.start()
-        time.sleep(0.3)
+        until(lambda: bool(server.requests), 5.0)
         watching.close()
         watching.close()
         asking.join(2)
@@ -553,7 +532,7 @@ def serving(folder: Path, log: Path) -> Iterator[str]:
 def until(condition: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 def healthy(port: int) -> bool:

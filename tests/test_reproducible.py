@@ -25,10 +25,12 @@ from arr_stream.records.digest import Digest
 from arr_stream.records.json_lines import read_records, records_digest
 from arr_stream.records.provenance import AskedExample, AskedRegion, AskedText, Question, weights_files
 from arr_stream.records.schema import Header, frame_record, header_record
-from arr_stream.run import records_of, run
+from arr_stream.run import records_of
+from arr_stream.run import run as run_stream
 from arr_stream.stream import Models
 from arr_stream.types import Frame, Grid
 from tests.choices import FED, answer_on, choose
+from tests.conftest import Run
 from tests.media import write_images, write_video
 from tests.scenes import moving_square
 
@@ -57,7 +59,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(path: Path, source: Path, settings: dict[str, Any] | None = None, **options: Any) -> Path:
     """Records of a run in this process."""
     stream = arr_stream.open(source, settings=Settings().with_values(FAST | (settings or {})), **options)
-    assert run(stream, [records_of(stream, path)]).error is None
+    assert run_stream(stream, [records_of(stream, path)]).error is None
     return path
 
 
@@ -237,7 +239,7 @@ class TestProvenance:
     def test_a_question_is_kept(self, clip: Path, tmp_path: Path) -> None:
         stream = arr_stream.open(clip, settings=Settings().with_values(FAST), max_frames=1)
         question = Question(text="What is red?", when="every", every_seconds=2.0)
-        run(stream, [records_of(stream, tmp_path / "r.jsonl", question=question)])
+        run_stream(stream, [records_of(stream, tmp_path / "r.jsonl", question=question)])
         told = read_records(tmp_path / "r.jsonl")[0].provenance
         assert told is not None and told.question == question
 
@@ -252,18 +254,15 @@ class TestProvenance:
 
 
 class TestSameEveryTime:
-    def test_in_processes_with_other_hashes_and_threads(self, clip: Path, asked: Path, tmp_path: Path) -> None:
-        arguments = [clip, "-q", "red", "--region", "40,60,48,48", "--example", asked / "example.png"]
+    def test_in_a_process_with_other_hashes_and_threads(
+        self, run: Run, clip: Path, asked: Path, tmp_path: Path
+    ) -> None:
+        arguments: list[object] = [clip, "-q", "red", "--region", "40,60,48,48", "--example", asked / "example.png"]
         arguments += ["--gaze", asked / "gaze.csv", *itertools.chain(*(("--set", f"{k}={v}") for k, v in FAST.items()))]
-        one, two = processes(
-            tmp_path,
-            arguments,
-            [
-                {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
-                {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2", "LC_ALL": "C", "TZ": "Asia/Tokyo"},
-            ],
-        )
-        assert one == two and one.count(b"\n") == 14
+        other = {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2", "LC_ALL": "C", "TZ": "Asia/Tokyo"}
+        (there,) = processes(tmp_path, arguments, [other])
+        assert run("process", *arguments, "--patches", tmp_path / "here.jsonl", "--quiet")[0] == 0
+        assert (tmp_path / "here.jsonl").read_bytes() == there and there.count(b"\n") == 14
 
     @pytest.mark.parametrize("kind", ["appearance", pytest.param("clip", marks=pytest.mark.slow)])
     def test_one_after_the_other_in_one_process(self, clip: Path, tmp_path: Path, kind: str) -> None:

@@ -40,6 +40,12 @@ def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny(tiny_qwen: Path) -> tuple[Any, Any]:
+    """Model and processor of that folder; not to be changed."""
+    return load_tiny(tiny_qwen)
+
+
 def load_tiny(folder: Path, **kwargs: Any) -> tuple[Any, Any]:
     """Model (float32, evaluating) and processor of a folder, loaded as a user would load the true ones."""
     from transformers import AutoProcessor, Qwen3VLForConditionalGeneration

@@ -9,9 +9,8 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from arr_stream.consumer import Outcome
 from arr_stream.errors import EvaluationDataError, OutputUnwritable
@@ -33,7 +32,6 @@ from arr_stream.records.schema import (
 from arr_stream.types import Frame
 
 Parsed = Header | FrameRecord | AnswerRecord | EndRecord
-Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Records:
@@ -127,16 +125,7 @@ def read_lines(path: Path | str) -> Iterator[Record]:
 
 
 def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord | None]:
-    """A whole file of records, but for its answers; those are for `read_answers`.
-
-    A last line without its line break is what a killed run leaves; it is passed over. Any other line must be right.
-
-    Returns:
-        The header, the frames in order, and the end line, None when the run was killed.
-
-    Raises:
-        EvaluationDataError: Missing, empty, or malformed; names the line.
-    """
+    """The header, the frames in order, and the end line, None when the run was killed; see `iterate_records`."""
     records = list(iterate_records(path))
     header, last = records[0], records[-1]
     assert isinstance(header, Header)
@@ -145,42 +134,16 @@ def read_records(path: Path | str) -> tuple[Header, list[FrameRecord], EndRecord
 
 
 def read_answers(path: Path | str) -> list[AnswerRecord]:
-    """The answers in a file of records, in the order in which they came; none where no model watched.
-
-    Raises:
-        EvaluationDataError: As `read_records`.
-    """
+    """The answers in a file of records, in the order in which they came; see `iterate_records`."""
     return [record for record in iterate_records(path) if isinstance(record, AnswerRecord)]
 
 
 def records_digest(path: Path | str) -> str:
-    """The digest of a file of records, up to its last whole line: what its end line says, if it has one.
-
-    Raises:
-        EvaluationDataError: As `read_records`.
-    """
+    """The digest of a file of records, up to its last whole line: what its end line says; see `iterate_records`."""
     digest = Digest()
     for line in read_lines(path):
         digest.add(line)
     return digest.hexdigest()
-
-
-def _records(path: Path) -> Iterator[tuple[Record, Parsed]]:
-    """Every line, checked: first the header, then frames and answers, nothing after the end line."""
-    last: Parsed | None = None
-    for number, line in _lines(path):
-        where = f"{path}, line {number}"
-        if isinstance(last, EndRecord):
-            raise EvaluationDataError(f"{where}: comes after the end line", remedy="one file holds one run")
-        kind = line.get("type")
-        if last is not None and str(kind) not in _KINDS:
-            raise EvaluationDataError(
-                f"{where}: type {kind!r} is not known", remedy="types are header, frame, answer and end"
-            )
-        last = _parsed(Header, line, where) if last is None else _parsed(_KINDS[str(kind)], line, where)
-        yield line, last
-    if last is None:
-        raise EvaluationDataError(f"{path}: holds no records", remedy="write some with `process ... --patches FILE`")
 
 
 _KINDS: dict[str, type[FrameRecord] | type[AnswerRecord] | type[EndRecord]] = {
@@ -191,13 +154,31 @@ _KINDS: dict[str, type[FrameRecord] | type[AnswerRecord] | type[EndRecord]] = {
 """What may stand after the header."""
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Record]]:
+def _records(path: Path) -> Iterator[tuple[Record, Parsed]]:
+    """Every line, checked: first the header, then frames and answers, nothing after the end line."""
+    last: Parsed | None = None
+    for where, line in _lines(path):
+        if isinstance(last, EndRecord):
+            raise EvaluationDataError(f"{where}: comes after the end line", remedy="one file holds one run")
+        kind = line.get("type")
+        if last is not None and str(kind) not in _KINDS:
+            raise EvaluationDataError(
+                f"{where}: type {kind!r} is not known", remedy="types are header, frame, answer and end"
+            )
+        last = _parsed(Header if last is None else _KINDS[str(kind)], line, where)
+        yield line, last
+    if last is None:
+        raise EvaluationDataError(f"{path}: holds no records", remedy="write some with `process ... --patches FILE`")
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Record]]:
+    """Where each whole line is, and what it says."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 if not raw.endswith(b"\n"):
                     return
-                yield number, _json_object(raw, f"{path}, line {number}")
+                yield (where := f"{path}, line {number}"), _json_object(raw, where)
     except OSError as exc:
         reason = (exc.strerror or str(exc)).lower()
         raise EvaluationDataError(f"{path}: {reason}", remedy="name a file of records") from exc
@@ -217,7 +198,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _parsed(kind: type[Kind], record: Record, where: str) -> Kind:
+def _parsed(kind: type[Parsed], record: Record, where: str) -> Parsed:
     try:
         return kind.model_validate(record)
     except ValidationError as exc:

@@ -31,6 +31,9 @@ class LineFile:
         force: Replace a file that exists.
         stop: Set when the run is to end.
 
+    Attributes:
+        torn: The last line is not whole, or may not be: nothing can come after it.
+
     Raises:
         DiskFull, OutputUnwritable: It cannot be opened.
         KeyboardInterrupt: The run was told to end while nobody had opened the other end of the pipe.
@@ -39,7 +42,7 @@ class LineFile:
     def __init__(self, path: Path, *, force: bool, stop: threading.Event | None = None) -> None:
         self.path = path
         self._stop = stop
-        self._torn = False
+        self.torn = False
         self._whole_bytes = 0
         make_parent(path)
         # A regular file that appeared since its name was checked is not overwritten.
@@ -47,11 +50,6 @@ class LineFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if force or special else os.O_EXCL)
         with writing(path):
             self._descriptor = self._opened(flags | (_NO_WAITING if special else 0))
-
-    @property
-    def torn(self) -> bool:
-        """The last line is not whole, or may not be: nothing can come after it."""
-        return self._torn
 
     def write(self, line: bytes) -> None:
         """Hand over one line, its line break included; on return the system has it.
@@ -61,11 +59,11 @@ class LineFile:
             OutputUnwritable: The file cannot be written, or a line before this one was torn.
             KeyboardInterrupt: The run was told to end, and whoever reads the pipe takes nothing.
         """
-        if self._torn:
+        if self.torn:
             raise OutputUnwritable(f"{self.path}: its last line is not whole", remedy="write to another file")
         rest = memoryview(line)
         # Until the opposite is known; whatever comes in between leaves it so.
-        self._torn = True
+        self.torn = True
         try:
             with writing(self.path):
                 while rest:
@@ -73,7 +71,7 @@ class LineFile:
         except ArrStreamError:
             self._cut_back(written=len(line) - len(rest))
             raise
-        self._torn = False
+        self.torn = False
         self._whole_bytes += len(line)
 
     def close(self) -> None:
@@ -126,7 +124,7 @@ class LineFile:
             with writing(self.path):
                 os.ftruncate(self._descriptor, self._whole_bytes)
                 os.lseek(self._descriptor, 0, os.SEEK_END)
-        self._torn = False
+        self.torn = False
 
 
 def _removed(descriptor: int, path: Path) -> bool:

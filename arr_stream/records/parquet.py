@@ -31,8 +31,8 @@ from typing import IO, Annotated, Any, Literal
 from pydantic import BaseModel
 
 from arr_stream.consumer import Outcome
-from arr_stream.errors import BackendUnavailable, EvaluationDataError, OutputExists
-from arr_stream.files import make_parent, prepare_output, writing
+from arr_stream.errors import BackendUnavailable, EvaluationDataError
+from arr_stream.files import make_parent, partial_path, prepare_output, publish, writing
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.digest import Digest
 from arr_stream.records.partitions import hive_folder
@@ -158,7 +158,7 @@ class ParquetRecords:
         self._tables = (self._cell_table, self._frame_table)
         self._digest = Digest()
         self._digest.add(header_record(header))
-        self._closed = False
+        self._force, self._closed = force, False
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Take the frame's row and those of its cells.
@@ -196,29 +196,17 @@ class ParquetRecords:
                 table.finish(end)
             # The frames last: where they are, the cells are too.
             for table in self._tables:
-                table.publish()
+                publish(table.path, force=self._force)
         finally:
             for table in self._tables:
                 table.abandon()
 
 
 class _Table:
-    """One file, and the rows that wait for their group to be full.
-
-    Args:
-        path: Its final name.
-        columns: What it holds, with its metadata.
-        group: Rows that are written at a time.
-        force: Replace the file if it exists.
-    """
+    """One file, and the rows that wait until there are `group` of them."""
 
     def __init__(self, path: Path, columns: pa.Schema, group: int, force: bool) -> None:
-        self.path, self.partial = prepare_output(path, force), path.with_name(f"{path.name}.partial")
-        if os.path.lexists(self.partial) and not force:
-            raise OutputExists(
-                f"{self.partial}: left by a run that was killed, or being written by another",
-                remedy="move it away, or --force to replace it",
-            )
+        self.path = prepare_output(path, force)
         self._columns, self._group, self._force = columns, group, force
         self._rows: dict[str, list[Any]] = {name: [] for name in columns.names}
         self._file: IO[bytes] | None = None
@@ -230,7 +218,7 @@ class _Table:
         if self._file is None:
             make_parent(self.path)
             with self._writing():
-                self._file = self.partial.open("wb" if self._force else "xb")
+                self._file = partial_path(self.path).open("wb" if self._force else "xb")
                 self._writer = pq.ParquetWriter(self._file, self._columns, compression="zstd", write_page_checksum=True)
         for name, values in rows.items():
             self._rows[name] += values
@@ -250,19 +238,6 @@ class _Table:
             os.fsync(self._file.fileno())
             self._file.close()
         self._writer = self._file = None
-
-    def publish(self) -> None:
-        """Give the file its final name.
-
-        Raises:
-            OutputExists: Something else made a file of that name meanwhile.
-        """
-        if os.path.lexists(self.path) and not self._force:
-            raise OutputExists(
-                f"{self.path}: was made by something else meanwhile", remedy=f"what was written is in {self.partial}"
-            )
-        with writing(self.path):
-            self.partial.replace(self.path)
 
     def abandon(self) -> None:
         """Let go of a file that is not finished; it keeps its partial name. Harmless on one that is."""

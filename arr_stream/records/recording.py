@@ -175,7 +175,7 @@ def check_source(recording: Recording, source: Source) -> None:
     """
     expected = recording.provenance.source
     if expected is not None and expected.sha256 is not None:
-        check_identity(expected, source_identity(source), source.info.name)
+        _check_identity(expected, source_identity(source), source.info.name)
 
 
 def check_file(expected: FileIdentity) -> None:
@@ -192,15 +192,11 @@ def check_file(expected: FileIdentity) -> None:
             f"{expected.path}: {(exc.strerror or str(exc)).lower()}", remedy="put it back where it was"
         ) from exc
     if expected.sha256 is not None:
-        check_identity(expected, found, expected.path)
+        _check_identity(expected, found, expected.path)
 
 
-def check_identity(expected: FileIdentity, found: FileIdentity, name: str) -> None:
-    """Compare hashes.
-
-    Raises:
-        SourceChanged: They differ; tells the sizes as well, or the first digits where those are the same.
-    """
+def _check_identity(expected: FileIdentity, found: FileIdentity, name: str) -> None:
+    """Compare hashes; where they differ, tell the sizes as well, or the first digits where those are the same."""
     if found.sha256 == expected.sha256:
         return
     of = "" if found.files == expected.files else f" in {found.files} files instead of {expected.files}"

@@ -118,8 +118,7 @@ class QwenTower:
         loaded = load(settings, ModelSettings())
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
-        self._mean = np.array(loaded.image_mean, np.float32)
-        self._std = np.array(loaded.image_std, np.float32)
+        self._normalisation = loaded.normalisation
         self._name = Path(loaded.name).name
 
     @property
@@ -135,7 +134,7 @@ class QwenTower:
         cells = Cells.whole((grid.rows, grid.columns))
         picture = texture_picture(frame.rgb, grid.texture_wh)
         with torch.inference_mode():
-            rows = patch_rows(picture, picture, cells, self._mean, self._std)
+            rows = patch_rows(picture, picture, cells, self._normalisation)
             tokens = self._adapter.encode(rows, cells, [len(cells)])
         made: FloatArray = tokens.features.float().cpu().numpy().reshape(grid.rows, grid.columns, -1)
         return made

@@ -6,7 +6,7 @@ Random weights take the same time as trained ones. What they answer means nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,28 +29,34 @@ _SPECIAL_TOKENS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-_CONTEXT_TOKENS = 32_768
+CONTEXT_TOKENS = 32_768
 _MEAN_STD = (0.5, 0.5, 0.5)
 _VISION_HEAD_DIM = 64
 _TEXT_HEAD_DIM = 128
-_CHAT_TEMPLATE = """\
+CHAT_TEMPLATE = """\
+{%- macro shown(content) -%}
+  {%- if content is string -%}
+    {{- content -}}
+  {%- else -%}
+    {%- for part in content -%}
+      {%- if part.type in ('image', 'image_url') or 'image' in part or 'image_url' in part -%}
+        {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+      {%- elif part.type == 'video' or 'video' in part -%}
+        {{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
+      {%- elif 'text' in part -%}
+        {{- part.text -}}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
 {%- for message in messages -%}
-  {{- '<|im_start|>' + message.role + '\\n' -}}
-  {%- for part in message.content -%}
-    {%- if part.type == 'image' -%}
-      {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
-    {%- elif part.type == 'video' -%}
-      {{- '<|video_pad|>' -}}
-    {%- else -%}
-      {{- part.text -}}
-    {%- endif -%}
-  {%- endfor -%}
-  {{- '<|im_end|>\\n' -}}
+  {{- '<|im_start|>' + message.role + '\\n' + shown(message.content) + '<|im_end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
   {{- '<|im_start|>assistant\\n' -}}
 {%- endif -%}
 """
+_FLAT_TEMPLATE = CHAT_TEMPLATE.replace("<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>")
 """A video is its placeholder alone: the processor puts every frame of it between markers of its own."""
 
 
@@ -162,6 +168,7 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
     """
     from transformers import GenerationConfig, Qwen3VLForConditionalGeneration
 
+    from arr_stream.vlm.qwen3_vl.cells import Normalisation
     from arr_stream.vlm.qwen3_vl.loading import LoadedModel, pick_vlm_device
 
     device = pick_vlm_device(settings.vlm.device)
@@ -178,8 +185,8 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
     )
     model.requires_grad_(False)
     model.eval().to(device=device, dtype=dtype)
-    loaded = LoadedModel(str(shape), model, tokenizer, _MEAN_STD, _MEAN_STD, device, dtype)
-    return Timed(str(shape), loaded, _processor(tokenizer))
+    loaded = LoadedModel(str(shape), model, tokenizer, Normalisation(_MEAN_STD, _MEAN_STD), device, dtype)
+    return Timed(str(shape), loaded, processor_of(tokenizer, _FLAT_TEMPLATE))
 
 
 def _tokenizer() -> Any:
@@ -195,11 +202,12 @@ def _tokenizer() -> Any:
         tokenizer_object=backend,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        model_max_length=_CONTEXT_TOKENS,
+        model_max_length=CONTEXT_TOKENS,
     )
 
 
-def _processor(tokenizer: Any) -> Any:
+def processor_of(tokenizer: Any, chat_template: str = CHAT_TEMPLATE) -> Any:
+    """Pictures and videos as the true model takes them, with a chat template of the same layout."""
     from transformers import Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
 
     shared: dict[str, Any] = {
@@ -209,55 +217,69 @@ def _processor(tokenizer: Any) -> Any:
         "image_mean": list(_MEAN_STD),
         "image_std": list(_MEAN_STD),
     }
-    # Limits on pixels as released with the true models.
+    # Limits on pixels, for a video of all frames together, as released with the true models.
     image = Qwen2VLImageProcessor(size={"shortest_edge": 65_536, "longest_edge": 16_777_216}, **shared)
-    video = Qwen3VLVideoProcessor(size={"shortest_edge": 4_096, "longest_edge": 25_165_824}, **shared)
+    video_size = {"shortest_edge": 4_096, "longest_edge": 25_165_824}
+    video = Qwen3VLVideoProcessor(size=video_size, fps=2, min_frames=4, max_frames=768, **shared)
     return Qwen3VLProcessor(  # type: ignore[no-untyped-call]
-        image_processor=image, tokenizer=tokenizer, video_processor=video, chat_template=_CHAT_TEMPLATE
+        image_processor=image, tokenizer=tokenizer, video_processor=video, chat_template=chat_template
     )
 
 
 def _config(shape: Shape, tokenizer: Any) -> Any:
-    from transformers import Qwen3VLConfig
-
-    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _SPECIAL_TOKENS}
-    heads = shape.text_width // _TEXT_HEAD_DIM
-    text = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": shape.text_width,
-        "intermediate_size": 3 * shape.text_width,
-        "num_hidden_layers": shape.text_layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads // 2,
-        "head_dim": _TEXT_HEAD_DIM,
-        "max_position_embeddings": _CONTEXT_TOKENS,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 5_000_000.0,
-            "mrope_section": [24, 20, 20],
-            "mrope_interleaved": True,
-        },
-        "eos_token_id": ids["<|im_end|>"],
-        "pad_token_id": ids["<|endoftext|>"],
-    }
     vision = {
         "depth": shape.vision_layers,
         "hidden_size": shape.vision_width,
         "intermediate_size": 4 * shape.vision_width,
         "num_heads": shape.vision_width // _VISION_HEAD_DIM,
-        "out_hidden_size": shape.text_width,
-        "patch_size": 16,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "num_position_embeddings": 2304,
         "deepstack_visual_indexes": list(shape.deepstack_after),
     }
+    text = {
+        "hidden_size": shape.text_width,
+        "intermediate_size": 3 * shape.text_width,
+        "num_hidden_layers": shape.text_layers,
+        "num_attention_heads": shape.text_width // _TEXT_HEAD_DIM,
+        "head_dim": _TEXT_HEAD_DIM,
+    }
+    return config_of(tokenizer, vision=vision, text=text, tie_word_embeddings=False)
+
+
+def config_of(tokenizer: Any, *, vision: Mapping[str, Any], text: Mapping[str, Any], **options: Any) -> Any:
+    """transformers' Qwen3VLConfig with these sizes; of everything else, what all Qwen3-VL have in common."""
+    from transformers import Qwen3VLConfig
+
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _SPECIAL_TOKENS}
+    # Of the frequencies of a head, 24 of 64 turn with time, 20 with rows and 20 with columns.
+    frequencies = text["head_dim"] // 2
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 5_000_000.0,
+        "mrope_section": [frequencies * 3 // 8, frequencies * 5 // 16, frequencies * 5 // 16],
+        "mrope_interleaved": True,
+    }
     return Qwen3VLConfig(
-        text_config=text,
-        vision_config=vision,
+        text_config={
+            "vocab_size": len(tokenizer),
+            "num_key_value_heads": text["num_attention_heads"] // 2,
+            "max_position_embeddings": CONTEXT_TOKENS,
+            "rope_parameters": rope,
+            "tie_word_embeddings": options["tie_word_embeddings"],
+            "bos_token_id": ids["<|endoftext|>"],
+            "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+            **text,
+        },
+        vision_config={
+            "out_hidden_size": text["hidden_size"],
+            "patch_size": 16,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "num_position_embeddings": 2304,
+            **vision,
+        },
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
-        tie_word_embeddings=False,
+        **options,
     )

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,7 +19,7 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
-from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode, Normalisation
+from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory, TextEntry
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.scenes.clips import panning
@@ -254,9 +253,7 @@ class _Bench:
         self._inputs = self._stock.picture_inputs(self._picture, QUESTION)
 
     def feeder(self, mode: Mode) -> Feeder:
-        loaded = self._model.loaded
-        normalisation = Normalisation(np.array(loaded.image_mean, np.float32), np.array(loaded.image_std, np.float32))
-        return Feeder(self._adapter, normalisation, mode, self._halo)
+        return Feeder(self._adapter, self._model.loaded.normalisation, mode, self._halo)
 
     @contextmanager
     def _measured(self, times: _Times, into: list[float]) -> Iterator[None]:

@@ -77,10 +77,7 @@ class VisualTokens:
     features: Tensor
     deepstack: tuple[Tensor, ...]
 
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def take(self, keep: Tensor) -> VisualTokens:
+    def take(self, keep: Tensor | slice) -> VisualTokens:
         """Some of them, by mask or by index."""
         return VisualTokens(self.features[keep], tuple(level[keep] for level in self.deepstack))
 
@@ -180,14 +177,15 @@ class Adapter:
             deepstack: For each level `[cells, D]`.
             bias: `[cached + N]` added to the attention to each token; None for plain causal attention.
         """
+        deep = len(deepstack) > 0 and bool(visual.any())
         outputs = self._language(
             inputs_embeds=embeddings[None],
             position_ids=positions.to(self.device)[:, None],
             attention_mask=None if bias is None else self._biased(bias, embeddings),
             past_key_values=cache,
             use_cache=True,
-            visual_pos_masks=visual.to(self.device)[None] if len(deepstack) and bool(visual.any()) else None,
-            deepstack_visual_embeds=list(deepstack) if len(deepstack) and bool(visual.any()) else None,
+            visual_pos_masks=visual.to(self.device)[None] if deep else None,
+            deepstack_visual_embeds=list(deepstack) if deep else None,
         )
         hidden: Tensor = outputs.last_hidden_state[0]
         return hidden
@@ -260,31 +258,25 @@ class Adapter:
         Raises:
             ModelUnsupported: They differ, or the model's own pass takes other arguments than expected.
         """
+        config, cells = self.config, Cells.whole(CHECK_GRID_HW)
+        rows = torch.sin(torch.arange(len(cells) * 4 * 1536, dtype=torch.float32) * 0.37).reshape(len(cells) * 4, -1)
+        ids = [config.vision_start_token_id, *[config.image_token_id] * len(cells), config.vision_end_token_id]
         try:
-            own, ours = self._own_pass(), self._our_pass()
+            self._compare(self._own_pass(rows, ids), self._our_pass(rows, cells, ids), "its own pass and ours differ")
         except torch.OutOfMemoryError:
             raise
         except (TypeError, AttributeError, IndexError, RuntimeError, ValueError, KeyError) as exc:
             raise _changed(f"{type(exc).__name__}: {exc}") from exc
-        difference = float((own - ours).abs().max() / own.abs().max().clamp(min=1e-6))
-        allowed = self._tolerance
-        if not difference <= allowed:
-            raise _changed(f"its own pass and ours differ by {difference:.2g}, expected at most {allowed:.2g}")
 
-    @property
-    def _tolerance(self) -> float:
+    def _compare(self, expected: Tensor, found: Tensor, what: str) -> None:
+        difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
         # With int8, what one token comes to depends a little on those that are computed with it.
-        return QUANTIZED_TOLERANCE if getattr(self._model, "is_quantized", False) else CHECK_TOLERANCE[self.dtype]
+        quantized = getattr(self._model, "is_quantized", False)
+        allowed = QUANTIZED_TOLERANCE if quantized else CHECK_TOLERANCE[self.dtype]
+        if not difference <= allowed:
+            raise _changed(f"{what} by {difference:.2g}, expected at most {allowed:.2g}")
 
-    def _check_picture(self) -> tuple[Tensor, Cells, list[int]]:
-        cells = Cells.whole(CHECK_GRID_HW)
-        rows = torch.sin(torch.arange(len(cells) * 4 * 1536, dtype=torch.float32) * 0.37).reshape(len(cells) * 4, -1)
-        config = self.config
-        ids = [config.vision_start_token_id, *[config.image_token_id] * len(cells), config.vision_end_token_id]
-        return rows, cells, ids
-
-    def _own_pass(self) -> Tensor:
-        rows, _, ids = self._check_picture()
+    def _own_pass(self, rows: Tensor, ids: list[int]) -> Tensor:
         tokens = torch.tensor([ids], device=self.device)
         grid = torch.tensor([[1, CHECK_GRID_HW[0] * 2, CHECK_GRID_HW[1] * 2]], device=self.device)
         kinds = (tokens == self.config.image_token_id).int()
@@ -300,8 +292,7 @@ class Adapter:
         logits: Tensor = output.logits[0].float()
         return logits
 
-    def _our_pass(self) -> Tensor:
-        rows, cells, ids = self._check_picture()
+    def _our_pass(self, rows: Tensor, cells: Cells, ids: list[int]) -> Tensor:
         tokens = self.encode(rows, cells, [len(cells)])
         embeddings = self.embed(ids)
         visual = torch.tensor([token == self.config.image_token_id for token in ids])
@@ -329,10 +320,9 @@ class Adapter:
         levels = [level[1:] for level in deepstack]
         cut = embeddings[there.to(self.device)], positions[:, there], visual[there], levels
         without = self.extend(self.new_cache(), *cut)[-1]
-        own, ours = self.logits(without), self.logits(hidden)
-        difference = float((own - ours).abs().max() / own.abs().max().clamp(min=1e-6))
-        if not difference <= self._tolerance:
-            raise _changed(f"a bias on the attention changes its output otherwise than expected, by {difference:.2g}")
+        self._compare(
+            self.logits(without), self.logits(hidden), "a cell that is not there and one that is hidden differ"
+        )
 
 
 def self_check() -> str:

@@ -88,31 +88,35 @@ class Cells:
             return self
         return self.take(np.argsort(-self.score, kind="stable")[:most].astype(np.int32)).in_reading_order()
 
-    def ring(self, width: int) -> Cells:
-        """The fine cells within `width` of the chosen ones that are not chosen themselves."""
+    def near(self, width: int) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: the fine cells that are covered, and those within `width` of them."""
         near = np.zeros(self.grid_hw, bool)
-        own = np.zeros(self.grid_hw, bool)
         for row, column, height, breadth in self.blocks.tolist():
             near[max(0, row - width) : row + height + width, max(0, column - width) : column + breadth + width] = True
-            own[row : row + height, column : column + breadth] = True
-        rows, columns = (index.astype(np.int32) for index in np.nonzero(near & ~own))
+        return near
+
+    def ring(self, width: int) -> Cells:
+        """The fine cells within `width` of the chosen ones that are not chosen themselves."""
+        rows, columns = (index.astype(np.int32) for index in np.nonzero(self.near(width) & ~self.near(0)))
         return Cells(self.grid_hw, rows, columns, np.zeros_like(rows), np.zeros(len(rows), np.float32))
 
 
 def merged(parts: Sequence[Cells]) -> Cells:
     """Cells of several frames of one size as one set, each place and level once with its highest score."""
-    best: dict[tuple[int, int, int], float] = {}
-    for part in parts:
-        if part.grid_hw != parts[0].grid_hw:
-            raise ValueError(f"grids differ: {part.grid_hw} and {parts[0].grid_hw}")
-        for *place, score in zip(
-            part.rows.tolist(), part.columns.tolist(), part.level.tolist(), part.score.tolist(), strict=True
-        ):
-            key = (place[0], place[1], place[2])
-            best[key] = max(score, best.get(key, 0.0))
-    places = np.array(list(best), np.int32).reshape(-1, 3)
-    score = np.fromiter(best.values(), np.float32, len(best))
-    return Cells(parts[0].grid_hw, places[:, 0], places[:, 1], places[:, 2], score).in_reading_order()
+    if len({part.grid_hw for part in parts}) > 1:
+        raise ValueError(f"grids differ: {parts[0].grid_hw} and {parts[-1].grid_hw}")
+    joined = concatenated(parts)
+    places, of = np.unique(np.stack([joined.rows, joined.columns, joined.level], axis=1), axis=0, return_inverse=True)
+    score = np.zeros(len(places), np.float32)
+    np.maximum.at(score, of.reshape(-1), joined.score)
+    rows, columns, level = places.T
+    return Cells(joined.grid_hw, rows, columns, level, score).in_reading_order()
+
+
+def concatenated(parts: Sequence[Cells]) -> Cells:
+    """Cells of one grid, part after part."""
+    names = ("rows", "columns", "level", "score")
+    return Cells(parts[0].grid_hw, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def texture_picture(rgb: ByteArray, texture_wh: tuple[int, int]) -> ByteArray:
@@ -146,7 +150,15 @@ def cell_pictures(picture: ByteArray, cells: Cells) -> ByteArray:
     return cut
 
 
-def patch_rows(first: ByteArray, second: ByteArray, cells: Cells, mean: FloatArray, std: FloatArray) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """Mean and deviation of each channel, for pixels in [0, 1]."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def patch_rows(first: ByteArray, second: ByteArray, cells: Cells, normalisation: Normalisation) -> Tensor:
     """`[4 * K, 3 * 2 * 16 * 16]` float32, four rows a cell in the order of its 2x2 patches.
 
     A row holds channel, frame, pixel row and pixel column, as the processor of Qwen3-VL lays them out.
@@ -155,14 +167,17 @@ def patch_rows(first: ByteArray, second: ByteArray, cells: Cells, mean: FloatArr
         first, second: The two frames of a temporal patch, at the texture's size; twice the same for one that
             stands alone.
         cells: What to cut out.
-        mean, std: `[3]` of the processor's normalisation, on [0, 1].
+        normalisation: Of the processor.
     """
     cut = [cell_pictures(first, cells)]
     cut.append(cut[0] if second is first else cell_pictures(second, cells))
     # [K, frame, 2, 16, 2, 16, channel] -> [K, 2, 2, channel, frame, 16, 16]
     pixels = np.stack(cut, axis=1).reshape(-1, 2, 2, PATCH_PX, 2, PATCH_PX, 3).transpose(0, 2, 4, 6, 1, 3, 5)
     # In the processor's own order of operations, so that the numbers are the same to the last bit.
-    rows = (pixels.astype(np.float32) - (255 * mean).reshape(3, 1, 1, 1)) / (255 * std).reshape(3, 1, 1, 1)
+    mean, std = (
+        (255 * np.array(part, np.float32)).reshape(3, 1, 1, 1) for part in (normalisation.mean, normalisation.std)
+    )
+    rows = (pixels.astype(np.float32) - mean) / std
     return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32).reshape(len(cells) * 4, -1))
 
 

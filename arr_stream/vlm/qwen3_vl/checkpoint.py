@@ -11,6 +11,7 @@ Pickles (`*.bin`, `*.pt`) are never opened.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -23,8 +24,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from arr_stream.config import ModelSettings
-from arr_stream.errors import BackendUnavailable, InvalidSetting, ModelUnsupported, WeightsInvalid
+from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, ModelUnsupported, WeightsInvalid
 from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
+from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.weights import folder as models_folder
 from arr_stream.weights.fetching import fetch_repository
 from arr_stream.weights.loading import first_line
@@ -50,12 +52,14 @@ _VISION_KEYS = (
     "temporal_patch_size out_hidden_size num_position_embeddings deepstack_visual_indexes initializer_range "
     "rope_parameters"
 )
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _OUTPUT = "lm_head.weight"
 _Deviation = Annotated[FiniteFloat, Field(gt=0)]
 _COPY_AGAIN = "copy it again from where it came, or delete it and fetch the model with --download"
 _CHOOSE = "choose a Qwen3-VL, such as Qwen/Qwen3-VL-2B-Instruct"
+_UNQUANTISED = "choose the same model unquantised, and --quantize int8 or int4"
 
 
 class _PixelStatistics(BaseModel):
@@ -82,20 +86,15 @@ class Entry:
 class Checkpoint:
     """A folder that holds a whole Qwen3-VL, as far as can be seen without loading it.
 
-    Args:
-        name: What the user called it.
-        folder: Where it lies.
-        config: transformers' Qwen3VLConfig, made of the keys that describe the architecture and of no others.
-        tensors: Every tensor that the model will hold, by name; tied ones once.
-        image_mean, image_std: Of each channel, for pixels in [0, 1].
+    `config` is transformers' Qwen3VLConfig, made of the keys that describe the architecture and of no others; `tensors`
+    are all that the model will hold, tied ones once.
     """
 
     name: str
     folder: Path
     config: Any
     tensors: Mapping[str, Entry]
-    image_mean: tuple[float, float, float]
-    image_std: tuple[float, float, float]
+    normalisation: Normalisation
 
     @property
     def saved_dtype(self) -> str:
@@ -112,15 +111,9 @@ class Checkpoint:
 
 
 def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None) -> Path:
-    """The folder of a model, fetched first where it is missing and `models.download` is set.
+    """The folder of a model, named as such or as ORG/NAME; fetched first where it is missing and may be (`models`).
 
-    Args:
-        model: A folder, or a hub name ORG/NAME.
-        models: Where to look, and whether to fetch.
-        hub_endpoint: Another hub than the one that huggingface_hub is set to.
-
-    Returns:
-        A folder that may still be incomplete or hold something else: `read_checkpoint` tells.
+    It may still be incomplete or hold something else: `read_checkpoint` tells.
 
     Raises:
         InvalidSetting: `model` is empty.
@@ -129,8 +122,9 @@ def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None
     """
     if not model.strip():
         raise InvalidSetting("vlm.model is empty", remedy="name a folder or a hub name with --model")
-    if (given := _existing(model)) is not None:
-        return given
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # Too long, with a zero byte, of a user there is not.
+        if (given := Path(model).expanduser()).exists():
+            return given
     if not _HUB_NAME.fullmatch(model):
         raise BackendUnavailable(
             f"{model}: no such folder, and no hub name ORG/NAME",
@@ -154,27 +148,14 @@ def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None
     )
 
 
-def _existing(model: str) -> Path | None:
-    try:
-        path = Path(model).expanduser()
-        return path if path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # Too long, with a zero byte, of a user that there is not.
-        return None
-
-
 def is_whole(folder: Path) -> bool:
     """Whether all files that a model needs are there; says nothing of what is in them."""
-    if not all((folder / name).is_file() for name in ("config.json", "tokenizer.json")):
-        return False
-    if not any((folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
-        return False
-    if (folder / "model.safetensors").is_file():
-        return True
     try:
-        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
-        return all((folder / str(shard)).is_file() for shard in index["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        present = _listing(folder, folder.name)
+        _weight_files(folder, present, folder.name)
+    except ArrStreamError:
         return False
+    return {"config.json", "tokenizer.json"} <= present and bool(present & set(_PROCESSORS))
 
 
 def _hub_cache(model: str) -> list[Path]:
@@ -190,12 +171,10 @@ def _hub_cache(model: str) -> list[Path]:
 
 
 def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
-    """Look at a folder and make sure that it holds a Qwen3-VL, whole, that can be loaded.
+    """Look at a folder, called `name` in errors, and make sure that it holds a Qwen3-VL, whole, that can be loaded.
 
-    Args:
-        folder: With `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
-            `preprocessor_config.json` (or `processor_config.json`).
-        name: What to call it in errors; the folder if None.
+    That is `config.json`, `model.safetensors` or its shards and their index, `tokenizer.json` and
+    `preprocessor_config.json` (or `processor_config.json`).
 
     Raises:
         BackendUnavailable: No such folder; no weights in it, or none but pickles; transformers or safetensors missing.
@@ -213,10 +192,9 @@ def read_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
     _check_cells(config, name)
     _check_sizes(config, len(tensors), folder)
     tensors = _checked_tensors(config, tensors, folder, name)
-    if not (folder / "tokenizer.json").is_file():
+    if "tokenizer.json" not in present:
         raise ModelUnsupported(f"{name}: no tokenizer.json in {folder}", remedy=_COPY_AGAIN)
-    pixels = _pixel_statistics(folder, name)
-    return Checkpoint(name, folder, config, tensors, pixels.image_mean, pixels.image_std)
+    return Checkpoint(name, folder, config, tensors, _normalisation(folder, name))
 
 
 def _listing(folder: Path, name: str) -> frozenset[str]:
@@ -241,10 +219,7 @@ def _read_config(folder: Path, present: frozenset[str], name: str) -> Mapping[st
         raise ModelUnsupported(f"{name}: {what}, and {MODEL_TYPE!r} is supported", remedy=_CHOOSE)
     if quantized := raw.get("quantization_config"):
         method = quantized.get("quant_method", "unknown") if isinstance(quantized, Mapping) else "unknown"
-        raise ModelUnsupported(
-            f"{name}: its weights are quantised already ({str(method)[:80]})",
-            remedy="choose the same model unquantised, and --quantize int8 or int4",
-        )
+        raise ModelUnsupported(f"{name}: its weights are quantised already ({str(method)[:80]})", remedy=_UNQUANTISED)
     if "adapter_config.json" in present:
         raise ModelUnsupported(
             f"{name}: holds an adapter (adapter_config.json), which would change the model",
@@ -257,11 +232,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
-        raise WeightsInvalid(f"{path}: no such file", remedy=_COPY_AGAIN) from exc
+        raise _damaged(f"{path}: no such file") from exc
     except (OSError, ValueError, RecursionError) as exc:
-        raise WeightsInvalid(f"{path}: not JSON: {first_line(exc)}", remedy=_COPY_AGAIN) from exc
+        raise _damaged(f"{path}: not JSON: {first_line(exc)}") from exc
     if not isinstance(found, dict):
-        raise WeightsInvalid(f"{path}: holds a {type(found).__name__}, not an object", remedy=_COPY_AGAIN)
+        raise _damaged(f"{path}: holds a {type(found).__name__}, not an object")
     return found
 
 
@@ -276,7 +251,7 @@ def _weight_files(folder: Path, present: frozenset[str], name: str) -> list[Path
     if _INDEX in present:
         shards = _read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not shards:
-            raise WeightsInvalid(f"{index}: names no tensors", remedy=_COPY_AGAIN)
+            raise _damaged(f"{index}: names no tensors")
         return [_shard(index, shard) for shard in sorted({str(shard) for shard in shards.values()})]
     pickles = sorted(file for file in present if file.endswith(_PICKLES))
     if pickles:
@@ -289,10 +264,10 @@ def _weight_files(folder: Path, present: frozenset[str], name: str) -> list[Path
 
 def _shard(index: Path, shard: str) -> Path:
     if Path(shard).name != shard or not shard.endswith(".safetensors"):
-        raise WeightsInvalid(f"{index}: names {shard[:80]!r}, no safetensors file beside it", remedy=_COPY_AGAIN)
+        raise _damaged(f"{index}: names {shard[:80]!r}, no safetensors file beside it")
     path = index.parent / shard
     if not path.is_file():
-        raise WeightsInvalid(f"{path}: missing, and {_INDEX} names it", remedy=_COPY_AGAIN)
+        raise _damaged(f"{path}: missing, and {_INDEX} names it")
     return path
 
 
@@ -315,7 +290,7 @@ def _read_headers(files: list[Path]) -> dict[str, Entry]:
                     part = header.get_slice(key)
                     tensors[key] = Entry(part.get_dtype(), tuple(part.get_shape()), path)
         except (SafetensorError, OSError, ValueError) as exc:
-            raise WeightsInvalid(f"{path}: damaged or truncated: {first_line(exc)}", remedy=_COPY_AGAIN) from exc
+            raise _damaged(f"{path}: damaged or truncated: {first_line(exc)}") from exc
     return tensors
 
 
@@ -328,9 +303,9 @@ def _built_config(raw: Mapping[str, Any], name: str) -> Any:
             known[section] = {key: value for key, value in raw[section].items() if key in keys.split()}
         return Qwen3VLConfig(**known)
     except KeyError as exc:
-        raise WeightsInvalid(f"{name}: config.json has no {exc.args[0]}", remedy=_COPY_AGAIN) from exc
+        raise _damaged(f"{name}: config.json has no {exc.args[0]}") from exc
     except Exception as exc:  # Its own checks raise errors of many classes.
-        raise WeightsInvalid(f"{name}: config.json makes no sense: {first_line(exc)}", remedy=_COPY_AGAIN) from exc
+        raise _damaged(f"{name}: config.json makes no sense: {first_line(exc)}") from exc
 
 
 def _check_cells(config: Any, name: str) -> None:
@@ -346,9 +321,8 @@ def _check_sizes(config: Any, tensors: int, folder: Path) -> None:
     """Refuse what no file could fill before as many layers are built."""
     for section, key in ((config.text_config, "num_hidden_layers"), (config.vision_config, "depth")):
         if not 1 <= getattr(section, key) <= tensors:
-            raise WeightsInvalid(
-                f"{folder / 'config.json'}: {key} is {getattr(section, key)}, and the weights are {tensors} tensors",
-                remedy=_COPY_AGAIN,
+            raise _damaged(
+                f"{folder / 'config.json'}: {key} is {getattr(section, key)}, and the weights are {tensors} tensors"
             )
 
 
@@ -360,20 +334,15 @@ def _checked_tensors(config: Any, tensors: Mapping[str, Entry], folder: Path, na
         del wanted[_OUTPUT]
     missing = [key for key in wanted if key not in tensors]
     if missing:
-        raise WeightsInvalid(
-            f"{name}: {len(missing)} of {len(wanted)} tensors are missing, such as {missing[0]}", remedy=_COPY_AGAIN
-        )
+        raise _damaged(f"{name}: {len(missing)} of {len(wanted)} tensors are missing, such as {missing[0]}")
     for key, shape in wanted.items():
         entry = tensors[key]
         if entry.shape != shape:
-            raise WeightsInvalid(
-                f"{entry.file}: {key} is {list(entry.shape)}, and config.json calls for {list(shape)}",
-                remedy=_COPY_AGAIN,
-            )
+            raise _damaged(f"{entry.file}: {key} is {list(entry.shape)}, and config.json calls for {list(shape)}")
         if entry.dtype not in DTYPE_OF:
             raise ModelUnsupported(
                 f"{entry.file}: {key} is of type {entry.dtype}, and {', '.join(DTYPE_OF)} are supported",
-                remedy="choose the same model unquantised, and --quantize int8 or int4",
+                remedy=_UNQUANTISED,
             )
     for key in tensors:
         # Frequencies that follow from the configuration were saved by some versions, and do no harm.
@@ -395,23 +364,21 @@ def _wanted_shapes(config: Any, folder: Path) -> dict[str, tuple[int, ...]]:
             warnings.simplefilter("ignore", UserWarning)
             skeleton = Qwen3VLForConditionalGeneration(config)
     except Exception as exc:  # Sizes that do not fit each other fail in every layer of torch.
-        raise WeightsInvalid(
-            f"{folder / 'config.json'}: no model can be built from it: {first_line(exc)}", remedy=_COPY_AGAIN
-        ) from exc
+        raise _damaged(f"{folder / 'config.json'}: no model can be built from it: {first_line(exc)}") from exc
     return {key: tuple(value.shape) for key, value in skeleton.state_dict().items()}
 
 
-def _pixel_statistics(folder: Path, name: str) -> _PixelStatistics:
-    path = folder / "preprocessor_config.json"
-    if path.is_file():
-        found: object = _read_json(path)
-    elif (path := folder / "processor_config.json").is_file():
-        found = _read_json(path).get("image_processor")
-    else:
+def _normalisation(folder: Path, name: str) -> Normalisation:
+    path = next((folder / file for file in _PROCESSORS if (folder / file).is_file()), None)
+    if path is None:
         raise ModelUnsupported(f"{name}: no preprocessor_config.json in {folder}", remedy=_COPY_AGAIN)
+    found = _read_json(path)
     try:
-        return _PixelStatistics.model_validate(found)
-    except ValidationError as exc:
-        raise WeightsInvalid(
-            f"{path}: image_mean and image_std must be three numbers each, the latter above 0", remedy=_COPY_AGAIN
-        ) from exc
+        said = _PixelStatistics.model_validate(found["image_processor"] if path.name == _PROCESSORS[1] else found)
+    except (KeyError, ValidationError) as exc:
+        raise _damaged(f"{path}: image_mean and image_std must be three numbers each, the latter above 0") from exc
+    return Normalisation(said.image_mean, said.image_std)
+
+
+def _damaged(what: str) -> WeightsInvalid:
+    return WeightsInvalid(what, remedy=_COPY_AGAIN)

@@ -18,9 +18,7 @@ from torch import Tensor
 
 from arr_stream.errors import WeightsInvalid
 from arr_stream.plain_text import PlainText
-from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.memory import Memory
-from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from arr_stream.vlm.viewer import Stop
 
 
@@ -31,7 +29,7 @@ class Response:
     Args:
         ids: Tokens, without the one that ended it.
         text: What they say.
-        finish: `stop`, `length` or `cancelled`.
+        finish: As of an `Answer`.
         prefill_ms: Until the first token was known.
         decode_ms: All others.
         cache_bytes: Largest size of the cache.
@@ -46,20 +44,14 @@ class Response:
 
 
 class Sampler:
-    """Picks the next token.
+    """Picks the next token: at temperature 0 the likeliest, else one within the `top_k` and `top_p` of `generation`."""
 
-    Args:
-        temperature: 0 takes the likeliest; otherwise sampled within the model's own `top_k` and `top_p`.
-        generation: The model's generation settings.
-        seed: Of the sampling.
-    """
-
-    def __init__(self, temperature: float, generation: Any = None, seed: int = 0) -> None:
+    def __init__(self, temperature: float, generation: Any = None) -> None:
         self._temperature = temperature
         # 0 and None switch a limit off, as they do in transformers.
         self._top_k = int(getattr(generation, "top_k", None) or 0)
         self._top_p = float(getattr(generation, "top_p", None) or 1.0)
-        self._random = torch.Generator().manual_seed(seed)
+        self._random = torch.Generator().manual_seed(0)
 
     def __call__(self, logits: Tensor) -> int:
         """A token from `[vocabulary]` logits."""
@@ -74,9 +66,7 @@ class Sampler:
 
 @torch.inference_mode()
 def respond(
-    adapter: Adapter,
     memory: Memory,
-    prompt: Prompt,
     question: Sequence[int],
     *,
     most_tokens: int,
@@ -95,38 +85,35 @@ def respond(
     pieces, cleaner = DecodeStream(skip_special_tokens=True), PlainText()
     ids: list[int] = []
     text: list[str] = []
+
+    def say(piece: str) -> None:
+        text.append(piece)
+        if piece and on_text is not None:
+            on_text(piece)
+
     finish: Literal["stop", "length", "cancelled"] = "length"
-    position = memory.position + len(question)
-    started = time.perf_counter()
+    unread, position = list(question), memory.position
+    started, first = time.perf_counter(), None
     with memory.kept():
-        with gatherer.gathering() if gatherer is not None else nullcontext():
-            hidden = memory.read(question, memory.position)
-        first = time.perf_counter()
         while True:
-            token = sampler(_finite(adapter.logits(hidden)))
-            if not ids:
-                first = time.perf_counter()
-            if token in prompt.end_tokens:
+            with gatherer.gathering() if gatherer is not None else nullcontext():
+                hidden = memory.read(unread, position)
+            token = sampler(_finite(memory.adapter.logits(hidden)))
+            first = first or time.perf_counter()
+            if token in memory.prompt.end_tokens:
                 finish = "stop"
                 break
             ids.append(token)
-            piece = cleaner.feed(pieces.step(prompt.tokenizer.backend_tokenizer, token) or "")
-            if piece:
-                text.append(piece)
-                if on_text is not None:
-                    on_text(piece)
+            say(cleaner.feed(pieces.step(memory.prompt.tokenizer.backend_tokenizer, token) or ""))
             if len(ids) >= most_tokens:
                 break
             if stop is not None and stop.is_set():
                 finish = "cancelled"
                 break
-            with gatherer.gathering() if gatherer is not None else nullcontext():
-                hidden = memory.read([token], position)
-            position += 1
+            position += len(unread)
+            unread = [token]
         cache_bytes = memory.cache_bytes
-    text.append(cleaner.finish())
-    if text[-1] and on_text is not None:
-        on_text(text[-1])
+    say(cleaner.finish())
     ended = time.perf_counter()
     return Response(tuple(ids), "".join(text), finish, (first - started) * 1e3, (ended - first) * 1e3, cache_bytes)
 
@@ -145,16 +132,10 @@ def default_layer(layers: int) -> int:
 
 
 class AttentionGatherer:
-    """Adds up the attention of the passes that each answer token was predicted from.
+    """Adds up one layer's attention to the memory over the passes that each answer token was predicted from."""
 
-    Args:
-        adapter: The model.
-        memory: What is attended to.
-        layer: Which layer, from 0.
-    """
-
-    def __init__(self, adapter: Adapter, memory: Memory, layer: int) -> None:
-        self._adapter = adapter
+    def __init__(self, memory: Memory, layer: int) -> None:
+        self._adapter = memory.adapter
         self._memory = memory
         self._layer = layer
         self._kept_tokens = memory.tokens

@@ -23,7 +23,7 @@ from torch import Tensor
 from arr_stream.errors import NothingChosen
 from arr_stream.types import ByteArray, FloatArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
-from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows
+from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
 
 Mode = Literal["sparse", "prune", "halo", "weight"]
 
@@ -33,12 +33,9 @@ LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Cells of one frame, or of a pair, as the language model takes them.
+    """K cells of one frame, or of a pair, as the language model takes them, in reading order.
 
-    Args:
-        cells: Where they are, in reading order.
-        tokens: What they are.
-        bias: `[K]` float32 added to the attention to each; None outside of `weight`.
+    `bias` is `[K]` float32, added to the attention to each; None outside of `weight`.
     """
 
     cells: Cells
@@ -55,23 +52,8 @@ class Block:
         return Block(self.cells.take(np.asarray(keep, bool)), tokens, None if self.bias is None else self.bias[mask])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Normalisation:
-    """Of the processor, on [0, 1]; both `[3]` float32."""
-
-    mean: FloatArray
-    std: FloatArray
-
-
 class Feeder:
-    """Encodes chosen cells.
-
-    Args:
-        adapter: The model.
-        normalisation: Of its image processor.
-        mode: See the module's text.
-        halo: Width of the ring in cells.
-    """
+    """Encodes chosen cells in one of the modes of the module's text; `halo` is the width of the ring in cells."""
 
     def __init__(self, adapter: Adapter, normalisation: Normalisation, mode: Mode = "sparse", halo: int = 1) -> None:
         self._adapter = adapter
@@ -96,17 +78,12 @@ class Feeder:
         chosen = chosen.in_reading_order()
         if self._mode == "weight":
             return self._weighted(first, second, chosen, relevance)
-        extra = self._seen_beside(chosen)
-        joined = _concatenated(chosen, extra)
-        tokens = self._encode(first, second, joined)
-        return Block(
-            chosen, tokens if extra is None else tokens.take(torch.arange(len(chosen), device=self._adapter.device))
-        )
+        # The vision tower does not mind the order: the chosen come first, and of their tokens nothing else is kept.
+        encoded = [chosen] if self._mode == "sparse" else [chosen, self._seen_beside(chosen)]
+        return Block(chosen, self._encode(first, second, concatenated(encoded)).take(slice(len(chosen))))
 
-    def _seen_beside(self, chosen: Cells) -> Cells | None:
+    def _seen_beside(self, chosen: Cells) -> Cells:
         """Cells that are encoded with the chosen ones and then left out."""
-        if self._mode == "sparse":
-            return None
         if self._mode == "halo":
             return chosen.ring(self._halo)
         whole = Cells.whole(chosen.grid_hw)
@@ -126,18 +103,4 @@ class Feeder:
         return Block(cells, self._encode(first, second, cells), bias)
 
     def _encode(self, first: ByteArray, second: ByteArray, cells: Cells) -> VisualTokens:
-        rows = patch_rows(first, second, cells, self._normalisation.mean, self._normalisation.std)
-        return self._adapter.encode(rows, cells, [len(cells)])
-
-
-def _concatenated(chosen: Cells, extra: Cells | None) -> Cells:
-    """The chosen cells, then the others; the vision tower does not mind their order."""
-    if extra is None:
-        return chosen
-    return Cells(
-        chosen.grid_hw,
-        *(
-            np.concatenate([getattr(chosen, name), getattr(extra, name)])
-            for name in ("rows", "columns", "level", "score")
-        ),
-    )
+        return self._adapter.encode(patch_rows(first, second, cells, self._normalisation), cells, [len(cells)])

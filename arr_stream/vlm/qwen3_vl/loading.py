@@ -20,18 +20,15 @@ import torch
 from arr_stream.config import ModelSettings, VlmSettings
 from arr_stream.errors import BackendUnavailable, ModelTooLarge, ModelUnsupported, WeightsInvalid
 from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
+from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, Entry, locate, read_checkpoint
 from arr_stream.weights import pick_device
 from arr_stream.weights.loading import first_line, is_finite
 
 CELLS = 1024
 """Cells of the picture that the work is estimated for: the largest grid of the default settings."""
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 INT4_BLOCK = 64
 """Numbers that share one float32 scale in bitsandbytes' 4-bit format (its default)."""
-_PATCHES_A_CELL = 4
-_PIXELS_A_PATCH = 3 * 2 * 16 * 16
-_QUANTIZED = ("model.language_model.layers.", "_proj.weight")
 _NO_LIMIT = 1 << 60
 _SKIP = ["model.visual", "lm_head"]
 """Modules that quantisation leaves as they are: small, and their errors would be in every token."""
@@ -53,7 +50,7 @@ class LoadedModel:
         name: What the user called it: a hub name or a folder.
         model: transformers' Qwen3VLForConditionalGeneration, in eval mode, without gradients, on `device`.
         tokenizer: Its fast tokenizer.
-        image_mean, image_std: Of each channel, for pixels in [0, 1].
+        normalisation: Of its image processor.
         device: Where it runs.
         dtype: Type of its numbers; with quantisation, of those that are not quantised, and of the cache.
     """
@@ -61,18 +58,13 @@ class LoadedModel:
     name: str
     model: Any
     tokenizer: Any
-    image_mean: tuple[float, float, float]
-    image_std: tuple[float, float, float]
+    normalisation: Normalisation
     device: torch.device
     dtype: torch.dtype
 
 
 def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
-    """Load the model that `vlm.model` names.
-
-    Args:
-        settings: Which model, where and in which type it runs, and the context that must fit into memory with it.
-        models: Where hub names are looked for, and whether they may be fetched.
+    """Load the model that `vlm.model` names, if it fits into memory together with a full context.
 
     Raises:
         InvalidSetting: `vlm.model` is empty.
@@ -88,16 +80,16 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
     checkpoint = read_checkpoint(locate(settings.model, models), settings.model)
     dtype = pick_dtype(checkpoint, settings.dtype, device)
     need, free = memory_need(checkpoint, dtype, settings), free_bytes(device)
-    if need.total_bytes > free:
+    if (total := sum(need.values())) > free:
+        parts = ", ".join(f"{name} {_size(size)}" for name, size in need.items())
         raise ModelTooLarge(
-            f"{checkpoint.name} needs {need} and {_size(free)} are free",
+            f"{checkpoint.name} needs {_size(total)} ({parts}) and {_size(free)} are free",
             remedy="choose a smaller model, --dtype bfloat16, --quantize int8, or fewer tokens with "
             "--set vlm.context_tokens=N",
         )
-    tokenizer, torch_dtype = _tokenizer(checkpoint), getattr(torch, dtype)
-    model = _model(checkpoint, settings.quantize, device, torch_dtype)
-    pixels = checkpoint.image_mean, checkpoint.image_std
-    return LoadedModel(checkpoint.name, model, tokenizer, *pixels, device, torch_dtype)
+    tokenizer, of_torch = _tokenizer(checkpoint), getattr(torch, dtype)
+    model = _model(checkpoint, settings.quantize, device, of_torch)
+    return LoadedModel(checkpoint.name, model, tokenizer, checkpoint.normalisation, device, of_torch)
 
 
 def need_package(name: str, what_for: str, remedy: str = INSTALL) -> None:
@@ -180,13 +172,12 @@ def _model(checkpoint: Checkpoint, quantize: str, device: torch.device, dtype: t
         ) from exc
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         if told[kind]:
-            first = sorted(str(key) for key in told[kind])[0][:120]
+            first = min(str(key) for key in told[kind])[:120]
             raise WeightsInvalid(
                 f"{checkpoint.name}: transformers tells of {len(told[kind])} {kind.replace('_', ' ')}, such as {first}",
                 remedy=_OTHER_COPY,
             )
-    model.requires_grad_(False)
-    model.eval()
+    model.requires_grad_(False).eval()
     if quantize != "none":
         _check_saved_finite(checkpoint)
     _check_finite(checkpoint, model)
@@ -197,7 +188,6 @@ def _quantization(quantize: str, dtype: torch.dtype) -> Any:
     import transformers
 
     make_config: Any = transformers.BitsAndBytesConfig
-
     # It says at every layer that numbers are rounded on the way, which is what was asked for.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if quantize == "int8":
@@ -230,41 +220,26 @@ def _not_finite(what: str) -> WeightsInvalid:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNeed:
-    """Bytes that a model takes.
+def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> dict[str, int]:
+    """Bytes that a model would take with these settings, by what takes them.
+
+    `weights` are all parameters, in the type that they are kept in; `cache` the keys and values of `vlm.context_tokens`
+    tokens; `kept features` those of as many cells, from which the memory is rebuilt, and once more while it is; `work`
+    one pass of 1024 cells, vision tower or language model, whichever takes more (estimate).
 
     Args:
-        weights_bytes: All parameters, in the type that they are kept in.
-        cache_bytes: Keys and values of `vlm.context_tokens` tokens.
-        kept_bytes: Features of as many cells, from which the memory is rebuilt, and once more while it is.
-        work_bytes: One pass of 1024 cells, vision tower or language model, whichever takes more (estimate).
+        checkpoint: The model.
+        dtype: As torch names it.
+        settings: `context_tokens` and `quantize` are read.
     """
-
-    weights_bytes: int
-    cache_bytes: int
-    kept_bytes: int
-    work_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        return self.weights_bytes + self.cache_bytes + self.kept_bytes + self.work_bytes
-
-    def __str__(self) -> str:
-        kept = ("kept features", self.kept_bytes)
-        parts = (("weights", self.weights_bytes), ("cache", self.cache_bytes), kept, ("work", self.work_bytes))
-        return f"{_size(self.total_bytes)} ({', '.join(f'{name} {_size(size)}' for name, size in parts)})"
-
-
-def memory_need(checkpoint: Checkpoint, dtype: str, settings: VlmSettings) -> MemoryNeed:
-    """What a model would take with these settings; `dtype` as torch names it."""
-    size = DTYPE_BYTES[dtype]
+    size = int(getattr(torch, dtype).itemsize)
     text = checkpoint.config.text_config
     weights = sum(_kept_bytes(key, entry, size, settings.quantize) for key, entry in checkpoint.tensors.items())
     cache = 2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * size * settings.context_tokens
     levels = 1 + len(checkpoint.config.vision_config.deepstack_visual_indexes)
     kept = 2 * levels * text.hidden_size * size * settings.context_tokens
-    return MemoryNeed(weights, cache, kept, _work_bytes(checkpoint.config, size))
+    work = _work_bytes(checkpoint.config, size)
+    return {"weights": weights, "cache": cache, "kept features": kept, "work": work}
 
 
 def pick_vlm_device(setting: str) -> torch.device:
@@ -280,9 +255,9 @@ def pick_dtype(checkpoint: Checkpoint, setting: str, device: torch.device) -> st
 
 
 def is_quantized(key: str, entry: Entry) -> bool:
-    """Whether quantisation makes this tensor smaller: the language model's linear layers, not its embeddings and
-    output, and nothing of the vision tower."""
-    return key.startswith(_QUANTIZED[0]) and key.endswith(_QUANTIZED[1]) and len(entry.shape) == 2
+    """Whether quantisation makes this tensor smaller: it is of a linear layer of the language model."""
+    inside = key.startswith("model.language_model.layers.") and key.endswith("_proj.weight")
+    return inside and len(entry.shape) == 2
 
 
 def _kept_bytes(key: str, entry: Entry, size: int, quantize: str) -> int:
@@ -295,14 +270,14 @@ def _kept_bytes(key: str, entry: Entry, size: int, quantize: str) -> int:
 
 def _work_bytes(config: Any, size: int) -> int:
     vision, text = config.vision_config, config.text_config
-    patches = _PATCHES_A_CELL * CELLS
+    patches, pixels = 4 * CELLS, 3 * 2 * 16 * 16
     # In a block: what goes past it and its normed copy; then queries, keys and values, turned in float32 with copies,
     # or the two halves of the wide layer. Attention itself needs no table (flash kernels of torch's sdpa). Twice that
     # is a little more than was measured, positions, libraries' copies and what the allocator keeps included.
     attention = 3 * vision.hidden_size * size + 6 * vision.hidden_size * 4
     per_patch = 2 * vision.hidden_size * size + max(attention, 2 * vision.intermediate_size * size)
     features = CELLS * vision.out_hidden_size * (1 + len(vision.deepstack_visual_indexes)) * size
-    seen = patches * (2 * per_patch + _PIXELS_A_PATCH * (4 + size)) + features
+    seen = patches * (2 * per_patch + pixels * (4 + size)) + features
     heads = (text.num_attention_heads + 2 * text.num_key_value_heads) * text.head_dim
     per_token = 3 * text.hidden_size * size + max(3 * heads, 3 * text.intermediate_size) * size
     read = CELLS * per_token + features + text.vocab_size * 4
@@ -316,8 +291,6 @@ def free_bytes(device: torch.device) -> int:
         BackendUnavailable: psutil is not installed.
     """
     if device.type == "cuda":
-        import torch
-
         free, _ = torch.cuda.mem_get_info(device)
         # What torch holds in reserve is free to us, though not to others.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -357,6 +330,7 @@ def group_free_bytes(
 
 
 def _group_free(folder: Path, limit_name: str, usage_name: str, droppable_name: str) -> int | None:
+    """What one control group still allows; None where it sets no limit."""
     try:
         limit = (folder / limit_name).read_text().strip()
         if limit == "max" or int(limit) >= _NO_LIMIT:

@@ -8,7 +8,7 @@ features: evicting from the cache itself would leave traces of the evicted in wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,12 +56,11 @@ Entry = FrameEntry | TextEntry
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Tokens to append: ids, `[3, N]` positions, and the visual ones among them."""
+    """Tokens to append: ids, `[3, N]` positions, and blocks with the offset of their first cell."""
 
     ids: list[int]
     positions: Tensor
     blocks: tuple[tuple[int, Block], ...] = ()
-    """Offset of the first cell, and the cells."""
 
 
 class Memory:
@@ -78,8 +77,8 @@ class Memory:
     """
 
     def __init__(self, adapter: Adapter, prompt: Prompt, instruction: str = "") -> None:
-        self._adapter = adapter
-        self._prompt = prompt
+        self.adapter = adapter
+        self.prompt = prompt
         self._opening = prompt.opening(instruction)
         self.restart()
 
@@ -88,14 +87,14 @@ class Memory:
         self.entries: list[Entry] = []
         self.places: list[int] = []
         self.position = 0.0
-        self._cache = self._adapter.new_cache()
+        self._cache = self.adapter.new_cache()
         self._bias = torch.zeros(0)
         self._started = False
 
     @property
     def tokens(self) -> int:
         """Tokens in the cache."""
-        return self._adapter.cached_tokens(self._cache)
+        return self.adapter.cached_tokens(self._cache)
 
     @property
     def opening_tokens(self) -> int:
@@ -114,7 +113,7 @@ class Memory:
 
     @property
     def cache_bytes(self) -> int:
-        return self._adapter.cache_bytes(self._cache)
+        return self.adapter.cache_bytes(self._cache)
 
     def cost(self, entries: Sequence[Entry]) -> int:
         """Tokens that entries would add, the opening included where it is still to come."""
@@ -134,7 +133,7 @@ class Memory:
             position = stretch.positions[0, -1].item() + 1
             offset += len(stretch.ids)
             stretches.append(stretch)
-        with self._or_nothing():
+        with self._rolled_back(on_success=False):
             hidden = self._run(stretches)
         self._started = True
         self.entries += entries
@@ -150,30 +149,25 @@ class Memory:
         """
         return self._run([self._text(list(ids), position)])
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
+    def kept(self) -> AbstractContextManager[None]:
         """Whatever is read within leaves no trace."""
-        tokens, bias = self.tokens, self._bias
-        try:
-            yield
-        finally:
-            self._adapter.crop(self._cache, tokens)
-            self._bias = bias
+        return self._rolled_back(on_success=True)
 
     @contextmanager
-    def _or_nothing(self) -> Iterator[None]:
+    def _rolled_back(self, *, on_success: bool) -> Iterator[None]:
         """A pass that breaks off, for lack of memory or by Ctrl-C, leaves the cache as it was."""
-        tokens, bias = self.tokens, self._bias
+        tokens, bias, undo = self.tokens, self._bias, True
         try:
             yield
-        except BaseException:
-            self._adapter.crop(self._cache, tokens)
-            self._bias = bias
-            raise
+            undo = on_success
+        finally:
+            if undo:
+                self.adapter.crop(self._cache, tokens)
+                self._bias = bias
 
     def keys(self, layer: int) -> Tensor:
         """`[heads, tokens, d]` keys of one layer."""
-        return self._adapter.keys(self._cache, layer)
+        return self.adapter.keys(self._cache, layer)
 
     def bias(self) -> Tensor | None:
         """`[tokens]` added to the attention to each; None where nothing is biased."""
@@ -183,10 +177,10 @@ class Memory:
         if isinstance(entry, TextEntry):
             return self._text(list(entry.ids), position)
         cells, media = entry.block.cells, entry.media
-        before = self._prompt.before_cells(media, entry.seconds)
-        after = self._prompt.after_cells
+        before = self.prompt.before_cells(media, entry.seconds)
+        after = self.prompt.after_cells
         start = position + len(before)
-        ids = [*before, *[self._prompt.cell(media)] * len(cells), *after]
+        ids = [*before, *[self.prompt.cell(media)] * len(cells), *after]
         positions = [
             text_positions(len(before), position),
             token_positions(cells, start),
@@ -200,7 +194,7 @@ class Memory:
     def _run(self, stretches: Sequence[_Stretch]) -> Tensor:
         """One or more passes over consecutive stretches; the last hidden state."""
         whole = _joined(stretches)
-        embeddings = self._adapter.embed(whole.ids)
+        embeddings = self.adapter.embed(whole.ids)
         visual = torch.zeros(len(whole.ids), dtype=torch.bool)
         bias = torch.zeros(len(whole.ids))
         for offset, block in whole.blocks:
@@ -217,7 +211,7 @@ class Memory:
             part = slice(start, min(start + PREFILL_CHUNK_TOKENS, len(whole.ids)))
             self._bias = torch.cat([self._bias, bias[part]])
             shown = slice(int(visual[:start].sum()), int(visual[: part.stop].sum()))
-            hidden = self._adapter.extend(
+            hidden = self.adapter.extend(
                 self._cache,
                 embeddings[part],
                 whole.positions[:, part],

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
@@ -47,13 +49,12 @@ class TokenMap:
             entry[rows, columns], cell[rows, columns], level[rows, columns] = index, fine, 0
         return cls(entry, cell)
 
-    def map(self, values: Sequence[FloatArray]) -> FloatArray:
+    def map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """`[gh, gw]`: the value of the token that stands at each place, 0 where none does.
 
-        Args:
-            values: For each thing seen, `[K]` values of its cells.
+        `values` are, for each thing seen, those of its K cells.
         """
-        result = np.zeros(self.entry.shape, np.float32)
+        result = np.zeros(self.entry.shape, dtype)
         for index, value in enumerate(values):
             here = self.entry == index
             result[here] = value[self.cell[here]]
@@ -76,21 +77,13 @@ class SentCells:
         self._since = since
 
     def take_new(self, chosen: Cells, eighth_grey: ByteArray) -> Cells:
-        """Those that the model does not hold or that have changed; they count as held from now on.
-
-        Args:
-            chosen: Cells of the present frame.
-            eighth_grey: Its lightness at an eighth of the texture's size.
-        """
+        """Those of a frame, of this `Pictures.eighth_grey`, that are new or have changed; held from now on."""
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
     def lose(self, cells: Cells) -> None:
         """The model did not get them after all."""
-        lost = np.zeros(cells.grid_hw, bool)
-        for row, column, height, width in cells.blocks.tolist():
-            lost[row : row + height, column : column + width] = True
-        self._cells.lose(lost)
+        self._cells.lose(cells.near(0))
 
     @contextmanager
     def through_rebuild(self) -> Iterator[None]:
@@ -102,13 +95,8 @@ class SentCells:
             self._cells.lose(self._views() != before)
 
     def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
-        """`[gh, gw]`: a value of each cell where it still stands for what is on the frame, 0 elsewhere.
-
-        Args:
-            values: For each thing seen, `[K]` values of its cells.
-            eighth_grey: The frame's lightness at an eighth of the texture's size.
-        """
-        values_here = self._token_map().map(values)
+        """`[gh, gw]`: as `TokenMap.map`, where a value still stands for what is on the frame, 0 elsewhere."""
+        values_here: FloatArray = self._token_map().map(values)
         values_here[~self._cells.unchanged(eighth_grey)] = 0
         return values_here
 
@@ -116,10 +104,6 @@ class SentCells:
         return TokenMap.of(self._memory.frames, self._grid, self._since)
 
     def _views(self) -> IntArray:
-        """`[gh, gw]`: which view stands at each place, as 4 * frame + level; -1 where none does."""
-        standing = self._token_map()
-        views = np.full(standing.entry.shape, -1, np.int32)
-        for index, seen in enumerate(self._memory.frames):
-            here = standing.entry == index
-            views[here] = 4 * seen.frame_index + seen.block.cells.level[standing.cell[here]]
-        return views
+        """`[gh, gw]`: which view stands at each place, as 4 * frame + level, from 1; 0 where none does."""
+        views = [4 * (seen.frame_index + 1) + seen.block.cells.level for seen in self._memory.frames]
+        return self._token_map().map(views, np.int32)

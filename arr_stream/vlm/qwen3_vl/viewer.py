@@ -19,7 +19,7 @@ from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
-from arr_stream.vlm.qwen3_vl.encoding import Feeder, Normalisation
+from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Entry, FrameEntry, Memory, TextEntry, survivors
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
@@ -41,6 +41,18 @@ class _ChosenFrame:
     grid: Grid
     index: int
     seconds: float
+
+    @classmethod
+    def of(cls, frame: Frame, patches: PatchSet) -> _ChosenFrame:
+        return cls(
+            picture=texture_picture(frame.rgb, patches.grid.texture_wh),
+            eighth_grey=Pictures(frame, patches.grid).eighth_grey,
+            cells=Cells.chosen(patches),
+            relevance=patches.relevance,
+            grid=patches.grid,
+            index=frame.index,
+            seconds=frame.pts_seconds,
+        )
 
 
 @dataclass(slots=True)
@@ -67,6 +79,8 @@ class QwenViewer:
     Attributes:
         name: The model's name.
         memory: What it has seen.
+        context_tokens: Most tokens in it, question and answer included.
+        attention: See `Viewer.attention`.
     """
 
     def __init__(self, loaded: LoadedModel, settings: Settings) -> None:
@@ -76,26 +90,18 @@ class QwenViewer:
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
-        normalisation = Normalisation(np.array(loaded.image_mean, np.float32), np.array(loaded.image_std, np.float32))
-        self._feeder = Feeder(self._adapter, normalisation, settings.vlm.mode, settings.vlm.halo)
+        self._feeder = Feeder(self._adapter, loaded.normalisation, settings.vlm.mode, settings.vlm.halo)
         self.memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
-        self._context = _context_tokens(loaded, settings)
+        trained = int(loaded.model.config.get_text_config().max_position_embeddings)
+        self.context_tokens = min(settings.vlm.context_tokens, trained)
         self._sampler = Sampler(settings.vlm.temperature, getattr(loaded.model, "generation_config", None))
         self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter.layers)
         self._lock = threading.RLock()
+        self._tally = _Tally()
         self._waiting: _ChosenFrame | None = None
         self._last: _ChosenFrame | None = None
         self._sent_cells: SentCells | None = None
-        self._attention: FloatArray | None = None
-
-    @property
-    def context_tokens(self) -> int:
-        """Most tokens in the memory, question and answer included."""
-        return self._context
-
-    @property
-    def attention(self) -> FloatArray | None:
-        return self._attention
+        self.attention: FloatArray | None = None
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
         """See `Viewer.see`.
@@ -113,23 +119,22 @@ class QwenViewer:
                 remedy="raise the budget (--budget), or see selection.novelty",
             )
         with self._lock, self._memory_errors():
-            tally = _Tally()
-            shown = self._chosen_frame(frame, patches)
-            self._refresh_if_due(patches, shown, tally)
+            self._tally = _Tally()
+            shown = _ChosenFrame.of(frame, patches)
+            self._refresh_if_due(patches, shown)
             self._last = shown
             if self._settings.media == "video" and self._waiting is None:
                 self._waiting = shown
             else:
                 pair = [shown] if self._waiting is None else [self._waiting, shown]
                 self._waiting = None
-                self._take(pair, tally)
-            return self._fed(frame.index, tally)
+                self._take(pair)
+            return self._fed(frame.index)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Answer about what was seen; the memory is as before, unless the dialogue is kept.
+        """See `Viewer.ask`; the memory is as before, unless the dialogue is kept.
 
         Raises:
-            EmptyQuery: The question is empty.
             NothingChosen: Nothing was seen yet.
             ContextExceeded: The question is longer than the context.
             ModelTooLarge: The model ran out of memory.
@@ -137,18 +142,16 @@ class QwenViewer:
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         with self._lock, self._memory_errors():
-            tally = _Tally()
-            self._flush(tally)
+            self._tally = _Tally()
+            self._flush()
             last = self._last
             if last is None or not self.memory.visual_tokens:
                 raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
             ids = self._prompt.question(question)
-            self._make_room_for_question(question, len(ids), tally)
-            gatherer = AttentionGatherer(self._adapter, self.memory, self._layer)
+            self._make_room_for_question(question, len(ids))
+            gatherer = AttentionGatherer(self.memory, self._layer)
             response = respond(
-                self._adapter,
                 self.memory,
-                self._prompt,
                 ids,
                 most_tokens=self._settings.answer_tokens,
                 sampler=self._sampler,
@@ -158,74 +161,62 @@ class QwenViewer:
             )
             answer = self._answer(question, ids, response, gatherer.mean.numpy(), last)
             if self._settings.keep_dialogue:
-                self._keep(TextEntry((*ids, *response.ids, *self._prompt.next_turn)), tally)
-            return answer if tally == _Tally() else replace(answer, fed=self._fed(last.index, tally))
+                self._keep(TextEntry((*ids, *response.ids, *self._prompt.next_turn)))
+            return answer if self._tally == _Tally() else replace(answer, fed=self._fed(last.index))
 
     def close(self) -> None:
         """Let go of the memory; the model itself is its owner's."""
         with self._lock:
             self.memory.restart()
-            self._waiting = self._last = self._sent_cells = self._attention = None
+            self._waiting = self._last = self._sent_cells = self.attention = None
 
-    def _chosen_frame(self, frame: Frame, patches: PatchSet) -> _ChosenFrame:
-        pictures = Pictures(frame, patches.grid)
-        return _ChosenFrame(
-            picture=texture_picture(frame.rgb, patches.grid.texture_wh),
-            eighth_grey=pictures.eighth_grey,
-            cells=Cells.chosen(patches),
-            relevance=patches.relevance,
-            grid=patches.grid,
-            index=frame.index,
-            seconds=frame.pts_seconds,
-        )
-
-    def _refresh_if_due(self, patches: PatchSet, shown: _ChosenFrame, tally: _Tally) -> None:
+    def _refresh_if_due(self, patches: PatchSet, shown: _ChosenFrame) -> None:
         """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""
         size = self._last is not None and self._last.grid != shown.grid
         cut = patches.refresh_reason == "cut"
         if size or cut:
-            self._flush(tally)
+            self._flush()
         if self._sent_cells is None or size or cut:
             self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
         due = (cut and self._settings.refresh != "budget") or (
             patches.keyframe and self._settings.refresh == "keyframe"
         )
         if due:
-            self._flush(tally)
-            self._rebuild(self._kept_most, tally, "cut" if cut else "keyframe")
+            self._flush()
+            self._rebuild(self._kept_most, "cut" if cut else "keyframe")
 
-    def _flush(self, tally: _Tally) -> None:
+    def _flush(self) -> None:
         """A frame without a partner stands alone; if it cannot be taken, what comes next still can."""
         if self._waiting is not None:
             alone, self._waiting = self._waiting, None
             try:
-                self._take([alone], tally)
+                self._take([alone])
             except ArrStreamError as exc:
-                tally.error = str(exc)
+                self._tally.error = str(exc)
 
-    def _take(self, frames: Sequence[_ChosenFrame], tally: _Tally) -> None:
+    def _take(self, frames: Sequence[_ChosenFrame]) -> None:
         """Encode and append one frame or a pair."""
         first, last = frames[0], frames[-1]
         chosen = self._chosen(frames)
         cells = self._new(chosen, last)
-        tally.held += len(chosen) - len(cells)
+        self._tally.held += len(chosen) - len(cells)
         if not len(cells):
             return
         try:
-            if not self._fits(len(cells), last):
+            if self.memory.tokens + self.memory.cost([]) + self._cost(len(cells), last.seconds) > self._room:
                 # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
                 self._lose(cells)
-                self._make_room_for_frame(len(chosen), last, tally)
-                tally.held -= len(chosen) - len(cells)
+                self._make_room_for_frame(len(chosen), last)
+                self._tally.held -= len(chosen) - len(cells)
                 cells = self._new(chosen, last)
-                tally.held += len(chosen) - len(cells)
+                self._tally.held += len(chosen) - len(cells)
             started = time.perf_counter()
             block = self._feeder.feed(first.picture, last.picture, cells, last.relevance)
             self._settle()
-            tally.vision_ms += (time.perf_counter() - started) * 1e3
+            self._tally.vision_ms += (time.perf_counter() - started) * 1e3
             seconds = (first.seconds + last.seconds) / 2
-            self._append([FrameEntry(block, last.grid, last.index, seconds, self._settings.media)], tally)
-            tally.sent += len(block)
+            self._append([FrameEntry(block, last.grid, last.index, seconds, self._settings.media)])
+            self._tally.sent += len(block)
         except BaseException:
             # What the model did not get must be sent again.
             self._lose(cells)
@@ -238,15 +229,11 @@ class QwenViewer:
             return Cells.whole((grid.rows, grid.columns), relevance)
         return merged([shown.cells for shown in frames]).best(max(len(shown.cells) for shown in frames))
 
-    @property
-    def _sends_all(self) -> bool:
-        return self._novelty == "off" or self._settings.mode == "weight"
-
     def _new(self, chosen: Cells, shown: _ChosenFrame) -> Cells:
         """Those that the model does not have, or that have changed."""
         assert self._sent_cells is not None
         new = self._sent_cells.take_new(chosen, shown.eighth_grey)
-        return chosen if self._sends_all else new
+        return chosen if self._novelty == "off" or self._settings.mode == "weight" else new
 
     def _lose(self, cells: Cells) -> None:
         if self._sent_cells is not None:
@@ -255,23 +242,20 @@ class QwenViewer:
     @property
     def _room(self) -> int:
         """Most tokens of the memory that leave room for a question and its answer."""
-        return self._context - min(self._settings.answer_tokens + _QUESTION_TOKENS, self._context // 4)
+        return self.context_tokens - min(self._settings.answer_tokens + _QUESTION_TOKENS, self.context_tokens // 4)
 
     @property
     def _kept_most(self) -> int:
         """Most tokens of a rebuilt memory."""
-        return int(self._context * self._settings.keep_share)
+        return int(self.context_tokens * self._settings.keep_share)
 
-    def _cost(self, cells: int, shown: _ChosenFrame) -> int:
+    def _cost(self, cells: int, seconds: float) -> int:
         """Tokens of a frame with its markers."""
-        before = self._prompt.before_cells(self._settings.media, shown.seconds)
+        before = self._prompt.before_cells(self._settings.media, seconds)
         return len(before) + cells + len(self._prompt.after_cells)
 
-    def _fits(self, cells: int, shown: _ChosenFrame) -> bool:
-        return self.memory.tokens + self.memory.cost([]) + self._cost(cells, shown) <= self._room
-
-    def _make_room_for_frame(self, cells: int, shown: _ChosenFrame, tally: _Tally) -> None:
-        cost, opening = self._cost(cells, shown), self.memory.opening_tokens
+    def _make_room_for_frame(self, cells: int, shown: _ChosenFrame) -> None:
+        cost, opening = self._cost(cells, shown.seconds), self.memory.opening_tokens
         if opening + cost > self._room:
             every = self._settings.mode == "weight"
             smaller = "choose another --mode (`weight` takes every cell)" if every else "lower --budget"
@@ -280,49 +264,47 @@ class QwenViewer:
                 f"room for {self._room}",
                 remedy=f"{smaller}, or raise vlm.context_tokens",
             )
-        self._rebuild(min(self._kept_most, self._room - cost), tally, "budget")
+        self._rebuild(min(self._kept_most, self._room - cost), "budget")
 
-    def _make_room_for_question(self, question: str, tokens: int, tally: _Tally) -> None:
-        room = self._context - tokens - self._settings.answer_tokens
+    def _make_room_for_question(self, question: str, tokens: int) -> None:
+        room = self.context_tokens - tokens - self._settings.answer_tokens
         if self.memory.tokens <= room:
             return
         one_cell = min(self._overhead(seen) for seen in self.memory.frames) + 1
         if room < self.memory.opening_tokens + one_cell:
             raise ContextExceeded(
                 f"the question {question[:40]!r}... takes {tokens} tokens and its answer up to "
-                f"{self._settings.answer_tokens}, and the context holds {self._context}",
+                f"{self._settings.answer_tokens}, and the context holds {self.context_tokens}",
                 remedy="ask shorter, lower vlm.answer_tokens, or raise vlm.context_tokens",
             )
-        self._rebuild(room, tally, "question")
+        self._rebuild(room, "question")
 
     def _overhead(self, seen: FrameEntry) -> int:
-        """Tokens of a block beside its cells."""
-        return self.memory.cost([seen]) - self.memory.cost([]) - len(seen.block)
+        return self._cost(0, seen.seconds)
 
-    def _rebuild(self, capacity: int, tally: _Tally, reason: str) -> None:
+    def _rebuild(self, capacity: int, reason: str) -> None:
         """The memory anew from kept features, within `capacity` tokens; as it is, if nothing has to go."""
         room = capacity - self.memory.opening_tokens
         kept = survivors(self.memory.entries, room, self._overhead, self._settings.half_life_seconds)
-        entries = self.memory.entries
-        if len(kept) == len(entries) and all(new is old for new, old in zip(kept, entries, strict=True)):
+        if [id(entry) for entry in kept] == [id(entry) for entry in self.memory.entries]:
             return
-        tally.rebuilt = reason
+        self._tally.rebuilt = reason
         with self._sent_cells.through_rebuild() if self._sent_cells is not None else nullcontext():
             # The old cache goes before the new one comes: the two together would be over the budget.
             self.memory.restart()
-            self._append(kept, tally)
+            self._append(kept)
 
-    def _append(self, entries: Sequence[Entry], tally: _Tally) -> None:
+    def _append(self, entries: Sequence[Entry]) -> None:
         started = time.perf_counter()
         self.memory.append(entries)
         self._settle()
-        tally.prefill_ms += (time.perf_counter() - started) * 1e3
+        self._tally.prefill_ms += (time.perf_counter() - started) * 1e3
 
-    def _keep(self, said: TextEntry, tally: _Tally) -> None:
+    def _keep(self, said: TextEntry) -> None:
         cost = self.memory.cost([said])
-        if self.memory.tokens + cost > self._context:
-            self._rebuild(min(self._kept_most, self._context - cost), tally, "dialogue")
-        self._append([said], tally)
+        if self.memory.tokens + cost > self.context_tokens:
+            self._rebuild(min(self._kept_most, self.context_tokens - cost), "dialogue")
+        self._append([said])
 
     def _answer(
         self, question: str, ids: list[int], response: Response, attention: FloatArray, last: _ChosenFrame
@@ -330,7 +312,7 @@ class QwenViewer:
         places = [place for place in self.memory.places if place >= 0]
         seen = self.memory.frames
         shares = [attention[at : at + len(entry.block)] for at, entry in zip(places, seen, strict=True)]
-        self._attention = self._map(shares, last)
+        self.attention = self._map(shares, last)
         cells, frames = _cells_attended(seen, shares)
         return Answer(
             question=question,
@@ -358,17 +340,17 @@ class QwenViewer:
         largest = float(attention.max(initial=0.0))
         return attention / largest if largest > 0 else attention
 
-    def _fed(self, frame_index: int, tally: _Tally) -> Feeding:
+    def _fed(self, frame_index: int) -> Feeding:
         return Feeding(
             frame_index=frame_index,
-            sent=tally.sent,
-            held=tally.held,
+            sent=self._tally.sent,
+            held=self._tally.held,
             memory_tokens=self.memory.tokens,
             cache_bytes=self.memory.cache_bytes,
-            vision_ms=tally.vision_ms,
-            prefill_ms=tally.prefill_ms,
-            rebuilt=tally.rebuilt,
-            error=tally.error,
+            vision_ms=self._tally.vision_ms,
+            prefill_ms=self._tally.prefill_ms,
+            rebuilt=self._tally.rebuilt,
+            error=self._tally.error,
         )
 
     def _settle(self) -> None:
@@ -405,11 +387,6 @@ def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) ->
     table[:, 4] /= max(float(table[:, 4].sum()), 1e-12)
     order = np.argsort(-table[:, 4], kind="stable")
     return table[order], frame[order]
-
-
-def _context_tokens(loaded: LoadedModel, settings: Settings) -> int:
-    trained = int(loaded.model.config.get_text_config().max_position_embeddings)
-    return min(settings.vlm.context_tokens, trained)
 
 
 def _attention_layer(wanted: int, layers: int) -> int:

@@ -36,22 +36,15 @@ _USAGE_SECONDS = 2.0
 """How long the count of tokens is waited for once the answer is whole."""
 _PAUSE_SECONDS = 16.0
 """What a question is given for each wait between two attempts, beside the time-out of the attempts."""
-
-
 _CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back.
+    """What came back: the answer as far as it came, `failed` with one line of `error` where it broke off.
 
-    Args:
-        text: The answer as far as it came.
-        finish: `stop`, `length`, `cancelled`, or `failed` when it broke off.
-        error: One line where it broke off.
-        prompt_tokens, answer_tokens: As the server counts them; 0 where it does not say.
-        first_ms: From sending to the first piece, with the attempts before.
-        rest_ms: From the first piece to the end.
+    Tokens are as the server counts them, 0 where it does not say; `first_ms` runs from sending to the first piece, with
+    the attempts before, `rest_ms` from there to the end.
     """
 
     text: str

@@ -42,14 +42,9 @@ _JPEG_QUALITY = 95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """One picture for a server.
+    """One picture for a server: what it shows, what it costs in visual tokens, and what and where it is in words.
 
-    Args:
-        rgb: `[h, w, 3]` uint8; both sides are multiples of 32.
-        cells: The part of the grid that it shows.
-        tokens: Visual tokens that it costs.
-        caption: What it is and where, in words.
-        overview: It shows the whole frame.
+    `rgb` is `[h, w, 3]` uint8; both sides are multiples of 32.
     """
 
     rgb: ByteArray

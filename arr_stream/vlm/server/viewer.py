@@ -117,12 +117,9 @@ class ServerViewer:
         return Feeding(sent=int(packed.cells_shown.sum()), memory_tokens=tokens)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """Ask the server about the frames that were seen.
-
-        An answer that breaks off comes back as far as it is, `failed`, with the reason.
+        """See `Viewer.ask`; an answer that breaks off comes back as far as it is, `failed`, with the reason.
 
         Raises:
-            EmptyQuery: The question is empty.
             NothingChosen: No frame was seen yet.
             ContextExceeded: The question does not fit beside the newest frame.
             ServerFailed: No answer came.
