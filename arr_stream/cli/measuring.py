@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, OutputUnwritable
 
 if TYPE_CHECKING:
-    from arr_stream.evaluation.tables import ResultTable
+    from arr_stream.evaluation.tables import Report
 
 Sequences = Annotated[Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files.")]
 Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
@@ -32,15 +32,6 @@ MOVED = (
 
 _UNUSUAL = ("pgf", "raw", "rgba")
 """What matplotlib lists too, and nobody looks at: code that needs a LaTeX, and pixels without a header."""
-
-
-class Report(Protocol):
-    """What was measured."""
-
-    @property
-    def tables(self) -> Sequence[ResultTable]: ...
-
-    def as_json(self) -> dict[str, Any]: ...
 
 
 def refuse_moved(arguments: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import ResultTable, Value, plain
 from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
 from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
@@ -117,8 +117,7 @@ class TextScore:
         return self.pixels_hit / self.pixels_found if self.pixels_found else None
 
     def as_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {name: getattr(self, name) for name in TextScore.__slots__}
-        return values | {"recall": self.recall, "precision": self.precision}
+        return plain(self) | {"recall": self.recall, "precision": self.precision}
 
 
 def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
@@ -144,16 +143,8 @@ def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
         ResultTable(
             "Pictures with text; ms are processor time of one thread, median of the pictures",
             (
-                "pictures",
-                "finder",
-                "seen on",
-                "recall",
-                "precision",
-                "found",
-                "read",
-                "matched",
-                "ms",
-                "ms with reading",
+                *("pictures", "finder", "seen on", "recall", "precision"),
+                *("found", "read", "matched", "ms", "ms with reading"),
             ),
             tuple(lines),
             "Finders take turns: compare their times with each other only.",
@@ -222,33 +213,16 @@ def evaluate_text(
     for finder in made.values():
         # Models load at their first use, which is nobody's picture.
         finder.find(pictures[0].input(), read=read)
-    looks: dict[tuple[str, str], list[_Look]] = {}
+    looks: dict[tuple[str, str], list[TextScore]] = {}
     for picture in pictures:
         progress(picture.path.name)
         seen = picture.input()
         for name, finder in made.items():
-            looks.setdefault((picture.folder, name), []).append(_look(picture, seen, finder, read))
-    return [_sum(folder, name, several) for (folder, name), several in looks.items()]
+            looks.setdefault((picture.folder, name), []).append(_look(picture, seen, name, finder, read))
+    return [_sum(several) for several in looks.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """One finder on one picture; fields as in `TextScore`."""
-
-    something_found: int
-    pixels_hit: int
-    pixels_found: int
-    pixels_true: int
-    words_found: int
-    words: int
-    verbatim: int
-    matched: int
-    readable: int
-    detect_ms: float
-    read_ms: float | None
-
-
-def _look(picture: TextPicture, seen: KeyframeInput, finder: TextFinder, read: bool) -> _Look:
+def _look(picture: TextPicture, seen: KeyframeInput, name: str, finder: TextFinder, read: bool) -> TextScore:
     finding, detect_ms = _timed(seen, finder, read=False)
     known = [word for word in picture.words if word.legible and folded(word.text or "")] if read else []
     read_ms, similarities = None, np.zeros(0)
@@ -260,7 +234,10 @@ def _look(picture: TextPicture, seen: KeyframeInput, finder: TextFinder, read: b
     true = _union(masks, found.shape)
     illegible = _union([word.mask(found.shape) for word in picture.words if not word.legible], found.shape)
     judged = found & (true | ~illegible)
-    return _Look(
+    return TextScore(
+        folder=picture.folder,
+        finder=name,
+        pictures=1,
         something_found=int(bool(finding.regions)),
         pixels_hit=int((judged & true).sum()),
         pixels_found=int(judged.sum()),
@@ -301,24 +278,15 @@ def _timed(seen: KeyframeInput, finder: TextFinder, *, read: bool) -> tuple[Text
     return finding, (time.process_time() - started) * 1e3
 
 
-def _sum(folder: str, finder: str, looks: Sequence[_Look]) -> TextScore:
-    def total(name: str) -> int:
-        return sum(getattr(look, name) for look in looks)
-
+def _sum(looks: Sequence[TextScore]) -> TextScore:
+    """Counts added up, medians of the times."""
+    counts = {
+        each.name: sum(getattr(look, each.name) for look in looks) for each in fields(TextScore) if each.type == "int"
+    }
     read_ms = [look.read_ms for look in looks if look.read_ms is not None]
-    return TextScore(
-        folder=folder,
-        finder=finder,
-        pictures=len(looks),
-        something_found=total("something_found"),
-        pixels_hit=total("pixels_hit"),
-        pixels_found=total("pixels_found"),
-        pixels_true=total("pixels_true"),
-        words_found=total("words_found"),
-        words=total("words"),
-        verbatim=total("verbatim"),
-        matched=total("matched"),
-        readable=total("readable"),
+    return replace(
+        looks[0],
+        **counts,
         detect_ms=float(np.median([look.detect_ms for look in looks])),
         read_ms=float(np.median(read_ms)) if read_ms else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +33,6 @@ class Timing:
             return cls(0, 0.0, 0.0, 0.0, 0.0)
         median, p95, p99 = np.percentile(milliseconds, [50, 95, 99]).tolist()
         return cls(len(milliseconds), median, p95, p99, float(np.mean(milliseconds)))
-
-    def as_json(self) -> dict[str, float]:
-        return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
 def cores() -> int:

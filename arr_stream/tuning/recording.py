@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from arr_stream.config import Settings
-from arr_stream.errors import EvaluationDataError, InvalidSetting
+from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.coverage import score_cells
-from arr_stream.evaluation.davis import Mask, check_mask, tight_box
+from arr_stream.evaluation.davis import Mask, check_visible, read_paired, tight_box
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.patch_set import PatchSet
@@ -117,18 +117,9 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     Raises:
         EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
     """
-    frames, masks = footage.sequence.frames(), footage.sequence.masks()
-    if len(frames) != len(masks):
-        raise EvaluationDataError(
-            f"{footage.name}: {len(frames)} frames and {len(masks)} masks", remedy="every frame needs one mask"
-        )
-    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
-        check_mask(footage.sequence, index, mask, frame.size_wh)
+    frames, masks = read_paired(footage.sequence)
+    check_visible(footage.sequence, masks)
     counted = tuple(index for index in range(1, len(masks)) if masks[index].any())
-    if not counted or not masks[0].any():
-        raise EvaluationDataError(
-            f"{footage.name}: the object is not on the first frame and a later one", remedy="start where it is visible"
-        )
     encoder = make_text_encoder(settings)
     keyframes = InStepKeyframes(make_generator(settings))
     pipeline = _RecordingPipeline(
