@@ -100,16 +100,20 @@ def short(value: float) -> float | int:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: records as their fields, floating-point numbers to four places, in any nesting."""
+    """What JSON can hold: records as their fields, floating-point numbers to four places (small ones to
+    three digits), in any nesting."""
     if isinstance(value, float):
-        return round(value, 4)
+        return round(value, 4) if abs(value) >= 0.01 else float(f"{value:.3g}")
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    return value
+    return {name: plain(each) for name, each in fields_of(value)} if is_dataclass(value) else value
+
+
+def fields_of(record: Any) -> list[tuple[str, Any]]:
+    """Name and value of each field of a dataclass."""
+    return [(each.name, getattr(record, each.name)) for each in fields(record)]
 
 
 class Report:

@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.tables import ResultTable, Value, plain
-from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
+from arr_stream.evaluation.timing import timed
+from arr_stream.keyframes.base import KeyframeInput, TextFinder
 from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
 from arr_stream.types import ByteArray, Frame, Grid, TextRegion
@@ -117,7 +118,7 @@ class TextScore:
         return self.pixels_hit / self.pixels_found if self.pixels_found else None
 
     def as_json(self) -> dict[str, Any]:
-        return plain(self) | {"recall": self.recall, "precision": self.precision}
+        return {**plain(self), "recall": self.recall, "precision": self.precision}
 
 
 def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
@@ -223,11 +224,14 @@ def evaluate_text(
 
 
 def _look(picture: TextPicture, seen: KeyframeInput, name: str, finder: TextFinder, read: bool) -> TextScore:
-    finding, detect_ms = _timed(seen, finder, read=False)
+    spent: list[float] = []
+    with timed(spent, clock=time.process_time):
+        finding = finder.find(seen, read=False)
     known = [word for word in picture.words if word.legible and folded(word.text or "")] if read else []
-    read_ms, similarities = None, np.zeros(0)
+    similarities = np.zeros(0)
     if known:
-        reading, read_ms = _timed(seen, finder, read=True)
+        with timed(spent, clock=time.process_time):
+            reading = finder.find(seen, read=True)
         similarities = np.array([_best_reading(word, reading.regions) for word in known])
     found = np.asarray(finding.mask > 0)
     masks = [word.mask(found.shape) for word in picture.words if word.legible]
@@ -247,8 +251,8 @@ def _look(picture: TextPicture, seen: KeyframeInput, name: str, finder: TextFind
         verbatim=int((similarities == 1).sum()),
         matched=int((similarities >= WORD_RATIO).sum()),
         readable=len(similarities),
-        detect_ms=detect_ms,
-        read_ms=read_ms,
+        detect_ms=spent[0],
+        read_ms=spent[1] if known else None,
     )
 
 
@@ -270,12 +274,6 @@ def _best_reading(word: TruthWord, regions: Sequence[TextRegion]) -> float:
 def _box(polygon_xy: Sequence[tuple[float, float]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     corners = np.asarray(polygon_xy)
     return corners.min(axis=0), corners.max(axis=0)
-
-
-def _timed(seen: KeyframeInput, finder: TextFinder, *, read: bool) -> tuple[TextFinding, float]:
-    started = time.process_time()
-    finding = finder.find(seen, read=read)
-    return finding, (time.process_time() - started) * 1e3
 
 
 def _sum(looks: Sequence[TextScore]) -> TextScore:

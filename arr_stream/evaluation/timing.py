@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +35,14 @@ class Timing:
             return cls(0, 0.0, 0.0, 0.0, 0.0)
         median, p95, p99 = np.percentile(milliseconds, [50, 95, 99]).tolist()
         return cls(len(milliseconds), median, p95, p99, float(np.mean(milliseconds)))
+
+
+@contextmanager
+def timed(into: list[float], scale: float = 1.0, clock: Callable[[], float] = time.perf_counter) -> Iterator[None]:
+    """Adds the milliseconds that a block takes, `scale` times."""
+    started = clock()
+    yield
+    into.append((clock() - started) * 1e3 * scale)
 
 
 def cores() -> int:

@@ -7,8 +7,7 @@ the whole of perception on a first picture, on a keyframe, and on frames between
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,6 +17,7 @@ from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import MeasurementFailed
 from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import KeyframeInput, KeyframePart
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeFailure, StandardGenerator, make_generator
@@ -168,9 +168,9 @@ class _Candidates:
     def take_turns(self, round_: int) -> None:
         """Crops, a dense pass, a first picture, and the next stretch of the stream."""
         picture = self._frames[round_ % len(self._frames)]
-        with _timed(self.times_ms["crops"], CROPS / CROPS_A_BATCH):
+        with timed(self.times_ms["crops"], CROPS / CROPS_A_BATCH):
             self._crops.encode(picture, self._grid, CROPS_A_BATCH)
-        with _timed(self.times_ms["dense"]):
+        with timed(self.times_ms["dense"]):
             self._embedder.embed(KeyframeInput(picture, self._grid))
         self.times_ms["image"].append(total_ms(self._pipeline().step(picture).latency_ms))
         for index, frame in enumerate(self._frames, start=round_ * len(self._frames)):
@@ -180,13 +180,6 @@ class _Candidates:
             if not patches.keyframe:
                 for stage, milliseconds in patches.latency_ms.items():
                     self.stages_ms.setdefault(stage, []).append(milliseconds)
-
-
-@contextmanager
-def _timed(into: list[float], scale: float = 1.0) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    into.append((time.perf_counter() - started) * 1e3 * scale)
 
 
 def video_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:

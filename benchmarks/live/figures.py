@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.evaluation.timing import Timing
 
 _PACKAGES = ("arr-stream", "torch", "opencv-python-headless", "av", "numpy", "fastapi", "uvicorn", "aiortc")
@@ -48,17 +48,6 @@ class Figure:
         """The limit in words."""
         return None if self.limit is None else f"at {'least' if self.at_least else 'most'} {self.limit:g}"
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "part": self.part,
-            "what": self.what,
-            "value": round(self.value, 3),
-            "unit": self.unit,
-            "limit": self.limit,
-            "at_least": self.at_least,
-            "reached": self.reached,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
@@ -78,7 +67,7 @@ class LivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveReport:
+class LiveReport(Report):
     """All that was measured in one call.
 
     Args:
@@ -100,12 +89,9 @@ class LiveReport:
         headings = ("part", "what", "measured", "to reach", "")
         return (ResultTable("Live streams", headings, rows, browser and f"Browser: {browser}."),)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "machine": self.machine,
-            "figures": [figure.as_json() for figure in self.figures],
-            "tables": [table.as_json() for table in self.tables],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        figures = [plain(figure) | {"reached": figure.reached} for figure in self.figures]
+        return {"machine": self.machine, "figures": figures}
 
 
 def percentiles(part: str, what: str, values_ms: Sequence[float], *limits: float | None) -> list[Figure]:
