@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -133,10 +134,13 @@ def picture_questions(seed: int = 0, *, photographs: bool = True) -> tuple[Pictu
     Raises:
         EvaluationDataError: This scikit-image comes without its photographs.
     """
-    questions = [*_scene_questions(np.random.default_rng(seed)), *_sign_questions(np.random.default_rng(seed + 1))]
-    if photographs:
-        questions += _photograph_questions()
-    return tuple(questions)
+    return (*_drawn_questions(seed), *(_photograph_questions() if photographs else ()))
+
+
+@lru_cache(maxsize=1)
+def _drawn_questions(seed: int) -> tuple[PictureQuestion, ...]:
+    scenes, signs = (np.random.default_rng(seed + more) for more in (0, 1))
+    return (*scene_questions(scenes), *_sign_questions(signs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +153,7 @@ class _Candidate:
     seen: tuple[Thing, ...]
 
 
-def _scene_questions(rng: np.random.Generator) -> Iterator[PictureQuestion]:
+def scene_questions(rng: np.random.Generator) -> Iterator[PictureQuestion]:
     """Two questions of different kinds a scene, so that kinds and their answers come about equally often."""
     left = Counter(dict.fromkeys(SCENE_KINDS, EACH_KIND))
     answers: Counter[tuple[str, str]] = Counter()

@@ -286,7 +286,7 @@ def _gaps(
 
 def _co_located(lines: Sequence[tuple[Value, ...]]) -> str:
     """Which of the rules that compare a cell with the same place before lose nothing where the camera moves."""
-    names = tuple(RULES[key]().name for key in CO_LOCATED)
+    names = tuple(RULES[key].name for key in CO_LOCATED)
     # What shows nothing under a still camera has nothing to lose.
     found = [line for line in lines if str(line[1]).startswith(names) and line[2] != 0]
     verdicts = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -50,17 +49,6 @@ class KnownClip:
 
 
 TRUTHS = ("object", "moving", "text")
-
-
-class Cells(Protocol):
-    """Chosen cells: an `Allocation`, or a `PatchSet`."""
-
-    @property
-    def rows(self) -> IntArray: ...
-    @property
-    def columns(self) -> IntArray: ...
-    @property
-    def level(self) -> IntArray: ...
 
 
 def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
@@ -137,7 +125,7 @@ class Score:
     later_tokens: float
 
 
-def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
+def score_choices(known: KnownClip, choices: Sequence[Allocation]) -> Score:
     """Score one choice of cells for each frame.
 
     Raises:
@@ -163,7 +151,7 @@ def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
     )
 
 
-def _detail(cells: Cells, shape: tuple[int, int]) -> FloatArray:
+def _detail(cells: Allocation, shape: tuple[int, int]) -> FloatArray:
     """`[gh, gw]`, share of its pixels at which each cell is shown, by the finest that shows it; 0 for none."""
     shown = np.zeros(shape, np.float32)
     for level in sorted(set(cells.level.tolist()), reverse=True):
@@ -173,12 +161,11 @@ def _detail(cells: Cells, shape: tuple[int, int]) -> FloatArray:
     return shown
 
 
-def _current(known: KnownClip, choices: Sequence[Cells]) -> FloatArray:
+def _current(known: KnownClip, choices: Sequence[Allocation]) -> FloatArray:
     """`[T, gh, gw]`, 1 where a cell as it is now has been shown fine."""
     seen, current = SeenCells(known.grid), []
     for cells, eighth in zip(choices, known.eighth_grey, strict=True):
-        score = np.ones(len(cells.rows), np.float32)
-        seen.send(Allocation(cells.rows, cells.columns, cells.level, score), eighth)
+        seen.send(cells, eighth)
         current.append(seen.known(eighth).astype(np.float32))
     return np.stack(current)
 
