@@ -20,7 +20,7 @@ import numpy.typing as npt
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.coverage import pixels_by_cell
+from arr_stream.evaluation.coverage import object_shares
 from arr_stream.evaluation.davis import Mask, check_visible, load_sequences, read_paired, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.keyframes.base import PARTS, PartName, PartValue, TextEncoder
@@ -34,7 +34,7 @@ from arr_stream.relevance.query import Query, RegionQuery
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 
 SAMPLES = Path(__file__).parent.parent / "sample_videos"
 """Generated clips with their truth, which lie beside the package."""
@@ -289,19 +289,14 @@ class _Looked:
     def __init__(self, frame: Frame, mask: Mask) -> None:
         self._frame = frame
         self._mask = mask
-        self._by_grid: dict[tuple[int, int], tuple[npt.NDArray[np.float64], ByteArray]] = {}
+        self._by_grid: dict[tuple[int, int], tuple[FloatArray, ByteArray]] = {}
 
-    def on(self, grid: Grid) -> tuple[npt.NDArray[np.float64], ByteArray]:
+    def on(self, grid: Grid) -> tuple[FloatArray, ByteArray]:
         """`[gh, gw]` share of the object in each cell (zeros where it is absent), and the frame's lightness."""
         key = grid.rows, grid.columns
         if key not in self._by_grid:
             self._by_grid[key] = object_shares(self._mask, grid), Pictures(self._frame, grid).eighth_grey
         return self._by_grid[key]
-
-
-def object_shares(mask: Mask, grid: Grid) -> npt.NDArray[np.float64]:
-    """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
-    return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float64)
 
 
 class _Running:

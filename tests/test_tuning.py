@@ -23,13 +23,13 @@ from typer.testing import CliRunner
 from arr_stream.cli.tune import tune as tune_command
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists, OutputUnwritable, UnknownSetting
-from arr_stream.evaluation.coverage import score_cells
+from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.davis import Sequence
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample
 from arr_stream.tuning.fitting import FitOptions, fit, hard_coverage, hard_topk, soft_coverage, soft_topk
 from arr_stream.tuning.footage import Footage, divide, load_footage
 from arr_stream.tuning.parameters import NAMES, Parameters, bounds, differences
-from arr_stream.tuning.recording import FrameTable, checked_kinds, object_share, run
+from arr_stream.tuning.recording import FrameTable, checked_kinds, run
 from arr_stream.tuning.report import preset, tables
 from arr_stream.tuning.tuner import VALIDATION_PART, TuneOptions, TuneReport, tune
 from arr_stream.types import Frame, Grid
@@ -197,7 +197,7 @@ def test_shares_are_what_coverage_counts(width: int, height: int, seed: int) -> 
     mask = rng.random((height, width)) < 0.2
     mask[0, 0] = True
     grid = Grid.for_size((width, height))
-    share = object_share(mask, grid)
+    share = object_shares(mask, grid).ravel()
     assert share.sum() == pytest.approx(1, abs=1e-5)
     cells = rng.permutation(grid.cells)[: rng.integers(1, grid.cells + 1)].astype(np.int32)
     rows, columns = np.divmod(cells, np.int32(grid.columns))

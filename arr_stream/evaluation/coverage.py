@@ -173,6 +173,11 @@ def pixels_by_cell(mask: Mask, grid_hw: tuple[int, int]) -> IntArray:
     return np.asarray(np.diff(np.diff(integral[np.ix_(ys, xs)], axis=0), axis=1), np.int32)
 
 
+def object_shares(mask: Mask, grid: Grid) -> FloatArray:
+    """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
+    return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float32)
+
+
 def _nearest(grid: Grid, box_xywh: tuple[float, float, float, float], tokens: int) -> FloatArray:
     """The cells nearest to a box's middle, each direction measured in sides of the box."""
     x, y, w, h = box_xywh

@@ -97,9 +97,9 @@ def make_panels(count: int, size: tuple[float, float] | None = None, **options: 
     return figure, list(axes[0])
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
     from matplotlib import pyplot
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, **options)
     pyplot.close(figure)

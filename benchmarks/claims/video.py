@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -28,6 +29,7 @@ from arr_stream.types import Frame, Grid
 from benchmarks.claims.base import Claim, ClaimsPlan
 from benchmarks.query import CROPS, CropEncoder, RelevanceReport, bench_relevance, with_weights
 
+_claim = partial(Claim, "video")
 QUERY = "a red circle"
 CROPS_A_BATCH = 13
 _TIMED = ("crops", "dense", "image", "keyframe", "between")
@@ -207,8 +209,7 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
         f"{amortised:.2f} ms; {_UNREAD}"
     )
     return [
-        Claim(
-            "video",
+        _claim(
             f"{model}: an image, against encoding {CROPS} crops",
             14,
             cost.crops_ms / cost.image_ms,
@@ -216,11 +217,8 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
             f"{by_crops}all of perception on a first picture, {cost.image_ms:.0f} ms; {_UNREAD}",
             at_least=True,
         ),
-        Claim(
-            "video", f"{model}: video, against {CROPS} crops", 174, cost.crops_ms / amortised, "x", video, at_least=True
-        ),
-        Claim(
-            "video",
+        _claim(f"{model}: video, against {CROPS} crops", 174, cost.crops_ms / amortised, "x", video, at_least=True),
+        _claim(
             f"{model}: video, against {CROPS} crops, the larger claim",
             280,
             cost.crops_ms / amortised,
@@ -228,8 +226,7 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
             video,
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: video, against a dense pass on every frame",
             15,
             cost.dense_ms / amortised,
@@ -237,8 +234,7 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
             f"dense pass {cost.dense_ms:.1f} ms over all of perception amortised, {amortised:.2f} ms; {_UNREAD}",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: all of a frame of video",
             0.8,
             amortised,
@@ -259,8 +255,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
     relevance = f"relevance {report.relevance_ms:.2f} ms"
     amortised = f"{relevance} and 1/{report.interval} of the dense pass, {report.dense_ms:.1f} ms"
     return [
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance of a frame, against {CROPS} crops",
             107,
             report.crops_ms / report.relevance_ms,
@@ -268,8 +263,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
             f"bench query: crops {report.crops_ms:.0f} ms over {relevance} between keyframes",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance alone, amortised, against {CROPS} crops",
             280,
             report.crops_ms / report.amortised_ms,
@@ -277,8 +271,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
             f"bench query: crops {report.crops_ms:.0f} ms over {amortised}",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance alone, amortised, against a dense pass on every frame",
             15,
             (report.dense_ms + report.relevance_ms) / report.amortised_ms,
@@ -286,8 +279,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
             f"bench query: {amortised}",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance from 16 channels at {CROPS} places",
             1.3,
             report.sample_ms,

@@ -18,6 +18,7 @@ from arr_stream.evaluation.davis import tight_box
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from benchmarks.cell_choices import shown_detail
 from benchmarks.scenes.camera import Camera, camera_kind
 from benchmarks.scenes.footage import Footage, moved_truths
 
@@ -134,7 +135,7 @@ def score_choices(known: KnownClip, choices: Sequence[Allocation]) -> Score:
     if len(choices) != known.frames:
         raise ValueError(f"{len(choices)} choices for {known.frames} frames")
     shape = known.grid.rows, known.grid.columns
-    detail = np.stack([_detail(cells, shape) for cells in choices])
+    detail = np.stack([shown_detail(cells, shape) for cells in choices])
     fine = detail == 1
     context = (detail > 0) * known.cell_pixels
     asked = known.counts.get("object", known.counts.get("text"))
@@ -149,16 +150,6 @@ def score_choices(known: KnownClip, choices: Sequence[Allocation]) -> Score:
         tokens=float(np.mean(counts)),
         later_tokens=float(np.mean(counts[1:])),
     )
-
-
-def _detail(cells: Allocation, shape: tuple[int, int]) -> FloatArray:
-    """`[gh, gw]`, share of its pixels at which each cell is shown, by the finest that shows it; 0 for none."""
-    shown = np.zeros(shape, np.float32)
-    for level in sorted(set(cells.level.tolist()), reverse=True):
-        span = 1 << level
-        for row, column in zip(cells.rows[cells.level == level], cells.columns[cells.level == level], strict=True):
-            shown[row : row + span, column : column + span] = 0.25**level
-    return shown
 
 
 def _current(known: KnownClip, choices: Sequence[Allocation]) -> FloatArray:

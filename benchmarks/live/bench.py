@@ -25,9 +25,10 @@ from benchmarks.live.browser import (
     wait_for_pictures,
     watched_page,
 )
-from benchmarks.live.figures import Figure, LivePlan, LiveReport, describe_machine, percentiles
+from benchmarks.live.figures import Figure, LivePlan, LiveReport, percentiles
 from benchmarks.live.process import Child, captures, family_rss_bytes, free_port, live_server, start_sender
 from benchmarks.live.scene import MODULUS
+from benchmarks.results.records import describe_machine
 
 _WARM_UP_PICTURES = 150
 """Until then the keyframe models are loaded and the first pictures, which are slower, are over."""
@@ -340,7 +341,7 @@ def bench_live(parts: Sequence[str], plan: LivePlan) -> LiveReport:
         if name not in PARTS:
             raise InvalidSetting(f"--part {name}: there is no such part", remedy=f"choose from {', '.join(PARTS)}")
     with chromium() as browser:
-        machine = describe_machine(f"Chromium {browser.version}")
+        machine = {**describe_machine(), "browser": f"Chromium {browser.version}"}
     figures: list[Figure] = []
     for name in parts:
         plan.progress(name)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from arr_stream.errors import MeasurementFailed
 from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.evaluation.timing import Timing
-
-_PACKAGES = ("arr-stream", "torch", "opencv-python-headless", "av", "numpy", "fastapi", "uvicorn", "aiortc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +102,3 @@ def percentiles(part: str, what: str, values_ms: Sequence[float], *limits: float
     return [
         Figure(part, f"{what}, {name}", value, "ms", limit) for (name, value), limit in zip(named, padded, strict=False)
     ]
-
-
-def describe_machine(browser: str) -> dict[str, str]:
-    """What the figures depend on."""
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cores": str(cores),
-        "processor": platform.processor() or platform.machine(),
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "browser": browser,
-        "measured": time.strftime("%Y-%m-%d"),
-        **packages,
-    }
