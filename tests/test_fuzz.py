@@ -206,51 +206,6 @@ def test_files_that_refer_to_others_open_none_of_them() -> None:
     assert sum(answer.kind == "refused" for _, answer in answers) >= 23
 
 
-ALL_IN_ONE = textwrap.dedent(
-    '''
-    """Several targets in one process, so that its start is paid once; the first byte says which."""
-
-    from fuzzing.mutate import apply
-    from fuzzing.target import Target
-    from fuzzing.targets import TARGETS
-
-    SLOW = ("clip", "qwen")
-    NAMES = [name for name in TARGETS if name not in SLOW]
-
-    def seeds():
-        return [bytes([at]) + seed for at, name in enumerate(NAMES) for seed in TARGETS[name].seeds()[:3]]
-
-    def opened(scratch):
-        runs = [TARGETS[name].open(scratch) for name in NAMES]
-
-        def run(data):
-            at = data[0] % len(runs)
-            return f"{NAMES[at]}: {runs[at](data[1:] or bytes(1))}"
-
-        return run
-
-    def change(rng, data):
-        at = data[0] % len(NAMES)
-        if rng.random() < 0.3:
-            at = rng.randrange(len(NAMES))
-            data = rng.choice(seeds_of(at))
-        target = TARGETS[NAMES[at]]
-        return bytes([at]) + apply(rng, data[1:] or bytes(1), target.mutations, ())
-
-    _made = {}
-
-    def seeds_of(at):
-        if at not in _made:
-            light = not NAMES[at].startswith(("safetensors", "torch", "pca", "sam"))
-            _made[at] = [bytes([at]) + seed for seed in TARGETS[NAMES[at]].seeds()] if light else [bytes([at, 0])]
-        return _made[at]
-
-    REFUSALS = tuple({name for target in TARGETS.values() for name in target.refusals})
-    ALL = Target("all", "all in one", seeds, opened, (change,), refusals=REFUSALS, memory_mb=512, spliced=False)
-    '''
-)
-
-
 @pytest.mark.parametrize("name", [name for name in TARGETS if name not in ("clip", "qwen") and name[:5] != "video"])
 def test_every_target_still_fits_the_reader_that_it_tries(name: str, tmp_path: Path) -> None:
     for extra in ("fastapi", "aiortc", "prometheus_client", "safetensors"):
@@ -263,21 +218,6 @@ def test_every_target_still_fits_the_reader_that_it_tries(name: str, tmp_path: P
         except ArrStreamError as exc:
             checked_error(exc)
     assert said or name == "references"
-
-
-@pytest.mark.slow
-def test_a_glance_at_all_readers_finds_nothing(tmp_path: Path) -> None:
-    for extra in ("fastapi", "aiortc", "prometheus_client", "safetensors"):
-        pytest.importorskip(extra)
-    path = tmp_path / "all_in_one.py"
-    path.write_text(ALL_IN_ONE, encoding="utf-8")
-    spec = f"{path}:ALL"
-    report = Campaign(spec, seed=7).run(200)
-    assert not report.findings, [(found.kind, found.outcome, found.detail) for found in report.findings.values()]
-    assert report.inputs == 200 and report.starts == 1
-    read = {outcome.split(": ")[1] for outcome in report.outcomes if outcome.startswith("value: ")}
-    assert len(read) >= 20, read
-    assert sum(count for outcome, count in report.outcomes.items() if outcome.startswith("refused")) > 40
 
 
 @pytest.mark.slow
