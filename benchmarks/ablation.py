@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value
 from benchmarks.ablation_runs import QUESTIONS, Run, Variant, footage_name, run_in_turns, usual_footage
 
 Kind = Literal["default", "without", "instead"]
@@ -166,7 +166,7 @@ class AblationRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AblationReport:
+class AblationReport(Report):
     """All variants.
 
     Args:
@@ -180,9 +180,6 @@ class AblationReport:
     @property
     def tables(self) -> list[ResultTable]:
         return ablation_tables(self.rows, self.footage)
-
-    def as_json(self) -> dict[str, Any]:
-        return {"tables": [table.as_json() for table in self.tables]}
 
 
 def evaluate_ablation(

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.coverage import pixels_by_cell
-from arr_stream.evaluation.davis import Mask, check_mask, load_sequences, tight_box
+from arr_stream.evaluation.coverage import object_shares
+from arr_stream.evaluation.davis import Mask, check_visible, load_sequences, read_paired, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.keyframes.base import PARTS, PartName, PartValue, TextEncoder
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
@@ -34,7 +34,7 @@ from arr_stream.relevance.query import Query, RegionQuery
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 
 SAMPLES = Path(__file__).parent.parent / "sample_videos"
 """Generated clips with their truth, which lie beside the package."""
@@ -164,8 +164,8 @@ def run_in_turns(
     makers = _Makers()
     runs: list[Run] = []
     for footage in sequences:
-        frames, masks = footage.frames(), footage.masks()
-        _check(footage, frames, masks)
+        frames, masks = read_paired(footage)
+        check_visible(footage, masks)
         vectors: list[Frame] | None = None
         made: dict[str, Made] = {}
         for question in questions:
@@ -185,20 +185,6 @@ def run_in_turns(
                     each.step(index, looked)
             runs += [each.result(question.name, footage.name) for each in running]
     return runs
-
-
-def _check(footage: Footage, frames: Sequence[Frame], masks: Sequence[Mask]) -> None:
-    if len(frames) != len(masks):
-        raise EvaluationDataError(
-            f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
-        )
-    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
-        check_mask(footage, index, mask, frame.size_wh)
-    if not masks[0].any() or not any(mask.any() for mask in masks[1:]):
-        raise EvaluationDataError(
-            f"{footage.name}: the object is not on the first frame and a later one",
-            remedy="start where it is visible",
-        )
 
 
 def with_motion_vectors(footage: Footage, frames: Sequence[Frame]) -> list[Frame]:
@@ -303,19 +289,14 @@ class _Looked:
     def __init__(self, frame: Frame, mask: Mask) -> None:
         self._frame = frame
         self._mask = mask
-        self._by_grid: dict[tuple[int, int], tuple[npt.NDArray[np.float64], ByteArray]] = {}
+        self._by_grid: dict[tuple[int, int], tuple[FloatArray, ByteArray]] = {}
 
-    def on(self, grid: Grid) -> tuple[npt.NDArray[np.float64], ByteArray]:
+    def on(self, grid: Grid) -> tuple[FloatArray, ByteArray]:
         """`[gh, gw]` share of the object in each cell (zeros where it is absent), and the frame's lightness."""
         key = grid.rows, grid.columns
         if key not in self._by_grid:
             self._by_grid[key] = object_shares(self._mask, grid), Pictures(self._frame, grid).eighth_grey
         return self._by_grid[key]
-
-
-def object_shares(mask: Mask, grid: Grid) -> npt.NDArray[np.float64]:
-    """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
-    return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float64)
 
 
 class _Running:

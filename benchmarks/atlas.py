@@ -10,16 +10,15 @@ Tokens of an even grid, and of atlases over several divisions into regions, are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import cv2
 import numpy as np
 
 from arr_stream.evaluation.davis import Mask, check_mask
 from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.selection.atlas import (
     AtlasTokens,
@@ -88,7 +87,7 @@ class AtlasRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AtlasReport:
+class AtlasReport(Report):
     """All rows."""
 
     rows: tuple[AtlasRow, ...]
@@ -104,9 +103,6 @@ class AtlasReport:
         ]
         headings = chain(*((f"{tokens} tokens: detail", "IoU") for tokens in budgets))
         return (ResultTable("Tokens as means over cells", ("regions", "tokens laid out", *headings), tuple(rows)),)
-
-    def as_json(self) -> dict[str, Any]:
-        return {"rows": [asdict(row) for row in self.rows], "tables": [table.as_json() for table in self.tables]}
 
 
 def evaluate_atlas(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ import av
 import numpy as np
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.timing import machine
 from benchmarks.scenes.shapes import moving_scene
 
@@ -86,11 +86,11 @@ class BatchTimes:
 
     def seconds(self, phase: Phase) -> float:
         """Of a phase by its name."""
-        return {"startup": self.startup, "steady": self.steady, "closing": self.closing, "total": self.total}[phase]
+        return float(getattr(self, phase))
 
 
 @dataclass(frozen=True, slots=True)
-class BatchReport:
+class BatchReport(Report):
     """All rounds.
 
     Args:
@@ -145,20 +145,20 @@ class BatchReport:
             ),
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
+        others = self.plan.engines[1:]
         return {
             "files": self.files,
             "jobs": self.plan.jobs,
             "rounds": self.plan.rounds,
             "same_results": self.same_results,
-            "total_ratio": {engine: round(self.ratio(engine, "total"), 4) for engine in self.plan.engines[1:]},
-            "steady_ratio": {engine: round(self.ratio(engine, "steady"), 4) for engine in self.plan.engines[1:]},
+            "total_ratio": {engine: self.ratio(engine, "total") for engine in others},
+            "steady_ratio": {engine: self.ratio(engine, "steady") for engine in others},
             "most_ratio": MOST_RATIO,
             "runs": {
-                engine: [{phase: round(run.seconds(phase), 4) for phase in _PHASES} for run in runs]
+                engine: [{phase: run.seconds(phase) for phase in _PHASES} for run in runs]
                 for engine, runs in self.runs.items()
             },
-            "tables": [table.as_json() for table in self.tables],
         }
 
 

@@ -8,7 +8,7 @@ show. Places are cells, or halves of cells, so that a frame of 1024x1024 px also
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,8 @@ import numpy as np
 from arr_stream.config import ScoringSettings
 from arr_stream.evaluation.davis import Mask, check_mask, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable, plain
+from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.motion.anchor import ColourModel
 from arr_stream.motion.memory import TemporalCache
@@ -105,7 +106,7 @@ class CascadeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CascadeReport:
+class CascadeReport(Report):
     """All rows."""
 
     rows: tuple[CascadeRow, ...]
@@ -123,16 +124,8 @@ class CascadeReport:
         headings = ("asked by", "tokens", "scored", "fewer", "all", "cascade", "lost", "all, ms", "cascade, ms")
         return (ResultTable(f"{self.rows[0].places} places", headings, rows),) if rows else ()
 
-    def as_json(self) -> dict[str, Any]:
-        names = (*CascadeRow.__slots__, "saving", "lost")
-        return {
-            "rows": [{name: _rounded(getattr(row, name)) for name in names} for row in self.rows],
-            "tables": [table.as_json() for table in self.tables],
-        }
-
-
-def _rounded(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, float) else value
+    def facts(self) -> Mapping[str, Any]:
+        return {"rows": [plain(row) | {"saving": row.saving, "lost": row.lost} for row in self.rows]}
 
 
 def evaluate_cascade(
@@ -215,11 +208,10 @@ def covered_share(mask: Mask, hw: tuple[int, int], places: Any) -> float:
 
 
 def _timed(score: Callable[[], CascadeScores]) -> tuple[CascadeScores, float]:
-    spent = []
+    spent: list[float] = []
     for _ in range(5):
-        started = time.process_time()
-        scores = score()
-        spent.append((time.process_time() - started) * 1e3)
+        with timed(spent, clock=time.process_time):
+            scores = score()
     return scores, float(np.median(spent))
 
 

@@ -87,6 +87,16 @@ def _cells(rows: Any, columns: Any, level: Any) -> Allocation:
     return Allocation(rows.astype(np.int32), columns.astype(np.int32), level.astype(np.int32), score)
 
 
+def shown_detail(cells: Allocation, shape_hw: tuple[int, int]) -> FloatArray:
+    """`[gh, gw]`, share of its pixels at which each cell is shown, by the finest that shows it: 0 for none, 1 fine."""
+    shown = np.zeros(shape_hw, np.float32)
+    for level in sorted(set(cells.level.tolist()), reverse=True):
+        span = 1 << level
+        for row, column in zip(cells.rows[cells.level == level], cells.columns[cells.level == level], strict=True):
+            shown[row : row + span, column : column + span] = 0.25**level
+    return shown
+
+
 def covered(regions: ByteArray, cells: Allocation, grid: Grid) -> tuple[FloatArray, FloatArray]:
     """How much of each thing lies in the cells.
 
@@ -98,16 +108,11 @@ def covered(regions: ByteArray, cells: Allocation, grid: Grid) -> tuple[FloatArr
     Returns:
         `[n]` shares in fine cells, and `[n]` in cells of any level.
     """
-    fine, every = np.zeros((2, grid.rows, grid.columns), np.uint8)
-    for row, column, level in zip(cells.rows, cells.columns, cells.level, strict=True):
-        span = 1 << int(level)
-        every[row : row + span, column : column + span] = 1
-        if span == 1:
-            fine[row, column] = 1
+    detail = shown_detail(cells, (grid.rows, grid.columns))
     pixels = np.bincount(regions.ravel())[1:]
     shares = []
-    for chosen in (fine, every):
-        inside = cv2.resize(chosen, regions.shape[::-1], interpolation=cv2.INTER_NEAREST) > 0
+    for chosen in (detail == 1, detail > 0):
+        inside = cv2.resize(chosen.astype(np.uint8), regions.shape[::-1], interpolation=cv2.INTER_NEAREST) > 0
         hit = np.bincount(regions[inside], minlength=len(pixels) + 1)[1:]
         shares.append((hit / pixels).astype(np.float32))
     return shares[0], shares[1]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.evaluation.davis import Mask, check_mask
 from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.keyframes.base import Clusterer, KeyframeInput, LazyClusters
 from arr_stream.types import Clusters, Frame, Grid, IntArray
 
@@ -46,7 +45,7 @@ class ClusterRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ClustersReport:
+class ClustersReport(Report):
     """All rows."""
 
     rows: tuple[ClusterRow, ...]
@@ -59,22 +58,12 @@ class ClustersReport:
                 "Regions and objects: means over all frames",
                 ("clusters", "regions", "best IoU", "IoU by majority", "pixels on the right side", "processor ms"),
                 tuple(
-                    (
-                        row.method,
-                        round(row.regions),
-                        row.iou_best,
-                        row.iou_majority,
-                        row.accuracy,
-                        round(row.milliseconds),
-                    )
-                    for row in self.rows
+                    (r.method, round(r.regions), r.iou_best, r.iou_majority, r.accuracy, round(r.milliseconds))
+                    for r in self.rows
                 ),
                 "Times are medians of processor time on one thread, with the embedding where one is clustered.",
             ),
         )
-
-    def as_json(self) -> dict[str, Any]:
-        return {"tables": [table.as_json() for table in self.tables]}
 
 
 def evaluate_clusters(

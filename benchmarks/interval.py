@@ -10,7 +10,7 @@ where quality lies farthest above the chord from the cheapest to the dearest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.carry import evaluate_carry
 from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.text import FOUND_SHARE
 from arr_stream.evaluation.truth import SceneTruth, load_truth
 from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
@@ -84,7 +84,7 @@ class IntervalRow:
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalReport:
+class IntervalReport(Report):
     """All rows, by rising interval.
 
     Args:
@@ -105,12 +105,8 @@ class IntervalReport:
     def tables(self) -> tuple[ResultTable, ...]:
         return (interval_table(self),)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "tables": [table.as_json() for table in self.tables],
-            "knee": self.knee,
-            "sufficient": self.sufficient,
-        }
+    def facts(self) -> Mapping[str, Any]:
+        return {"knee": self.knee, "sufficient": self.sufficient}
 
     @property
     def sufficient(self) -> int:

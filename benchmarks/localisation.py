@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value, plain
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.types import FloatArray, Frame, Grid
 from benchmarks.scenes.shapes import Scene, Thing, make_scene
@@ -85,7 +85,7 @@ class LocalisationRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalisationReport:
+class LocalisationReport(Report):
     """All rows of an evaluation, two for each way of embedding: by colour and shape, and by shape alone."""
 
     rows: tuple[LocalisationRow, ...]
@@ -103,23 +103,9 @@ class LocalisationReport:
         title = f"{self.scenes} scenes of {self.size_wh[0]}x{self.size_wh[1]} px"
         return (ResultTable(title, ("method", "pass", *columns, "ms"), tuple(rows)),)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "scenes": self.scenes,
-            "tables": [table.as_json() for table in self.tables],
-            "rows": [
-                {
-                    "embedder": row.embedder,
-                    "query": row.kind,
-                    "queries": row.queries,
-                    "auc_all": round(row.auc_all, 4),
-                    "auc_things": round(row.auc_things, 4),
-                    "coverage_share": round(row.coverage_share, 4),
-                    "milliseconds": round(row.milliseconds, 2),
-                }
-                for row in self.rows
-            ],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        rows = [plain(row) for row in self.rows]
+        return {"scenes": self.scenes, "rows": [row | {"query": row.pop("kind")} for row in rows]}
 
 
 def held_out_scenes(count: int, seed: int = 0, size_wh: tuple[int, int] = (448, 256)) -> list[Scene]:

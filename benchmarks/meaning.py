@@ -12,7 +12,7 @@ are not, of things in the scene and of things that are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings.pca import Pca
@@ -67,15 +67,9 @@ class CarriedReport:
         """What the frames between keep of the keyframe's coverage."""
         return self.between / self.on_keyframes if self.on_keyframes else 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "clips": self.clips,
-            "queries": self.queries,
-            "on_keyframes": round(self.on_keyframes, 4),
-            "between": round(self.between, 4),
-            "kept": round(self.kept, 4),
-            "by_age": [round(value, 4) for value in self.coverage_share],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        means = {name: getattr(self, name) for name in ("clips", "queries", "on_keyframes", "between", "kept")}
+        return {**means, "by_age": self.coverage_share}
 
 
 def held_out_clips(count: int, interval: int, size_wh: tuple[int, int] = (448, 256)) -> Iterator[list[Scene]]:
@@ -181,13 +175,9 @@ class ProjectedReport:
     unasked: float
     absent: float
 
-    def as_json(self) -> dict[str, Any]:
-        overlaps = {name: round(getattr(self, name), 4) for name in ("active", "unasked", "absent")}
-        return {"scenes": self.scenes, "chosen": self.chosen, "cells": self.cells, **overlaps}
-
 
 @dataclass(frozen=True, slots=True)
-class MeaningReport:
+class MeaningReport(Report):
     """Both."""
 
     carried: CarriedReport
@@ -217,12 +207,8 @@ class MeaningReport:
             ),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "carried": self.carried.as_json(),
-            "projected": self.projected.as_json(),
-            "tables": [table.as_json() for table in self.tables],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        return {"carried": self.carried.facts(), "projected": self.projected}
 
 
 def evaluate_projected(

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -133,10 +134,13 @@ def picture_questions(seed: int = 0, *, photographs: bool = True) -> tuple[Pictu
     Raises:
         EvaluationDataError: This scikit-image comes without its photographs.
     """
-    questions = [*_scene_questions(np.random.default_rng(seed)), *_sign_questions(np.random.default_rng(seed + 1))]
-    if photographs:
-        questions += _photograph_questions()
-    return tuple(questions)
+    return (*_drawn_questions(seed), *(_photograph_questions() if photographs else ()))
+
+
+@lru_cache(maxsize=1)
+def _drawn_questions(seed: int) -> tuple[PictureQuestion, ...]:
+    scenes, signs = (np.random.default_rng(seed + more) for more in (0, 1))
+    return (*scene_questions(scenes), *_sign_questions(signs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +153,7 @@ class _Candidate:
     seen: tuple[Thing, ...]
 
 
-def _scene_questions(rng: np.random.Generator) -> Iterator[PictureQuestion]:
+def scene_questions(rng: np.random.Generator) -> Iterator[PictureQuestion]:
     """Two questions of different kinds a scene, so that kinds and their answers come about equally often."""
     left = Counter(dict.fromkeys(SCENE_KINDS, EACH_KIND))
     answers: Counter[tuple[str, str]] = Counter()
@@ -384,15 +388,16 @@ class _Photograph:
     Args:
         name: In `skimage.data`.
         left_top: Share of what 4:3 leaves over that is cut off on the left and at the top.
+        options: Words, in the order in which they are offered.
         outlines: Of what must be seen, in hundredths of the cut picture.
     """
 
     name: str
     left_top: float
     question: str
-    options: tuple[str, ...]
+    options: str
     answer: str
-    queries: tuple[str, ...]
+    query: str
     outlines: tuple[tuple[tuple[int, int], ...], ...]
 
 
@@ -408,66 +413,36 @@ _SPOON = ((56, 68), (60, 62), (68, 62), (71, 70), (67, 80), (60, 81), (56, 76))
 _ROCKET = ((48, 37), (50, 30), (52, 37), (52, 95), (48, 95))
 _PHOTOGRAPHS = (
     _Photograph(
-        "astronaut",
-        0.0,
-        "What colour is the woman's suit?",
-        ("blue", "orange", "white", "green"),
-        "orange",
-        ("suit",),
-        (_SUIT,),
+        "astronaut", 0.0, "What colour is the woman's suit?", "blue orange white green", "orange", "suit", (_SUIT,)
     ),
     _Photograph(
         "astronaut",
         0.0,
         "What stands behind the woman, on the right?",
-        ("tree", "piano", "rocket", "bicycle"),
+        "tree piano rocket bicycle",
         "rocket",
-        ("right",),
+        "right",
         (_SHUTTLE,),
     ),
-    _Photograph(
-        "chelsea",
-        0.5,
-        "Which animal is this?",
-        ("dog", "horse", "rabbit", "cat"),
-        "cat",
-        ("animal",),
-        (*_EYES, _NOSE),
-    ),
-    _Photograph(
-        "chelsea",
-        0.5,
-        "What colour are its eyes?",
-        ("green", "blue", "red", "black"),
-        "green",
-        ("eyes",),
-        _EYES,
-    ),
-    _Photograph(
-        "coffee",
-        0.4,
-        "What is in the cup?",
-        ("milk", "water", "coffee", "flowers"),
-        "coffee",
-        ("cup",),
-        (_COFFEE,),
-    ),
+    _Photograph("chelsea", 0.5, "Which animal is this?", "dog horse rabbit cat", "cat", "animal", (*_EYES, _NOSE)),
+    _Photograph("chelsea", 0.5, "What colour are its eyes?", "green blue red black", "green", "eyes", _EYES),
+    _Photograph("coffee", 0.4, "What is in the cup?", "milk water coffee flowers", "coffee", "cup", (_COFFEE,)),
     _Photograph(
         "coffee",
         0.4,
         "What lies on the saucer, beside the cup?",
-        ("fork", "spoon", "knife", "pencil"),
+        "fork spoon knife pencil",
         "spoon",
-        ("saucer",),
+        "saucer",
         (_SPOON,),
     ),
     _Photograph(
         "rocket",
         0.5,
         "What stands in the middle of the picture?",
-        ("rocket", "tree", "church", "windmill"),
+        "rocket tree church windmill",
         "rocket",
-        ("middle",),
+        "middle",
         (_ROCKET,),
     ),
 )
@@ -484,8 +459,9 @@ def _photograph_questions() -> Iterator[PictureQuestion]:
             corners = np.array(outline, np.float64) / 100 * SIZE_WH
             masks.append(np.asarray(cv2.fillPoly(mask, [corners.round().astype(np.int32)], 1), np.uint8))
         rgb, regions = pictures[asked.name], _regions(masks)
+        options = tuple(asked.options.split())
         yield PictureQuestion(
-            asked.name, rgb, "photograph", asked.question, asked.options, asked.answer, asked.queries, regions
+            asked.name, rgb, "photograph", asked.question, options, asked.answer, (asked.query,), regions
         )
 
 

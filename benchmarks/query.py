@@ -11,7 +11,7 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.evaluation.tables import ResultTable, short
+from arr_stream.evaluation.tables import Report, ResultTable, plain, short
+from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
@@ -41,7 +42,7 @@ _QUERIES = ("the quick brown fox", "a lazy dog", "a small lighthouse", "an umbre
 
 
 @dataclass(frozen=True, slots=True)
-class RelevanceReport:
+class RelevanceReport(Report):
     """Medians in milliseconds.
 
     Args:
@@ -99,17 +100,8 @@ class RelevanceReport:
             ResultTable.of_ratios(self.ratios),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        times = ("crops_ms", "dense_ms", "relevance_ms", "sample_ms", "text_ms", "query_ms", "amortised_ms")
-        return {
-            "model": self.model,
-            "size_wh": list(self.size_wh),
-            "cells": self.cells,
-            "interval": self.interval,
-            **{name: round(getattr(self, name), 4) for name in times},
-            "ratios": {name: round(ratio, 2) for name, ratio in self.ratios.items()},
-            "tables": [table.as_json() for table in self.tables],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        return {**plain(self), "amortised_ms": self.amortised_ms, "ratios": self.ratios}
 
 
 def bench_relevance(
@@ -148,9 +140,9 @@ def bench_relevance(
         for round_ in range(repeats):
             progress(f"round {round_ + 1} of {repeats}")
             frame = frames[2 + round_]
-            with _timed(times["crops"], CROPS / batch):
+            with timed(times["crops"], CROPS / batch):
                 crops.encode(frame, grid, batch)
-            with _timed(times["dense"]):
+            with timed(times["dense"]):
                 embedder.embed(KeyframeInput(frame, grid))
             # A step after the large models have been through the caches is not what a running stream sees.
             pipeline.step(frame)
@@ -158,11 +150,11 @@ def bench_relevance(
             times["relevance"].append(patches.latency_ms["relevance"])
             points = torch.rand(CROPS, 2) * torch.tensor(grid.texture_wh)
             coordinates = torch.rand(16, 1)
-            with _timed(times["sample"]):
+            with timed(times["sample"]):
                 torch.sigmoid(patches.texture.sample(points, 4, range(18, 34)) @ coordinates)
             before = patches.latency_ms["keyframe"] + patches.latency_ms["relevance"]
             query = parse_text(f"{_QUERIES[round_ % len(_QUERIES)]} {round_}")
-            with _timed(times["text"]):
+            with timed(times["text"]):
                 encoder.encode([query.phrase])
             # The encoder remembers it, so what is timed now is everything else.
             started = time.perf_counter()
@@ -275,10 +267,3 @@ def write_random_model(name: str, folder: Path) -> None:
     preprocess = {"mean": [0.5] * 3, "std": [0.25] * 3}
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}))
     save_model(model, str(folder / "open_clip_model.safetensors"))
-
-
-@contextmanager
-def _timed(into: list[float], scale: float = 1.0) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    into.append((time.perf_counter() - started) * 1e3 * scale)

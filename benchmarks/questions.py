@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.tables import plain
 from arr_stream.relevance.words import folded
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
@@ -175,18 +176,8 @@ class QuestionReport:
         return next(row for row in self.rows() if (row.mode, row.choice, row.budget) == (mode, choice, budget))
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "chance": round(self.chance, 4),
-            "rows": [_plain(row) for row in self.rows()],
-            "kinds": [_plain(row) for row in self.rows(by_kind=True)],
-            "outcomes": [_plain(outcome) for outcome in self.outcomes],
-        }
-
-
-def _plain(record: QuestionRow | Outcome) -> dict[str, Any]:
-    values = {name: getattr(record, name) for name in type(record).__slots__}
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+        found = {"rows": self.rows(), "kinds": self.rows(by_kind=True), "outcomes": self.outcomes}
+        return {"model": self.model, "chance": round(self.chance, 4), **plain(found)}
 
 
 def _row(

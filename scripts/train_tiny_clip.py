@@ -34,6 +34,7 @@ import cv2
 import numpy as np
 import open_clip
 import torch
+import torch.distributed
 import torch.multiprocessing
 from open_clip.tokenizer import SimpleTokenizer
 from rich.progress import Progress as Bar
@@ -44,11 +45,9 @@ for folder in (ROOT / "scripts", ROOT):
         sys.path.insert(0, str(folder))
 
 from tiny_clip.batches import SIZES_WH, Lesson, draw_batch  # noqa: E402
-from tiny_clip.directions import write_directions  # noqa: E402
-from tiny_clip.figures import held_out  # noqa: E402
+from tiny_clip.figures import held_out, write_directions  # noqa: E402
 from tiny_clip.losses import Losses, SideHeads, losses  # noqa: E402
 from tiny_clip.model import model_config, save, starting_model  # noqa: E402
-from tiny_clip.together import Together  # noqa: E402
 from tiny_clip.words import CONTEXT, Texts, write_vocabulary  # noqa: E402
 
 TOKENS_A_STEP = 4700
@@ -75,6 +74,34 @@ def optimisers(model: open_clip.CLIP, side_heads: SideHeads, args: argparse.Name
         for group in optimiser.param_groups:
             group["full_lr"] = group["lr"]
     return made
+
+
+class Together:
+    """Two or more processes of one thread each that share their gradients once a step.
+
+    On a machine with other work this is much faster than one process of two threads, which wait for each other in every
+    operation.
+    """
+
+    def __init__(self, rank: int, processes: int, meeting_place: Path) -> None:
+        self.rank, self.processes = rank, processes
+        if processes > 1:
+            store = torch.distributed.FileStore(str(meeting_place), processes)
+            torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes)
+
+    def average(self, parameters: Sequence[torch.nn.Parameter], spent: float) -> float:
+        """Makes all gradients the mean over processes; returns the mean of `spent` too, so that all stop together."""
+        if self.processes == 1:
+            return spent
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        flat = torch.cat([torch.tensor([spent]), *(g.reshape(-1) for g in grads)])
+        torch.distributed.all_reduce(flat)
+        flat /= self.processes
+        at = 1
+        for parameter in parameters:
+            parameter.grad = flat[at : at + parameter.numel()].view_as(parameter)
+            at += parameter.numel()
+        return float(flat[0])
 
 
 class Progress:

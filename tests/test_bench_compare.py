@@ -30,6 +30,7 @@ from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
 
 SMALL_WH = (320, 192)
+QUICK = Settings().with_values({"keyframes.text": "none"})
 
 
 def _cells(places: list[tuple[int, int, int]]) -> Allocation:
@@ -126,13 +127,13 @@ def test_what_was_shown_stays_current_until_it_changes() -> None:
 @pytest.fixture(scope="module")
 def report() -> CompareReport:
     footage = generated_footage(8, sceneries=("coffee",), size_wh=SMALL_WH)
-    return compare(footage, ["10%", "12"], Settings(), {"pixels": Pixels()}, seeds=2)
+    return compare(footage, ["10%", "12"], QUICK, {"pixels": Pixels()}, seeds=2)
 
 
 def test_everyone_is_shown_the_same_clips_at_the_same_tokens(report: CompareReport) -> None:
     clips = {row.footage for row in report.rows}
     assert len(clips) == 3 and {row.camera for row in report.rows} == {"still", "panning", "shaking"}
-    names = {make().name for make in RULES.values()}
+    names = {rule.name for rule in RULES.values()}
     for clip in clips:
         for budget, tokens in (("10%", 6), ("12", 12)):
             rows = [row for row in report.rows if (row.footage, row.budget) == (clip, budget)]
@@ -245,7 +246,7 @@ class _Index:
 
 def test_several_makers_of_features_are_told_apart(tmp_path: Path) -> None:
     write_sequence(tmp_path, "square", squares(5, step_px=6))
-    made = compare(davis_footage(tmp_path), ["2"], Settings(), {"pixels": Pixels(), "other": _Index()}, seeds=1)
+    made = compare(davis_footage(tmp_path), ["2"], QUICK, {"pixels": Pixels(), "other": _Index()}, seeds=1)
     assert [row.features for row in made.rows if row.method == "VidCom2"] == ["pixels", "other"]
     assert made.features == {"pixels": "pixels", "other": "index"}
     labels = _column(tables(made)[0], "method")
@@ -256,6 +257,7 @@ def test_the_command(measure: Run, tmp_path: Path) -> None:
     write_sequence(tmp_path, "square", squares(5, step_px=6))
     plot = tmp_path / "plot.png"
     arguments = ["compare", tmp_path, "--kind", "davis", "--features", "pixels", "--seeds", 1]
+    arguments += ["--set", "keyframes.text=none"]
     code, out, err = measure(*arguments, "--budget", "2", "--json", "--plot", plot)
     assert code == 0 and plot.is_file() and "wrote" in err
     printed = json.loads(out)

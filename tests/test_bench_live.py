@@ -63,7 +63,7 @@ def test_the_scene_moves_and_is_about_as_detailed_as_a_photograph() -> None:
 def test_the_source_tells_the_capture_of_every_frame_and_ends_when_closed() -> None:
     told: dict[int, float] = {}
     before = time.time()
-    with CounterSource(SCENE, 100.0, SIZE_WH, told.__setitem__) as source:
+    with CounterSource(SCENE, 100.0, told.__setitem__) as source:
         threading.Timer(0.6, source.close).start()
         frames: list[Frame] = list(source.frames())
     assert len(frames) >= 5

@@ -118,6 +118,7 @@ def test_a_clip_is_counted_from_pixels_to_answer() -> None:
     assert clip.stock.median == pytest.approx(clip.parts["processor"].median + clip.parts["generate"].median)
 
 
+@pytest.mark.slow
 def test_a_long_stream_stays_within_its_budget() -> None:
     report = bench_vlm(QUICK, parts=["memory"], shape=SMALL, frames=100, context_tokens=512, threads=1)
     memory = report.memory
@@ -151,9 +152,9 @@ def test_the_command_prints_json_and_tables() -> None:
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert printed["vision"]["cells"] == 16 and printed["vision"]["ratios"]["vision, stock / ours"] > 0
-    result = CliRunner().invoke(app, [*small, "--part", "vision", "--part", "modes", "--set", "keyframes.text=none"])
+    result = CliRunner().invoke(app, [*small, "--part", "modes", "--set", "keyframes.text=none"])
     assert result.exit_code == 0, result.output
-    assert "4 of 16 cells" in result.stdout and "weight" in result.stdout and "by counted" in result.stdout.lower()
+    assert "One frame of 128x128" in result.stdout and "weight" in result.stdout
 
 
 @pytest.mark.parametrize(

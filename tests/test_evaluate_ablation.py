@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting
-from arr_stream.evaluation.coverage import evaluate_coverage, oracle
+from arr_stream.evaluation.coverage import evaluate_coverage, object_shares, oracle
 from arr_stream.evaluation.davis import Sequence
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeRequest, StandardGenerator
@@ -27,7 +27,6 @@ from benchmarks.ablation_runs import (
     Question,
     RememberedGenerator,
     Variant,
-    object_shares,
     run_in_turns,
     shown_cells,
     usual_footage,

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, Frame, Grid
 from benchmarks import cell_choices
 from benchmarks.cell_choices import OurChoice, covered, random_cells, scaled, uniform
-from benchmarks.picture_questions import SIZE_WH, PictureQuestion, picture_questions
+from benchmarks.picture_questions import SIZE_WH, PictureQuestion, picture_questions, scene_questions
 from benchmarks.questions import Mode, QuestionReport, Reply, compare, markdown, prompt, wilson
 from benchmarks.scenes.shapes import COLOURS
 from tests.conftest import Run
@@ -58,13 +59,14 @@ def test_the_set_is_whole_and_the_same_every_time(questions: tuple[PictureQuesti
     }
     assert len({asked.picture for asked in questions}) == 37
     assert len({(asked.picture, asked.question) for asked in questions}) == len(questions)
-    for asked, again in zip(questions, picture_questions(), strict=True):
-        assert asked.rgb.shape == (SIZE_WH[1], SIZE_WH[0], 3)
+    for asked, again in zip(questions, islice(scene_questions(np.random.default_rng(0)), 5), strict=False):
         assert (asked.question, asked.options, asked.answer) == (again.question, again.options, again.answer)
         assert np.array_equal(asked.rgb, again.rgb) and np.array_equal(asked.regions, again.regions)
+    for asked in questions:
+        assert asked.rgb.shape == (SIZE_WH[1], SIZE_WH[0], 3)
         assert (asked.things > 0) == (asked.answer != "no")
         assert all(folded(asked.answer) not in folded(query).split() for query in asked.queries)
-    assert picture_questions(seed=1)[0].question != questions[0].question
+    assert next(scene_questions(np.random.default_rng(1))).question != questions[0].question
 
 
 def test_answers_are_what_the_pixels_say(questions: tuple[PictureQuestion, ...]) -> None:
@@ -81,6 +83,7 @@ def test_answers_are_what_the_pixels_say(questions: tuple[PictureQuestion, ...])
         assert asked.answer == str(asked.things)
 
 
+@pytest.mark.slow
 def test_words_on_signs_can_be_read(questions: tuple[PictureQuestion, ...]) -> None:
     finder, asked_for = RapidOcrFinder(), _of_kind(questions, "word")
     read: dict[str, set[str]] = {}
@@ -183,7 +186,7 @@ class Seer:
 
 
 def test_what_is_seen_decides_what_a_seer_answers(questions: tuple[PictureQuestion, ...]) -> None:
-    some = [asked for asked in questions if asked.answer != "no"][::3]
+    some = [asked for asked in questions if asked.answer != "no"][::5]
     seer = Seer(some)
     report = compare(some, seer, QUICK, budgets=["100%", "25%"], seeds=2)
     assert seer.modes == dict.fromkeys(("sparse", "halo", "prune"), len(some) * (1 + 5))
@@ -211,7 +214,7 @@ def test_what_is_expected_of_a_true_model_is_not_true_of_one_that_says_the_first
         ) -> Reply:
             return Reply(options[0], (1.0, *[0.0] * (len(options) - 1)), 1.0)
 
-    some = questions[::3]
+    some = questions[::6]
     report = compare(some, Blind(some), QUICK, budgets=["100%", "25%"], seeds=1)
     with pytest.raises(AssertionError):
         _check_true_model(report)

@@ -118,7 +118,7 @@ def test_every_maker_describes_cells_and_shows_what_changed(
     assert (likeness[0] == 1).all()
     assert likeness[1].argmin() == 0 and likeness[1, 0, 0] < 0.99
     assert maker.name
-    chosen = RULES["evs-per-frame"]().choose(clip, 1)[2]
+    chosen = RULES["evs-per-frame"].choose(clip, 1)[2]
     assert (chosen.rows.item(), chosen.columns.item()) == (0, 0)
 
 

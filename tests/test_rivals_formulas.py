@@ -14,7 +14,7 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Grid
 from benchmarks.rivals import RULES, Clip
 from benchmarks.rivals.base import PIXELS_A_CELL
-from benchmarks.rivals.evs import retained_tokens
+from benchmarks.rivals.change import retained_tokens
 from benchmarks.rivals.vidcom2 import frame_tokens, likeness
 
 Vector = Sequence[float]
@@ -81,7 +81,7 @@ def plain_evs(frames: Frames, share: float) -> Kept:
 def test_evs_is_its_formula(seed: int, frames: int, rows: int, columns: int, data: st.DataObject) -> None:
     clip, plain = drawn(seed, frames, rows, columns, 6)
     tokens = data.draw(st.integers(1, rows * columns))
-    chosen = RULES["evs"]().choose(clip, tokens)
+    chosen = RULES["evs"].choose(clip, tokens)
     assert kept(chosen, columns) == plain_evs(plain, tokens / (rows * columns))
 
 
@@ -167,5 +167,5 @@ def test_vidcom2_is_its_formula(
 ) -> None:
     clip, plain = drawn(seed, frames, rows, columns, 2 * channels)
     tokens = data.draw(st.integers(1, rows * columns))
-    chosen = RULES["vidcom2"]().choose(clip, tokens)
+    chosen = RULES["vidcom2"].choose(clip, tokens)
     assert kept(chosen, columns) == plain_vidcom2(plain, tokens)

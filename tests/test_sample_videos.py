@@ -41,9 +41,9 @@ def _away_from_borders(labels: np.ndarray, px: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flow_takes_the_frame_before_to_the_present_one(name: str) -> None:
-    clip = maker.make_clip(maker.make_scene(name, seconds=0.4).without_effects())
+    clip = maker.make_clip(maker.make_scene(name, seconds=0.2).without_effects())
     truth, differences, moved = clip.truth, [], []
-    for frame in (1, 4, 11):
+    for frame in (1, 5):
         flow, valid = truth.backward_flow(frame)
         height, width = valid.shape
         y, x = np.mgrid[0:height, 0:width].astype(np.float32)

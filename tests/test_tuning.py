@@ -23,13 +23,13 @@ from typer.testing import CliRunner
 from arr_stream.cli.tune import tune as tune_command
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists, OutputUnwritable, UnknownSetting
-from arr_stream.evaluation.coverage import score_cells
+from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.davis import Sequence
 from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample
 from arr_stream.tuning.fitting import FitOptions, fit, hard_coverage, hard_topk, soft_coverage, soft_topk
 from arr_stream.tuning.footage import Footage, divide, load_footage
 from arr_stream.tuning.parameters import NAMES, Parameters, bounds, differences
-from arr_stream.tuning.recording import FrameTable, checked_kinds, object_share, run
+from arr_stream.tuning.recording import FrameTable, checked_kinds, run
 from arr_stream.tuning.report import preset, tables
 from arr_stream.tuning.tuner import VALIDATION_PART, TuneOptions, TuneReport, tune
 from arr_stream.types import Frame, Grid
@@ -152,7 +152,7 @@ def _cases(first: int, *, count: int = 3, frames: int = 6) -> list[list[FrameTab
 def test_a_fit_finds_what_marks_the_object_and_repeats_itself_to_the_bit() -> None:
     start = ScoringSettings(motion=0.1, saliency=0.6)
     training, validation = _cases(0), _cases(5000)
-    first, again = (fit(training, validation, start, FitOptions(steps=80)) for _ in range(2))
+    first, again = (fit(training, validation, start, FitOptions(steps=60)) for _ in range(2))
     assert first == again
     assert first.after > first.before + 0.2
     assert first.after == pytest.approx(hard_coverage(validation, first.weights))
@@ -197,7 +197,7 @@ def test_shares_are_what_coverage_counts(width: int, height: int, seed: int) -> 
     mask = rng.random((height, width)) < 0.2
     mask[0, 0] = True
     grid = Grid.for_size((width, height))
-    share = object_share(mask, grid)
+    share = object_shares(mask, grid).ravel()
     assert share.sum() == pytest.approx(1, abs=1e-5)
     cells = rng.permutation(grid.cells)[: rng.integers(1, grid.cells + 1)].astype(np.int32)
     rows, columns = np.divmod(cells, np.int32(grid.columns))
@@ -311,7 +311,7 @@ def test_held_out_footage_is_not_read_before_the_weights_are_final() -> None:
         return Footage(replace(sequence, frames=told(sequence.frames)))
 
     walks = [noted(footage, footage.name) for footage in _walks()]
-    tune(walks, BLIND, replace(OPTIONS, rounds=1), lambda what, done, of: events.append(what))
+    tune(walks, BLIND, replace(OPTIONS, rounds=1, fit=FitOptions(steps=10)), lambda what, done, of: events.append(what))
     last_fit = max(place for place, event in enumerate(events) if event.startswith(("fit", "round")))
     first_look = min(place for place, event in enumerate(events) if event in ("read walk1", "read walk3"))
     assert first_look > last_fit > 0
@@ -452,6 +452,7 @@ def test_the_command_writes_preset_and_picture(tmp_path: Path) -> None:
     for footage in _walks()[:2]:
         _write(data, footage)
     arguments = [str(data), "--json", "--ask", "nothing", "--rounds", "1", "--out", str(out), "--picture", str(picture)]
+    arguments += ["--minutes", "0.05"]
     overrides = ["keyframes.text=none", "keyframes.clusters=grid", "scoring.motion=0.05", "scoring.saliency=1.0"]
     arguments += [part for override in overrides for part in ("--set", override)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)

@@ -19,10 +19,9 @@ from arr_stream.cli.measuring import (
     Preset,
     Sequences,
     check_picture,
+    present,
     refuse_moved,
     say,
-    show,
-    write_picture,
 )
 from arr_stream.config import Settings
 
@@ -59,8 +58,7 @@ def carry(
     from arr_stream.evaluation.plots import plot_carry
 
     report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=say)
-    show(report, as_json=as_json)
-    write_picture(plot, lambda path: plot_carry(report, path), force=force)
+    present(report, as_json=as_json, plot=plot, draw=plot_carry, force=force)
 
 
 @app.command()
@@ -87,8 +85,7 @@ def coverage(
 
     budgets = list(dict.fromkeys(budget or [40, 101]))
     report = evaluate_coverage(load_sequences(data), budgets, open_patches, progress=say)
-    show(report, as_json=as_json)
-    write_picture(plot, lambda path: plot_coverage(report, path), force=force)
+    present(report, as_json=as_json, plot=plot, draw=plot_coverage, force=force)
 
 
 @app.command()
@@ -110,8 +107,7 @@ def flow(
         **{f"DIS {preset}, full size": dis_reference(preset) for preset in ("fast", "medium")},
     }
     report = evaluate_flow(load_pairs(data), estimators)
-    show(report, as_json=as_json)
-    write_picture(plot, lambda path: plot_flow(report, path), force=force)
+    present(report, as_json=as_json, plot=plot, draw=plot_flow, force=force)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -14,7 +14,9 @@ from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, OutputUnwritable
 
 if TYPE_CHECKING:
-    from arr_stream.evaluation.tables import ResultTable
+    from arr_stream.evaluation.tables import Report
+
+ReportT = TypeVar("ReportT", bound="Report")
 
 Sequences = Annotated[Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ, or clips with truth files.")]
 Preset = Annotated[Path | None, typer.Option("--preset", help="Settings from a TOML file.")]
@@ -32,15 +34,6 @@ MOVED = (
 
 _UNUSUAL = ("pgf", "raw", "rgba")
 """What matplotlib lists too, and nobody looks at: code that needs a LaTeX, and pixels without a header."""
-
-
-class Report(Protocol):
-    """What was measured."""
-
-    @property
-    def tables(self) -> Sequence[ResultTable]: ...
-
-    def as_json(self) -> dict[str, Any]: ...
 
 
 def refuse_moved(arguments: Sequence[str]) -> None:
@@ -92,6 +85,14 @@ def show(report: Report, *, as_json: bool) -> None:
             out.print(table.rich())
         elif table.note:
             out.print(table.note, markup=False)
+
+
+def present(
+    report: ReportT, *, as_json: bool, plot: Path | None, draw: Callable[[ReportT, Path], None], force: bool
+) -> None:
+    """Tables or JSON, and a picture where one is wanted."""
+    show(report, as_json=as_json)
+    write_picture(plot, lambda path: draw(report, path), force=force)
 
 
 def check_picture(path: Path | None, *, force: bool) -> None:

@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask, check_mask
+from arr_stream.evaluation.davis import Mask, read_paired
 from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import FlowInput
@@ -24,14 +24,11 @@ TIME_REFERENCE = "DIS ultrafast, half size"
 
 
 class MaskTracker(Protocol):
-    """Carries one mask from frame to frame."""
+    """Carries one mask `[H, W]` from the frame that it is given with over the frames that follow."""
 
-    def start(self, frame: Frame, mask: Mask) -> None:
-        """Take the true mask `[H, W]` of a frame."""
+    def start(self, frame: Frame, mask: Mask) -> None: ...
 
-    def step(self, frame: Frame) -> Mask:
-        """`[H, W]`: where the object is on the next frame."""
-        ...
+    def step(self, frame: Frame) -> Mask: ...
 
 
 class Still:
@@ -128,7 +125,7 @@ class CarryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CarryReport:
+class CarryReport(Report):
     """All rows, and the median time of the flow alone on the same frames in the same run."""
 
     rows: tuple[CarryRow, ...]
@@ -148,23 +145,10 @@ class CarryReport:
             ),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "time_reference": {TIME_REFERENCE: round(self.flow_milliseconds, 4)},
-            "rows": [
-                {
-                    "tracker": row.tracker,
-                    "interval": row.interval,
-                    "iou": round(row.iou, 4),
-                    "milliseconds": round(row.milliseconds, 4),
-                    "times_the_flow": round(row.milliseconds / self.flow_milliseconds, 3),
-                    "by_sequence": {name: round(value, 4) for name, value in row.by_sequence.items()},
-                    "by_age": [round(value, 4) for value in row.by_age],
-                }
-                for row in self.rows
-            ],
-            "tables": [table.as_json() for table in self.tables],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        times = [row.milliseconds / self.flow_milliseconds for row in self.rows]
+        rows = [plain(row) | {"times_the_flow": ratio} for row, ratio in zip(self.rows, times, strict=True)]
+        return {"time_reference": {TIME_REFERENCE: self.flow_milliseconds}, "rows": rows}
 
 
 def evaluate_carry(
@@ -187,7 +171,7 @@ def evaluate_carry(
     flow_seconds: list[float] = []
     for footage in sequences:
         progress(footage.name)
-        frames, masks = _paired(footage)
+        frames, masks = read_paired(footage)
         for interval in intervals:
             running = {name: make() for name, make in trackers.items()}
             for name, (ages, spent) in _run(frames, masks, interval, running).items():
@@ -199,17 +183,6 @@ def evaluate_carry(
         _row(name, interval, by_sequence, seconds[name, interval]) for (name, interval), by_sequence in overlap.items()
     ]
     return CarryReport(tuple(rows), float(np.median(flow_seconds)) * 1e3)
-
-
-def _paired(footage: Footage) -> tuple[list[Frame], list[Mask]]:
-    frames, masks = footage.frames(), footage.masks()
-    if len(frames) != len(masks):
-        raise EvaluationDataError(
-            f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
-        )
-    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
-        check_mask(footage, index, mask, frame.size_wh)
-    return frames, masks
 
 
 def _run(

@@ -5,7 +5,7 @@ A region query is made of the tight box of the first mask; every later frame who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask, check_mask, tight_box
+from arr_stream.evaluation.davis import Mask, check_mask, check_visible, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import FloatArray, Grid, IntArray
 
@@ -44,7 +44,7 @@ class CoverageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CoverageReport:
+class CoverageReport(Report):
     """All rows of an evaluation."""
 
     rows: tuple[CoverageRow, ...]
@@ -68,25 +68,9 @@ class CoverageReport:
             ),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "mean_coverage": {
-                str(budget): {method: round(self.mean(method, budget), 4) for method in METHODS}
-                for budget in self.budgets
-            },
-            "tables": [table.as_json() for table in self.tables],
-            "sequences": [
-                {
-                    "method": row.method,
-                    "sequence": row.sequence,
-                    "budget": row.budget,
-                    "coverage": round(row.coverage, 4),
-                    "context": round(row.context, 4),
-                    "tokens": round(row.tokens, 2),
-                }
-                for row in self.rows
-            ],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        means = {budget: {method: self.mean(method, budget) for method in METHODS} for budget in self.budgets}
+        return {"mean_coverage": means, "sequences": self.rows}
 
 
 def evaluate_coverage(
@@ -110,11 +94,7 @@ def evaluate_coverage(
     for footage in sequences:
         progress(footage.name)
         masks = footage.masks()
-        if not masks[0].any() or not any(mask.any() for mask in masks[1:]):
-            raise EvaluationDataError(
-                f"{footage.name}: the object is not on the first frame and a later one",
-                remedy="start where it is visible",
-            )
+        check_visible(footage, masks)
         region = tight_box(masks[0])
         for budget in budgets:
             rows += _score_sequence(footage, masks, region, budget, open_patches)
@@ -193,15 +173,16 @@ def pixels_by_cell(mask: Mask, grid_hw: tuple[int, int]) -> IntArray:
     return np.asarray(np.diff(np.diff(integral[np.ix_(ys, xs)], axis=0), axis=1), np.int32)
 
 
+def object_shares(mask: Mask, grid: Grid) -> FloatArray:
+    """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
+    return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float32)
+
+
 def _nearest(grid: Grid, box_xywh: tuple[float, float, float, float], tokens: int) -> FloatArray:
     """The cells nearest to a box's middle, each direction measured in sides of the box."""
     x, y, w, h = box_xywh
-    cells = _all_cells(grid)
+    rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), np.int32(grid.columns))
+    cells = grid.cells_xyxy(rows, columns, np.ones_like(rows))
     middle = (cells[:, :2] + cells[:, 2:]) / 2
     distance = np.hypot((middle[:, 0] - x - w / 2) / w, (middle[:, 1] - y - h / 2) / h)
     return cells[np.argsort(distance, kind="stable")[:tokens]]
-
-
-def _all_cells(grid: Grid) -> FloatArray:
-    rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), grid.columns)
-    return grid.cells_xyxy(rows.astype(np.int32), columns.astype(np.int32), np.ones(grid.cells, np.int32))

@@ -7,6 +7,7 @@ DATA/NAME.mp4                      DATA/NAME.truth.npz               (as `script
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +90,34 @@ def check_mask(footage: Sequence, index: int, mask: Mask, size_wh: tuple[int, in
             f"{footage.name}: mask {index} has {width}x{height} px, its frame {size_wh[0]}x{size_wh[1]}",
             remedy="masks must have the size of their frames",
         )
+
+
+def check_visible(footage: Sequence, masks: Several[Mask]) -> None:
+    """What is asked for by its first mask is there, and seen again.
+
+    Raises:
+        EvaluationDataError: The object is not on the first frame and a later one.
+    """
+    if not masks[0].any() or not any(mask.any() for mask in masks[1:]):
+        raise EvaluationDataError(
+            f"{footage.name}: the object is not on the first frame and a later one", remedy="start where it is visible"
+        )
+
+
+def read_paired(footage: Sequence) -> tuple[list[Frame], list[Mask]]:
+    """All frames and their masks.
+
+    Raises:
+        EvaluationDataError: Not one mask a frame, or one of another size.
+    """
+    frames, masks = footage.frames(), footage.masks()
+    if len(frames) != len(masks):
+        raise EvaluationDataError(
+            f"{footage.name}: {len(masks)} masks for {len(frames)} frames", remedy="every frame needs one mask"
+        )
+    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
+        check_mask(footage, index, mask, frame.size_wh)
+    return frames, masks
 
 
 def _read_frames(path: Path) -> list[Frame]:

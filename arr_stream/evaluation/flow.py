@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.types import ByteArray, FloatArray
 
 FlowFunction = Callable[[ByteArray, ByteArray], FloatArray]
@@ -58,7 +58,7 @@ class FlowRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowReport:
+class FlowReport(Report):
     """All rows of an evaluation."""
 
     rows: tuple[FlowRow, ...]
@@ -78,14 +78,8 @@ class FlowReport:
         note = "Mean true motion: " + ", ".join(f"{pair} {mean:.1f} px" for pair, mean in true_px.items()) + "."
         return (ResultTable("Mean endpoint error", headings, tuple(rows), note, digits=2),)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "tables": [table.as_json() for table in self.tables],
-            "pairs": [
-                {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(row).items()}
-                for row in self.rows
-            ],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        return {"pairs": self.rows}
 
 
 def load_pairs(folder: Path) -> list[FlowPair]:

@@ -81,13 +81,15 @@ def _colours(names: Sequence[str]) -> list[str]:
     ]
 
 
-def make_panels(count: int) -> tuple[Any, list[Any]]:
+def make_panels(count: int, size: tuple[float, float] | None = None, **options: Any) -> tuple[Any, list[Any]]:
+    """A figure with panels beside each other."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, count, figsize=(6.5 * count, 4.5), squeeze=False, layout="constrained")
+    size = size or (6.5 * count, 4.5)
+    figure, axes = pyplot.subplots(1, count, figsize=size, squeeze=False, layout="constrained", **options)
     for panel in axes[0]:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="y", alpha=0.25)
@@ -95,9 +97,9 @@ def make_panels(count: int) -> tuple[Any, list[Any]]:
     return figure, list(axes[0])
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
     from matplotlib import pyplot
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, **options)
     pyplot.close(figure)

@@ -19,14 +19,14 @@ from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import NothingInRange
-from arr_stream.evaluation.tables import ResultTable, short
+from arr_stream.evaluation.tables import Report, ResultTable, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query
 from arr_stream.run import annotated_video, run
-from arr_stream.sources import open_source
+from arr_stream.sources import Source, open_source
 from arr_stream.stream import Stream
 from arr_stream.types import Frame
 
@@ -35,7 +35,7 @@ FULL_GENERATION_FRAMES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class BenchReport:
+class BenchReport(Report):
     """What `bench` measured; all times in milliseconds a frame.
 
     Args:
@@ -60,24 +60,6 @@ class BenchReport:
     baselines: dict[str, Timing]
     amortised_ms: float
     ratios: dict[str, float] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "size_wh": list(self.size_wh),
-            "frames": self.frames,
-            "interval": self.interval,
-            "between": self.between.as_json(),
-            "keyframes": self.keyframes.as_json(),
-            "stages": {
-                stage: {kind: timing.as_json() for kind, timing in kinds.items()}
-                for stage, kinds in self.stages.items()
-            },
-            "baselines": {name: timing.as_json() for name, timing in self.baselines.items()},
-            "amortised_ms": round(self.amortised_ms, 4),
-            "ratios": {name: round(value, 3) for name, value in self.ratios.items()},
-            "tables": [table.as_json() for table in self.tables],
-        }
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
@@ -144,14 +126,18 @@ def bench_file(
 
 
 def _decoded(path: str | Path, settings: Settings, max_frames: int) -> Iterator[Frame]:
-    with open_source(
+    with _opened(path, settings, max_frames) as source:
+        yield from source.frames()
+
+
+def _opened(path: str | Path, settings: Settings, max_frames: int) -> Source:
+    return open_source(
         path,
         max_frames=max_frames,
         motion_vectors=settings.motion.flow == "codec",
         max_pixels=settings.source.max_pixels,
         hardware=settings.source.hardware,
-    ) as source:
-        yield from source.frames()
+    )
 
 
 def _step_in_turns(
@@ -166,18 +152,15 @@ def _step_in_turns(
     search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     results = []
     for before, frame in zip([frames[0], *frames], frames, strict=False):
-        results.append(_without_texture(pipeline.step(frame)))
+        patches = pipeline.step(frame)
+        # A frame's channels would otherwise pile up.
+        patches.texture.planes.clear()
+        results.append(patches)
         earlier = _half_grey(before)
         start = time.perf_counter()
         search.calc(_half_grey(frame), earlier, None)
         flow_ms.append((time.perf_counter() - start) * 1e3)
     return results[1:]
-
-
-def _without_texture(patches: PatchSet) -> PatchSet:
-    """Let go of the frame's channels, which would otherwise pile up."""
-    patches.texture.planes.clear()
-    return patches
 
 
 def _half_grey(frame: Frame) -> Any:
@@ -243,14 +226,8 @@ class _EndToEnd:
             raise result.error
         return result.frames
 
-    def _open(self) -> Any:
-        return open_source(
-            self._path,
-            max_frames=self._max_frames,
-            motion_vectors=self._settings.motion.flow == "codec",
-            max_pixels=self._settings.source.max_pixels,
-            hardware=self._settings.source.hardware,
-        )
+    def _open(self) -> Source:
+        return _opened(self._path, self._settings, self._max_frames)
 
 
 def _report(

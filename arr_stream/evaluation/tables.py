@@ -1,9 +1,9 @@
-"""A table of figures that can be printed, written as Markdown and kept as JSON."""
+"""Tables of figures that can be printed, written as Markdown and kept as JSON, and reports made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -97,3 +97,38 @@ class ResultTable:
 def short(value: float) -> float | int:
     """Without decimals from a hundred on."""
     return round(value) if value >= 100 else value
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: records as their fields, floating-point numbers to four places (small ones to
+    three digits), in any nesting."""
+    if isinstance(value, float):
+        return round(value, 4) if abs(value) >= 0.01 else float(f"{value:.3g}")
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return {name: plain(each) for name, each in fields_of(value)} if is_dataclass(value) else value
+
+
+def fields_of(record: Any) -> list[tuple[str, Any]]:
+    """Name and value of each field of a dataclass."""
+    return [(each.name, getattr(record, each.name)) for each in fields(record)]
+
+
+class Report:
+    """What was measured: tables for people, and everything for programs."""
+
+    __slots__ = ()
+
+    @property
+    def tables(self) -> Sequence[ResultTable]:
+        raise NotImplementedError
+
+    def facts(self) -> Mapping[str, Any]:
+        """What JSON has beside the tables: the fields."""
+        found: Mapping[str, Any] = plain(self)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        return {**plain(self.facts()), "tables": [table.as_json() for table in self.tables]}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.tables import ResultTable, Value
-from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
+from arr_stream.evaluation.tables import ResultTable, Value, plain
+from arr_stream.evaluation.timing import timed
+from arr_stream.keyframes.base import KeyframeInput, TextFinder
 from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
 from arr_stream.types import ByteArray, Frame, Grid, TextRegion
@@ -117,8 +118,7 @@ class TextScore:
         return self.pixels_hit / self.pixels_found if self.pixels_found else None
 
     def as_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {name: getattr(self, name) for name in TextScore.__slots__}
-        return values | {"recall": self.recall, "precision": self.precision}
+        return {**plain(self), "recall": self.recall, "precision": self.precision}
 
 
 def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
@@ -144,16 +144,8 @@ def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
         ResultTable(
             "Pictures with text; ms are processor time of one thread, median of the pictures",
             (
-                "pictures",
-                "finder",
-                "seen on",
-                "recall",
-                "precision",
-                "found",
-                "read",
-                "matched",
-                "ms",
-                "ms with reading",
+                *("pictures", "finder", "seen on", "recall", "precision"),
+                *("found", "read", "matched", "ms", "ms with reading"),
             ),
             tuple(lines),
             "Finders take turns: compare their times with each other only.",
@@ -222,45 +214,34 @@ def evaluate_text(
     for finder in made.values():
         # Models load at their first use, which is nobody's picture.
         finder.find(pictures[0].input(), read=read)
-    looks: dict[tuple[str, str], list[_Look]] = {}
+    looks: dict[tuple[str, str], list[TextScore]] = {}
     for picture in pictures:
         progress(picture.path.name)
         seen = picture.input()
         for name, finder in made.items():
-            looks.setdefault((picture.folder, name), []).append(_look(picture, seen, finder, read))
-    return [_sum(folder, name, several) for (folder, name), several in looks.items()]
+            looks.setdefault((picture.folder, name), []).append(_look(picture, seen, name, finder, read))
+    return [_sum(several) for several in looks.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """One finder on one picture; fields as in `TextScore`."""
-
-    something_found: int
-    pixels_hit: int
-    pixels_found: int
-    pixels_true: int
-    words_found: int
-    words: int
-    verbatim: int
-    matched: int
-    readable: int
-    detect_ms: float
-    read_ms: float | None
-
-
-def _look(picture: TextPicture, seen: KeyframeInput, finder: TextFinder, read: bool) -> _Look:
-    finding, detect_ms = _timed(seen, finder, read=False)
+def _look(picture: TextPicture, seen: KeyframeInput, name: str, finder: TextFinder, read: bool) -> TextScore:
+    spent: list[float] = []
+    with timed(spent, clock=time.process_time):
+        finding = finder.find(seen, read=False)
     known = [word for word in picture.words if word.legible and folded(word.text or "")] if read else []
-    read_ms, similarities = None, np.zeros(0)
+    similarities = np.zeros(0)
     if known:
-        reading, read_ms = _timed(seen, finder, read=True)
+        with timed(spent, clock=time.process_time):
+            reading = finder.find(seen, read=True)
         similarities = np.array([_best_reading(word, reading.regions) for word in known])
     found = np.asarray(finding.mask > 0)
     masks = [word.mask(found.shape) for word in picture.words if word.legible]
     true = _union(masks, found.shape)
     illegible = _union([word.mask(found.shape) for word in picture.words if not word.legible], found.shape)
     judged = found & (true | ~illegible)
-    return _Look(
+    return TextScore(
+        folder=picture.folder,
+        finder=name,
+        pictures=1,
         something_found=int(bool(finding.regions)),
         pixels_hit=int((judged & true).sum()),
         pixels_found=int(judged.sum()),
@@ -270,8 +251,8 @@ def _look(picture: TextPicture, seen: KeyframeInput, finder: TextFinder, read: b
         verbatim=int((similarities == 1).sum()),
         matched=int((similarities >= WORD_RATIO).sum()),
         readable=len(similarities),
-        detect_ms=detect_ms,
-        read_ms=read_ms,
+        detect_ms=spent[0],
+        read_ms=spent[1] if known else None,
     )
 
 
@@ -295,30 +276,15 @@ def _box(polygon_xy: Sequence[tuple[float, float]]) -> tuple[npt.NDArray[Any], n
     return corners.min(axis=0), corners.max(axis=0)
 
 
-def _timed(seen: KeyframeInput, finder: TextFinder, *, read: bool) -> tuple[TextFinding, float]:
-    started = time.process_time()
-    finding = finder.find(seen, read=read)
-    return finding, (time.process_time() - started) * 1e3
-
-
-def _sum(folder: str, finder: str, looks: Sequence[_Look]) -> TextScore:
-    def total(name: str) -> int:
-        return sum(getattr(look, name) for look in looks)
-
+def _sum(looks: Sequence[TextScore]) -> TextScore:
+    """Counts added up, medians of the times."""
+    counts = {
+        each.name: sum(getattr(look, each.name) for look in looks) for each in fields(TextScore) if each.type == "int"
+    }
     read_ms = [look.read_ms for look in looks if look.read_ms is not None]
-    return TextScore(
-        folder=folder,
-        finder=finder,
-        pictures=len(looks),
-        something_found=total("something_found"),
-        pixels_hit=total("pixels_hit"),
-        pixels_found=total("pixels_found"),
-        pixels_true=total("pixels_true"),
-        words_found=total("words_found"),
-        words=total("words"),
-        verbatim=total("verbatim"),
-        matched=total("matched"),
-        readable=total("readable"),
+    return replace(
+        looks[0],
+        **counts,
         detect_ms=float(np.median([look.detect_ms for look in looks])),
         read_ms=float(np.median(read_ms)) if read_ms else None,
     )

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from arr_stream.config import Settings
-from arr_stream.errors import EvaluationDataError, InvalidSetting
-from arr_stream.evaluation.coverage import score_cells
-from arr_stream.evaluation.davis import Mask, check_mask, tight_box
+from arr_stream.errors import InvalidSetting
+from arr_stream.evaluation.coverage import object_shares, score_cells
+from arr_stream.evaluation.davis import Mask, check_visible, read_paired, tight_box
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.patch_set import PatchSet
@@ -26,7 +26,7 @@ from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
-from arr_stream.types import FloatArray, Grid
+from arr_stream.types import FloatArray
 
 Kind = Literal["nothing", "region", "words"]
 """How the object is asked for: not at all, by the box of its first mask, or by its name."""
@@ -117,18 +117,9 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     Raises:
         EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
     """
-    frames, masks = footage.sequence.frames(), footage.sequence.masks()
-    if len(frames) != len(masks):
-        raise EvaluationDataError(
-            f"{footage.name}: {len(frames)} frames and {len(masks)} masks", remedy="every frame needs one mask"
-        )
-    for index, (frame, mask) in enumerate(zip(frames, masks, strict=True)):
-        check_mask(footage.sequence, index, mask, frame.size_wh)
+    frames, masks = read_paired(footage.sequence)
+    check_visible(footage.sequence, masks)
     counted = tuple(index for index in range(1, len(masks)) if masks[index].any())
-    if not counted or not masks[0].any():
-        raise EvaluationDataError(
-            f"{footage.name}: the object is not on the first frame and a later one", remedy="start where it is visible"
-        )
     encoder = make_text_encoder(settings)
     keyframes = InStepKeyframes(make_generator(settings))
     pipeline = _RecordingPipeline(
@@ -175,15 +166,5 @@ def _scored(
 
 
 def _table(sample: Sample, patches: PatchSet, mask: Mask) -> FrameTable:
-    share = torch.from_numpy(object_share(mask, patches.grid))
+    share = torch.from_numpy(object_shares(mask, patches.grid).ravel())
     return FrameTable(sample, float(sample.relevance.max()), share, int((patches.level == 0).sum()))
-
-
-def object_share(mask: Mask, grid: Grid) -> FloatArray:
-    """`[cells]` share of the object's pixels in each cell, cells having the same pixels as in `score_cells`."""
-    rows, columns = np.divmod(np.arange(grid.cells, dtype=np.int32), np.int32(grid.columns))
-    x0, y0, x1, y1 = np.rint(grid.cells_xyxy(rows, columns, np.ones_like(rows))).astype(int).T
-    integral = np.pad(mask.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    inside = integral[y1, x1] - integral[y0, x1] - integral[y1, x0] + integral[y0, x0]
-    share: FloatArray = (inside / max(1, int(mask.sum()))).astype(np.float32)
-    return share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from benchmarks.localisation import HELD_OUT_SEED, mask_shares
 from benchmarks.meaning import evaluate_projected
 from benchmarks.scenes.shapes import Scene, make_scene
 
+_claim = partial(Claim, "projection")
 MODEL = "tiny"
 """The trained encoder that comes with the project: random weights would say nothing here."""
 
@@ -60,8 +62,7 @@ def projection_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]
     overlap = evaluate_projected(embedder, encoder, pca, scenes=plan.scenes, chosen=CHOSEN)
     where = f"{MODEL}, {plan.scenes} scenes that it was not trained on"
     claims = [
-        Claim(
-            "projection",
+        _claim(
             f"variance that {CHANNELS} directions keep",
             0.9,
             gathered if own is None else own,
@@ -73,8 +74,7 @@ def projection_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]
     # The channels' first directions span what is asked, so that it is read from them exactly.
     for name, found, exact in (("what is asked", asked, True), ("a text that is not asked", unasked, False)):
         claims.append(
-            Claim(
-                "projection",
+            _claim(
                 f"retrieval of {name}, {CHANNELS} channels against all",
                 0.95,
                 found.kept,
@@ -90,8 +90,7 @@ def projection_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]
         ("not asked, in the scene", overlap.unasked, False),
     ):
         claims.append(
-            Claim(
-                "projection",
+            _claim(
                 f"the same {CHOSEN} cells chosen, texts {name}",
                 0.95,
                 value,

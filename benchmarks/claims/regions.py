@@ -22,6 +22,7 @@ from benchmarks.cascade import CascadeReport, evaluate_cascade, generated_cases
 from benchmarks.claims.base import Claim, ClaimsPlan, median_ms
 from benchmarks.scenes.shapes import make_scene
 
+_claim = partial(Claim, "regions")
 HALF_CELLS_LEVEL = 4
 SIDE_PX = 1024
 """Halves of cells of such a picture are the 4096 places that the claim is about."""
@@ -47,8 +48,7 @@ def _cascade(report: CascadeReport) -> list[Claim]:
     faster = float(np.median([row.all_ms / row.cascade_ms for row in report.rows]))
     lost = max(report.rows, key=lambda row: row.lost)
     return [
-        Claim(
-            "regions",
+        _claim(
             f"the cascade scores fewer of {worst.places} places",
             8,
             worst.saving,
@@ -58,8 +58,7 @@ def _cascade(report: CascadeReport) -> list[Claim]:
             at_least=True,
             by_construction=True,
         ),
-        Claim(
-            "regions",
+        _claim(
             "... and finds the object as well",
             0.02,
             lost.lost,
@@ -67,8 +66,7 @@ def _cascade(report: CascadeReport) -> list[Claim]:
             f"{on}: share of the coverage lost, the worst set and budget ({lost.kind}, {lost.tokens} tokens)",
             own_limit=True,
         ),
-        Claim(
-            "regions",
+        _claim(
             "... and takes less time",
             8,
             faster,
@@ -92,8 +90,7 @@ def edge_distances(plan: ClaimsPlan) -> FloatArray:
 
 def _culling(distances: FloatArray) -> list[Claim]:
     return [
-        Claim(
-            "regions",
+        _claim(
             f"places farther than {limit} from any edge, which are skipped{remark}",
             0.3,
             float((distances > limit).mean()),
@@ -124,9 +121,8 @@ def _clusters(plan: ClaimsPlan) -> list[Claim]:
     between_ms, interval = float(np.median(carried_ms)), plan.settings.keyframes.interval
     name = clusterer.cluster(KeyframeInput(picture, grid)).method
     return [
-        Claim("regions", "about 50 regions by SLIC", 5, made_ms, "ms", name, other_machine=True),
-        Claim(
-            "regions",
+        _claim("about 50 regions by SLIC", 5, made_ms, "ms", name, other_machine=True),
+        _claim(
             "regions every 30th frame, carried between: (50 + 29 x 2) / 30",
             3.6,
             (made_ms + (interval - 1) * between_ms) / interval,
@@ -134,17 +130,17 @@ def _clusters(plan: ClaimsPlan) -> list[Claim]:
             f"{name} {made_ms:.1f} ms in place of SAM, flow and carrying {between_ms:.2f} ms, every {interval} frames",
             other_machine=True,
         ),
-        Claim("regions", "regions by SAM", 50, None, "ms", "its weights do not come with the project"),
+        _claim("regions by SAM", 50, None, "ms", "its weights do not come with the project"),
     ]
 
 
 def _text(plan: ClaimsPlan) -> list[Claim]:
     if plan.settings.keyframes.text == "none":
-        return [Claim("regions", "text is looked for", 10, None, "ms", "keyframes.text=none looks for none")]
+        return [_claim("text is looked for", 10, None, "ms", "keyframes.text=none looks for none")]
     finder, grid = make_text_finder(plan.settings, plan.threads), Grid.for_size(plan.size_wh)
     pictures = (plan.frames[0], plan.frames[-1])
     looked_ms = [
         median_ms(partial(finder.find, KeyframeInput(frame, grid), read=False), plan.rounds) for frame in pictures
     ]
     how = f"{finder.name}, on a picture without any"
-    return [Claim("regions", "text is looked for", 10, float(np.median(looked_ms)), "ms", how, other_machine=True)]
+    return [_claim("text is looked for", 10, float(np.median(looked_ms)), "ms", how, other_machine=True)]

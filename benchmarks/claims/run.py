@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable
 from benchmarks.claims.base import Claim, ClaimsPlan, claims_table
 from benchmarks.claims.projection import projection_claims
 from benchmarks.claims.regions import regions_claims
@@ -23,7 +23,7 @@ PARTS: dict[str, Callable[[ClaimsPlan], tuple[list[Claim], list[ResultTable]]]] 
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimsReport:
+class ClaimsReport(Report):
     """All claims that were measured.
 
     Args:
@@ -40,11 +40,8 @@ class ClaimsReport:
     def tables(self) -> tuple[ResultTable, ...]:
         return (claims_table(self.claims, self.size_wh), *self.details)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "claims": [claim.as_json() for claim in self.claims],
-            "tables": [table.as_json() for table in self.tables],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        return {"claims": [claim.as_json() for claim in self.claims]}
 
 
 def bench_claims(parts: Sequence[str], plan: ClaimsPlan) -> ClaimsReport:

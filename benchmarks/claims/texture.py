@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from arr_stream.texture.layout import CHANNELS
 from benchmarks.claims.base import Claim, ClaimsPlan, median_ms
 from benchmarks.query import CROPS
 
+_claim = partial(Claim, "texture")
 MIB = 1 << 20
 POOLED_LEVELS = 3
 _EQUAL = 1e-4
@@ -72,8 +74,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
     scale = texture.texture_wh[0] * texture.texture_wh[1] / 1024**2
     compact = f"{compact_bytes / MIB:.1f} MiB as it is kept, {dense.nbytes / compact_bytes:.0f} times less"
     claims = [
-        Claim(
-            "texture",
+        _claim(
             "memory of 40 dense channels",
             160 * scale,
             dense.nbytes / MIB,
@@ -81,8 +82,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             f"the tensor's bytes; {compact}",
             by_construction=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             "memory of 40 dense channels with mip levels",
             213.4 * scale,
             pyramid_bytes / MIB,
@@ -90,16 +90,14 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             f"bytes of levels 0 to {CELL_LEVEL}; {compact}",
             by_construction=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             "memory of the texture as the frame loop keeps it",
             160 * scale,
             compact_bytes / MIB,
             "MiB",
             "bytes of all planes, each at the resolution at which it is known",
         ),
-        Claim(
-            "texture",
+        _claim(
             "all 40 channels of an image, dense",
             4,
             made.all_first_ms + dense_ms,
@@ -108,8 +106,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             f"and the dense tensor, {dense_ms:.1f} ms, which the loop never builds; {channels}",
             other_machine=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             "all 40 channels of video, dense, amortised",
             2.8,
             amortised_ms + dense_ms,
@@ -118,8 +115,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             f"dense tensor; {channels}",
             other_machine=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             "all 40 channels of video, as the loop keeps them",
             2.8,
             amortised_ms,
@@ -129,8 +125,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             f"which the loop does not make; {channels}",
             other_machine=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             f"{CROPS} places of all 40 channels read",
             0.27,
             median_ms(lambda: texture.sample(points), plan.rounds * 4),
@@ -138,8 +133,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             "Texture.sample at level 0",
             other_machine=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             f"{POOLED_LEVELS} mip levels of 40 dense channels",
             0.5,
             median_ms(lambda: _pooled(dense, POOLED_LEVELS), plan.rounds),
@@ -147,8 +141,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             "average pooling by halves",
             other_machine=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             "the mip level that the loop reads, from the planes",
             0.5,
             _cell_level_ms(texture, plan.rounds),
@@ -156,8 +149,7 @@ def texture_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
             f"level {CELL_LEVEL} of all 40 channels, one value a cell, nothing kept from before",
             other_machine=True,
         ),
-        Claim(
-            "texture",
+        _claim(
             "mip levels equal means of the dense channels",
             _EQUAL,
             mip_difference(texture, dense),

@@ -7,9 +7,9 @@ the whole of perception on a first picture, on a keyframe, and on frames between
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -18,6 +18,7 @@ from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import MeasurementFailed
 from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import KeyframeInput, KeyframePart
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeFailure, StandardGenerator, make_generator
@@ -28,6 +29,7 @@ from arr_stream.types import Frame, Grid
 from benchmarks.claims.base import Claim, ClaimsPlan
 from benchmarks.query import CROPS, CropEncoder, RelevanceReport, bench_relevance, with_weights
 
+_claim = partial(Claim, "video")
 QUERY = "a red circle"
 CROPS_A_BATCH = 13
 _TIMED = ("crops", "dense", "image", "keyframe", "between")
@@ -168,9 +170,9 @@ class _Candidates:
     def take_turns(self, round_: int) -> None:
         """Crops, a dense pass, a first picture, and the next stretch of the stream."""
         picture = self._frames[round_ % len(self._frames)]
-        with _timed(self.times_ms["crops"], CROPS / CROPS_A_BATCH):
+        with timed(self.times_ms["crops"], CROPS / CROPS_A_BATCH):
             self._crops.encode(picture, self._grid, CROPS_A_BATCH)
-        with _timed(self.times_ms["dense"]):
+        with timed(self.times_ms["dense"]):
             self._embedder.embed(KeyframeInput(picture, self._grid))
         self.times_ms["image"].append(total_ms(self._pipeline().step(picture).latency_ms))
         for index, frame in enumerate(self._frames, start=round_ * len(self._frames)):
@@ -180,13 +182,6 @@ class _Candidates:
             if not patches.keyframe:
                 for stage, milliseconds in patches.latency_ms.items():
                     self.stages_ms.setdefault(stage, []).append(milliseconds)
-
-
-@contextmanager
-def _timed(into: list[float], scale: float = 1.0) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    into.append((time.perf_counter() - started) * 1e3 * scale)
 
 
 def video_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]:
@@ -214,8 +209,7 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
         f"{amortised:.2f} ms; {_UNREAD}"
     )
     return [
-        Claim(
-            "video",
+        _claim(
             f"{model}: an image, against encoding {CROPS} crops",
             14,
             cost.crops_ms / cost.image_ms,
@@ -223,11 +217,8 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
             f"{by_crops}all of perception on a first picture, {cost.image_ms:.0f} ms; {_UNREAD}",
             at_least=True,
         ),
-        Claim(
-            "video", f"{model}: video, against {CROPS} crops", 174, cost.crops_ms / amortised, "x", video, at_least=True
-        ),
-        Claim(
-            "video",
+        _claim(f"{model}: video, against {CROPS} crops", 174, cost.crops_ms / amortised, "x", video, at_least=True),
+        _claim(
             f"{model}: video, against {CROPS} crops, the larger claim",
             280,
             cost.crops_ms / amortised,
@@ -235,8 +226,7 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
             video,
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: video, against a dense pass on every frame",
             15,
             cost.dense_ms / amortised,
@@ -244,8 +234,7 @@ def claims_of(cost: PerceptionCost) -> list[Claim]:
             f"dense pass {cost.dense_ms:.1f} ms over all of perception amortised, {amortised:.2f} ms; {_UNREAD}",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: all of a frame of video",
             0.8,
             amortised,
@@ -266,8 +255,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
     relevance = f"relevance {report.relevance_ms:.2f} ms"
     amortised = f"{relevance} and 1/{report.interval} of the dense pass, {report.dense_ms:.1f} ms"
     return [
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance of a frame, against {CROPS} crops",
             107,
             report.crops_ms / report.relevance_ms,
@@ -275,8 +263,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
             f"bench query: crops {report.crops_ms:.0f} ms over {relevance} between keyframes",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance alone, amortised, against {CROPS} crops",
             280,
             report.crops_ms / report.amortised_ms,
@@ -284,8 +271,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
             f"bench query: crops {report.crops_ms:.0f} ms over {amortised}",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance alone, amortised, against a dense pass on every frame",
             15,
             (report.dense_ms + report.relevance_ms) / report.amortised_ms,
@@ -293,8 +279,7 @@ def relevance_claims(report: RelevanceReport) -> list[Claim]:
             f"bench query: {amortised}",
             at_least=True,
         ),
-        Claim(
-            "video",
+        _claim(
             f"{model}: relevance from 16 channels at {CROPS} places",
             1.3,
             report.sample_ms,

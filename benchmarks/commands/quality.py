@@ -20,9 +20,9 @@ from arr_stream.cli.measuring import (
     Sequences,
     check_picture,
     cpu_settings,
+    present,
     say,
     show,
-    write_picture,
 )
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
@@ -95,8 +95,7 @@ def compare(
     report = measure(
         footage, list(dict.fromkeys(budget or ["10%", "25%"])), settings, makers, seeds=seeds, progress=say
     )
-    show(report, as_json=as_json)
-    write_picture(plot, lambda path: plot_compare(report, path), force=force)
+    present(report, as_json=as_json, plot=plot, draw=plot_compare, force=force)
 
 
 def ablation(
@@ -143,8 +142,7 @@ def interval(
     report = evaluate_interval(
         data, intervals=every or INTERVALS, settings=settings, most_frames=frames, clips=clips, progress=say
     )
-    show(report, as_json=as_json)
-    write_picture(plot, lambda path: plot_interval(report, path), force=force)
+    present(report, as_json=as_json, plot=plot, draw=plot_interval, force=force)
 
 
 def cascade(

@@ -6,7 +6,6 @@ clip's tokens out among its frames are given the whole clip at once, as they are
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,14 +15,15 @@ import arr_stream
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.timing import timed
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
-from arr_stream.types import FloatArray, Frame, Grid
+from arr_stream.types import Grid
 from benchmarks.comparison.report import ASKED, OURS, CompareReport, CompareRow
-from benchmarks.comparison.truth import Cells, KnownClip, known_clip, score_choices
+from benchmarks.comparison.truth import KnownClip, known_clip, score_choices
 from benchmarks.rivals import RULES, Clip, Rule
 from benchmarks.rivals.features import FeatureMaker, make_clip
-from benchmarks.rivals.plain import Random
+from benchmarks.rivals.plain import random_rule
 from benchmarks.scenes.footage import Footage
 
 
@@ -75,14 +75,14 @@ def _on_clip(
     clip: Footage, budgets: Sequence[str], settings: Settings, features: Mapping[str, FeatureMaker], seeds: int
 ) -> Iterator[CompareRow]:
     known = known_clip(clip, settings.grid.max_pixels)
-    views = [_view(clip, known.grid, "", None)]
-    views += [_view(clip, known.grid, short, maker) for short, maker in features.items()]
+    plain = make_clip(clip.frames(), known.grid, None)
+    described = {short: make_clip(clip.frames(), known.grid, maker) for short, maker in features.items()}
     if "text" not in known.counts:
         settings = settings.with_values({"keyframes.text": "none"})
 
     for budget in budgets:
         tokens = budget_tokens(budget, known.grid.cells)
-        runs = chain(_our_runs(clip, known, settings, tokens), _rival_runs(views, tokens, seeds))
+        runs = chain(_our_runs(clip, known, settings, tokens), _rival_runs(plain, described, tokens, seeds))
         for run in runs:
             yield CompareRow(
                 footage=clip.name,
@@ -106,7 +106,7 @@ class _Run:
     """The cells that one method chose on every frame of a clip; other fields as in `CompareRow`."""
 
     method: str
-    choices: Sequence[Cells]
+    choices: Sequence[Allocation]
     rule_ms: float
     features: str = ""
     asked: str = ASKED[0]
@@ -120,17 +120,21 @@ def _our_runs(clip: Footage, known: KnownClip, settings: Settings, tokens: int) 
         yield _Run(OURS, *_ours(clip, settings, tokens, queries), asked=asked)
 
 
-def _rival_runs(views: Sequence[_View], tokens: int, seeds: int) -> Iterator[_Run]:
-    """Every rule; those on features once for each view that has some."""
-    for rule, seed in _rules(seeds):
-        looked_at = views[1:] if rule.needs == "features" else views[:1]
-        for view in looked_at:
-            chosen, rule_ms = _theirs(rule, view.clip, tokens)
-            if rule.needs == "nothing":
-                yield _Run(rule.name, chosen, rule_ms, seed=seed)
-            else:
-                needed = "features on every cell" if view.features else "small pictures"
-                yield _Run(rule.name, chosen, rule_ms, view.features, before_ms=view.milliseconds, needed=needed)
+def _rival_runs(plain: Clip, described: Mapping[str, Clip], tokens: int, seeds: int) -> Iterator[_Run]:
+    """Every rule; those on features once for each way to describe the clip."""
+    for name, rule in RULES.items():
+        if name == "random":
+            for seed in range(seeds):
+                yield _Run(rule.name, *_theirs(random_rule(seed), plain, tokens), seed=seed)
+        elif rule.needs == "nothing":
+            yield _Run(rule.name, *_theirs(rule, plain, tokens))
+        elif rule.needs == "pixels":
+            chosen = _theirs(rule, plain, tokens)
+            yield _Run(rule.name, *chosen, before_ms=plain.made_ms, needed="small pictures")
+        else:
+            for short, clip in described.items():
+                chosen = _theirs(rule, clip, tokens)
+                yield _Run(rule.name, *chosen, short, before_ms=clip.made_ms, needed="features on every cell")
 
 
 def _questions(clip: Footage, known: KnownClip) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -144,18 +148,9 @@ def _questions(clip: Footage, known: KnownClip) -> Iterator[tuple[str, dict[str,
         yield "text", {"query": "text"}
 
 
-def _rules(seeds: int) -> Iterator[tuple[Rule, int]]:
-    for make in RULES.values():
-        rule = make()
-        if isinstance(rule, Random):
-            yield from ((Random(seed), seed) for seed in range(seeds))
-        else:
-            yield rule, 0
-
-
-def _ours(clip: Footage, settings: Settings, tokens: int, queries: dict[str, Any]) -> tuple[list[Cells], float]:
+def _ours(clip: Footage, settings: Settings, tokens: int, queries: dict[str, Any]) -> tuple[list[Allocation], float]:
     """The cells of every frame, and milliseconds a frame with everything in."""
-    chosen: list[Cells] = []
+    chosen: list[Allocation] = []
     spent = 0.0
     with arr_stream.open(clip.open(), budget=tokens, settings=settings, **queries) as stream:
         for patches in stream:
@@ -166,65 +161,7 @@ def _ours(clip: Footage, settings: Settings, tokens: int, queries: dict[str, Any
 
 
 def _theirs(rule: Rule, seen: Clip, tokens: int) -> tuple[list[Allocation], float]:
-    started = time.perf_counter()
-    chosen = rule.choose(seen, tokens)
-    return chosen, (time.perf_counter() - started) * 1e3 / len(chosen)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _View:
-    """What rules look at, and the milliseconds a frame that it took to make, reading left out.
-
-    Args:
-        clip: What they look at.
-        features: Short name of their maker; empty without any.
-        milliseconds: Of the features where there are any, else of the pixels.
-    """
-
-    clip: Clip
-    features: str
-    milliseconds: float
-
-
-def _view(clip: Footage, grid: Grid, short: str, maker: FeatureMaker | None) -> _View:
-    """Look through a clip once, and time what is made of it."""
-    reading = _TimedFrames(clip.frames())
-    describing = _TimedFeatures(maker) if maker is not None else None
-    started = time.perf_counter()
-    seen = make_clip(reading, grid, describing)
-    spent_s = time.perf_counter() - started - reading.seconds
-    spent_s = describing.seconds if describing is not None else spent_s
-    return _View(seen, short, spent_s * 1e3 / len(seen))
-
-
-class _TimedFrames:
-    """Passes frames on, and counts the time that reading them takes."""
-
-    def __init__(self, frames: Iterator[Frame]) -> None:
-        self._frames = frames
-        self.seconds = 0.0
-
-    def __iter__(self) -> Iterator[Frame]:
-        return self
-
-    def __next__(self) -> Frame:
-        started = time.perf_counter()
-        try:
-            return next(self._frames)
-        finally:
-            self.seconds += time.perf_counter() - started
-
-
-class _TimedFeatures:
-    """Passes features on, and counts the time that making them takes."""
-
-    def __init__(self, maker: FeatureMaker) -> None:
-        self._maker = maker
-        self.name = maker.name
-        self.seconds = 0.0
-
-    def features(self, frame: Frame, grid: Grid) -> FloatArray:
-        started = time.perf_counter()
-        made = self._maker.features(frame, grid)
-        self.seconds += time.perf_counter() - started
-        return made
+    spent: list[float] = []
+    with timed(spent):
+        chosen = rule.choose(seen, tokens)
+    return chosen, spent[0] / len(chosen)

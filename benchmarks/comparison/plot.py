@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from arr_stream.evaluation.plots import make_panels, save_figure
 from benchmarks.comparison.report import KIND_NAMES, OURS, CompareReport, CompareRow, Method, mean, methods, of
 from benchmarks.scenes.footage import KINDS
 
@@ -19,23 +20,16 @@ Value = Callable[[CompareRow], float | None]
 
 def plot_compare(report: CompareReport, path: Path) -> None:
     """A panel a kind of footage and truth: share seen against tokens, as a share of the grid."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     panels = _panels(report)
     styles = _styles(report)
     size = (max(5.0 * len(panels), 9.5), 6.6)
-    figure, axes = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained", sharey=True)
-    for panel, (title, rows, value) in zip(axes[0], panels, strict=True):
+    figure, axes = make_panels(len(panels), size, sharey=True)
+    for panel, (title, rows, value) in zip(axes, panels, strict=True):
         for method in methods(rows):
             panel.plot(*_points(of(rows, method), value), markersize=6, **styles[method])
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(axis="y", alpha=0.25)
         panel.set(title=title, xlabel="cells shown (% of the grid)", ylim=(-0.02, 1.02))
-    axes[0][0].set_ylabel("share seen in fine cells")
-    lines = {line.get_label(): line for panel in axes[0] for line in panel.get_lines() if line.get_label()[0] != "_"}
+    axes[0].set_ylabel("share seen in fine cells")
+    lines = {line.get_label(): line for panel in axes for line in panel.get_lines() if line.get_label()[0] != "_"}
     names = sorted(lines, key=lambda name: not name.startswith(OURS))
     figure.legend(
         [lines[name] for name in names], names, loc="outside lower center", ncols=3, frameon=False, fontsize=9
@@ -43,9 +37,7 @@ def plot_compare(report: CompareReport, path: Path) -> None:
     if len(report.features) > 1:
         drawn = ", ".join(f"{short} {how}" for short, how in zip(report.features, _HOW, strict=False))
         figure.suptitle(f"rules on features: {drawn}", fontsize=9, x=0.99, ha="right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    save_figure(figure, path)
 
 
 _HOW = ("solid", "dashed", "dotted")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value, plain
 from benchmarks.comparison.truth import Score
 from benchmarks.rivals import RULES
 from benchmarks.scenes.camera import CAMERAS
@@ -51,14 +51,14 @@ class CompareRow:
     before_ms: float
     needed: str
 
-    def as_json(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self.__slots__ if name != "score"}
-        score = {name: getattr(self.score, name) for name in Score.__slots__}
-        return {name: round(v, 4) if isinstance(v, float) else v for name, v in (own | score).items()}
+    def facts(self) -> dict[str, Any]:
+        """The row and its score in one."""
+        found: dict[str, Any] = plain(self)
+        return {**found, **found.pop("score")}
 
 
 @dataclass(frozen=True, slots=True)
-class CompareReport:
+class CompareReport(Report):
     """All rows of a comparison.
 
     Args:
@@ -74,12 +74,8 @@ class CompareReport:
         """All that the footage allows."""
         return tables(self)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "features": dict(self.features),
-            "tables": [table.as_json() for table in self.tables],
-            "rows": [row.as_json() for row in self.rows],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        return {"features": self.features, "rows": [row.facts() for row in self.rows]}
 
 
 Rows = Sequence[CompareRow]
@@ -290,7 +286,7 @@ def _gaps(
 
 def _co_located(lines: Sequence[tuple[Value, ...]]) -> str:
     """Which of the rules that compare a cell with the same place before lose nothing where the camera moves."""
-    names = tuple(RULES[key]().name for key in CO_LOCATED)
+    names = tuple(RULES[key].name for key in CO_LOCATED)
     # What shows nothing under a still camera has nothing to lose.
     found = [line for line in lines if str(line[1]).startswith(names) and line[2] != 0]
     verdicts = []
@@ -338,14 +334,7 @@ def _cost(report: CompareReport) -> ResultTable:
         lines.append((method.label, alone, before, whole, whole / ours if ours else None, each[0].needed))
     return ResultTable(
         "Cost",
-        (
-            "method",
-            "choice (ms a frame)",
-            "before it",
-            "together",
-            "times ours",
-            "what comes before",
-        ),
+        ("method", "choice (ms a frame)", "before it", "together", "times ours", "what comes before"),
         tuple(lines),
         note="Means over clips and budgets, decoding left out; times ours: without a query. Ours holds all of its "
         "perception, keyframes amortised, text search left out. Rules on features add their choice to a system that "

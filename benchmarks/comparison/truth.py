@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -19,6 +18,7 @@ from arr_stream.evaluation.davis import tight_box
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from benchmarks.cell_choices import shown_detail
 from benchmarks.scenes.camera import Camera, camera_kind
 from benchmarks.scenes.footage import Footage, moved_truths
 
@@ -50,17 +50,6 @@ class KnownClip:
 
 
 TRUTHS = ("object", "moving", "text")
-
-
-class Cells(Protocol):
-    """Chosen cells: an `Allocation`, or a `PatchSet`."""
-
-    @property
-    def rows(self) -> IntArray: ...
-    @property
-    def columns(self) -> IntArray: ...
-    @property
-    def level(self) -> IntArray: ...
 
 
 def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
@@ -137,7 +126,7 @@ class Score:
     later_tokens: float
 
 
-def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
+def score_choices(known: KnownClip, choices: Sequence[Allocation]) -> Score:
     """Score one choice of cells for each frame.
 
     Raises:
@@ -146,7 +135,7 @@ def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
     if len(choices) != known.frames:
         raise ValueError(f"{len(choices)} choices for {known.frames} frames")
     shape = known.grid.rows, known.grid.columns
-    detail = np.stack([_detail(cells, shape) for cells in choices])
+    detail = np.stack([shown_detail(cells, shape) for cells in choices])
     fine = detail == 1
     context = (detail > 0) * known.cell_pixels
     asked = known.counts.get("object", known.counts.get("text"))
@@ -163,22 +152,11 @@ def score_choices(known: KnownClip, choices: Sequence[Cells]) -> Score:
     )
 
 
-def _detail(cells: Cells, shape: tuple[int, int]) -> FloatArray:
-    """`[gh, gw]`, share of its pixels at which each cell is shown, by the finest that shows it; 0 for none."""
-    shown = np.zeros(shape, np.float32)
-    for level in sorted(set(cells.level.tolist()), reverse=True):
-        span = 1 << level
-        for row, column in zip(cells.rows[cells.level == level], cells.columns[cells.level == level], strict=True):
-            shown[row : row + span, column : column + span] = 0.25**level
-    return shown
-
-
-def _current(known: KnownClip, choices: Sequence[Cells]) -> FloatArray:
+def _current(known: KnownClip, choices: Sequence[Allocation]) -> FloatArray:
     """`[T, gh, gw]`, 1 where a cell as it is now has been shown fine."""
     seen, current = SeenCells(known.grid), []
     for cells, eighth in zip(choices, known.eighth_grey, strict=True):
-        score = np.ones(len(cells.rows), np.float32)
-        seen.send(Allocation(cells.rows, cells.columns, cells.level, score), eighth)
+        seen.send(cells, eighth)
         current.append(seen.known(eighth).astype(np.float32))
     return np.stack(current)
 

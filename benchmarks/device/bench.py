@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
-from arr_stream.evaluation.tables import ResultTable, Value
+from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.timing import Timing
 from arr_stream.gpu.device import TorchDevice
 from arr_stream.gpu.mips import dense_into
@@ -130,25 +130,25 @@ _WARM_UP_FRAMES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReport:
+class DeviceReport(Report):
     """What `python -m benchmarks device` measured.
 
     Args:
         device: In words.
-        tables: The figures.
+        found: The figures.
         unmeasured: What was not measured, and why.
     """
 
     device: str
-    tables: tuple[ResultTable, ...]
+    found: tuple[ResultTable, ...]
     unmeasured: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "tables": [table.as_json() for table in self.tables],
-            "unmeasured": list(self.unmeasured),
-        }
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        return self.found
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"device": self.device, "unmeasured": self.unmeasured}
 
 
 def bench_device(

@@ -25,9 +25,10 @@ from benchmarks.live.browser import (
     wait_for_pictures,
     watched_page,
 )
-from benchmarks.live.figures import Figure, LivePlan, LiveReport, describe_machine, percentiles
-from benchmarks.live.process import Child, captures, family_rss_bytes, free_port, live_server
+from benchmarks.live.figures import Figure, LivePlan, LiveReport, percentiles
+from benchmarks.live.process import Child, captures, family_rss_bytes, free_port, live_server, start_sender
 from benchmarks.live.scene import MODULUS
+from benchmarks.results.records import describe_machine
 
 _WARM_UP_PICTURES = 150
 """Until then the keyframe models are loaded and the first pictures, which are slower, are over."""
@@ -195,7 +196,7 @@ _FIRST_PICTURES = 90
 def measure_outage(plan: LivePlan) -> list[Figure]:
     """Ten seconds without the server of one of two streams; the page shows both."""
     port = free_port()
-    sender = _sender(port)
+    sender = start_sender(port)
     try:
         with (
             live_server(counters=[30], sources=[sender.address], settings=plan.settings) as (server, _),
@@ -212,7 +213,7 @@ def measure_outage(plan: LivePlan) -> list[Figure]:
             state = server.get_json(f"/api/streams/{broken}")["state"]
             if state == "live":
                 raise MeasurementFailed("outage: the stream counts as live while its server is gone")
-            sender = _sender(port)
+            sender = start_sender(port)
             back_ms = time.time() * 1e3
             page.wait_for_function(
                 "([id, back]) => arrShown.some(([stream, , at]) => stream === id && at > back)",
@@ -233,16 +234,6 @@ def measure_outage(plan: LivePlan) -> list[Figure]:
         Figure(part, "pictures of the other stream meanwhile", _rate(others_ms), "a second", 27.0, at_least=True),
         Figure(part, "reconnects counted", float(reconnects), "", 1.0, at_least=True),
     ]
-
-
-def _sender(port: int) -> Child:
-    child = Child(["-m", "benchmarks.live.sender", "--port", str(port)], port)
-    try:
-        child.wait_ready("/")
-    except BaseException:
-        child.kill()
-        raise
-    return child
 
 
 def _longest_gap(times_ms: Sequence[float]) -> float:
@@ -350,7 +341,7 @@ def bench_live(parts: Sequence[str], plan: LivePlan) -> LiveReport:
         if name not in PARTS:
             raise InvalidSetting(f"--part {name}: there is no such part", remedy=f"choose from {', '.join(PARTS)}")
     with chromium() as browser:
-        machine = describe_machine(f"Chromium {browser.version}")
+        machine = {**describe_machine(), "browser": f"Chromium {browser.version}"}
     figures: list[Figure] = []
     for name in parts:
         plan.progress(name)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from arr_stream.errors import MeasurementFailed
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.evaluation.timing import Timing
-
-_PACKAGES = ("arr-stream", "torch", "opencv-python-headless", "av", "numpy", "fastapi", "uvicorn", "aiortc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +42,6 @@ class Figure:
         """The limit in words."""
         return None if self.limit is None else f"at {'least' if self.at_least else 'most'} {self.limit:g}"
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "part": self.part,
-            "what": self.what,
-            "value": round(self.value, 3),
-            "unit": self.unit,
-            "limit": self.limit,
-            "at_least": self.at_least,
-            "reached": self.reached,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
@@ -78,7 +61,7 @@ class LivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveReport:
+class LiveReport(Report):
     """All that was measured in one call.
 
     Args:
@@ -100,12 +83,9 @@ class LiveReport:
         headings = ("part", "what", "measured", "to reach", "")
         return (ResultTable("Live streams", headings, rows, browser and f"Browser: {browser}."),)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "machine": self.machine,
-            "figures": [figure.as_json() for figure in self.figures],
-            "tables": [table.as_json() for table in self.tables],
-        }
+    def facts(self) -> Mapping[str, Any]:
+        figures = [plain(figure) | {"reached": figure.reached} for figure in self.figures]
+        return {"machine": self.machine, "figures": figures}
 
 
 def percentiles(part: str, what: str, values_ms: Sequence[float], *limits: float | None) -> list[Figure]:
@@ -122,23 +102,3 @@ def percentiles(part: str, what: str, values_ms: Sequence[float], *limits: float
     return [
         Figure(part, f"{what}, {name}", value, "ms", limit) for (name, value), limit in zip(named, padded, strict=False)
     ]
-
-
-def describe_machine(browser: str) -> dict[str, str]:
-    """What the figures depend on."""
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cores": str(cores),
-        "processor": platform.processor() or platform.machine(),
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "browser": browser,
-        "measured": time.strftime("%Y-%m-%d"),
-        **packages,
-    }

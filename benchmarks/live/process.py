@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,14 @@ class Child:
 
     Args:
         arguments: For `python`, such as `-m MODULE ...`.
-        port: Where the server in it listens.
+        port: Where the server in it listens; also an attribute.
 
     Attributes:
         address: Of that server.
     """
 
     def __init__(self, arguments: Sequence[str], port: int) -> None:
+        self.port = port
         self.address = f"http://127.0.0.1:{port}"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         self._process = subprocess.Popen(
@@ -168,6 +169,21 @@ def live_server(
             child.kill()
 
 
+def start_sender(port: int, *, size_wh: tuple[int, int] = (640, 360)) -> Child:
+    """A streaming server that can be killed, see `benchmarks.live.sender`; it is ready.
+
+    Raises:
+        MeasurementFailed: It ended, or did not begin in time.
+    """
+    child = Child(["-m", "benchmarks.live.sender", "--port", str(port), "--size", f"{size_wh[0]}x{size_wh[1]}"], port)
+    try:
+        child.wait_ready("/")
+    except BaseException:
+        child.kill()
+        raise
+    return child
+
+
 def captures(folder: Path, counter: int = 0) -> dict[int, float]:
     """When each frame was captured, in milliseconds since 1970, by index."""
     lines = (folder / f"captures-{counter}.txt").read_text().splitlines()
@@ -190,7 +206,20 @@ def family_rss_bytes(pid: int) -> int:
 def _family(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
-        for task in Path(f"/proc/{parent}/task").iterdir():
+        found += children(parent)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Processes that one has started and that are not gone.
+
+    Raises:
+        OSError: There is no such process, or this is no Linux.
+    """
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end while its siblings are looked at.
+        with suppress(FileNotFoundError, ProcessLookupError):
             found += [int(child) for child in (task / "children").read_text().split()]
     return found
 

@@ -100,8 +100,8 @@ _MARGIN_PX = 96
 _FALL = 1.4
 """Amplitude over frequency; at 1.4 the JPEG of a picture is about as large as that of a photograph."""
 
-_DISCS = ((52, (224, 60, 48), 0.61), (38, (60, 176, 84), 0.93), (26, (70, 96, 224), 1.37))
-"""Radius in pixels, colour, and speed of the things that move over the scene."""
+_DISCS = ((0.145, (224, 60, 48), 0.61), (0.105, (60, 176, 84), 0.93), (0.072, (70, 96, 224), 1.37))
+"""Radius as a share of the height, colour, and speed of the things that move over the scene."""
 
 
 class Scene:
@@ -113,21 +113,21 @@ class Scene:
     """
 
     def __init__(self, size_wh: tuple[int, int], seed: int = 0) -> None:
-        self._size_wh = size_wh
+        self.size_wh = size_wh
         self._ground = _texture((size_wh[0] + 2 * _MARGIN_PX, size_wh[1] + 2 * _MARGIN_PX), seed)
 
     def picture(self, index: int, seconds: float) -> ByteArray:
         """`[H, W, 3]` uint8 at a time, with the index drawn into it."""
-        width, height = self._size_wh
+        width, height = self.size_wh
         x = round(_MARGIN_PX * (1 + np.sin(0.5 * seconds)))
         y = round(_MARGIN_PX * (1 + np.sin(0.37 * seconds + 1)))
         rgb = self._ground[y : y + height, x : x + width].copy()
-        for radius_px, colour, speed in _DISCS:
+        for radius, colour, speed in _DISCS:
             centre = (
                 round(width * (0.5 + 0.42 * np.sin(speed * seconds))),
                 round(height * (0.5 + 0.4 * np.cos(1.3 * speed * seconds))),
             )
-            cv2.circle(rgb, centre, radius_px, colour, -1, cv2.LINE_AA)
+            cv2.circle(rgb, centre, round(radius * height), colour, -1, cv2.LINE_AA)
         paint(rgb, index)
         return rgb
 
@@ -138,18 +138,17 @@ class CounterSource(OnePass):
     Args:
         scene: What is seen.
         fps: Pictures a second.
-        size_wh: Their size.
         on_capture: Told of each.
     """
 
-    def __init__(self, scene: Scene, fps: float, size_wh: tuple[int, int], on_capture: OnCapture) -> None:
+    def __init__(self, scene: Scene, fps: float, on_capture: OnCapture) -> None:
         super().__init__()
         self._scene, self._fps, self._on_capture = scene, fps, on_capture
         self._closing = threading.Event()
         self.info = SourceInfo(
             name=f"counter at {fps:g} fps",
             kind="test",
-            size_wh=size_wh,
+            size_wh=scene.size_wh,
             pixel_aspect=1.0,
             average_fps=fps,
             duration_seconds=None,

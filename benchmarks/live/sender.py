@@ -1,6 +1,6 @@
 """A small streaming server that can be killed: the scene with its counter as H.264 in MPEG-TS over HTTP.
 
-    python -m benchmarks.live.sender --port N
+    python -m benchmarks.live.sender --port N [--size WIDTHxHEIGHT]
 
 Every connection gets a stream of its own from then on. It ends when it is killed.
 """
@@ -17,10 +17,10 @@ from fractions import Fraction
 
 import av
 
+from arr_stream.cli.console import parse_size
 from benchmarks.live.process import end_with_parent
 from benchmarks.live.scene import Scene
 
-SIZE_WH = (640, 360)
 FPS = 30
 
 _OPTIONS = {"preset": "ultrafast", "tune": "zerolatency", "crf": "23"}
@@ -49,7 +49,7 @@ def send(connection: socket.socket, scene: Scene) -> None:
     connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: video/mp2t\r\n\r\n")
     with av.open(_SocketFile(connection), "w", format="mpegts", options={"flush_packets": "1"}) as container:
         stream = container.add_stream("libx264", rate=FPS, options=_OPTIONS)
-        stream.width, stream.height = SIZE_WH
+        stream.width, stream.height = scene.size_wh
         stream.pix_fmt = "yuv420p"
         stream.gop_size = _KEY_INTERVAL
         stream.time_base = stream.codec_context.time_base = Fraction(1, _CLOCK)
@@ -71,9 +71,11 @@ def handle(connection: socket.socket, scene: Scene) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--size", type=parse_size, default=(640, 360))
+    given = parser.parse_args()
     end_with_parent()
-    scene = Scene(SIZE_WH, seed=1)
-    with socket.create_server(("127.0.0.1", parser.parse_args().port)) as server:
+    scene = Scene(given.size, seed=1)
+    with socket.create_server(("127.0.0.1", given.port)) as server:
         while True:
             connection, _ = server.accept()
             threading.Thread(target=handle, args=(connection, scene), daemon=True).start()

@@ -28,17 +28,16 @@ if TYPE_CHECKING:
     from arr_stream.sources.live import SourceState
 
 HOST = "127.0.0.1"
-SIZE_WH = (640, 360)
 
 
 def _opener(fps: float, number: int, folder: Path) -> Callable[[Settings, Callable[[SourceState], None]], Source]:
     captures = (folder / f"captures-{number}.txt").open("w", buffering=1)
-    scene = Scene(SIZE_WH, seed=number)
+    scene = Scene((640, 360), seed=number)
 
     def on_capture(index: int, captured_unix: float) -> None:
         captures.write(f"{index} {captured_unix:.6f}\n")
 
-    return lambda settings, on_state: CounterSource(scene, fps, SIZE_WH, on_capture)
+    return lambda settings, on_state: CounterSource(scene, fps, on_capture)
 
 
 def _fill(streams: LiveStreams, given: argparse.Namespace) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from arr_stream.evaluation.plots import OTHER_COLOURS as OTHERS
+from arr_stream.evaluation.plots import OUR_COLOUR as OURS
+from arr_stream.evaluation.plots import make_panels, save_figure
 from benchmarks.results.records import Record
-
-OURS, OTHERS = "#1f6feb", ("#8b949e", "#d29922", "#3fb950", "#a371f7")
 
 
 def draw(records: Mapping[str, Record], folder: Path) -> None:
@@ -18,10 +19,7 @@ def draw(records: Mapping[str, Record], folder: Path) -> None:
         if record is None or record.missing:
             (folder / drawn(name)).unlink(missing_ok=True)
             continue
-        folder.mkdir(parents=True, exist_ok=True)
-        figure = make(record)
-        figure.savefig(folder / drawn(name), dpi=110, metadata={"Software": None})
-        _close(figure)
+        save_figure(make(record), folder / drawn(name), metadata={"Software": None})
 
 
 def drawn(name: str) -> str:
@@ -32,7 +30,7 @@ def drawn(name: str) -> str:
 def _stages(record: Record) -> Any:
     """Time of each stage, frames between beside keyframes."""
     stages = record.runs[0].result["stages"]
-    figure, panel = _panel(0.34 * len(stages) + 1.2)
+    figure, (panel,) = make_panels(1, (7.5, 0.34 * len(stages) + 1.2))
     for offset, (kind, colour) in enumerate((("between", OURS), ("keyframe", OTHERS[0]))):
         places = [index + (offset - 0.5) * 0.38 for index in range(len(stages))]
         label = "between keyframes" if kind == "between" else "on a keyframe"
@@ -49,7 +47,7 @@ def _modes(record: Record) -> Any:
     """Vision and prefill of each mode against the cells that were chosen."""
     rows = record.runs[0].result["modes"]
     names = list(dict.fromkeys(row["mode"] for row in rows if row["mode"] != "stock"))
-    figure, panel = _panel(3.8)
+    figure, (panel,) = make_panels(1, (7.5, 3.8))
     for name, colour in zip(names, (OURS, *OTHERS[1:]), strict=False):
         shown = [row for row in rows if row["mode"] == name]
         points = [(row["chosen"], row["vision_ms"] + row["prefill_ms"]) for row in shown]
@@ -63,22 +61,3 @@ def _modes(record: Record) -> Any:
 
 
 DRAWN: dict[str, Callable[[Record], Any]] = {"stages": _stages, "modes": _modes}
-
-
-def _panel(height: float) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(7.5, height), layout="constrained")
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(alpha=0.25)
-    panel.set_axisbelow(True)
-    return figure, panel
-
-
-def _close(figure: Any) -> None:
-    from matplotlib import pyplot
-
-    pyplot.close(figure)

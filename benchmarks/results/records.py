@@ -17,16 +17,8 @@ from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.timing import cores, processor_name
 
 PACKAGES = (
-    "torch",
-    "numpy",
-    "opencv-python-headless",
-    "av",
-    "scikit-image",
-    "onnxruntime",
-    "rapidocr",
-    "kornia",
-    "open_clip_torch",
-    "transformers",
+    *("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr", "kornia"),
+    *("open_clip_torch", "transformers", "fastapi", "uvicorn", "aiortc"),
 )
 
 PRODUCT = ("arr_stream", "pipelines", "sample_videos")

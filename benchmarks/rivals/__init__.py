@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from benchmarks.rivals import change, plain
 from benchmarks.rivals.base import Clip, Rule
-from benchmarks.rivals.change import FrameDifference
-from benchmarks.rivals.dtd import DifferentialDrop, RelativeDrop
-from benchmarks.rivals.evs import EfficientVideoSampling, SamplingPerFrame
-from benchmarks.rivals.plain import Random, Scaled, Uniform
-from benchmarks.rivals.vidcom2 import VidCom2
+from benchmarks.rivals.vidcom2 import vidcom2
 
 __all__ = ["RULES", "Clip", "Rule"]
 
-RULES: dict[str, Callable[[], Rule]] = {
-    "uniform": Uniform,
-    "random": Random,
-    "scaled": Scaled,
-    "difference": FrameDifference,
-    "evs": EfficientVideoSampling,
-    "evs-per-frame": SamplingPerFrame,
-    "dtd-pixel": lambda: DifferentialDrop("pixels"),
-    "dtd-feature": lambda: DifferentialDrop("features"),
-    "dtd-relative": lambda: RelativeDrop("features"),
-    "vidcom2": VidCom2,
+RULES: dict[str, Rule] = {
+    "uniform": Rule("uniform grid", "nothing", plain.uniform_cells),
+    "random": plain.random_rule(0),
+    "scaled": Rule("whole frame scaled down", "nothing", plain.scaled_cells),
+    "difference": Rule("frame difference", "pixels", change.frame_difference),
+    "evs": Rule("Efficient Video Sampling", "features", change.video_sampling, causal=False),
+    "evs-per-frame": Rule("EVS per frame (our variant)", "features", change.sampling_per_frame),
+    "dtd-pixel": Rule("Differential Token Drop, pixels", "pixels", change.differential_drop("pixels"), causal=False),
+    "dtd-feature": Rule(
+        "Differential Token Drop, features", "features", change.differential_drop("features"), causal=False
+    ),
+    "dtd-relative": Rule("Differential Token Drop, features, share of each frame", "features", change.relative_drop),
+    "vidcom2": Rule("VidCom2", "features", vidcom2, causal=False),
 }

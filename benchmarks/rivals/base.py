@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ class Clip:
         grid: The cells of every frame.
         rgb: `[T, gh * 16, gw * 16, 3]` uint8, the frames by area average at half the texture's size.
         features: `[T, gh, gw, D]` float32, one vector a cell, of whichever maker; None for rules that need none.
+        made_ms: What making the features took a frame; without any, the pictures, reading left out.
 
     Raises:
         ValueError: No frames, or shapes that do not fit each other.
@@ -38,6 +39,7 @@ class Clip:
     grid: Grid
     rgb: ByteArray
     features: FloatArray | None = None
+    made_ms: float = 0.0
 
     def __post_init__(self) -> None:
         rows, columns = self.grid.rows, self.grid.columns
@@ -55,58 +57,53 @@ class Clip:
     def __len__(self) -> int:
         return len(self.rgb)
 
-
-class Rule(Protocol):
-    """Chooses cells without knowing what is asked for."""
-
     @property
-    def name(self) -> str:
-        """As it is printed."""
-        ...
+    def described(self) -> FloatArray:
+        """The features.
 
-    @property
-    def needs(self) -> Needs:
-        """What it looks at."""
-        ...
+        Raises:
+            ValueError: There are none.
+        """
+        if self.features is None:
+            raise ValueError("this rule looks at features, and the clip has none; give make_clip a FeatureMaker")
+        return self.features
 
-    @property
-    def causal(self) -> bool:
-        """What it keeps of a frame does not depend on what later frames show."""
-        ...
+
+Choose = Callable[[Clip, int], list[Allocation]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Chooses cells without knowing what is asked for.
+
+    Args:
+        name: As it is printed.
+        needs: What it looks at.
+        cells: Given a clip and the tokens of a frame: one allocation a frame, cells best first by the rule's own score,
+            highest first. A frame may get none. All together have at most `tokens * len(clip)` cells, or one whole
+            frame where a rule keeps the first frame whole and the budget is less.
+        causal: What it keeps of a frame does not depend on what later frames show.
+    """
+
+    name: str
+    needs: Needs
+    cells: Choose
+    causal: bool = True
 
     def choose(self, clip: Clip, tokens: int) -> list[Allocation]:
-        """One allocation a frame, cells best first by the rule's own score, highest first.
-
-        A frame may get none. All together have at most `tokens * len(clip)` cells, or one whole frame where a rule
-        keeps the first frame whole and the budget is less.
+        """The cells of every frame.
 
         Raises:
             BudgetError: Not between one cell a frame and all of them.
             ValueError: The clip lacks the features that the rule needs.
         """
-        ...
-
-
-def check_tokens(grid: Grid, tokens: int) -> None:
-    """Raises:
-    BudgetError: Not between one cell a frame and all of them.
-    """
-    if not 1 <= tokens <= grid.cells:
-        raise BudgetError(
-            f"budget of {tokens} tokens a frame on a grid of {grid.rows}x{grid.columns}",
-            remedy=f"give 1 to {grid.cells}",
-        )
-
-
-def need_features(clip: Clip, rule: Rule) -> FloatArray:
-    """`[T, gh, gw, D]`.
-
-    Raises:
-        ValueError: There are none.
-    """
-    if clip.features is None:
-        raise ValueError(f"{rule.name} looks at features, and this clip has none; give make_clip a FeatureMaker")
-    return clip.features
+        grid = clip.grid
+        if not 1 <= tokens <= grid.cells:
+            raise BudgetError(
+                f"budget of {tokens} tokens a frame on a grid of {grid.rows}x{grid.columns}",
+                remedy=f"give 1 to {grid.cells}",
+            )
+        return self.cells(clip, tokens)
 
 
 def kept_cells(score: Scores, keep: Mask) -> Allocation:

@@ -10,6 +10,7 @@ import numpy as np
 
 from arr_stream.config import ModelSettings, Settings, VlmSettings
 from arr_stream.errors import InvalidSetting
+from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.types import FloatArray, Frame, Grid
 from benchmarks.rivals.base import PIXELS_A_CELL, Clip
@@ -170,12 +171,17 @@ def make_clip(frames: Iterable[Frame], grid: Grid, features: FeatureMaker | None
     """
     size_wh = grid.columns * PIXELS_A_CELL, grid.rows * PIXELS_A_CELL
     pictures, described = [], []
+    spent: list[float] = []
     for frame in frames:
         if frame.size_wh != grid.size_wh:
             raise ValueError(f"frame {frame.index} is {frame.size_wh}, and the grid is for {grid.size_wh}")
-        pictures.append(resized(frame.rgb, size_wh))
-        if features is not None:
-            described.append(features.features(frame, grid))
+        if features is None:
+            with timed(spent):
+                pictures.append(resized(frame.rgb, size_wh))
+        else:
+            pictures.append(resized(frame.rgb, size_wh))
+            with timed(spent):
+                described.append(features.features(frame, grid))
     if not pictures:
         raise ValueError("a clip has at least one frame")
-    return Clip(grid, np.stack(pictures), np.stack(described) if described else None)
+    return Clip(grid, np.stack(pictures), np.stack(described) if described else None, sum(spent) / len(spent))

@@ -7,14 +7,12 @@ tokens as vLLM does in `vllm/multimodal/video_prune/vidcom2.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FloatArray, IntArray
-from benchmarks.rivals.base import Clip, Mask, Needs, check_tokens, kept_each, need_features
+from benchmarks.rivals.base import Clip, Mask, kept_each
 
 Array = npt.NDArray[np.float64]
 
@@ -25,8 +23,7 @@ TEMPERATURE = 0.01
 LEAST_NORM = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class VidCom2:
+def vidcom2(clip: Clip, tokens: int) -> list[Allocation]:
     """The rule as published, in its steps.
 
     1. Only the half of the channels that varies least over the clip's cells counts; each cell's vector is then brought
@@ -41,23 +38,15 @@ class VidCom2:
 
     Exactly the budget; ties in reading order.
     """
-
-    name: str = "VidCom2"
-    needs: Needs = "features"
-    causal: bool = False
-
-    def choose(self, clip: Clip, tokens: int) -> list[Allocation]:
-        """See `Rule`."""
-        check_tokens(clip.grid, tokens)
-        to_video, to_frame = likeness(need_features(clip, self))
-        both = to_video + to_frame
-        counts = frame_tokens(-to_video.mean(axis=1), tokens, clip.grid.cells)
-        keep = np.zeros(both.shape, bool)
-        for frame, likeliest_last, count in zip(keep, np.argsort(both, axis=1, kind="stable"), counts, strict=True):
-            frame[likeliest_last[:count]] = True
-        even_out(keep, both, tokens * len(clip))
-        shape = (len(clip), clip.grid.rows, clip.grid.columns)
-        return kept_each((-both).reshape(shape), keep.reshape(shape))
+    to_video, to_frame = likeness(clip.described)
+    both = to_video + to_frame
+    counts = frame_tokens(-to_video.mean(axis=1), tokens, clip.grid.cells)
+    keep = np.zeros(both.shape, bool)
+    for frame, likeliest_last, count in zip(keep, np.argsort(both, axis=1, kind="stable"), counts, strict=True):
+        frame[likeliest_last[:count]] = True
+    even_out(keep, both, tokens * len(clip))
+    shape = (len(clip), clip.grid.rows, clip.grid.columns)
+    return kept_each((-both).reshape(shape), keep.reshape(shape))
 
 
 def likeness(features: FloatArray) -> tuple[Array, Array]:

@@ -23,6 +23,12 @@ def rgb(colour: str) -> Floats:
     return np.asarray(np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], np.float32) / 255, np.float32)
 
 
+def path(text: str) -> list[tuple[float, float]]:
+    """Points written as in SVG: `6,58 8,44`."""
+    pairs = (pair.partition(",") for pair in text.split())
+    return [(float(x), float(y)) for x, _, y in pairs]
+
+
 def spline(points: Points, *, closed: bool = True, steps: int = 12) -> list[tuple[float, float]]:
     """A Catmull-Rom curve through the points."""
     p = np.asarray(points, np.float64)

@@ -5,43 +5,21 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from benchmarks.scenes.drawing import Canvas, Floats, Points, enlarged, spline, tiled, tinted
+from benchmarks.scenes.drawing import Canvas, Floats, Points, enlarged, path, spline, tiled, tinted
 from benchmarks.scenes.layers import Matrix
 
 
 def plane() -> Floats:
     """A blue aeroplane from above, 200 x 190 px, flying to the right."""
     canvas = Canvas(200, 190)
-    wing = spline(
-        [
-            (90, 90),
-            (82, 50),
-            (76, 14),
-            (82, 6),
-            (96, 5),
-            (105, 12),
-            (116, 50),
-            (130, 90),
-            (130, 100),
-            (116, 140),
-            (105, 178),
-            (96, 185),
-            (82, 184),
-            (76, 176),
-            (82, 140),
-            (90, 100),
-        ]
-    )
+    front = "90,90 82,50 76,14 82,6 96,5 105,12 116,50 130,90"
+    wing = spline(path(f"{front} 130,100 116,140 105,178 96,185 82,184 76,176 82,140 90,100"))
     canvas.polygon(wing, ("#4aa3ff", "#1559b8"))
     canvas.polygon([(60, 12), (112, 12), (116, 34), (60, 34)], "#ffffff", opacity=0.92, inside=wing)
     canvas.polygon([(60, 156), (116, 156), (112, 178), (60, 178)], "#e8eef6", opacity=0.92, inside=wing)
-    tail = spline(
-        [(22, 92), (12, 60), (18, 55), (30, 58), (44, 92), (44, 98), (30, 132), (18, 135), (12, 130), (22, 98)]
-    )
+    tail = spline(path("22,92 12,60 18,55 30,58 44,92 44,98 30,132 18,135 12,130 22,98"))
     canvas.polygon(tail, ("#3d94f0", "#124c9e"))
-    body = spline(
-        [(8, 95), (24, 88), (70, 82), (130, 80), (166, 84), (178, 95), (166, 106), (130, 110), (70, 108), (24, 102)]
-    )
+    body = spline(path("8,95 24,88 70,82 130,80 166,84 178,95 166,106 130,110 70,108 24,102"))
     canvas.polygon(body, ("#8cc8ff", "#1d66c4"))
     canvas.line([(14, 95), (96, 95)], 3, "#ffffff", opacity=0.75)
     canvas.polygon(spline([(112, 95), (118, 86), (138, 86), (148, 95), (138, 104), (118, 104)]), ("#f2fbff", "#3a5e7c"))

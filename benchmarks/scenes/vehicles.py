@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.scenes.drawing import Canvas, Floats, spline
+from benchmarks.scenes.drawing import Canvas, Floats, path, spline
 from benchmarks.scenes.layers import Layer, Matrix, Motion, Track, about, scale, shift, turn
 
 GLASS = ("#cfe6f4", "#4d6b82")
@@ -82,24 +82,7 @@ class Vehicle:
 def car(paint: Paint, *, taxi: bool = False) -> Vehicle:
     """A saloon, 196 x 84 px."""
     canvas = Canvas(196, 84)
-    outline = spline(
-        [
-            (6, 58),
-            (8, 44),
-            (22, 38),
-            (46, 34),
-            (70, 14),
-            (92, 9),
-            (122, 11),
-            (146, 32),
-            (176, 39),
-            (189, 48),
-            (190, 62),
-            (180, 67),
-            (98, 68),
-            (14, 67),
-        ]
-    )
+    outline = spline(path("6,58 8,44 22,38 46,34 70,14 92,9 122,11 146,32 176,39 189,48 190,62 180,67 98,68 14,67"))
     cabin = spline([(56, 33), (72, 18), (92, 14), (119, 16), (137, 32), (98, 34)])
     canvas.polygon(outline, (paint.light, paint.dark))
     canvas.polygon([(0, 40), (196, 40), (196, 56), (0, 56)], (paint.light, paint.main), opacity=0.85, inside=outline)
@@ -129,24 +112,7 @@ def car(paint: Paint, *, taxi: bool = False) -> Vehicle:
 def van(paint: Paint, word: str | None = None) -> Vehicle:
     """A delivery van, 210 x 104 px, perhaps with a word on its side."""
     canvas = Canvas(210, 104)
-    outline = spline(
-        [
-            (5, 84),
-            (5, 40),
-            (6, 14),
-            (14, 8),
-            (80, 7),
-            (140, 7),
-            (160, 14),
-            (180, 44),
-            (202, 54),
-            (205, 66),
-            (205, 84),
-            (196, 88),
-            (100, 88),
-            (12, 88),
-        ],
-    )
+    outline = spline(path("5,84 5,40 6,14 14,8 80,7 140,7 160,14 180,44 202,54 205,66 205,84 196,88 100,88 12,88"))
     canvas.polygon(outline, (paint.light, paint.main))
     canvas.polygon([(0, 66), (210, 66), (210, 96), (0, 96)], (paint.main, paint.dark), inside=outline)
     window = [(146, 18), (157, 19), (174, 46), (146, 46)]

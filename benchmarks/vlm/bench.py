@@ -5,7 +5,7 @@ Everything is measured in one run, candidates in turns, since machines are noisy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,7 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import Report, ResultTable, fields_of
 from arr_stream.threads import torch_threads
 from arr_stream.types import CELL_PX
 from benchmarks.vlm.end_to_end import EndToEndReport, bench_end_to_end
@@ -26,7 +26,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True)
-class VlmReport:
+class VlmReport(Report):
     """What was measured; a part that was not is None.
 
     Args:
@@ -49,19 +49,12 @@ class VlmReport:
     end_to_end: EndToEndReport | None = None
     memory: MemoryReport | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "side_px": self.side_px,
-            "dtype": self.dtype,
-            "device": self.device,
-            "threads": self.threads,
-            "vision": self.vision.as_json() if self.vision else None,
-            "modes": [row.as_json() for row in self.modes] if self.modes else None,
-            "end_to_end": self.end_to_end.as_json() if self.end_to_end else None,
-            "memory": self.memory.as_json() if self.memory else None,
-            "tables": [table.as_json() for table in self.tables],
+    def facts(self) -> Mapping[str, Any]:
+        parts = {
+            name: v.facts() if isinstance(v, PassesReport | EndToEndReport | MemoryReport) else v
+            for name, v in fields_of(self)
         }
+        return parts
 
     @property
     def tables(self) -> list[ResultTable]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable, Value, short
+from arr_stream.evaluation.tables import ResultTable, Value, fields_of, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.pipeline import Pipeline
@@ -71,14 +71,12 @@ class EndToEndReport:
         note = f"One question, and {self.answer_tokens} tokens of an answer. Decoding the video is in neither."
         return ResultTable(title, ("what", "median ms", "times ours", "visual tokens"), tuple(rows), note, digits=2)
 
-    def as_json(self) -> dict[str, Any]:
-        counts = ("frames", "keyframes", "shown", "sent", "held", "stock_tokens", "capped_tokens", "answer_tokens")
-        return {
-            **{name: getattr(self, name) for name in counts},
-            "parts_ms": {name: timing.as_json() for name, timing in self.parts.items()},
-            **{f"{name}_ms": getattr(self, name).as_json() for name in ("ours", "stock", "capped")},
-            "ratios": {name: round(ratio, 3) for name, ratio in self.ratios.items()},
+    def facts(self) -> Mapping[str, Any]:
+        """Times under names that tell their unit."""
+        found = {
+            f"{name}_ms" if name in ("parts", "ours", "stock", "capped") else name: v for name, v in fields_of(self)
         }
+        return {**found, "ratios": self.ratios}
 
 
 @dataclass(slots=True)

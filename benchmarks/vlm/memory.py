@@ -6,13 +6,13 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable
+from arr_stream.evaluation.tables import ResultTable, fields_of
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import Frame
@@ -79,20 +79,8 @@ class MemoryReport:
         )
         return ResultTable(f"{self.frames} frames, {self.asked} questions", ("what", "measured"), rows)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "frames": self.frames,
-            "asked": self.asked,
-            "context_tokens": self.context_tokens,
-            "budget_bytes": self.budget_bytes,
-            "cache_peak_bytes": self.cache_peak_bytes,
-            "tokens_peak": self.tokens_peak,
-            "rebuilds": self.rebuilds,
-            "resident_mb": [round(each, 1) for each in self.resident_mb],
-            "resident_peak_mb": round(self.resident_peak_mb, 1),
-            "growth_mb": round(self.growth_mb, 1),
-            "seconds": round(self.seconds, 1),
-        }
+    def facts(self) -> Mapping[str, Any]:
+        return {**dict(fields_of(self)), "growth_mb": self.growth_mb}
 
 
 def bench_memory(

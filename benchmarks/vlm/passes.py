@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from arr_stream.config import Settings
-from arr_stream.evaluation.tables import ResultTable, Value, short
+from arr_stream.evaluation.tables import ResultTable, Value, fields_of, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
@@ -86,19 +86,10 @@ class PassesReport:
             digits=2,
         )
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "tokens": self.tokens,
-            "cells": self.cells,
-            "prompt_tokens": self.prompt_tokens,
-            "stock_prompt_tokens": self.stock_prompt_tokens,
-            **{
-                f"{name}_ms": getattr(self, name).as_json()
-                for name in ("vision", "stock_vision", "prefill", "stock_prefill", "question")
-            },
-            "ratios": {name: round(ratio, 3) for name, ratio in self.ratios.items()},
-            "operations": {name: round(ratio, 3) for name, ratio in self.operations.items()},
-        }
+    def facts(self) -> Mapping[str, Any]:
+        """Times under names that tell their unit."""
+        found = {f"{name}_ms" if isinstance(v, Timing) else name: v for name, v in fields_of(self)}
+        return {**found, "ratios": self.ratios}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +112,6 @@ class ModeCost:
     prefill_ms: float
     decode_ms: float
     cache_mb: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "mode": self.mode,
-            "chosen": self.chosen,
-            "kept": self.kept,
-            **{name: round(getattr(self, name), 3) for name in ("vision_ms", "prefill_ms", "decode_ms", "cache_mb")},
-        }
 
 
 def modes_table(modes: Sequence[ModeCost], side: str) -> ResultTable:

@@ -7,22 +7,22 @@ import json
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.live import Live
+from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from arr_stream.evaluation.tables import ResultTable
-from fuzzing.campaign import Campaign, Finding, Report
-from fuzzing.child import FINDINGS, find_target
+from fuzzing.campaign import Campaign, Report
+from fuzzing.child import FINDINGS
 from fuzzing.runner import Runner
 from fuzzing.targets import TARGETS
 
-EXIT_FINDINGS, EXIT_INTERRUPTED = 1, 130
+EXIT_FINDINGS, EXIT_BROKEN, EXIT_INTERRUPTED = 1, 3, 130
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -58,107 +58,56 @@ def _named(spec: str) -> str:
     return spec
 
 
-class Fuzz:
-    """Campaigns over several targets, a few at once.
+def run_all(console: Console, campaigns: Sequence[Campaign], asked: argparse.Namespace) -> tuple[bool, bool]:
+    """Run campaigns, some at once, until all is tried or the time is over; whether all went well, and to the end."""
+    whole, due = sum(campaign.target.share for campaign in campaigns), time.monotonic() + (asked.seconds or 0)
+    stopped = threading.Event()
 
-    Args:
-        shares: How many inputs each target gets.
-        seed: Of the random numbers.
-        until: When to end, by `time.monotonic`; None for when all is done.
+    def over() -> bool:
+        return stopped.is_set() or (asked.seconds is not None and time.monotonic() > due)
 
-    Attributes:
-        tried: Inputs so far.
-        reports: Of the targets that are done.
-        stopped: Set to end early.
-        done: Set when no more is tried.
-    """
-
-    def __init__(self, shares: dict[str, int], seed: int, until: float | None) -> None:
-        self.tried = 0
-        self.reports: dict[str, Report] = {}
-        self.stopped = False
-        self.done = threading.Event()
-        self._shares, self._seed, self._until = shares, seed, until
-        self._campaigns: dict[str, Campaign] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def findings(self) -> list[Finding]:
-        campaigns = list(self._campaigns.values())
-        return [finding for campaign in campaigns for finding in list(campaign.report.findings.values())]
-
-    def run(self, jobs: int) -> None:
-        """Until all is tried, or the time is over. The largest targets begin, so that none is left alone at the end."""
-        names = sorted(self._shares, key=lambda name: -self._shares[name])
-        try:
-            with ThreadPoolExecutor(jobs) as pool:
-                for name, report in zip(names, pool.map(self._one, names), strict=True):
-                    self.reports[name] = report
-        finally:
-            self.done.set()
-
-    def line(self) -> str:
-        """How far it is."""
-        total = sum(self._shares.values())
-        at_work = [name for name, campaign in list(self._campaigns.items()) if name not in self.reports and campaign]
-        return f"{self.tried}/{total} inputs, {len(self.findings)} findings; {', '.join(at_work[-4:])}"
-
-    def _one(self, name: str) -> Report:
-        campaign = self._campaigns[name] = Campaign(name, find_target(name), self._seed)
-        return campaign.run(self._shares[name], over=self._over, on_input=self._count)
-
-    def _over(self) -> bool:
-        return self.stopped or (self._until is not None and time.monotonic() > self._until)
-
-    def _count(self) -> None:
-        with self._lock:
-            self.tried += 1
-
-
-def divided(inputs: int, names: Sequence[str]) -> dict[str, int]:
-    """How many inputs each target gets, by its share."""
-    shares = {name: find_target(name).share for name in names}
-    whole = sum(shares.values())
-    return {name: max(1, round(inputs * share / whole)) for name, share in shares.items()}
+    columns = (MofNCompleteColumn(), TextColumn("inputs, {task.description}"))
+    with ThreadPoolExecutor(asked.jobs) as pool, Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=asked.inputs)
+        # The largest begin, so that none is left alone at the end.
+        begun: list[Future[Report]] = [
+            pool.submit(campaign.run, max(1, round(asked.inputs * campaign.target.share / whole)), over)
+            for campaign in sorted(campaigns, key=lambda campaign: -campaign.target.share)
+        ]
+        left = set(begun)
+        while left:
+            try:
+                left = wait(left, 0.5).not_done
+            except KeyboardInterrupt:
+                # What was found so far is worth telling; a second Ctrl-C ends at once.
+                if stopped.is_set():
+                    raise
+                stopped.set()
+            findings = sum(len(campaign.report.findings) for campaign in campaigns)
+            tried = sum(campaign.report.inputs for campaign in campaigns)
+            progress.update(task, completed=tried, description=f"{findings} findings")
+    errors = [error for each in begun if (error := each.exception()) is not None]
+    for error in errors:
+        traceback.print_exception(error)
+    return not errors, not stopped.is_set()
 
 
 def result_table(reports: Sequence[Report], title: str) -> ResultTable:
     """A line a target."""
-    lines = []
-    for report in reports:
-        row = figures(report)
-        counts = (row[key] for key in ("target", "inputs", "values", "refused", "gained"))
-        lines.append((*counts, len(report.findings), report.slowest_seconds, report.peak_mb))
+    lines = tuple(
+        (
+            *(report.target, report.inputs, report.count("value"), report.count("refused")),
+            *(report.lines - report.seed_lines, len(report.findings), report.slowest_seconds, report.peak_mb),
+        )
+        for report in reports
+    )
     columns = ("what reads", "inputs", "values", "refused", "lines gained", "findings", "slowest, s", "most memory, MB")
-    return ResultTable(title, columns, tuple(lines), digits=1)
+    return ResultTable(title, columns, lines, digits=1)
 
 
-def figures(report: Report) -> dict[str, Any]:
-    """Of one target, for the table and for programs."""
-    counted = dict.fromkeys(("value", "refused", *FINDINGS), 0)
-    for outcome, count in report.outcomes.items():
-        counted[outcome.partition(":")[0]] += count
-    return {
-        "target": report.target,
-        "inputs": report.inputs,
-        "values": counted["value"],
-        "refused": counted["refused"],
-        "found": {kind: counted[kind] for kind in FINDINGS},
-        "outcomes": len(report.outcomes),
-        "lines": report.lines,
-        "gained": report.lines - report.seed_lines,
-        "kept": report.kept,
-        "slowest_seconds": round(report.slowest_seconds, 3),
-        "peak_mb": round(report.peak_mb, 1),
-        "starts": report.starts,
-        "seconds": round(report.seconds, 2),
-        "findings": [f"{finding.kind}: {finding.outcome}" for finding in report.findings.values()],
-    }
-
-
-def reproduce(console: Console, name: str, path: Path) -> int:
+def reproduce(console: Console, spec: str, path: Path) -> int:
     """Try one input, and tell what comes of it."""
-    with Runner(name, find_target(name)) as runner:
+    with Runner(spec) as runner:
         answer = runner.attempt(path.read_bytes())
     console.print(
         Text(f"{answer.kind}: {answer.outcome}, {answer.seconds:.2f} s, {answer.peak_mb:.0f} MiB\n{answer.detail}")
@@ -175,52 +124,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if asked.reproduce is not None:
         return reproduce(console, asked.target[0], asked.reproduce)
-    names = list(dict.fromkeys(asked.target or TARGETS))
     began = time.monotonic()
-    fuzz = Fuzz(divided(asked.inputs, names), asked.seed, None if asked.seconds is None else began + asked.seconds)
-    work = threading.Thread(target=fuzz.run, args=(asked.jobs,), daemon=True)
-    with Live(Text(""), console=console, transient=True, auto_refresh=False) as live:
-        work.start()
-        # An event, since a thread whose join is interrupted passes for one that has ended.
-        while not fuzz.done.is_set():
-            try:
-                fuzz.done.wait(0.5)
-            except KeyboardInterrupt:
-                # What was found so far is worth telling; a second Ctrl-C ends at once.
-                if fuzz.stopped:
-                    raise
-                fuzz.stopped = True
-            live.update(Text(fuzz.line()), refresh=True)
-    if set(fuzz.reports) != set(names):
+    campaigns = [Campaign(spec, asked.seed) for spec in dict.fromkeys(asked.target or TARGETS)]
+    went_well, to_the_end = run_all(console, campaigns, asked)
+    if not went_well:
         console.print(Text("a campaign ended in an error of its own; see above"))
-        return 3
-    reports = [fuzz.reports[name] for name in names]
-    seconds = time.monotonic() - began
+        return EXIT_BROKEN
+    reports, seconds = [campaign.report for campaign in campaigns], time.monotonic() - began
     tried = sum(report.inputs for report in reports)
-    title = f"{tried} inputs in {seconds:.0f} s, seed {asked.seed}: {len(fuzz.findings)} findings"
-    console.print(result_table(reports, title).rich())
-    for finding in fuzz.findings:
+    findings = [finding for report in reports for finding in report.findings.values()]
+    table = result_table(reports, f"{tried} inputs in {seconds:.0f} s, seed {asked.seed}: {len(findings)} findings")
+    console.print(table.rich())
+    for finding in findings:
         path = finding.save(asked.findings)
         console.print(Text(f"{finding.kind}: {finding.outcome}"))
         console.print(Text(f"  {finding.again(path)}"), soft_wrap=True)
     if asked.json is not None:
-        rows = [figures(report) for report in reports]
-        asked.json.write_text(
-            json.dumps(
-                {
-                    "seed": asked.seed,
-                    "inputs": tried,
-                    "seconds": seconds,
-                    "targets": rows,
-                    "tables": [result_table(reports, title).as_json()],
-                },
-                indent=1,
-            )
-            + "\n"
-        )
-    if fuzz.stopped:
+        figures = {
+            "seed": asked.seed,
+            "inputs": tried,
+            "seconds": seconds,
+            "targets": [report.as_json() for report in reports],
+            "tables": [table.as_json()],
+        }
+        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if not to_the_end:
         return EXIT_INTERRUPTED
-    return EXIT_FINDINGS if fuzz.findings else 0
+    return EXIT_FINDINGS if findings else 0
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fuzzing.child import FINDINGS, Answer
 from fuzzing.mutate import apply
 from fuzzing.runner import Runner
-from fuzzing.target import Target
+from fuzzing.targets import find_target
 
 _MOST_FINDINGS = 40
 """Kinds of findings of one target; who finds so many has seen enough."""
@@ -30,9 +31,8 @@ class Finding:
     """An input that did what none should.
 
     Args:
-        target: Whose.
-        spec: The same, as `child.find_target` takes it.
-        kind: `exception`, `message`, `memory`, `forbidden`, `crash` or `hang`.
+        target, spec: Whose, and the same as `find_target` takes it.
+        kind: One of `FINDINGS`.
         outcome: What tells it from others of the kind.
         detail: Traceback or message.
         data: The input, made small.
@@ -47,11 +47,6 @@ class Finding:
     data: bytes
     size_bytes: int
 
-    @property
-    def file_name(self) -> str:
-        digest = hashlib.sha256(f"{self.kind} {self.outcome}".encode()).hexdigest()[:8]
-        return f"{self.target}-{self.kind}-{digest}.bin"
-
     def again(self, path: Path) -> str:
         """The command that shows it once more."""
         return f"scripts/fuzz --target {self.spec} --reproduce {path}"
@@ -59,11 +54,11 @@ class Finding:
     def save(self, folder: Path) -> Path:
         """Write the input, and beside it what it does and how to see it again."""
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / self.file_name
+        digest = hashlib.sha256(f"{self.kind} {self.outcome}".encode()).hexdigest()[:8]
+        path = folder / f"{self.target}-{self.kind}-{digest}.bin"
         path.write_bytes(self.data)
-        again = self.again(path)
         sizes = f"{len(self.data)} bytes, {self.size_bytes} when found"
-        text = f"{self.kind}: {self.outcome}\n{sizes}\n{again}\n\n{self.detail}\n"
+        text = f"{self.kind}: {self.outcome}\n{sizes}\n{self.again(path)}\n\n{self.detail}\n"
         path.with_suffix(".txt").write_text(text, encoding="utf-8", errors="backslashreplace")
         return path
 
@@ -74,7 +69,6 @@ class Report:
 
     Attributes:
         target: Its name.
-        spec: As `child.find_target` takes it.
         inputs: How many were tried, seeds included, without those that made findings small.
         outcomes: How often each came up.
         seed_lines, lines: Lines of the product that ran, by the seeds alone and in all.
@@ -85,7 +79,6 @@ class Report:
     """
 
     target: str
-    spec: str
     inputs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     seed_lines: int = 0
@@ -97,50 +90,68 @@ class Report:
     starts: int = 0
     seconds: float = 0.0
 
+    def count(self, kind: str) -> int:
+        """Inputs that were answered so."""
+        return sum(count for outcome, count in self.outcomes.items() if outcome.partition(":")[0] == kind)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "inputs": self.inputs,
+            "values": self.count("value"),
+            "refused": self.count("refused"),
+            "found": {kind: self.count(kind) for kind in FINDINGS},
+            "outcomes": len(self.outcomes),
+            "lines": self.lines,
+            "gained": self.lines - self.seed_lines,
+            "kept": self.kept,
+            "slowest_seconds": round(self.slowest_seconds, 3),
+            "peak_mb": round(self.peak_mb, 1),
+            "starts": self.starts,
+            "seconds": round(self.seconds, 2),
+            "findings": [f"{finding.kind}: {finding.outcome}" for finding in self.findings.values()],
+        }
+
 
 class Campaign:
     """Tries inputs of one target.
 
     Args:
-        spec: The target, as `child.find_target` takes it.
-        target: The same.
+        spec: The target, as `find_target` takes it.
         seed: Of the random numbers.
+
+    Attributes:
+        report: What came of it so far.
     """
 
-    def __init__(self, spec: str, target: Target, seed: int) -> None:
-        self.report = Report(target.name, spec)
-        self._spec, self._target = spec, target
-        self._rng = random.Random(f"{seed} {target.name}")
+    def __init__(self, spec: str, seed: int) -> None:
+        self.target = find_target(spec)
+        self.report = Report(self.target.name)
+        self._spec = spec
+        self._rng = random.Random(f"{seed} {self.target.name}")
         self._lines: set[int] = set()
         self._corpus: list[bytes] = []
         self._new: list[bytes] = []
 
-    def run(
-        self, inputs: int, *, over: Callable[[], bool] = lambda: False, on_input: Callable[[], None] = lambda: None
-    ) -> Report:
+    def run(self, inputs: int, over: Callable[[], bool] = lambda: False) -> Report:
         """Try so many inputs, the seeds first.
 
         Args:
             inputs: How many; at least the seeds are tried.
             over: Asked before each input beyond the seeds: whether to end early.
-            on_input: Called after each.
         """
-        began = time.monotonic()
-        with Runner(self._spec, self._target) as runner:
-            self._corpus = runner.seeds()
+        report, began = self.report, time.monotonic()
+        with Runner(self._spec) as runner:
+            self._corpus = runner.start()
             for seed in self._corpus:
                 self._try(runner, seed, is_seed=True)
-                on_input()
-            self.report.seed_lines = len(self._lines)
-            while self.report.inputs < inputs and len(self.report.findings) < _MOST_FINDINGS:
-                if over():
-                    break
+            report.seed_lines = len(self._lines)
+            while report.inputs < inputs and len(report.findings) < _MOST_FINDINGS and not over():
                 self._try(runner, self._made())
-                on_input()
-            self.report.starts = runner.starts
-        self.report.lines, self.report.kept = len(self._lines), len(self._new)
-        self.report.seconds = time.monotonic() - began
-        return self.report
+            report.starts = runner.starts
+        report.lines, report.kept = len(self._lines), len(self._new)
+        report.seconds = time.monotonic() - began
+        return report
 
     def _made(self) -> bytes:
         """A new input: half of them from seeds, half from what showed something new, the newest most often."""
@@ -149,7 +160,7 @@ class Campaign:
             parent = self._new[at]
         else:
             parent = self._rng.choice(self._corpus)
-        return apply(self._rng, parent, self._target.mutations, self._corpus if self._target.spliced else ())
+        return apply(self._rng, parent, self.target.mutations, self._corpus if self.target.spliced else ())
 
     def _try(self, runner: Runner, data: bytes, is_seed: bool = False) -> None:
         answer = runner.attempt(data)

@@ -1,29 +1,32 @@
 """Tries inputs of one target, one after the other, as its parent hands them over.
 
-    python -m fuzzing.child TARGET SCRATCH
+    python -m fuzzing.child TARGET SCRATCH DESCRIPTOR
 
-Both ways a message is a length (uint32) and that many bytes: inputs come on standard input, answers go to standard
-output as JSON. The first answer, before any input, tells that the process is ready; an input of no bytes asks for the
-seeds, which come as one message each.
+The descriptor is the end of a pipe. The first message, a JSON list of the seeds (a character a byte), tells that the
+process is ready; from then on every message is an input, and is answered with JSON.
 """
 
 from __future__ import annotations
 
+import dis
 import faulthandler
 import importlib.util
 import json
 import os
-import struct
 import sys
 import time
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Literal
+from types import CodeType, FrameType
+from typing import Any, Literal
+from zlib import crc32
 
-from fuzzing.coverage import Coverage
 from fuzzing.guard import PORT, Guard, Memory, die_with_parent, limit_memory, more_memory
-from fuzzing.target import LONGEST_ERROR, Run, Target, UnfitError, checked_error
+from fuzzing.target import LONGEST_ERROR, Target, UnfitError, checked_error
 
 Kind = Literal["value", "refused", "exception", "message", "memory", "forbidden", "crash", "hang"]
 FINDINGS = ("exception", "message", "memory", "forbidden", "crash", "hang")
@@ -53,32 +56,61 @@ class Answer:
     lines: list[int] = field(default_factory=list)
 
 
-def find_target(spec: str) -> Target:
-    """A target by its name, or `FILE.py:NAME` for one that stands elsewhere."""
-    file, colon, name = spec.rpartition(":")
-    if not colon:
-        from fuzzing.targets import TARGETS
+class Coverage:
+    """Which lines of some packages have run, told once each; functions of which every line is known run untraced."""
 
-        return TARGETS[spec]
-    module_spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    assert module_spec is not None and module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module
-    module_spec.loader.exec_module(module)
-    found: Target = getattr(module, name)
-    return found
+    def __init__(self, packages: Sequence[str]) -> None:
+        self._prefixes = tuple(f"{folder}/" for package in packages for folder in _folders(package))
+        self._new: list[int] = []
+        self._left: dict[CodeType, set[int]] = {}
+
+    def start(self) -> None:
+        """Watch this thread."""
+        sys.settrace(self._call)
+
+    def take(self) -> list[int]:
+        """Numbers of the lines that ran for the first time since; the same in every process."""
+        taken, self._new = self._new, []
+        return taken
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        left = self._left.get(code)
+        if left is None:
+            watched = code.co_filename.startswith(self._prefixes)
+            left = {number for _, number in dis.findlinestarts(code) if number} if watched else set()
+            self._left[code] = left
+        return self._line if left else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        left = self._left[frame.f_code]
+        if event == "line" and frame.f_lineno in left:
+            left.discard(frame.f_lineno)
+            name = "/".join(frame.f_code.co_filename.rsplit("/", 3)[1:])
+            self._new.append(crc32(name.encode()) << 16 | frame.f_lineno)
+        return self._line
+
+
+def _folders(package: str) -> list[str]:
+    spec = importlib.util.find_spec(package)
+    return list((spec.submodule_search_locations or [str(Path(str(spec.origin)).parent)]) if spec else [])
 
 
 class Trial:
-    """Tries inputs behind the guards."""
+    """Tries inputs behind the guards.
+
+    Attributes:
+        seeds: Of the target.
+    """
 
     def __init__(self, target: Target, scratch: Path) -> None:
         self._target = target
-        self._run: Run = target.open(scratch)
+        self._run = target.open(scratch)
         self._memory = Memory()
-        self._coverage = Coverage([folder for name in target.traced for folder in _folders(name)])
+        self._coverage = Coverage(target.traced)
+        self.seeds = target.seeds()
         # What is loaded late, by the first inputs of each kind, is loaded now: before the limits, and unwatched.
-        for seed in target.seeds():
+        for seed in self.seeds:
             self._answer(seed)
         self._guard = Guard(scratch, target.forbidden)
         limit_memory((target.memory_mb + 512) * _MIB)
@@ -112,11 +144,9 @@ class Trial:
                 return answer
             with more_memory(_EXTRA_BYTES):
                 again = self._answer(data)
-            if again.outcome != answer.outcome:
-                return Answer(
-                    "memory", f"more than {self._target.memory_mb} MiB wanted: {again.outcome}", answer.detail
-                )
-            return answer
+            if again.outcome == answer.outcome:
+                return answer
+            return Answer("memory", f"more than {self._target.memory_mb} MiB wanted: {again.outcome}", answer.detail)
         finally:
             self._guard.armed = False
 
@@ -160,52 +190,18 @@ def _place(exc: BaseException) -> str:
     return f"{type(exc).__name__} at {at}"
 
 
-def _folders(package: str) -> list[Path]:
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        return []
-    if spec.submodule_search_locations:
-        return [Path(folder) for folder in spec.submodule_search_locations]
-    return [Path(str(spec.origin)).parent]
-
-
-def receive(pipe: IO[bytes]) -> bytes | None:
-    """One message; None at the end."""
-    head = pipe.read(4)
-    if len(head) < 4:
-        return None
-    return pipe.read(struct.unpack("<I", head)[0])
-
-
-def send(pipe: IO[bytes], message: bytes) -> None:
-    pipe.write(struct.pack("<I", len(message)) + message)
-    pipe.flush()
-
-
 def main() -> None:
     die_with_parent()
-    target, scratch = find_target(sys.argv[1]), Path(sys.argv[2])
-    inputs = sys.stdin.buffer
-    # What prints goes nowhere: this pipe is for answers.
-    answers = os.fdopen(os.dup(1), "wb")
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
+    from fuzzing.targets import find_target
+
+    target, scratch, pipe = find_target(sys.argv[1]), Path(sys.argv[2]), Connection(int(sys.argv[3]))
     faulthandler.enable()
     os.chdir(scratch / "elsewhere")
     trial = Trial(target, scratch)
-    send(answers, b"ready")
-    while (data := receive(inputs)) is not None:
-        if not data:
-            seeds = target.seeds()
-            send(answers, struct.pack("<I", len(seeds)))
-            for seed in seeds:
-                send(answers, seed)
-            continue
-        send(answers, json.dumps(_plain(trial.attempt(data))).encode("ascii"))
-
-
-def _plain(answer: Answer) -> dict[str, Any]:
-    return asdict(answer)
+    pipe.send_bytes(json.dumps([seed.decode("latin-1") for seed in trial.seeds]).encode())
+    with suppress(EOFError):
+        while True:
+            pipe.send_bytes(json.dumps(asdict(trial.attempt(pipe.recv_bytes()))).encode())
 
 
 if __name__ == "__main__":

@@ -25,38 +25,14 @@ PORT = b"00000"
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PATH_EVENTS = {
-    "os.mkdir",
-    "os.remove",
-    "os.rmdir",
-    "os.truncate",
-    "os.chmod",
-    "os.chown",
-    "os.utime",
-    "os.mkfifo",
-    "os.setxattr",
-    "shutil.rmtree",
-    "tempfile.mkstemp",
-    "tempfile.mkdtemp",
+    *("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.chown", "os.utime", "os.mkfifo"),
+    *("os.setxattr", "shutil.rmtree", "tempfile.mkstemp", "tempfile.mkdtemp"),
 }
 _TWO_PATH_EVENTS = {"os.rename", "os.link", "os.symlink", "shutil.copyfile", "shutil.move"}
 _NEVER = {
-    "socket.connect",
-    "socket.getaddrinfo",
-    "socket.gethostbyname",
-    "socket.bind",
-    "socket.sendto",
-    "subprocess.Popen",
-    "os.system",
-    "os.exec",
-    "os.fork",
-    "os.forkpty",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.kill",
-    "urllib.Request",
-    "webbrowser.open",
-    "ftplib.connect",
-    "http.client.connect",
+    *("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.bind", "socket.sendto"),
+    *("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.kill"),
+    *("urllib.Request", "webbrowser.open", "ftplib.connect", "http.client.connect"),
 }
 _IN_OPEN, _IN_NONBLOCK = 0x20, 0x800
 _PR_SET_PDEATHSIG = 1

@@ -169,62 +169,6 @@ def pictures() -> list[bytes]:
     return made
 
 
-REFERRING: tuple[tuple[str, bytes], ...] = (
-    (".m3u8", b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:1.0,\ncanary.ts\n#EXT-X-ENDLIST\n"),
-    (".m3u8", b"#EXTM3U\n#EXTINF:1.0,\nhttp://127.0.0.1:00000/canary.ts\n#EXT-X-ENDLIST\n"),
-    (".mp4", b'#EXTM3U\n#EXT-X-MAP:URI="canary.mp4"\n#EXTINF:1,\nfile:canary.ts\n#EXT-X-ENDLIST\n'),
-    (".m3u8", b'#EXTM3U\n#EXT-X-KEY:METHOD=AES-128,URI="canary.png"\n#EXTINF:1,\ncanary.ts\n#EXT-X-ENDLIST\n'),
-    (".m3u8", b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nconcat:canary.ts|canary.mp4\n"),
-    (".m3u8", b"#EXTM3U\n#EXTINF:1,\nsubfile,,start,0,end,9,,:canary.ts\n#EXT-X-ENDLIST\n"),
-    (".ffconcat", b"ffconcat version 1.0\nfile 'canary.mp4'\nduration 1\nfile canary.ts\n"),
-    (".avi", b"ffconcat version 1.0\nfile http://127.0.0.1:00000/canary.mp4\noption safe 0\n"),
-    (
-        ".sdp",
-        b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
-        b"m=video 00000 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
-    ),
-    (
-        ".mpd",
-        b'<?xml version="1.0"?>\n<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static">\n<Period><AdaptationSet>'
-        b'<Representation id="0" mimeType="video/mp4"><BaseURL>http://127.0.0.1:00000/canary.mp4</BaseURL></Representation>'
-        b"</AdaptationSet></Period></MPD>\n",
-    ),
-    (
-        ".mp4",
-        b'<?xml version="1.0"?><MPD type="static" profiles="urn:mpeg:dash:profile:isoff-on-demand:2011"><Period>'
-        b"<AdaptationSet><Representation><BaseURL>canary.mp4</BaseURL></Representation></AdaptationSet></Period></MPD>",
-    ),
-    (
-        ".svg",
-        b'<svg xmlns="http://www.w3.org/2000/svg" xmlns:x="http://www.w3.org/1999/xlink" width="48" height="32">'
-        b'<image x:href="canary.png" width="9" height="9"/><image href="http://127.0.0.1:00000/canary.png"/></svg>',
-    ),
-    (".png", b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a SYSTEM "canary.srt">]><svg>&a;</svg>'),
-    (".srt", b"1\n00:00:00,000 --> 00:00:01,000\n<img src=canary.png>\n"),
-    (
-        ".ass",
-        b"[Script Info]\nScriptType: v4.00+\n[Events]\nDialogue: 0,0:00:00.00,0:00:01.00,D,,0,0,0,,{\\fncanary}x\n",
-    ),
-    (
-        ".idx",
-        b"# VobSub index file, v7 (do not modify this line!)\nid: en, index: 0\ntimestamp: 00:00:00:000, filepos: 0\n",
-    ),
-    (".avs", b'AviSource("canary.mp4")\n'),
-    (".txt", b"canary%d.png\ncanary.png\n"),
-    (".asx", b'<asx version="3.0"><entry><ref href="http://127.0.0.1:00000/canary.mp4"/></entry></asx>'),
-    (".ram", b"rtsp://127.0.0.1:00000/canary.rm\nhttp://127.0.0.1:00000/canary\n"),
-    (".pls", b"[playlist]\nFile1=canary.mp4\nNumberOfEntries=1\n"),
-    (
-        ".xspf",
-        b'<playlist version="1"><trackList><track><location>file:canary.mp4</location></track></trackList></playlist>',
-    ),
-    (".ffmeta", b";FFMETADATA1\ntitle=x\n[CHAPTER]\nTIMEBASE=1/1000\nSTART=0\nEND=9\n"),
-    (".eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(canary.png) (r) file showpage\n%%EOF\n"),
-    (".jpg", b"push graphic-context\nviewbox 0 0 64 48\nimage over 0,0 0,0 'http://127.0.0.1:00000/canary.png'\n"),
-)
-"""Files that name other files or addresses, with the ending that each lies under."""
-
-
 def movie_with_references() -> list[bytes]:
     """QuickTime films whose samples are said to lie in another file: an alias by path, and an address."""
     plain = film(Film("mov", "mjpeg", "yuvj420p"))

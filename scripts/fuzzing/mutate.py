@@ -8,6 +8,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 Mutation = Callable[[random.Random, bytes], bytes]
@@ -15,24 +16,12 @@ Mutation = Callable[[random.Random, bytes], bytes]
 LARGEST_BYTES = 1 << 18
 """Inputs do not grow beyond this."""
 
+CORPUS = Path(__file__).parent / "corpus"
+"""Seeds that are texts, and what stands in files of a format (`tokens.json`, a character a byte)."""
+
 NUMBERS = (
-    0,
-    1,
-    2,
-    7,
-    127,
-    128,
-    255,
-    256,
-    32767,
-    32768,
-    65535,
-    65536,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**63 - 1,
-    2**64 - 1,
+    *(0, 1, 2, 7, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**31),
+    *(2**bits - 1 for bits in (31, 32, 63, 64)),
 )
 TEXT_NUMBERS = (
     *tuple(
@@ -42,20 +31,15 @@ TEXT_NUMBERS = (
     b"9" * 400,
     b"1" * 5000,
 )
-TEXTS = (
-    b"",
-    b"\x00",
-    b"\x1b[31m",
-    b"\r\n",
-    b"\xff\xfe",
-    b"\xed\xa0\x80",
-    "\u202e\u2028\ufeff".encode(),
-    "ä漢🙂".encode(),
-    b"%s%n",
-    b"../../../../etc/passwd",
-    b"/dev/zero",
-    b"A" * 3000,
-)
+
+
+def tokens(name: str) -> tuple[bytes, ...]:
+    """Those of a format."""
+    found = json.loads((CORPUS / "tokens.json").read_text(encoding="ascii"))[name]
+    return tuple(token.encode("latin-1") for token in found)
+
+
+TEXTS = (*tokens("odd"), b"A" * 3000)
 _FOUR = re.compile(rb"[A-Za-z][A-Za-z0-9 ]{3}")
 _WORD = re.compile(rb"[A-Za-z_]+|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
 
@@ -105,11 +89,12 @@ def move(rng: random.Random, data: bytes) -> bytes:
 PLAIN: tuple[Mutation, ...] = (flip, flip, overwrite, overwrite, cut_out, repeat, truncate, fill, move)
 
 
-def inserted(tokens: Sequence[bytes]) -> Mutation:
+def inserted(name: str) -> Mutation:
     """A token of the format, put in or over what stands there."""
+    known = tokens(name)
 
     def insert(rng: random.Random, data: bytes) -> bytes:
-        token = rng.choice(tokens)
+        token = rng.choice(known)
         at = rng.randint(0, len(data))
         return data[:at] + token + data[at + rng.choice((0, len(token))) :]
 

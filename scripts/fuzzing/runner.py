@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import selectors
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fuzzing.child import Answer
 from fuzzing.guard import CANARIES
-from fuzzing.target import Target
+from fuzzing.targets import find_target
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 _START_SECONDS = 300.0
@@ -34,130 +32,112 @@ class Runner:
     """Hands inputs to a process of its own and takes the answers; a context.
 
     Args:
-        spec: The target, as `child.find_target` takes it.
-        target: The same.
-        canary: Content of the files that must never be opened.
+        spec: The target, as `find_target` takes it.
+
+    Attributes:
+        starts: How many processes it took.
+        scratch: The only folder that they may write to.
     """
 
-    def __init__(self, spec: str, target: Target, canary: bytes = b"canary") -> None:
+    def __init__(self, spec: str) -> None:
         self.starts = 0
-        self._spec, self._target, self._canary = spec, target, canary
+        self.scratch = Path(tempfile.mkdtemp(prefix="arr-stream-fuzz-"))
+        self._spec, self._hang_seconds = spec, find_target(spec).hang_seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._scratch = Path(tempfile.mkdtemp(prefix="arr-stream-fuzz-"))
-        self._errors = self._scratch.with_name(self._scratch.name + ".err")
+        self._pipe: Connection | None = None
+        self._errors = self.scratch.with_name(self.scratch.name + ".err")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
         self._errors.unlink(missing_ok=True)
 
-    def seeds(self) -> list[bytes]:
-        """Those of the target, made where its packages are loaded."""
-        self._ask(b"", _START_SECONDS)
-        count = struct.unpack("<I", self._message(_START_SECONDS))[0]
-        return [self._message(_START_SECONDS) for _ in range(count)]
+    def start(self) -> list[bytes]:
+        """Start a process; the target's seeds, made where its packages are loaded.
 
-    def attempt(self, data: bytes) -> Answer:
-        """What comes of an input."""
-        limit = self._target.hang_seconds
-        began = time.perf_counter()
-        try:
-            self._ask(data, limit)
-            answer = Answer(**json.loads(self._message(limit + _GRACE_SECONDS)))
-        except TimeoutError:
-            self._stop()
-            return Answer("hang", _stuck_at(self._said()), self._said(), time.perf_counter() - began)
-        except (EOFError, BrokenPipeError):
-            code = self._stop()
-            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return Answer("crash", f"{name} {_stuck_at(self._said())}", self._said(), time.perf_counter() - began)
-        if answer.seconds > limit:
-            answer.kind, answer.outcome = "hang", f"took {limit:g} s: {answer.outcome}"
-        return answer
-
-    def _ask(self, data: bytes, limit_seconds: float) -> None:
-        if self._process is None:
-            self._start()
-        assert self._process is not None and self._process.stdin is not None
-        # The process reads before it works, so that a pipe that is full only means a long input.
-        self._process.stdin.write(struct.pack("<I", len(data)) + data)
-        self._process.stdin.flush()
-
-    def _start(self) -> None:
+        Raises:
+            Broken: It cannot be started.
+        """
         self._lay_out()
-        home = str(self._scratch / "elsewhere")
+        self._pipe, theirs = Pipe()
+        home = str(self.scratch / "elsewhere")
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "HOME": home,
-            "TMPDIR": str(self._scratch),
+            "TMPDIR": str(self.scratch),
             "XDG_CACHE_HOME": home,
             "HF_HUB_OFFLINE": "1",
         }
-        with self._errors.open("wb") as errors:
+        with self._errors.open("wb") as errors, theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fuzzing.child", self._spec, str(self._scratch)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-m", "fuzzing.child", self._spec, str(self.scratch), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env=environment,
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         self.starts += 1
         try:
-            self._message(_START_SECONDS)
-        except (EOFError, TimeoutError) as exc:
+            return [seed.encode("latin-1") for seed in self._message(_START_SECONDS)]
+        except (EOFError, OSError) as exc:
             self._stop()
             raise Broken(f"{self._spec}: cannot be started: {self._said()[-2000:]}") from exc
 
+    def attempt(self, data: bytes) -> Answer:
+        """What comes of an input."""
+        if self._pipe is None:
+            self.start()
+        assert self._pipe is not None
+        began = time.perf_counter()
+        try:
+            # The process reads before it works, so that a pipe that is full only means a long input.
+            self._pipe.send_bytes(data)
+            answer = Answer(**self._message(self._hang_seconds + _GRACE_SECONDS))
+        except TimeoutError:
+            self._stop()
+            return Answer("hang", _stuck_at(self._said()), self._said(), time.perf_counter() - began)
+        except (EOFError, OSError):
+            code = self._stop()
+            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return Answer("crash", f"{name} {_stuck_at(self._said())}", self._said(), time.perf_counter() - began)
+        if answer.seconds > self._hang_seconds:
+            answer.kind, answer.outcome = "hang", f"took {self._hang_seconds:g} s: {answer.outcome}"
+        return answer
+
+    def _message(self, limit_seconds: float) -> Any:
+        assert self._pipe is not None
+        if not self._pipe.poll(limit_seconds):
+            raise TimeoutError
+        return json.loads(self._pipe.recv_bytes())
+
     def _lay_out(self) -> None:
         """A folder for the input, canaries beside it, and a working folder with canaries too."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        for folder in (self._scratch, self._scratch / "elsewhere"):
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        for folder in (self.scratch, self.scratch / "elsewhere"):
             folder.mkdir(parents=True)
             for name in CANARIES:
-                (folder / name).write_bytes(self._canary)
-
-    def _message(self, limit_seconds: float) -> bytes:
-        length = struct.unpack("<I", self._exactly(4, time.monotonic() + limit_seconds))[0]
-        return self._exactly(length, time.monotonic() + limit_seconds)
-
-    def _exactly(self, size: int, due: float) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
-        descriptor, found = self._process.stdout.fileno(), bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while len(found) < size:
-                if not selector.select(max(0.0, due - time.monotonic())):
-                    raise TimeoutError
-                block = os.read(descriptor, size - len(found))
-                if not block:
-                    raise EOFError
-                found += block
-        return bytes(found)
+                (folder / name).write_bytes(b"canary")
 
     def _stop(self) -> int:
         """End the process, and all that it has started, at once; its exit code."""
-        process, self._process = self._process, None
+        if self._pipe is not None:
+            self._pipe.close()
+        process, self._process, self._pipe = self._process, None, None
         if process is None:
             return 0
-        assert process.stdin is not None and process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
         try:
             # One that is ending by itself shall say how.
-            code = process.wait(0.5)
+            return process.wait(0.5)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            code = process.wait()
-        process.stdout.close()
-        return code
+            return process.wait()
 
     def _said(self) -> str:
         """The end of what it wrote to standard error."""

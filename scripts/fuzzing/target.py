@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 
-from fuzzing.mutate import PLAIN, Mutation
+from fuzzing.mutate import CORPUS, PLAIN, Mutation
 
 LONGEST_ERROR = 500
 """Characters of an error's line."""
@@ -47,6 +49,11 @@ class Target:
     forbidden: tuple[str, ...] = ()
     hang_seconds: float = 10.0
     spliced: bool = True
+
+
+def texts(name: str) -> Any:
+    """Seeds that are short texts, kept in `corpus/texts.json`."""
+    return json.loads((CORPUS / "texts.json").read_text(encoding="utf-8"))[name]
 
 
 class UnfitError(AssertionError):

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from fuzzing import media_seeds
-from fuzzing.mutate import TEXT, inserted, json_value, lines
-from fuzzing.target import Run, Target
+from fuzzing.mutate import CORPUS, TEXT, inserted, json_value, lines
+from fuzzing.target import Run, Target, texts
 
-_BODIES: tuple[tuple[str, Any], ...] = (
-    ("NewStream", {"source": "camera:0", "name": "door", "query": ["red"], "preset": "x", "settings": {"live.fps": 5}}),
-    (
-        "StreamChange",
-        {"paused": True, "name": "a", "preset": None, "settings": {"selection.budget": "10%", "live.adapt": True}},
-    ),
-    ("NewQuery", {"texts": ["red car", "'STOP'"], "region": {"xywh": [1, 2, 30, 40.5]}}),
-    ("Looks", {"points": [[0.5, 0.25], [0, 1]]}),
-    ("NewQuestion", {"question": "What?", "when": "every", "every_seconds": 2.5}),
-    ("Offer", {"sdp": "v=0\r\n", "type": "offer", "name": "mine", "query": [], "preset": None}),
-    ("ClientMessage", {"ack": 3, "views": ["patches", "source"], "cells": True, "gaze": [0.5, 0.5]}),
-)
+_BODIES: dict[str, Any] = json.loads((CORPUS / "bodies.json").read_text(encoding="utf-8"))
 """What clients say, by the model that checks it."""
+_NAMES = tuple(_BODIES)
 
 
 def _messages() -> list[bytes]:
-    return [bytes([index]) + json.dumps(body).encode() for index, (_, body) in enumerate(_BODIES)]
+    return [bytes([index]) + json.dumps(body).encode() for index, body in enumerate(_BODIES.values())]
 
 
 def _open_messages(scratch: Path) -> Run:
@@ -51,7 +42,7 @@ def _open_messages(scratch: Path) -> Run:
         return "socket"
 
     def run(data: bytes) -> str:
-        name, text = _BODIES[data[0] % len(_BODIES)][0], data[1:]
+        name, text = _NAMES[data[0] % len(_NAMES)], data[1:]
         if name == "ClientMessage":
             return socket_says(text.decode("utf-8", "replace"))
         body = getattr(streams, name).model_validate_json(text)
@@ -70,25 +61,21 @@ def _open_messages(scratch: Path) -> Run:
 
 
 def _requests() -> list[bytes]:
-    def request(line: str, headers: str = "", body: Any = None) -> bytes:
-        said = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    def request(line: str, headers: str = "", body: bytes = b"") -> bytes:
         head = f"{line}\nhost: localhost:8080\nauthorization: Bearer secret-token\n{headers}"
-        return head.encode() + b"\n" + said
+        return head.encode() + b"\n" + body
 
-    kind = "content-type: application/json\n"
+    stream, one = "/api/streams", "/api/streams/1"
+    posted = (f"POST {stream}", f"PATCH {one}", f"PUT {one}/query", f"POST {one}/gaze", f"POST {one}/questions")
     return [
-        request("GET /api/streams"),
-        request("POST /api/streams", kind, _BODIES[0][1]),
-        request("PATCH /api/streams/1", kind, _BODIES[1][1]),
-        request("PUT /api/streams/1/query", kind, _BODIES[2][1]),
-        request("POST /api/streams/1/gaze", kind, _BODIES[3][1]),
-        request("POST /api/streams/1/questions", kind, _BODIES[4][1]),
-        request("POST /api/browser", kind, _BODIES[5][1]),
-        request(
-            "PUT /api/streams/1/example", "content-type: image/png\ncontent-length: 9\n", media_seeds.pictures()[0]
+        *(
+            request(line, "content-type: application/json\n", json.dumps(body).encode())
+            for line, body in zip((*posted, "POST /api/browser"), _BODIES.values(), strict=False)
         ),
-        request("GET /api/streams/1/answers?search=a%20b&format=markdown"),
-        request("GET /api/streams/1/records?from=0", "range: bytes=0-9\nif-none-match: *\n"),
+        request(f"GET {stream}"),
+        request(f"PUT {one}/example", "content-type: image/png\ncontent-length: 9\n", media_seeds.pictures()[0]),
+        request(f"GET {one}/answers?search=a%20b&format=markdown"),
+        request(f"GET {one}/records?from=0", "range: bytes=0-9\nif-none-match: *\n"),
         request("GET /?token=secret-token", "cookie: a=b; arr_stream_8080=x\n"),
         request("GET /static/..%2f..%2fpyproject.toml", "origin: http://localhost:8080\nsec-fetch-site: same-origin\n"),
         request("GET /metrics"),
@@ -116,27 +103,8 @@ def _open_requests(scratch: Path) -> Run:
 
     def run(data: bytes) -> str:
         head, _, body = data.partition(b"\n\n")
-        first, *rest = head.split(b"\n")
-        method, _, target = first.partition(b" ")
-        path, _, query = target.partition(b"?")
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "scheme": "http",
-            "state": {},
-            "method": method.decode("latin-1").upper() or "GET",
-            "path": path.decode("utf-8", "replace"),
-            "raw_path": path,
-            "query_string": query,
-            "root_path": "",
-            "client": ("127.0.0.1", 9),
-            "server": ("127.0.0.1", 8080),
-            "headers": [tuple(part.strip() for part in line.partition(b":")[::2]) for line in rest],
-        }
-        scope["headers"] = [(name.lower(), value) for name, value in scope["headers"]]  # type: ignore[misc,union-attr]
         unexpected.clear()
-        status, said = runner.run(_exchange(app, scope, body))
+        status, said = runner.run(_exchange(app, _scope(head), body))
         if unexpected:
             raise unexpected[0]
         if status >= 500 and status != 503:
@@ -144,6 +112,29 @@ def _open_requests(scratch: Path) -> Run:
         return f"{status} {said[:60] if status >= 400 else ''}"
 
     return run
+
+
+def _scope(head: bytes) -> dict[str, Any]:
+    """What a server tells an application of a request."""
+    first, *rest = head.split(b"\n")
+    method, _, target = first.partition(b" ")
+    path, _, query = target.partition(b"?")
+    headers = (line.partition(b":")[::2] for line in rest)
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "state": {},
+        "method": method.decode("latin-1").upper() or "GET",
+        "path": path.decode("utf-8", "replace"),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "client": ("127.0.0.1", 9),
+        "server": ("127.0.0.1", 8080),
+        "headers": [(name.strip().lower(), value.strip()) for name, value in headers],
+    }
 
 
 async def _exchange(app: Any, scope: dict[str, Any], body: bytes) -> tuple[int, str]:
@@ -169,20 +160,8 @@ async def _exchange(app: Any, scope: dict[str, Any], body: bytes) -> tuple[int, 
     return status, said.decode("utf-8", "replace")
 
 
-_HEAD = "v=0\r\no=- 1 2 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0 1\r\na=msid-semantic: WMS *\r\n"
-_VIDEO = (
-    "m=video 9 UDP/TLS/RTP/SAVPF 96 97 102\r\nc=IN IP4 0.0.0.0\r\na=mid:0\r\na=sendrecv\r\na=rtcp-mux\r\n"
-    "a=ice-ufrag:abcd\r\na=ice-pwd:0123456789abcdef01234567\r\na=setup:actpass\r\n"
-    f"a=fingerprint:sha-256 {':'.join(['AB'] * 32)}\r\na=extmap:1 urn:ietf:params:rtp-hdrext:sdes:mid\r\n"
-    "a=candidate:1 1 udp 1 192.168.0.9 5000 typ host\r\na=rtpmap:96 VP8/90000\r\na=rtcp-fb:96 nack pli\r\n"
-    "a=rtpmap:97 rtx/90000\r\na=fmtp:97 apt=96\r\na=rtpmap:102 H264/90000\r\n"
-    "a=fmtp:102 packetization-mode=1;profile-level-id=42e01f\r\na=ssrc-group:FID 11 12\r\na=ssrc:11 cname:x\r\n"
-)
-_AUDIO = "m=audio 9 UDP/TLS/RTP/SAVPF 111\r\nc=IN IP4 0.0.0.0\r\na=mid:1\r\na=sendrecv\r\na=rtpmap:111 opus/48000/2\r\n"
-
-
 def _offers() -> list[bytes]:
-    return [text.encode() for text in (_HEAD + _VIDEO, _HEAD + _VIDEO + _AUDIO, _HEAD.replace("\r", "") + _VIDEO)]
+    return [text.encode() for text in texts("offers")]
 
 
 def _open_offers(scratch: Path) -> Run:
@@ -202,8 +181,6 @@ def _open_offers(scratch: Path) -> Run:
 
 
 def _wire() -> list[bytes]:
-    import io
-
     import numpy as np
 
     from arr_stream.processes import send
@@ -217,14 +194,9 @@ def _wire() -> list[bytes]:
 
 
 def _open_wire(scratch: Path) -> Run:
-    import io
-
     from arr_stream.processes import receive
 
-    def run(data: bytes) -> str:
-        return type(receive(io.BytesIO(data))).__name__
-
-    return run
+    return lambda data: type(receive(io.BytesIO(data))).__name__
 
 
 def _cut_short(rng: Any, data: bytes) -> bytes:
@@ -232,65 +204,21 @@ def _cut_short(rng: Any, data: bytes) -> bytes:
     return data[: rng.randrange(len(data) + 1)]
 
 
-_SDP = (
-    b"a=",
-    b"m=video 9 UDP/TLS/RTP/SAVPF 96\r\n",
-    b"m=application 9 x y\r\n",
-    b"a=candidate:1 1 udp 1 127.0.0.1 00000 typ host\r\n",
-    b"a=rtpmap:999999999999 x/1\r\n",
-    b"a=fmtp:96 \r\n",
-    b"a=recvonly\r\n",
-    b"\x0b",
-    b"\x85",
-    b"a=ssrc:9 \r\n",
-    b"a=simulcast:send 1\r\n",
-)
-_JSON = (b"null", b"1e999", b"-0", b"true", b'"\\ud800"', b"{}", b"[]", b'"\\u202e"', b'"x":', b"9" * 30)
-_HTTP = (
-    b"/api/",
-    b"/..%2f",
-    b"\nhost: evil\n",
-    b"%00",
-    b"?token=",
-    b"\ncontent-length: 99999999999\n",
-    b"\ntransfer-encoding: chunked\n",
-    b"\xff",
-)
+_HTTP, _SDP = inserted("http"), inserted("sdp")
 
 TARGETS = (
     Target(
-        "messages",
-        "bodies of requests, socket messages",
-        _messages,
-        _open_messages,
-        (json_value, json_value, *TEXT, inserted(_JSON)),
-        1.0,
+        *("messages", "bodies of requests, socket messages", _messages, _open_messages),
+        mutations=(json_value, json_value, *TEXT, inserted("json")),
         refusals=("ValidationError", "MalformedMessage"),
     ),
+    Target("requests", "whole requests to the server", _requests, _open_requests, (*TEXT, _HTTP, _HTTP), 0.6),
     Target(
-        "requests",
-        "whole requests to the server",
-        _requests,
-        _open_requests,
-        (*TEXT, inserted(_HTTP), inserted(_HTTP)),
-        0.6,
+        *("offers", "WebRTC offers (SDP)", _offers, _open_offers, (*TEXT, lines, lines, _SDP, _SDP)),
+        traced=("arr_stream", "aiortc"),
     ),
     Target(
-        "offers",
-        "WebRTC offers (SDP)",
-        _offers,
-        _open_offers,
-        (*TEXT, lines, lines, inserted(_SDP), inserted(_SDP)),
-        1.0,
-        ("arr_stream", "aiortc"),
-    ),
-    Target(
-        "wire",
-        "a keyframe worker that dies in mid-message",
-        _wire,
-        _open_wire,
-        (_cut_short,),
-        0.3,
+        *("wire", "a keyframe worker that dies in mid-message", _wire, _open_wire, (_cut_short,), 0.3),
         refusals=("EOFError",),
         spliced=False,
     ),

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fuzzing.mutate import PLAIN, TEXT, Mutation, inserted, json_value
+from fuzzing.mutate import CORPUS, PLAIN, TEXT, Mutation, inserted, json_value
 from fuzzing.target import Run, Target
 
-_MEMORY_MB = 512
 warnings.filterwarnings("ignore", "Duplicate name", UserWarning, "zipfile")
 
 
@@ -47,14 +46,12 @@ def zipped_entry(rng: random.Random, data: bytes) -> bytes:
         case 0:
             del entries[at]
         case 1:
-            entries[at] = (
-                rng.choice(("archive/code/x.py", "archive/constants.pkl", "../x", "archive/data.pkl", "/x")),
-                body,
-            )
+            odd = ("archive/code/x.py", "archive/constants.pkl", "../x", "archive/data.pkl", "/x")
+            entries[at] = (rng.choice(odd), body)
         case 2:
             entries.append((name, body))
         case _:
-            entries[at] = (name, rng.choice((*PLAIN, inserted(_PICKLE)))(rng, body or b"\x00"))
+            entries[at] = (name, rng.choice((*PLAIN, _PICKLE))(rng, body or b"\x00"))
     out = io.BytesIO()
     with zipfile.ZipFile(
         out, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
@@ -64,28 +61,7 @@ def zipped_entry(rng: random.Random, data: bytes) -> bytes:
     return out.getvalue()
 
 
-_PICKLE = (
-    b"cos\nsystem\n",
-    b"cposix\nsystem\nX\x02\x00\x00\x00id\x85R",
-    b"cbuiltins\neval\n",
-    b"ctorch\nFloatStorage\n",
-    b".",
-    b"R",
-    b"}",
-    b"]",
-    b"ctorch._utils\n_rebuild_tensor_v2\n",
-    b"\x80\x02",
-    b"\x95\xff\xff\xff\xff\xff\xff\xff\x7f",
-    b"B\xff\xff\xff\xff",
-    b"q\x00",
-    b"h\x00",
-    b"cnumpy._core.multiarray\n_reconstruct\n",
-    b"ccollections\nOrderedDict\n)R",
-    b"J\xff\xff\xff\x7f",
-    b"\x8a\x08" + b"\xff" * 8,
-    b"(",
-    b"t",
-)
+_PICKLE = inserted("pickle")
 
 
 def _tensors() -> dict[str, Any]:
@@ -168,19 +144,8 @@ def _open_pca(scratch: Path) -> Run:
     return run
 
 
-_CLIP = {
-    "model_cfg": {
-        "embed_dim": 24,
-        "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 16},
-        "text_cfg": {"context_length": 12, "vocab_size": 515, "width": 32, "heads": 2, "layers": 2},
-    },
-    "preprocess_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
-    "prompt_templates": ["a photo of {}."],
-}
-
-
-def _clip_configs() -> list[bytes]:
-    return [json.dumps(_CLIP).encode()]
+def _kept(name: str) -> Callable[[], list[bytes]]:
+    return lambda: [(CORPUS / name).read_bytes().rstrip()]
 
 
 def _open_clip(scratch: Path) -> Run:
@@ -198,7 +163,7 @@ def _open_clip(scratch: Path) -> Run:
     folder = scratch / "clip"
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    model_config: Any = json.loads(json.dumps(_CLIP["model_cfg"]))
+    model_config: Any = json.loads((CORPUS / "clip.json").read_bytes())["model_cfg"]
     save_file(open_clip.CLIP(**model_config).state_dict(), folder / "open_clip_model.safetensors")
     with gzip.open(folder / "bpe.txt.gz", "wt", encoding="utf-8") as file:
         file.write("#version: 1\nr e")
@@ -257,13 +222,7 @@ _QWEN_FILES = ("config.json", "preprocessor_config.json", "model.safetensors.ind
 
 def _qwen_folder(place: Path) -> Path:
     """A tiny Qwen3-VL in two shards' worth of names, made anew; only what is looked at before loading."""
-    import sys
-
     import torch
-
-    scripts = str(Path(__file__).resolve().parent.parent)
-    if scripts not in sys.path:
-        sys.path.insert(0, scripts)
     from make_tiny_qwen3_vl import make_tiny_qwen3_vl
 
     torch.set_num_threads(1)
@@ -282,11 +241,11 @@ def _qwen_seeds() -> list[bytes]:
             header = head + file.read(struct.unpack("<Q", head)[0])
         names = json.loads(header[8:])
         index = {"weight_map": {name: "model.safetensors" for name in names if name != "__metadata__"}}
+        preprocessor = folder / "preprocessor_config.json"
+        statistics = b'{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
         return [
             b"\x00" + (folder / "config.json").read_bytes(),
-            b"\x01" + (folder / "preprocessor_config.json").read_bytes()
-            if (folder / "preprocessor_config.json").is_file()
-            else b'\x01{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}',
+            b"\x01" + (preprocessor.read_bytes() if preprocessor.is_file() else statistics),
             b"\x02" + json.dumps(index).encode(),
             b"\x03" + header,
         ]
@@ -331,19 +290,6 @@ def _qwen_change(rng: random.Random, data: bytes) -> bytes:
     return data[:1] + inner(rng, data[1:] or b"{}")
 
 
-def _notes() -> list[bytes]:
-    note = {
-        "name": "ViT-B-16:x",
-        "file_name": "w.pt",
-        "origin": "https://huggingface.co/a/b",
-        "size_bytes": 4,
-        "sha256": "0" * 64,
-        "hash_source": "hub",
-        "date": "2025-01-01",
-    }
-    return [json.dumps(note).encode()]
-
-
 def _open_notes(scratch: Path) -> Run:
     import torch  # noqa: F401 - loaded before memory is limited
 
@@ -373,36 +319,25 @@ def _weights(
     seeds: Callable[[], list[bytes]],
     opened: Callable[[Path], Run],
     mutations: Sequence[Mutation],
-    share: float,
-    memory_mb: int = _MEMORY_MB,
+    share: float = 0.3,
+    memory_mb: int = 512,
 ) -> Target:
     return Target(name, about, seeds, opened, mutations, share, memory_mb=memory_mb, forbidden=("pickle.find_class",))
 
 
 _CONFIG = (json_value, json_value, json_value, json_value, *TEXT)
+_HEADERS = (safetensors_header, safetensors_header, *PLAIN)
+_ZIPPED = (zipped_entry, zipped_entry, zipped_entry, *PLAIN, _PICKLE)
 
 TARGETS = (
-    _weights(
-        "safetensors",
-        "weights in safetensors files",
-        _safetensors,
-        _open_state("w.safetensors"),
-        (safetensors_header, safetensors_header, *PLAIN),
-        0.8,
-    ),
-    _weights(
-        "torch",
-        "weights in files of torch.save",
-        _torch_files,
-        _open_state("w.pt"),
-        (zipped_entry, zipped_entry, zipped_entry, *PLAIN, inserted(_PICKLE)),
-        1.0,
-    ),
+    _weights("safetensors", "weights in safetensors files", _safetensors, _open_state("w.safetensors"), _HEADERS, 0.8),
+    _weights("torch", "weights in files of torch.save", _torch_files, _open_state("w.pt"), _ZIPPED, 1.0),
     _weights("pca", "PCA files", _pca_files, _open_pca, (safetensors_header, *PLAIN), 0.5),
-    _weights("clip", "configuration of a CLIP folder", _clip_configs, _open_clip, _CONFIG, 0.3, 1024),
-    _weights("sam", "SAM checkpoints", _sam_files, _open_sam, (zipped_entry, safetensors_header, *PLAIN), 0.3),
+    _weights("clip", "configuration of a CLIP folder", _kept("clip.json"), _open_clip, _CONFIG, memory_mb=1024),
+    _weights("sam", "SAM checkpoints", _sam_files, _open_sam, (zipped_entry, safetensors_header, *PLAIN)),
     _weights(
-        "qwen", "a Qwen3-VL folder: configuration, index, headers", _qwen_seeds, _open_qwen, (_qwen_change,), 0.3, 1024
+        *("qwen", "a Qwen3-VL folder: configuration, index, headers", _qwen_seeds, _open_qwen, (_qwen_change,)),
+        memory_mb=1024,
     ),
-    _weights("notes", "notes beside fetched weights", _notes, _open_notes, _CONFIG, 0.3),
+    _weights("notes", "notes beside fetched weights", _kept("note.json"), _open_notes, _CONFIG),
 )

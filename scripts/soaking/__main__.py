@@ -7,13 +7,11 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
-from arr_stream.evaluation.tables import ResultTable
 from soaking.plotting import plot_soak
 from soaking.running import SoakPlan, soak
-from soaking.verdicts import Outcome, Verdict, judge
+from soaking.verdicts import everything, judge, verdict_table
 
 
 def main() -> int:
@@ -30,56 +28,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="arr-stream-soak-") as folder:
         outcome = soak(plan, Path(folder), _say)
     verdicts = judge(outcome)
-    write(outcome, verdicts, given.out)
+    (given.out / "soak.json").write_text(json.dumps(everything(outcome, verdicts), indent=1) + "\n")
+    for picture in (given.out / "soak.png", given.plot):
+        if picture is not None:
+            plot_soak(outcome, picture)
     if given.json is not None:
-        given.json.write_text(json.dumps({"tables": [table(outcome, verdicts).as_json()], "slopes": slopes(outcome)}))
-    if given.plot is not None:
-        plot_soak(outcome, given.plot)
+        table = verdict_table(outcome, verdicts)
+        given.json.write_text(json.dumps({"tables": [table.as_json()], "slopes": outcome.slopes()}))
     for verdict in verdicts:
         print(f"{'good' if verdict.good else 'BAD '}  {verdict.what}: {verdict.found}")
     return 0 if all(verdict.good for verdict in verdicts) else 1
-
-
-def write(outcome: Outcome, verdicts: list[Verdict], folder: Path) -> None:
-    """`soak.json` and `soak.png`."""
-    steady = outcome.steady()
-    spans = {
-        field: [min(getattr(each, field) for each in steady), max(getattr(each, field) for each in steady)]
-        for field in ("handles", "threads", "children", "waiting", "blocks")
-        if steady
-    }
-    written = {
-        "verdicts": [asdict(each) for each in verdicts],
-        "slopes": slopes(outcome),
-        "least_and_most_between_faults": spans,
-        **asdict(outcome),
-    }
-    (folder / "soak.json").write_text(json.dumps(written, indent=1) + "\n")
-    plot_soak(outcome, folder / "soak.png")
-
-
-def slopes(outcome: Outcome) -> dict[str, dict[str, float]]:
-    """How memory grows after the warm-up."""
-    return {
-        name: asdict(outcome.slope(field, of_stream=of_stream))
-        for name, field, of_stream in (
-            ("own_mb_per_run_minute", "own_mb", False),
-            ("all_mb_per_run_minute", "all_mb", False),
-            ("own_mb_per_stream_minute", "own_mb", True),
-            ("all_mb_per_stream_minute", "all_mb", True),
-        )
-    }
-
-
-def table(outcome: Outcome, verdicts: list[Verdict]) -> ResultTable:
-    """The verdicts, for a page."""
-    kinds = len({fault.kind for fault in outcome.faults})
-    title = (
-        f"{outcome.stream_seconds / 60:.0f} minutes of stream in {outcome.run_seconds / 60:.0f} minutes, "
-        f"{len(outcome.faults)} faults of {kinds} kinds"
-    )
-    rows = tuple((verdict.what, "yes" if verdict.good else "no", verdict.found) for verdict in verdicts)
-    return ResultTable(title, ("what", "holds", "found"), rows)
 
 
 def _say(line: str) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from arr_stream.keyframes.base import PARTS
 from arr_stream.live.clips import list_clips
 from arr_stream.types import Grid
+from benchmarks.live.process import children, start_sender
 from soaking.clients import come_and_vanish
 from soaking.feed import NAME, SIZES_WH
 from soaking.footage import FPS
-from soaking.stage import OTHER, Stage
+from soaking.stage import OTHER, SENDER_SIZE_WH, Stage
 
 PATIENCE_SECONDS = 90.0
 _POLL_SECONDS = 0.02
@@ -297,12 +298,13 @@ def _come_and_go(trial: Trial) -> None:
 
 def _kill_server(trial: Trial) -> None:
     stage = trial.stage
+    port = stage.sender.port
     stage.sender.kill()
     try:
         trial.until(lambda: stage.other.status()["state"] == "reconnecting", "attempts to open it")
         time.sleep(1.0)
     finally:
-        stage.sender.start()
+        stage.sender = start_sender(port, size_wh=SENDER_SIZE_WH)
     trial.over()
     progress = stage.progress[OTHER]
     wanted = progress.frames + FPS
@@ -337,16 +339,7 @@ FAULTS: dict[str, Callable[[Trial], None]] = {
 
 def worker_pids() -> list[int]:
     """Keyframe workers of this process."""
-    return [pid for pid in children() if _WORKER in _command(pid)]
-
-
-def children(pid: int | None = None) -> list[int]:
-    """Processes that this one, or another, has started and that are not gone."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        with suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+    return [pid for pid in children(os.getpid()) if _WORKER in _command(pid)]
 
 
 def _command(pid: int) -> bytes:

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 
 import av
-import cv2
-import numpy as np
 
-from arr_stream.types import ByteArray
+from benchmarks.live.scene import Scene
 
 FPS = 30
 _CLOCK = 90_000
-_STEP = _CLOCK // FPS
 _OPTIONS = {"preset": "ultrafast", "tune": "zerolatency", "crf": "26", "g": "30"}
-_SCENE_SECONDS = 4
+_SCENE_FRAMES = 4 * FPS
 _FIRST_SECONDS = 7200.0
 """So that the clock can be set back."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodedFrame:
-    """One picture as the encoder gave it."""
-
-    data: bytes
-    key: bool
 
 
 class Footage:
@@ -36,42 +23,24 @@ class Footage:
     Args:
         size_wh: Size of the pictures.
         seed: Another scene for another seed.
+
+    Attributes:
+        frames: Each picture as the encoder gave it, and whether it is a keyframe.
     """
 
     def __init__(self, size_wh: tuple[int, int], seed: int = 0) -> None:
         self.size_wh = size_wh
-        self.frames = tuple(_coded(size_wh, seed))
-
-
-def _coded(size_wh: tuple[int, int], seed: int) -> Iterator[CodedFrame]:
-    with av.open(io.BytesIO(), "w", format="mpegts") as container:
-        stream = container.add_stream("libx264", rate=FPS, options=_OPTIONS)
-        stream.width, stream.height = size_wh
-        stream.pix_fmt = "yuv420p"
-        for scene in range(2):
-            ground = _ground(size_wh, seed + scene)
-            for index in range(_SCENE_SECONDS * FPS):
-                picture = av.VideoFrame.from_ndarray(_picture(ground, index / FPS), format="rgb24")
-                picture.pts = scene * _SCENE_SECONDS * FPS + index
-                for packet in stream.encode(picture):
-                    yield CodedFrame(bytes(packet), packet.is_keyframe)
-
-
-def _ground(size_wh: tuple[int, int], seed: int) -> ByteArray:
-    noise = np.random.default_rng(seed).integers(0, 256, (size_wh[1], size_wh[0], 3), np.uint8)
-    return np.asarray(cv2.GaussianBlur(noise, (0, 0), 2.0), dtype=np.uint8)
-
-
-def _picture(ground: ByteArray, seconds: float) -> ByteArray:
-    height, width = ground.shape[:2]
-    rgb = ground.copy()
-    for colour, speed in (((224, 60, 48), 1.3), ((60, 176, 84), 2.1)):
-        centre = (
-            round(width * (0.5 + 0.35 * np.sin(speed * seconds))),
-            round(height * (0.5 + 0.3 * np.cos(1.3 * speed * seconds))),
-        )
-        cv2.circle(rgb, centre, height // 6, colour, -1, cv2.LINE_AA)
-    return rgb
+        self.frames: list[tuple[bytes, bool]] = []
+        with av.open(io.BytesIO(), "w", format="mpegts") as container:
+            stream = container.add_stream("libx264", rate=FPS, options=_OPTIONS)
+            stream.width, stream.height = size_wh
+            stream.pix_fmt = "yuv420p"
+            for index in range(2 * _SCENE_FRAMES):
+                if index % _SCENE_FRAMES == 0:
+                    scene = Scene(size_wh, seed + index)
+                picture = av.VideoFrame.from_ndarray(scene.picture(index, index / FPS), format="rgb24")
+                picture.pts = index
+                self.frames += [(bytes(packet), packet.is_keyframe) for packet in stream.encode(picture)]
 
 
 class Broadcast:
@@ -99,13 +68,13 @@ class Broadcast:
 
     def next(self) -> bytes:
         """The packets of the next picture."""
-        frame = self._footage.frames[self._number]
+        data, key = self._footage.frames[self._number]
         self._number = (self._number + 1) % len(self._footage.frames)
-        packet = av.Packet(frame.data)
+        packet = av.Packet(data)
         packet.pts = packet.dts = round(self.seconds * _CLOCK)
         packet.time_base = Fraction(1, _CLOCK)
         packet.stream = self._stream
-        packet.is_keyframe = frame.key
+        packet.is_keyframe = key
         self._muxer.mux(packet)
         self.seconds += 1 / FPS
         taken = bytes(self._out.data)

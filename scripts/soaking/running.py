@@ -12,7 +12,7 @@ from arr_stream.live.clips import list_clips
 from soaking.faults import NotSurvived, WallClock, available, survive
 from soaking.feed import NAME
 from soaking.sampling import Held, Sampler
-from soaking.stage import Stage, StagePlan, staged
+from soaking.stage import Stage, staged
 from soaking.verdicts import Outcome, Survived
 
 _REHEARSED = ("streams", "clients", "models", "keyframe-kill", "break", "query")
@@ -20,25 +20,13 @@ _POLL_SECONDS = 0.05
 _TELL_SECONDS = 30.0
 _MOST_CLIPS = 12
 _SETTLE_SECONDS = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A fault to come.
-
-    Args:
-        at_seconds: When, in seconds of the stream.
-        kind: One of `FAULTS`.
-    """
-
-    at_seconds: float
-    kind: str
+_SAMPLE_SECONDS = 1.0
 
 
 def plan_faults(
     kinds: Sequence[str], *, stream_seconds: float, first_seconds: float, gap_seconds: float, seed: int
-) -> tuple[Planned, ...]:
-    """Faults in an order drawn by the seed: every kind comes once before any comes again.
+) -> list[tuple[float, str]]:
+    """Faults in an order drawn by the seed, and when each comes: every kind comes once before any comes again.
 
     Args:
         kinds: Which there are.
@@ -48,15 +36,15 @@ def plan_faults(
         seed: The same plan for the same seed.
     """
     draw = random.Random(seed)
-    planned: list[Planned] = []
+    planned: list[tuple[float, str]] = []
     waiting: list[str] = []
     at_seconds = first_seconds
     while kinds and at_seconds <= stream_seconds - gap_seconds:
         if not waiting:
             waiting = draw.sample(sorted(kinds), len(kinds))
-        planned.append(Planned(at_seconds, waiting.pop()))
+        planned.append((at_seconds, waiting.pop()))
         at_seconds += gap_seconds * draw.uniform(0.5, 1.5)
-    return tuple(planned)
+    return planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +57,6 @@ class SoakPlan:
         faults: With faults.
         seed: Decides their order.
         gap_seconds: Mean time between two, in seconds of the stream.
-        sample_seconds: Between two samples.
-        kinds: Only these faults; None for all that can be brought about.
     """
 
     stream_seconds: float
@@ -78,8 +64,6 @@ class SoakPlan:
     faults: bool = True
     seed: int = 1
     gap_seconds: float = 30.0
-    sample_seconds: float = 1.0
-    kinds: tuple[str, ...] | None = None
 
 
 class Soak:
@@ -98,28 +82,24 @@ class Soak:
 
     def run(self, sampler: Sampler) -> None:
         """Until the stream has been as long as it should."""
-        for planned in self._planned():
-            self._wait(planned.at_seconds, sampler)
-            self._let(planned, sampler)
-        self._wait(self._plan.stream_seconds, sampler)
+        plan = self._plan
+        planned = plan_faults(
+            available(self._stage) if plan.faults else [],
+            stream_seconds=plan.stream_seconds,
+            first_seconds=min(plan.gap_seconds, plan.stream_seconds / 4),
+            gap_seconds=plan.gap_seconds,
+            seed=plan.seed,
+        )
+        for at_seconds, kind in planned:
+            self._wait(at_seconds, sampler)
+            self._let(kind, sampler)
+        self._wait(plan.stream_seconds, sampler)
 
     def look(self) -> tuple[float, str | None, int, int]:
         """For the sampler."""
         runners = self._stage.streams.runners
         dropped = sum(runner.status()["dropped"] for runner in (self._stage.main, self._stage.other))
         return self._stage.stream_seconds, self.fault, sum(runner.waiting for runner in runners), dropped
-
-    def _planned(self) -> tuple[Planned, ...]:
-        plan = self._plan
-        there = available(self._stage) if plan.faults else []
-        kinds = [kind for kind in there if plan.kinds is None or kind in plan.kinds]
-        return plan_faults(
-            kinds,
-            stream_seconds=plan.stream_seconds,
-            first_seconds=min(plan.gap_seconds, plan.stream_seconds / 4),
-            gap_seconds=plan.gap_seconds,
-            seed=plan.seed,
-        )
 
     def _wait(self, stream_seconds: float, sampler: Sampler) -> None:
         frames, moved = -1, time.monotonic()
@@ -134,18 +114,18 @@ class Soak:
             self._sweep()
             time.sleep(_POLL_SECONDS)
 
-    def _let(self, planned: Planned, sampler: Sampler) -> None:
+    def _let(self, kind: str, sampler: Sampler) -> None:
         began = self._stage.stream_seconds, round(sampler.run_seconds, 2)
-        self.fault = planned.kind
+        self.fault = kind
         seconds, problem = None, None
         try:
-            seconds = round(survive(planned.kind, self._stage, self._clock), 3)
+            seconds = round(survive(kind, self._stage, self._clock), 3)
         except NotSurvived as exc:
             problem = str(exc)
         self.fault = None
-        self.survived.append(Survived(planned.kind, round(began[0], 2), began[1], seconds, problem))
+        self.survived.append(Survived(kind, round(began[0], 2), began[1], seconds, problem))
         told = f"recovered after {seconds:.2f} s" if seconds is not None else f"NOT SURVIVED: {problem}"
-        self._say(f"{began[0]:7.0f} s of stream: {planned.kind}: {told}")
+        self._say(f"{began[0]:7.0f} s of stream: {kind}: {told}")
 
     def _tell(self, sampler: Sampler) -> None:
         self._told_seconds = time.monotonic()
@@ -177,9 +157,9 @@ def soak(plan: SoakPlan, folder: Path, say: Callable[[str], None]) -> Outcome:
         before = _settled(None)
         place = folder / "soak"
         place.mkdir()
-        with staged(StagePlan(place, plan.paced)) as stage:
+        with staged(place, paced=plan.paced) as stage:
             run = Soak(plan, stage, clock, say)
-            sampler = Sampler(plan.sample_seconds, run.look)
+            sampler = Sampler(_SAMPLE_SECONDS, run.look)
             try:
                 run.run(sampler)
             finally:
@@ -202,7 +182,7 @@ def soak(plan: SoakPlan, folder: Path, say: Callable[[str], None]) -> Outcome:
 
 def _rehearse(folder: Path, clock: WallClock, say: Callable[[str], None]) -> None:
     folder.mkdir()
-    with staged(StagePlan(folder)) as stage:
+    with staged(folder) as stage:
         for kind in _REHEARSED:
             survive(kind, stage, clock)
     say("rehearsal over")

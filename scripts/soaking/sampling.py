@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from soaking.faults import children
+from benchmarks.live.process import children
 
 _KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
@@ -75,7 +75,7 @@ class Held:
         # The server has put what was there when it began out of the collector's sight.
         gc.unfreeze()
         gc.collect()
-        commands = [_read(f"/proc/{pid}/cmdline").replace("\0", " ") for pid in children()]
+        commands = [_read(f"/proc/{pid}/cmdline").replace("\0", " ") for pid in children(os.getpid())]
         return cls(
             tuple(sorted(_targets())), tuple(sorted(t.name for t in threading.enumerate())), _tasks(), tuple(commands)
         )

@@ -6,17 +6,15 @@ import contextlib
 import http.server
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.events import Event, EventHub, Subscription
+from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
 from arr_stream.patch_set import PatchSet
@@ -27,16 +25,18 @@ from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.observers import AlertPlan, Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
+from benchmarks.live.process import free_port, start_sender
 from soaking.clients import Viewer
 from soaking.feed import NAME, Feed
 from soaking.footage import FPS
 from soaking.keyframes import ORDERS_VARIABLE, SoakedWorkers
-from soaking.room import SmallRoom, small_room
 
 OTHER = "http"
+SENDER_SIZE_WH = (160, 96)
 RULES = ("keyframe = 1", "motion > 0.01 for 1s")
 _START_SECONDS = 60.0
 _END_SECONDS = 40.0
+_ROOM_MEGABYTES = 6
 _SETTINGS = {
     "keyframes.text": "none",
     "keyframes.clusters": "grid",
@@ -46,24 +46,6 @@ _SETTINGS = {
     "live.policy": "every",
     "live.buffer_frames": 16,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """How a stage is set up.
-
-    Args:
-        folder: For records and clips; it is there.
-        paced: The stream runs at its own speed, not at the pipeline's.
-    """
-
-    folder: Path
-    paced: bool = False
-
-    @property
-    def settings(self) -> Settings:
-        # At the pipeline's pace it is always busy: quality would only ever sink.
-        return Settings().with_values({**_SETTINGS, "live.adapt": self.paced})
 
 
 class Progress:
@@ -99,75 +81,45 @@ class Progress:
     def close(self, *, failed: bool = False, outcome: object = None) -> None: ...
 
 
-class Sender:
-    """The HTTP server of the second stream."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}/live.ts"
-
-    def start(self) -> None:
-        """Start it, on the same port as before."""
-        command = [sys.executable, "-m", "soaking.sender", "--port", str(self.port)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        said = process.stdout.readline().split()
-        if not said:
-            process.wait()
-            raise RuntimeError("the sender did not start")
-        self.port, self._process = int(said[1]), process
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-
-
 class Stage:
     """What runs.
+
+    Args:
+        folder: For records and clips; it is there.
+        clip_folder: Where the clips go.
+        room: The small file system that they go to, where the system gives one.
+        paced: The stream runs at its own speed, not at the pipeline's.
 
     Attributes:
         failures: Errors that ended a run of a stream, and errors of the server; there should be none.
         alerts, posts, notice_count, clip_failures: Counted so far.
     """
 
-    def __init__(self, plan: StagePlan, room: SmallRoom | None) -> None:
-        self.plan, self.room = plan, room
-        self.clip_folder = room.folder if room is not None else plan.folder / "clips"
-        self.orders = plan.folder / "orders"
+    def __init__(self, folder: Path, clip_folder: Path, room: SmallRoom | None, paced: bool) -> None:
+        self.folder, self.clip_folder, self.room = folder, clip_folder, room
+        self.orders = folder / "orders"
         self.orders.mkdir(exist_ok=True)
         self.failures: list[str] = []
         self.alerts = self.posts = self.notice_count = self.clip_failures = 0
-        self._runs = 0
-
-    def run(self) -> contextlib.AbstractContextManager[Stage]:
-        """Everything, until the end of the block."""
-        return self._running()
+        self._runs, self._paced = 0, paced
 
     @contextlib.contextmanager
-    def _running(self) -> Iterator[Stage]:
+    def running(self) -> Iterator[Stage]:
+        """Everything, until the end of the block."""
         os.environ[ORDERS_VARIABLE] = str(self.orders)
         with contextlib.ExitStack() as stack:
-            self.sender = Sender()
-            stack.callback(self.sender.kill)
+            self.sender = start_sender(free_port(), size_wh=SENDER_SIZE_WH)
+            stack.callback(self._kill_sender)
             hook = stack.enter_context(self._hook())
             stop, ready = threading.Event(), threading.Event()
-            thread, port = self._serve(hook, stop, ready)
+            thread, self.port = self._serve(hook, stop, ready)
             stack.callback(thread.join, _END_SECONDS)
             stack.callback(stop.set)
             if not ready.wait(_START_SECONDS):
                 raise RuntimeError("the server did not start")
             self._add_streams()
             stack.callback(self.hub.unsubscribe, self._subscription)
-            self.port = port
-            viewer = Viewer(port, self.main.id)
+            viewer = Viewer(self.port, self.main.id)
             stack.callback(viewer.close)
             yield self
 
@@ -178,7 +130,9 @@ class Stage:
         rules = AlertPlan(RULES, 1.5, 1.0, self.clip_folder, ("true",), (hook,))
         self.observer = Observer(self.hub, rules)
         parts = RunnerParts(self.hub, WorkerPool(SoakedWorkers), make_consumers=self._consumers, on_error=self._failed)
-        self.streams = LiveStreams(self.plan.settings, parts=parts)
+        # At the pipeline's pace it is always busy: quality would only ever sink.
+        settings = Settings().with_values({**_SETTINGS, "live.adapt": self._paced})
+        self.streams = LiveStreams(settings, parts=parts)
         access = make_access("127.0.0.1", token=None, port=port)
         self.serving = Serving(self.streams, access, AllowedSources(), self.observer)
         thread = threading.Thread(
@@ -193,18 +147,10 @@ class Stage:
     def _add_streams(self) -> None:
         self._subscription = Subscription(self._hear, kinds={"alert", "notice"})
         self.hub.subscribe(self._subscription)
-        self.feed = Feed(lambda: sum(runner.waiting for runner in self.streams.runners[:1]), paced=self.plan.paced)
+        self.feed = Feed(lambda: sum(runner.waiting for runner in self.streams.runners[:1]), paced=self._paced)
         self.progress = {NAME: Progress(self.feed.taken), OTHER: Progress()}
         self.main = self.streams.add(NAME, opener=self.feed.open, name=NAME, query=["red"])
-        self.other = self.streams.add(self.sender.address, name=OTHER, query=["green"])
-        self.wait_for_frames()
-
-    def wait_for_frames(self) -> None:
-        """Wait until both streams run.
-
-        Raises:
-            RuntimeError: They do not.
-        """
+        self.other = self.streams.add(f"{self.sender.address}/live.ts", name=OTHER, query=["green"])
         deadline = time.monotonic() + _START_SECONDS
         while not all(progress.frames > FPS for progress in self.progress.values()):
             if time.monotonic() > deadline:
@@ -225,7 +171,7 @@ class Stage:
         header = Header.for_grid(
             grid, source=runner.name, query=None, budget_tokens=0, config=public_settings(runner.settings)
         )
-        path = self.plan.folder / f"records-{runner.id}-{self._runs}.jsonl"
+        path = self.folder / f"records-{runner.id}-{self._runs}.jsonl"
         return [*made, Records(path, header, True), self.progress[runner.name]]
 
     def _failed(self, runner: StreamRunner, error: Exception) -> None:
@@ -237,14 +183,14 @@ class Stage:
 
     def _hear(self) -> None:
         for event in self._subscription.take():
-            self._note(event)
+            self.alerts += event["type"] == "alert"
+            if event["type"] == "notice":
+                self.notice_count += 1
+                self.clip_failures += event["text"].startswith("clip not recorded")
 
-    def _note(self, event: Event) -> None:
-        if event["type"] == "alert":
-            self.alerts += 1
-        elif event["type"] == "notice":
-            self.notice_count += 1
-            self.clip_failures += event["text"].startswith("clip not recorded")
+    def _kill_sender(self) -> None:
+        """The present one: it may have been started again."""
+        self.sender.kill()
 
     @contextlib.contextmanager
     def _hook(self) -> Iterator[str]:
@@ -271,7 +217,40 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(plan: StagePlan) -> Iterator[Stage]:
+def staged(folder: Path, *, paced: bool = False) -> Iterator[Stage]:
     """A stage that runs, with clips in a room of their own where the system gives one."""
-    with small_room(plan.folder / "clips") as room, Stage(plan, room).run() as stage:
+    clips = folder / "clips"
+    with small_room(clips) as room, Stage(folder, clips, room, paced).running() as stage:
         yield stage
+
+
+class SmallRoom:
+    """A mounted tmpfs, so that a full disk is a real one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        """Leave no byte."""
+        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def empty(self) -> None:
+        """Give the room back."""
+        self._ballast.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def small_room(folder: Path) -> Iterator[SmallRoom | None]:
+    """A tmpfs at a folder until the end of the block; None where this user may not mount."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_ROOM_MEGABYTES}m", "arr-stream-soak", str(folder)]
+    mounted = False
+    with contextlib.suppress(OSError):
+        mounted = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
+    try:
+        yield SmallRoom(folder) if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)

@@ -7,8 +7,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from arr_stream.evaluation.tables import ResultTable
 from soaking.sampling import Held, Sample, Slope, fit_slope
 
 MOST_MB_A_MINUTE = 1.0
@@ -83,6 +85,41 @@ class Outcome:
         minutes, values = [seconds / 60 for seconds in times], [getattr(each, field) for each in steady]
         # Other keyframe models make another number of workers, and that another level.
         return fit_slope(minutes, values, [each.children for each in steady])
+
+    def slopes(self) -> dict[str, dict[str, float]]:
+        """How memory grows after the warm-up."""
+        return {
+            f"{field}_per_{clock}_minute": asdict(self.slope(field, of_stream=clock == "stream"))
+            for clock in ("run", "stream")
+            for field in _MEMORY
+        }
+
+
+def everything(outcome: Outcome, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """For programs."""
+    steady = outcome.steady()
+    spans = {
+        field: [pick(getattr(each, field) for each in steady) for pick in (min, max)]
+        for field in ("handles", "threads", "children", "waiting", "blocks")
+        if steady
+    }
+    return {
+        "verdicts": [asdict(each) for each in verdicts],
+        "slopes": outcome.slopes(),
+        "least_and_most_between_faults": spans,
+        **asdict(outcome),
+    }
+
+
+def verdict_table(outcome: Outcome, verdicts: Sequence[Verdict]) -> ResultTable:
+    """For a page."""
+    kinds = len({fault.kind for fault in outcome.faults})
+    title = (
+        f"{outcome.stream_seconds / 60:.0f} minutes of stream in {outcome.run_seconds / 60:.0f} minutes, "
+        f"{len(outcome.faults)} faults of {kinds} kinds"
+    )
+    rows = tuple((verdict.what, "yes" if verdict.good else "no", verdict.found) for verdict in verdicts)
+    return ResultTable(title, ("what", "holds", "found"), rows)
 
 
 def judge(outcome: Outcome) -> list[Verdict]:

@@ -1,8 +1,9 @@
-"""Figures on scenes that training has not seen."""
+"""What the trained model makes of scenes that training has not seen: figures, and directions of its features."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import open_clip
@@ -10,16 +11,19 @@ import torch
 import torch.nn.functional as F
 from open_clip.tokenizer import SimpleTokenizer
 
+from arr_stream.config import ClipSettings, ModelSettings
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.embeddings.clip import ClipEmbedder
+from arr_stream.keyframes.embeddings.pca import StreamingPca
+from arr_stream.types import Frame, Grid
+from arr_stream.weights import PCA_NAME
+from benchmarks.localisation import auc
 from benchmarks.scenes.shapes import caption, make_scene
 from tiny_clip.batches import token_shares
 from tiny_clip.model import look, to_pixels
 
-
-def auc(positive: np.ndarray[Any, Any], negative: np.ndarray[Any, Any]) -> float:
-    """Probability that a positive scores above a negative, ties half."""
-    order = np.sort(negative)
-    below = np.searchsorted(order, positive, "left") + np.searchsorted(order, positive, "right")
-    return float(below.mean() / 2 / len(order))
+_DIRECTION_SCENES = 200
+_COMPONENTS = 32
 
 
 @torch.no_grad()
@@ -65,3 +69,20 @@ def held_out(model: open_clip.CLIP, tokenizer: SimpleTokenizer, scenes: int, see
     figures = {name: float(np.mean(values)) for name, values in found.items()}
     figures["right caption of all, whole picture"] = float(rank.float().mean())
     return figures
+
+
+def write_directions(folder: Path, seed: int) -> float:
+    """Writes `pca.safetensors` beside the weights; gives the share of the variance that 16 channels keep."""
+    settings = ClipSettings(model=str(folder))
+    embedder = ClipEmbedder(settings, ModelSettings(device="cpu"), threads=1)
+    rng = np.random.default_rng([seed, 55])
+    gathered: StreamingPca | None = None
+    for index in range(_DIRECTION_SCENES):
+        frame = Frame(index, 0.0, make_scene(rng).rgb)
+        values = embedder.embed(KeyframeInput(frame, Grid.for_size(frame.size_wh))).values
+        gathered = gathered or StreamingPca(len(values))
+        gathered.add(values.reshape(len(values), -1).T)
+    assert gathered is not None
+    pca = replace(gathered.result("tiny", _COMPONENTS), method=settings.method)
+    pca.save(folder / PCA_NAME)
+    return pca.variance_kept(16)
