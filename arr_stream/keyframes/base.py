@@ -75,19 +75,14 @@ class LazyClusters:
         method: Name of what makes them.
 
     Raises:
-        KeyframeFailed: On reading: they could not be made, or are no regions; likewise at the next reading.
+        KeyframeFailed: On reading: they could not be made; likewise at the next reading.
     """
 
     def __init__(self, make: Callable[[], Clusters], method: str) -> None:
         self._make: Callable[[], Clusters] | None = make
         self._made: Clusters | None = None
-        self._check: Callable[[Clusters], None] = lambda made: None
         self._lock = threading.Lock()
         self.method = method
-
-    def check_when_made(self, check: Callable[[Clusters], None]) -> None:
-        """Let something look at the regions before anybody reads them; it raises where they are none."""
-        self._check = check
 
     @property
     def labels(self) -> IntArray:
@@ -112,7 +107,6 @@ class LazyClusters:
                 assert self._make is not None
                 try:
                     made = self._make()
-                    self._check(made)
                 except ArrStreamError:
                     raise
                 except Exception as exc:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import cv2
-import numpy as np
-
 from arr_stream.config import KeyframeSettings
-from arr_stream.types import ByteArray, FloatArray
 
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
@@ -60,15 +56,3 @@ def refresh_reason(state: ScheduleState, settings: KeyframeSettings, interval_fa
     if state.confidence < settings.min_confidence and state.age_frames >= settings.min_interval and not state.failed:
         return "confidence"
     return None
-
-
-def colour_histogram(picture: ByteArray) -> FloatArray:
-    """Share of the picture in each of 8x8x8 colours, `[512]`, slightly blurred so that a small shift is no jump."""
-    histogram = cv2.calcHist([picture], [0, 1, 2], None, [8, 8, 8], [0, 256, 0, 256, 0, 256])
-    flat: FloatArray = (histogram.ravel() / picture.shape[0] / picture.shape[1]).astype(np.float32)
-    return flat
-
-
-def histogram_change(before: FloatArray, now: FloatArray) -> float:
-    """Share of the picture whose colour is not accounted for by the picture before, [0, 1]."""
-    return float(np.abs(before - now).sum() / 2)

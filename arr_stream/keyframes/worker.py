@@ -20,7 +20,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from arr_stream.config import Settings
@@ -79,9 +78,6 @@ class KeyframeWorker:
         parts: What this worker makes; of other parts it knows nothing.
         timeout_seconds: A generation that takes longer is stopped and reported.
         factory, threads, nice: See `Work`.
-
-    Attributes:
-        ready: Set once the first start is over: models are loaded, or it failed (`wait_ready` raises then).
     """
 
     def __init__(
@@ -106,7 +102,7 @@ class KeyframeWorker:
         self._process: _Process | None = None
         self._losses = 0
         self._not_before_seconds = 0.0
-        self.ready = threading.Event()
+        self._ready = threading.Event()
         self._start_error: ArrStreamError | None = None
         self._thread = threading.Thread(target=self._serve, name="keyframe-worker", daemon=True)
         self._thread.start()
@@ -118,7 +114,7 @@ class KeyframeWorker:
             BackendUnavailable: A package or weights are missing.
             KeyframeFailed: The process could not start.
         """
-        if not self.ready.wait(timeout_seconds):
+        if not self._ready.wait(timeout_seconds):
             return False
         if self._start_error is not None:
             raise self._start_error
@@ -128,7 +124,7 @@ class KeyframeWorker:
         """Ask for a keyframe; its picture must not be written to afterwards.
 
         Returns:
-            The parts that will be made: none when another request is under way, after repeated failures for a while,
+            The parts that will be made: none while another request is under way, for a while after repeated failures,
             and once closed.
         """
         parts = tuple(part for part in request.parts if part in self.parts)
@@ -159,14 +155,6 @@ class KeyframeWorker:
         self.stop()
         self._thread.join(_JOIN_SECONDS)
 
-    def __enter__(self) -> KeyframeWorker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _serve(self) -> None:
         """The thread: first start, then one request after the other until closed."""
         try:
@@ -187,7 +175,7 @@ class KeyframeWorker:
             self._start_error = exc
             self._discard()
         finally:
-            self.ready.set()
+            self._ready.set()
 
     def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
         """Let the process work on a request; what it makes arrives as it is made. A failure if it did not last."""
@@ -199,18 +187,17 @@ class KeyframeWorker:
             self._arrived.append(outcome)
 
         try:
-            self._running().ask(_without_vectors(request), self._timeout_seconds, arrive)
+            # Motion vectors are no use to generation and cost as much to send as a small picture.
+            bare = replace(request, frame=replace(request.frame, motion_vectors=None))
+            self._running().ask(bare, self._timeout_seconds, arrive)
         except Exception as exc:
             # Whatever went wrong, the thread lives on: its end would leave the provider busy for ever.
             self._discard()
             self._back_off()
-            parts = tuple(part for part in request.parts if part in left)
-            if isinstance(exc, _Lost):
-                return KeyframeFailure(index, str(exc), exc.details, parts)
+            message, details = f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc()
             if isinstance(exc, ArrStreamError):
-                return KeyframeFailure(index, str(exc), "", parts)
-            message = f"keyframe worker: {type(exc).__name__}: {exc}"
-            return KeyframeFailure(index, message, traceback.format_exc(), parts)
+                message, details = str(exc), exc.details if isinstance(exc, _Lost) else ""
+            return KeyframeFailure(index, message, details, tuple(part for part in request.parts if part in left))
         self._losses = 0
         self._start_error = None
         return None
@@ -243,11 +230,7 @@ class KeyframeWorker:
 
 
 class KeyframeWorkers:
-    """Several workers as one `KeyframeProvider`: parts are made side by side, and each arrives when it is ready.
-
-    Args:
-        settings: What the workers are given.
-    """
+    """Several workers as one `KeyframeProvider`: parts are made side by side, and each arrives when it is ready."""
 
     def __init__(self, settings: Settings) -> None:
         self.workers = tuple(
@@ -279,14 +262,6 @@ class KeyframeWorkers:
         for worker in self.workers:
             worker.close()
 
-    def __enter__(self) -> KeyframeWorkers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
     """Which parts share a process: light ones do, heavy ones have their own.
@@ -294,15 +269,15 @@ def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
     `features` clusters by what the embedder gives, so the two stay together, and the model is loaded once.
     """
     keyframes = settings.keyframes
-    together: tuple[tuple[PartName, ...], ...]
-    heavy_clusters, heavy_embedding = keyframes.clusters == "sam", keyframes.embeddings == "clip"
-    if keyframes.clusters != "features" and (heavy_clusters or heavy_embedding):
-        together = (("clusters",), ("embedding",))
-    else:
-        together = (("clusters", "embedding"),)
+    heavy = keyframes.clusters == "sam" or keyframes.embeddings == "clip"
+    groups: list[tuple[PartName, ...]] = [("clusters", "embedding")]
+    if heavy and keyframes.clusters != "features":
+        groups = [("clusters",), ("embedding",)]
     if keyframes.text == "none":
-        return (*together[:-1], (*together[-1], "text"))
-    return (*together, ("text",))
+        groups[-1] += ("text",)
+    else:
+        groups.append(("text",))
+    return tuple(groups)
 
 
 class _Lost(KeyframeFailed):
@@ -367,11 +342,6 @@ class _Process(ChildProcess):
         if code is None:
             return "closed its pipes"
         return ending(code) + (", as the system does when memory runs out" if code == -signal.SIGKILL else "")
-
-
-def _without_vectors(request: KeyframeRequest) -> KeyframeRequest:
-    """Motion vectors are no use to generation and cost as much to send as a small picture."""
-    return replace(request, frame=replace(request.frame, motion_vectors=None))
 
 
 def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:

@@ -23,7 +23,13 @@ import numpy.typing as npt
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import Embedder, KeyframeInput
 from arr_stream.keyframes.clusters.merge import RegionGraph, merged
-from arr_stream.keyframes.clusters.regions import absorb_small, clusters_from_labels, pieces_of, shared_borders
+from arr_stream.keyframes.clusters.regions import (
+    absorb_small,
+    clusters_from_labels,
+    lattice_hw,
+    pieces_of,
+    shared_borders,
+)
 from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 
 FEATURE_WEIGHT = 0.6
@@ -86,10 +92,9 @@ def labels_from_features(values: FloatArray, count: int) -> IntArray:
     height, width = values.shape[1:]
     labels = pieces_of(_k_means(points, _lattice(height, width, CLUSTERS_A_REGION * count)).reshape(height, width))
     flat = labels.ravel()
-    pairs, lengths = shared_borders(labels)
     sizes = np.bincount(flat)
     looks = _sums(points, flat, len(sizes))
-    graph = RegionGraph(sizes.astype(np.float64), looks.astype(np.float64), pairs, lengths, np.zeros(len(pairs)))
+    graph = RegionGraph(sizes.astype(np.float64), looks.astype(np.float64), *shared_borders(labels))
     return np.asarray(merged(graph, count)[labels], np.int32)
 
 
@@ -111,8 +116,7 @@ def _spread_to_one(vectors: FloatArray) -> FloatArray:
 
 def _lattice(height: int, width: int, count: int) -> npt.NDArray[np.intp]:
     """Places of about `count` seeds on an even lattice, as indices into `h*w`."""
-    rows = min(height, max(1, round(math.sqrt(count * height / width))))
-    columns = min(width, max(1, round(count / rows)))
+    rows, columns = lattice_hw(count, height, width)
     y = ((np.arange(rows) + 0.5) * height / rows).astype(np.intp)
     x = ((np.arange(columns) + 0.5) * width / columns).astype(np.intp)
     return (y[:, None] * width + x).ravel()

@@ -24,7 +24,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,45 +52,23 @@ _OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokenizer:
-    """Texts to tokens.
-
-    Args:
-        encode: A text to its tokens, start and end included, however many.
-        batch: Texts to `[N, context_length]`, cut and padded.
-    """
+    """A text to all of its tokens, start and end included; texts to `[N, context_length]`, cut and padded."""
 
     encode: Callable[[str], list[int]]
     batch: Callable[[list[str]], Tensor]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedClip:
-    """A dual encoder, or one half of it.
-
-    Args:
-        visual: Vision tower in evaluation mode, None where only texts were asked for.
-        text: Module with `encode_text`, None where only vision was asked for; and its tokeniser.
-        mean, std: What pixels in [0, 1] are normalised with.
-        image_size_hw: Size of the pictures that it was trained on, in pixels.
-        space: Names model and weights; features of one space can be compared.
-        context_length: Most tokens of a text.
-        templates: Phrases that a text is put into.
-    """
-
-    visual: nn.Module | None
-    text: Any
-    tokenizer: Tokenizer | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    image_size_hw: tuple[int, int]
-    space: str
-    context_length: int
-    templates: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What `clip.model` means: `config` is open_clip's model configuration, `file` the weights."""
+    """What `clip.model` means.
+
+    Args:
+        config: open_clip's model configuration.
+        file: The weights.
+        space: Names model and weights; features of one space can be compared.
+        mean, std: What pixels in [0, 1] are normalised with.
+        templates: Phrases that a text is put into.
+    """
 
     config: dict[str, Any]
     file: Path
@@ -98,6 +76,24 @@ class _Plan:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     templates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedClip(_Plan):
+    """A dual encoder, or one half of it.
+
+    Args:
+        visual: Vision tower in evaluation mode, None where only texts were asked for.
+        text: Module with `encode_text`, None where only vision was asked for; and its tokeniser.
+        image_size_hw: Size of the pictures that it was trained on, in pixels.
+        context_length: Most tokens of a text.
+    """
+
+    visual: nn.Module | None
+    text: Any
+    tokenizer: Tokenizer | None
+    image_size_hw: tuple[int, int]
+    context_length: int
 
 
 def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers = "both") -> LoadedClip:
@@ -130,15 +126,12 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
     if towers == "text":
         model.visual = nn.Identity()
     return LoadedClip(
+        **{field.name: getattr(plan, field.name) for field in fields(plan)},
         visual=None if towers == "text" else visual,
         text=None if towers == "vision" else model,
         tokenizer=None if towers == "vision" else _tokenizer(plan),
-        mean=plan.mean,
-        std=plan.std,
         image_size_hw=(int(height), int(width)),
-        space=plan.space,
         context_length=int(model.context_length),
-        templates=plan.templates,
     )
 
 

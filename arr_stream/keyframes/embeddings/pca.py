@@ -16,15 +16,17 @@ import numpy.typing as npt
 import torch
 
 from arr_stream.errors import ArrStreamError, BackendUnavailable, WeightsInvalid
+from arr_stream.keyframes.base import EMBEDDING_CHANNELS
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import FloatArray
 
 DoubleArray = npt.NDArray[np.float64]
 
-CHANNELS = 16
-"""Channels of the texture for an embedding, and so the fewest directions that a PCA must offer."""
+CHANNELS = EMBEDDING_CHANNELS
+"""The fewest directions that a PCA must offer."""
 
 _FORMAT = "arr-stream pca 1"
+_TENSORS = ("mean", "basis", "variance")
 _BLOCK_VECTORS = 4096
 _LARGEST_FILE_BYTES = 256 << 20
 
@@ -93,9 +95,7 @@ class Pca:
         """
         if not 0 <= components <= self.components:
             raise ValueError(f"variance of {components} directions, known are {self.components}")
-        if self.total_variance <= 0:
-            return 1.0
-        return min(1.0, float(self.variance[:components].sum()) / self.total_variance)
+        return _share(self.variance[:components], self.total_variance)
 
     def save(self, path: Path) -> None:
         """Write a safetensors file with everything in it.
@@ -105,16 +105,10 @@ class Pca:
             OSError: The file cannot be written.
         """
         save = _safetensors()[0]
-        tensors = {"mean": self.mean, "basis": self.basis, "variance": self.variance}
-        metadata = {
-            "format": _FORMAT,
-            "space": self.space,
-            "method": self.method,
-            "count": str(self.count),
-            "total_variance": repr(float(self.total_variance)),
-        }
-        contiguous = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
-        Path(path).write_bytes(save(contiguous, metadata))
+        tensors = {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in _TENSORS}
+        total, count = repr(float(self.total_variance)), str(self.count)
+        metadata = {"space": self.space, "method": self.method, "count": count, "total_variance": total}
+        path.write_bytes(save(tensors, {"format": _FORMAT, **metadata}))
 
 
 def load_pca(path: Path, space: str | None = None, method: str | None = None) -> Pca:
@@ -129,7 +123,6 @@ def load_pca(path: Path, space: str | None = None, method: str | None = None) ->
         BackendUnavailable: The file, or the package safetensors, is missing.
         WeightsInvalid: It is damaged, something else, of another space or method, or has too few directions.
     """
-    path = Path(path)
     remedy = "make one with `arr-stream train-pca`, or --set clip.pca=auto"
     if not path.is_file():
         raise BackendUnavailable(f"{path}: no such PCA file", remedy=remedy)
@@ -156,7 +149,7 @@ def _read(path: Path) -> Pca:
         metadata = file.metadata() or {}
         if metadata.get("format") != _FORMAT:
             raise ValueError("written by something else")
-        mean, basis, variance = (file.get_tensor(name) for name in ("mean", "basis", "variance"))
+        mean, basis, variance = (file.get_tensor(name) for name in _TENSORS)
     if any(values.dtype != np.float32 for values in (mean, basis, variance)) or basis.ndim != 2:
         raise ValueError("tensors of another kind")
     total_variance, count = float(metadata["total_variance"]), int(metadata["count"])
@@ -205,8 +198,7 @@ class StreamingPca:
     def variance_kept(self, components: int) -> float:
         """Share of the total variance, in [0, 1], along the best `components` directions; 1 where nothing varies."""
         variance, _ = self._principal()
-        total = float(variance.sum())
-        return min(1.0, float(variance[:components].sum()) / total) if total > 0 else 1.0
+        return _share(variance[:components], float(variance.sum()))
 
     def result(self, space: str, components: int) -> Pca:
         """The PCA of everything taken in so far, with at most D directions.
@@ -235,6 +227,10 @@ class StreamingPca:
             largest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
             self._solved = np.maximum(values[::-1], 0.0), basis * np.where(largest < 0, -1.0, 1.0)
         return self._solved
+
+
+def _share(variance: npt.NDArray[np.floating], total: float) -> float:
+    return min(1.0, float(variance.sum()) / total) if total > 0 else 1.0
 
 
 def unknown(space: str, mean: FloatArray, components: int) -> Pca:

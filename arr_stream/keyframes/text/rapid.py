@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
-from arr_stream.keyframes.text.regions import detect_wh, straightened, text_mask
+from arr_stream.keyframes.text.regions import detect_wh, finding, region_of, straightened
 from arr_stream.types import ByteArray, TextRegion
 
 DETECT_SIDE_PX = 640
@@ -66,11 +66,7 @@ class RapidOcrFinder:
         self.regions(np.zeros((32, 32, 3), np.uint8), detect_side_px)
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
-        rgb = picture.frame.rgb
-        found = self.regions(rgb, self.detect_side_px)
-        # The mask says where text is, read or not, so it keeps the detector's scores.
-        mask = text_mask(found, picture.quarter_hw)
-        return TextFinding(mask, tuple(self.read(rgb, region) for region in found) if read else found)
+        return finding(picture, self.regions(picture.frame.rgb, self.detect_side_px), self.read if read else None)
 
     def regions(self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE) -> tuple[TextRegion, ...]:
         """Detection alone.
@@ -87,11 +83,7 @@ class RapidOcrFinder:
             return ()
         size_wh = (seen.shape[1], seen.shape[0])
         return tuple(
-            TextRegion(
-                tuple((float(x), float(y)) for x, y in np.clip(corners / size_wh, 0.0, 1.0)),
-                float(np.clip(score, 0.0, 1.0)),
-            )
-            for corners, score in zip(found.boxes, found.scores, strict=True)
+            region_of(corners, size_wh, score) for corners, score in zip(found.boxes, found.scores, strict=True)
         )
 
     def read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
@@ -193,29 +185,20 @@ class AutoText:
         threads: Threads for onnxruntime; None leaves the choice to it.
 
     Raises:
-        BackendUnavailable: rapidocr or onnxruntime is missing.
+        BackendUnavailable: As for `RapidOcrFinder`.
     """
 
     def __init__(self, *, threads: int | None = None) -> None:
         self._finder = RapidOcrFinder(threads=threads, detect_side_px=LOOK_SIDE_PX)
-        self._name = _PART
-
-    @property
-    def name(self) -> str:
+        self.name = _PART
         """What ran on the last frame."""
-        return self._name
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
         rgb = picture.frame.rgb
-        size_wh = picture.frame.size_wh
-        hints = self._finder.regions(rgb, LOOK_SIDE_PX, LOOK_SCORE)
-        windows = close_windows(hints, size_wh)
+        windows = close_windows(self._finder.regions(rgb, LOOK_SIDE_PX, LOOK_SCORE), picture.frame.size_wh)
         found = tuple(self._close_look(rgb, windows))
-        mask = text_mask(found, picture.quarter_hw)
-        if read:
-            found = tuple(self._finder.read(rgb, region) for region in found)
-        self._name = _account(len(windows), read and bool(found))
-        return TextFinding(mask, found)
+        self.name = _account(len(windows), read and bool(found))
+        return finding(picture, found, self._finder.read if read else None)
 
     def _close_look(self, rgb: ByteArray, windows: Sequence[Window]) -> Iterator[TextRegion]:
         height, width = rgb.shape[:2]
