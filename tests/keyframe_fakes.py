@@ -45,7 +45,7 @@ def parts(made_from: KeyframeRequest) -> dict[PartName, tuple[PartValue, str]]:
 
 
 class Fake:
-    """Does what `settings["do"]` says on the frames of `settings["on"]` (all where not given), else works.
+    """Does what `settings["do"]` says, on all frames or by the frame's index, else works.
 
     - `raise`, `nan`, `exit`, `segfault`: as named
     - `hang`: never comes back
@@ -63,12 +63,10 @@ class Fake:
         return {part: lambda part=part: self._make(part, made[part], request) for part in request.parts}  # type: ignore[misc]
 
     def _make(self, part: PartName, made: tuple[PartValue, str], request: KeyframeRequest) -> tuple[PartValue, str]:
-        on = self.settings.get("on")
-        if on is not None and request.frame.index not in on:
-            return made
         if part not in self.settings.get("to", request.parts[:1]):
             return made
-        match self.settings.get("do"):
+        do = self.settings.get("do")
+        match do.get(request.frame.index) if isinstance(do, Mapping) else do:
             case "raise":
                 raise ArithmeticError("the fake was told to")
             case "nan":

@@ -16,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from open_clip.model import _build_vision_tower
 
+from arr_stream.config import ClipSettings
 from arr_stream.errors import InvalidSetting
 from arr_stream.keyframes.embeddings.clip import (
     Normalisation,
@@ -300,11 +301,10 @@ def test_features_finer_than_two_a_cell_are_averaged_and_unit_again() -> None:
     assert at_most(fine, (12, 5)) is fine
 
 
-def features_of(kind: str, passes: str, size_wh: tuple[int, int], batch: int = 8, places: int = 4096) -> torch.Tensor:
+def features_of(kind: str, passes: Any, size_wh: tuple[int, int], **settings: int) -> torch.Tensor:
     tower = make_tower(built(kind).visual, kind, "value")
     rgb = np.random.default_rng(0).integers(0, 255, (size_wh[1], size_wh[0], 3), np.uint8)
-    grid = Grid.for_size(size_wh)
-    return frame_features(tower, rgb, grid, method="value", passes=passes, places=places, batch=batch, normal=NORMAL)
+    return frame_features(tower, rgb, Grid.for_size(size_wh), ClipSettings(passes=passes, **settings), NORMAL)
 
 
 @pytest.mark.parametrize(("places", "expected_hw"), [(200, (12, 16)), (192, (12, 16)), (100, (8, 11)), (16, (3, 4))])
@@ -341,8 +341,6 @@ def test_windows_look_at_each_place_among_its_neighbours() -> None:
     visual: Callable[..., Any] = built("vit16").visual
     tower = make_tower(visual, "vit16", "value")  # type: ignore[arg-type]
     rgb = np.random.default_rng(2).integers(0, 255, (128, 128, 3), np.uint8)
-    whole = frame_features(
-        tower, rgb, Grid.for_size((128, 128)), method="value", passes="windows", places=64, batch=4, normal=NORMAL
-    )
-    corner = tower.features(NORMAL.pixels(np.ascontiguousarray(rgb[:64, :64]), (64, 64)), "value")[0]
+    whole = frame_features(tower, rgb, Grid.for_size((128, 128)), ClipSettings(passes="windows", batch=4), NORMAL)
+    corner = tower.features(NORMAL.pixels(np.ascontiguousarray(rgb[:64, :64]), (4, 4), 16), "value")[0]
     torch.testing.assert_close(whole[:, :2, :2], corner[:, :2, :2], atol=1e-5, rtol=1e-5)
