@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -21,26 +20,12 @@ from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output
 from arr_stream.patch_set import PatchSet
+from arr_stream.sources.base import SourceInfo
 from arr_stream.types import ByteArray, Frame
 
 _SUFFIXES = (".mp4", ".m4v", ".mov")
 _USUAL_FPS = 25.0
 _REGION_SHOWN_SECONDS = 1.5
-
-
-class VideoSource(Protocol):
-    """What the video must know of its source; `arr_stream.sources.SourceInfo` has it all."""
-
-    @property
-    def path(self) -> Path | None: ...
-    @property
-    def has_audio(self) -> bool: ...
-    @property
-    def start_offset_seconds(self) -> float: ...
-    @property
-    def average_fps(self) -> float | None: ...
-    @property
-    def pixel_aspect(self) -> float: ...
 
 
 class Annotator:
@@ -140,7 +125,7 @@ class AnnotatedVideo:
         path: Path | str,
         *,
         size_wh: tuple[int, int],
-        source: VideoSource,
+        source: SourceInfo,
         view: str = "patches",
         settings: VideoSettings | None = None,
         force: bool = False,
@@ -169,16 +154,6 @@ class AnnotatedVideo:
         self._closed = False
         self._to_read: ByteArray | None = None
         self._reading_seconds = 0.0
-
-    @property
-    def view(self) -> str:
-        """What is shown."""
-        return self._annotator.view
-
-    @property
-    def frames(self) -> int:
-        """Frames written so far."""
-        return self._writer.frames if self._writer else 0
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         """Draw one frame and encode it.
