@@ -64,7 +64,7 @@ def test_active_queries_are_read_exactly(
     np.testing.assert_allclose(projection.rows @ projection.rows.T, np.eye(16), atol=2e-6)
     np.testing.assert_allclose(projection.coordinates(queries), queries @ projection.rows.T, atol=1e-5)
     values = places.T.reshape(dimensions, 12, 10)
-    channels = projection.channels(values)
+    channels = projection.project(centred(values, projection.mean))
     assert channels.shape == (16, 12, 10) and channels.dtype == np.float32
     assert np.abs(channels).max() <= 1.0
     asked = np.tensordot(projection.coordinates(queries), channels, 1)

@@ -35,14 +35,7 @@ from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntAr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyframeRequest:
-    """Asks for full generation on a frame.
-
-    Args:
-        frame: The frame.
-        grid: Its grid.
-        read_text: Text is also read, because a query needs words.
-        parts: What is wanted.
-    """
+    """Asks for full generation on a frame; text is also read where a query needs words."""
 
     frame: Frame
     grid: Grid
@@ -57,7 +50,7 @@ class KeyframeFailure:
     Args:
         index: Index of the frame that was asked for.
         message: One line: what failed and why.
-        details: Traceback or last words of the worker, empty where there are none.
+        details: Traceback or last words of the worker.
         parts: What there will not be.
     """
 
@@ -142,13 +135,13 @@ class OncePerPicture:
 def make_generator(
     settings: Settings, threads: int | None = None, parts: Sequence[PartName] = PARTS
 ) -> StandardGenerator:
-    """The parts that the settings name.
+    """What makes the parts that the settings name; models of other parts than `parts` are not loaded.
 
     Args:
         settings: Names of the parts and how they work.
         threads: Threads for the parts that have pools of their own; None for half of the cores, since such pools
             wait by spinning, at the cost of whatever else is running.
-        parts: Only these; models of the others are not loaded.
+        parts: Only these.
 
     Raises:
         BackendUnavailable: A package or weights are missing.
@@ -178,7 +171,7 @@ def needed_weights(settings: Settings) -> tuple[str, ...]:
 
 
 def make_part(index: int, part: PartName, job: Job) -> KeyframePart | KeyframeFailure:
-    """Do one job; its value is checked, and whatever it raises becomes a failure of that part alone."""
+    """Do one job and check its value; whatever is raised becomes a failure of that part alone."""
     started = time.perf_counter()
     try:
         value, backend = job()
@@ -199,8 +192,7 @@ def check_value(part: PartName, value: PartValue) -> None:
     """Refuse values that would spread through every carried channel.
 
     Raises:
-        KeyframeFailed: NaN, infinity, a value out of range, a wrong number of axes, or another part's value; names
-            the part.
+        KeyframeFailed: NaN, infinity, a value out of range, a wrong shape, or another part's value; names the part.
     """
     if part == "clusters" and isinstance(value, LazyClusters):
         return  # Made of our own, and only when read.
@@ -263,11 +255,7 @@ class InStepKeyframes:
 
 
 class KeyframeTally:
-    """How each part of generation fared over a run.
-
-    Attributes:
-        failures: By part, on how many keyframes it could not be made.
-    """
+    """How each part of generation fared over a run; `failures` counts the keyframes that lack it."""
 
     def __init__(self) -> None:
         self.failures: Counter[PartName] = Counter()

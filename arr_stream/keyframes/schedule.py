@@ -17,7 +17,7 @@ class ScheduleState:
     Args:
         have_keyframe: A result is in use.
         pending: A request is under way.
-        age_frames: Frames since the last request, or since the frame in use.
+        age_frames: Frames since the last request.
         confidence: Mean trust in what is carried, [0, 1].
         size_changed, cut, query_changed, failed: What happened on this frame, or since the last request.
     """
@@ -35,11 +35,9 @@ class ScheduleState:
 def refresh_reason(state: ScheduleState, settings: KeyframeSettings, interval_factor: int = 1) -> RefreshReason | None:
     """The most pressing reason for a refresh on this frame, or None.
 
-    `interval_factor` makes the refreshes that nothing but time asks for so many times rarer.
-
-    A failed generation is tried again when the next keyframe is due, not at once: what broke on one frame mostly
-    breaks on the next. Low confidence waits for `min_interval` frames, so that fast motion does not turn every
-    frame into a keyframe.
+    `interval_factor` makes the refreshes that nothing but time asks for so many times rarer. A failed generation is
+    tried again when the next keyframe is due, not at once: what broke on one frame mostly breaks on the next. Low
+    confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
     """
     if state.size_changed:
         return "size"

@@ -48,12 +48,10 @@ class _Shared:
     """Workers with all who lease them.
 
     Args:
-        workers: Make the keyframes.
         lock: Of the pool.
         arrived: By lease, what it has not collected yet.
-        owners: Whose request each is, and its frame's index there. Requests are numbered anew, since frames of
-            different streams bear the same index.
-        tickets: The new numbers.
+        owners: By ticket, whose request it is, and its frame's index there: frames of different streams bear the same.
+        tickets: Requests are numbered anew by these.
         ended: The last lease was closed.
     """
 

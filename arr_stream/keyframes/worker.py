@@ -48,8 +48,6 @@ class Work:
 
     Args:
         factory: `module:function`; called with the settings, `threads` and the parts, gives a `KeyframeGenerator`.
-        settings: What it is given.
-        parts: What is to be made.
         threads: Threads of the process's pools (OpenCV, OpenMP, onnxruntime).
         nice: How far the process's priority is lowered, where the system has such a thing.
     """
@@ -74,7 +72,7 @@ class KeyframeWorker:
     processes go on failing, later ones wait longer and longer (`submit` says False meanwhile).
 
     Args:
-        settings: What the factory is given; values that JSON can say.
+        settings: What the factory is given.
         parts: What this worker makes; of other parts it knows nothing.
         timeout_seconds: A generation that takes longer is stopped and reported.
         factory, threads, nice: See `Work`.
@@ -111,8 +109,7 @@ class KeyframeWorker:
         """Wait until the first start is over; False when it is still going on after `timeout_seconds`.
 
         Raises:
-            BackendUnavailable: A package or weights are missing.
-            KeyframeFailed: The process could not start.
+            ArrStreamError: Why it could not start.
         """
         if not self._ready.wait(timeout_seconds):
             return False
@@ -239,11 +236,7 @@ class KeyframeWorkers:
         )
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until all are ready; False when one is still starting after `timeout_seconds`.
-
-        Raises:
-            ArrStreamError: What the first that could not start says.
-        """
+        """As `KeyframeWorker.wait_ready`, for all of them."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         return all(
             worker.wait_ready(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -299,11 +292,7 @@ class _Process(ChildProcess):
         self._work = work
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait for the models.
-
-        Raises:
-            ArrStreamError: The error that the factory raised, or that the process ended.
-        """
+        """Wait for the models, or raise what the factory raised."""
 
         def exchange() -> Any:
             self.send(self._work)
@@ -315,11 +304,7 @@ class _Process(ChildProcess):
             raise reply.as_error() or lost
 
     def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Callable[[Outcome], None]) -> None:
-        """One request; `arrive` is called with each part as it comes.
-
-        Raises:
-            KeyframeFailed: The process ended, or took longer and was killed.
-        """
+        """One request; `arrive` is called with each part as it comes."""
 
         def exchange() -> None:
             self.send(request)
@@ -329,7 +314,7 @@ class _Process(ChildProcess):
         self._within(timeout_seconds, "generating", exchange)
 
     def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Any]) -> Any:
-        """Do something that waits for the process; kill it when that takes too long."""
+        """Do something that waits for the process; kill it when that takes too long, and raise `_Lost`."""
         try:
             with self.within(timeout_seconds):
                 return work()

@@ -72,8 +72,7 @@ def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_o
 
     Raises:
         InvalidSetting: `features` without an embedder.
-        BackendUnavailable: A package or weights are missing.
-        WeightsInvalid: Weights that are damaged or of another model.
+        BackendUnavailable, WeightsInvalid: A package or weights are missing or damaged.
     """
     name = settings.keyframes.clusters
     return CLUSTERERS["slic" if at_once and name == "auto" else name](settings, embedder)

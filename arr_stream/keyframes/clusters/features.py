@@ -49,12 +49,7 @@ _LEAST_SPREAD = 1e-3
 
 
 class FeatureClusterer:
-    """Clusters an embedding with a spatial penalty; every region hangs together.
-
-    Args:
-        embedder: Describes the places.
-        count: About how many regions.
-    """
+    """Clusters an embedding with a spatial penalty into about `count` regions, each of one piece."""
 
     def __init__(self, embedder: Embedder, count: int) -> None:
         self.embedder = embedder
@@ -79,15 +74,7 @@ class FeatureClusterer:
 
 
 def labels_from_features(values: FloatArray, count: int) -> IntArray:
-    """Connected regions of samples that are alike and near.
-
-    Args:
-        values: `[D, h, w]`, finite.
-        count: How many regions; fewer where there are not as many samples.
-
-    Returns:
-        `[h, w]` int32 ids from 0 to at most `count - 1`, with gaps.
-    """
+    """Connected regions of samples `[D, h, w]` that are alike and near: at most `count` ids, `[h, w]` int32."""
     points = _points(values)
     height, width = values.shape[1:]
     labels = pieces_of(_k_means(points, _lattice(height, width, CLUSTERS_A_REGION * count)).reshape(height, width))
@@ -148,15 +135,10 @@ def _sums(points: FloatArray, groups: npt.NDArray[np.integer], count: int) -> Fl
 
 
 def follow_colour(labels: IntArray, rgb: ByteArray) -> IntArray:
-    """Bring a coarse label map to a picture's size, with borders where the picture has them.
+    """Bring a label map `[h, w]` to the size of a picture `[H, W, 3]`, with borders where the picture has them.
 
-    Args:
-        labels: `[h, w]`.
-        rgb: `[H, W, 3]` uint8.
-
-    Returns:
-        `[H, W]` int32. A pixel takes the label of one of the nine samples around it: the one with the least sum of the
-        squared distance, in samples, and the squared difference in colour, in steps of `COLOUR_STEP`.
+    A pixel takes the label of one of the nine samples around it: the one with the least sum of the squared distance,
+    in samples, and the squared difference in colour, in steps of `COLOUR_STEP`.
     """
     (height, width), (rows, columns) = rgb.shape[:2], labels.shape
     lab = cv2.cvtColor(rgb.astype(np.float32) / 255.0, cv2.COLOR_RGB2LAB) / COLOUR_STEP

@@ -43,11 +43,7 @@ _FINENESS_KNEE = 4.0
 
 
 class MergeClusterer:
-    """Merges neighbours until `count` regions are left; every region hangs together.
-
-    Args:
-        count: How many regions; fewer only where the picture has not as many superpixels.
-    """
+    """Merges neighbours until `count` regions are left, each of one piece; fewer where there are fewer superpixels."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -79,12 +75,7 @@ class RegionGraph:
 
 
 def region_graph(labels: IntArray, rgb: ByteArray) -> RegionGraph:
-    """The graph of a label map.
-
-    Args:
-        labels: `[h, w]`, ids from 0 without gaps.
-        rgb: `[h, w, 3]` uint8, the picture.
-    """
+    """The graph of a label map `[h, w]`, ids from 0 without gaps, of a picture `[h, w, 3]` uint8."""
     planes, edge = _looks(rgb)
     flat = labels.ravel()
     sizes = np.bincount(flat).astype(np.float64)
@@ -109,12 +100,7 @@ def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
 
 
 def merged(graph: RegionGraph, count: int) -> IntArray:
-    """`[n]` int32: the region that each region ends up in, when the most alike neighbours have merged.
-
-    Args:
-        graph: Regions; those that no path of borders joins are never merged.
-        count: Stop at so many.
-    """
+    """`[n]` int32: the region that each one ends up in, when the most alike neighbours have merged down to `count`."""
     merging = _Merging(graph)
     left = len(graph.sizes)
     while left > count and merging.merge_most_alike():

@@ -17,14 +17,9 @@ Number = TypeVar("Number", bound="np.number[Any]")
 
 
 def clusters_from_labels(labels: Labels, method: str) -> Clusters:
-    """Clusters from a label map with any ids.
+    """The regions of a label map `[h, w]` of any integers, with ids from 0, the largest first.
 
-    Args:
-        labels: `[h, w]`, any integers; ids need not be contiguous.
-        method: Name of what made them, as in the records.
-
-    Returns:
-        The same regions with ids from 0, the largest first; equally large ones keep the order of their old ids.
+    Equally large ones keep the order of their old ids. `method` names what made them, as in the records.
 
     Raises:
         ValueError: The map is empty or not two-dimensional.
@@ -97,17 +92,10 @@ def pieces_of(labels: Labels) -> IntArray:
 
 
 def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
-    """Give every connected piece that is too small to the region it shares the longest border with.
+    """Give every connected piece of less than `smallest_px` places to the region it shares the longest border with.
 
     The smallest goes first, and pieces that have grown by what they took in may stay. A map that is one piece stays
-    as it is, however small.
-
-    Args:
-        labels: `[h, w]`, any integers.
-        smallest_px: Places that a piece must have to stay.
-
-    Returns:
-        `[h, w]` int32 with the same ids, except those of which nothing is left.
+    as it is, however small. `[h, w]` int32 with the same ids, except those of which nothing is left.
     """
     pieces = pieces_of(labels)
     sizes = np.bincount(pieces.ravel())
@@ -132,11 +120,7 @@ def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
 
 
 class TouchingRegions:
-    """Regions of which one after the other goes into a neighbour.
-
-    Args:
-        count: How many regions.
-        pairs, lengths, edges: The borders between them, as `shared_borders` gives them.
+    """Regions of which one after the other goes into a neighbour; the borders are as `shared_borders` gives them.
 
     Attributes:
         borders: For each region, its neighbours with the length and the edges of the border to each.
@@ -150,7 +134,7 @@ class TouchingRegions:
             self.borders[a][b] = self.borders[b][a] = (length, edge)
 
     def join(self, gone: int, kept: int) -> None:
-        """Let one region go into a neighbour, with all its borders."""
+        """Let one region go into a neighbour."""
         self.into[gone] = kept
         around = self.borders[kept]
         for other, (length, edge) in self.borders[gone].items():

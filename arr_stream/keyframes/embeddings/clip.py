@@ -92,17 +92,7 @@ class ClipEmbedder:
 
 
 class ClipTextEncoder:
-    """Texts in the joint space; may be asked from any thread.
-
-    Each text is encoded by itself, so that its vector does not depend on what it was asked together with.
-
-    Args:
-        settings: The model.
-        models: Where weights are kept and where the model runs.
-
-    Raises:
-        BackendUnavailable, InvalidSetting, WeightsInvalid: As for `ClipEmbedder`.
-    """
+    """Texts in the joint space, each encoded by itself; may be asked from any thread. Raises as `ClipEmbedder`."""
 
     def __init__(self, settings: ClipSettings, models: ModelSettings) -> None:
         from arr_stream.weights import pick_device
@@ -201,12 +191,7 @@ SAMPLES_A_CELL = 2
 
 
 class Normalisation:
-    """Bytes to what a model takes.
-
-    Args:
-        mean, std: Of red, green and blue, in [0, 1].
-        device: Where the model runs.
-    """
+    """Bytes to what a model takes: less `mean`, divided by `std`, of red, green and blue in [0, 1], on its device."""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
         self.device = device

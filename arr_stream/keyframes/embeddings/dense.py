@@ -65,12 +65,7 @@ class Tower(ABC):
 
 
 def make_tower(visual: nn.Module, space: str, method: str) -> Tower:
-    """The dense view of a vision tower.
-
-    Args:
-        visual: Vision tower of an open_clip model.
-        space: Name of the model, for errors.
-        method: The method that is wanted.
+    """The dense view of the vision tower of an open_clip model; `space` names the model, for errors.
 
     Raises:
         InvalidSetting: Its architecture is not understood, or it does not have the method; names those that it has.
@@ -285,10 +280,7 @@ class FastViT(Tower):
 def resized_positions(
     positions: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int], *, prefix: int = 0
 ) -> Tensor:
-    """Learned positions `[prefix + N, C]` on another grid, bicubically; the prefix stays as it is.
-
-    Nothing changes where the grids are equal.
-    """
+    """Learned positions `[prefix + N, C]` on another grid, bicubically; the prefix stays as it is."""
     if from_hw == to_hw:
         return positions
     first, places = positions[:prefix], positions[prefix:]

@@ -79,31 +79,18 @@ class Pca:
 
     @property
     def dimensions(self) -> int:
-        """Numbers in a feature, `D`."""
         return int(self.basis.shape[1])
 
     @property
     def components(self) -> int:
-        """Principal directions, `K`."""
         return int(self.basis.shape[0])
 
     def variance_kept(self, components: int) -> float:
-        """Share of the total variance, in [0, 1], along the first `components` directions; 1 where nothing varies.
-
-        Raises:
-            ValueError: Fewer than 0 or more than `components` of them.
-        """
-        if not 0 <= components <= self.components:
-            raise ValueError(f"variance of {components} directions, known are {self.components}")
+        """Share of the total variance, in [0, 1], along the first `components` directions; 1 where nothing varies."""
         return _share(self.variance[:components], self.total_variance)
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file with everything in it.
-
-        Raises:
-            BackendUnavailable: The package safetensors is missing.
-            OSError: The file cannot be written.
-        """
+        """Write a safetensors file with everything in it."""
         save = _safetensors()[0]
         tensors = {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in _TENSORS}
         total, count = repr(float(self.total_variance)), str(self.count)
@@ -112,12 +99,7 @@ class Pca:
 
 
 def load_pca(path: Path, space: str | None = None, method: str | None = None) -> Pca:
-    """Read what `Pca.save` wrote.
-
-    Args:
-        path: The file.
-        space: The space that it must be of; None for any.
-        method: How the features must have been made, where the file says it; None for any.
+    """Read what `Pca.save` wrote, of this space and made by this method, where those are given.
 
     Raises:
         BackendUnavailable: The file, or the package safetensors, is missing.
@@ -157,15 +139,9 @@ def _read(path: Path) -> Pca:
 
 
 class StreamingPca:
-    """Exact mean and covariance of any number of vectors, in one pass and the memory of one D x D matrix.
-
-    Args:
-        dimensions: Numbers in a vector, `D`.
-    """
+    """Exact mean and covariance of any number of vectors of D numbers, in one pass and the memory of D x D."""
 
     def __init__(self, dimensions: int) -> None:
-        if dimensions < 1:
-            raise ValueError(f"vectors have at least 1 number, got {dimensions}")
         self.dimensions = dimensions
         self.count = 0
         self._mean = np.zeros(dimensions)
@@ -249,7 +225,7 @@ def adapted(pca: Pca, directions: FloatArray, rounds: int = 2) -> Pca:
     nearly right already; at D = 768 and 1024 places a tenth of the work of the full D x D problem.
 
     Args:
-        pca: Where to start, and from which mean.
+        pca: Where to start.
         directions: `[D, N]` float32, centred features of places, by `projection.centred`.
         rounds: The more, the better the lesser directions.
     """
