@@ -46,7 +46,7 @@ def _run(
     return run(stream, [records_of(stream, path)], on_frame=seen.append), seen
 
 
-@pytest.mark.parametrize("do", ["raise", "nan", "inf", "shape", "memory", "sys.exit"])
+@pytest.mark.parametrize("do", ["nan", "memory", "sys.exit"])
 def test_in_step_a_failed_part_leaves_the_last_good_one(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: str
 ) -> None:
@@ -66,8 +66,7 @@ def test_in_step_a_failed_part_leaves_the_last_good_one(
         assert torch.isfinite(patches.texture.dense()).all() and np.isfinite(patches.relevance).all()
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("do", ["nan", "raise"])
+@pytest.mark.parametrize(("part", "do"), [("clusters", "raise"), ("embedding", "nan"), ("text", "raise")])
 def test_in_step_a_part_that_never_worked_is_an_error_at_the_end(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: PartName, do: str
 ) -> None:
@@ -174,7 +173,7 @@ def test_in_step_a_model_that_hangs_ends_with_the_second_ctrl_c(source: Path, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("do", ["raise", "nan", "shape", "out of memory", "sys.exit", "die", "segfault", "hang"])
+@pytest.mark.parametrize("do", ["raise", "out of memory", "die", "hang"])
 def test_in_real_time_frames_go_on_and_the_model_comes_back(tmp_path: Path, do: str) -> None:
     source = clip(tmp_path / "clip.mp4", 450)
     path = tmp_path / "out.jsonl"
