@@ -133,10 +133,7 @@ class KeyframeWorker:
         return parts
 
     def collect(self) -> list[Outcome]:
-        arrived: list[Outcome] = []
-        while self._arrived:
-            arrived.append(self._arrived.popleft())
-        return arrived
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def stop(self) -> None:
         """Begin to end, without waiting: what is under way is given up."""
@@ -155,7 +152,13 @@ class KeyframeWorker:
     def _serve(self) -> None:
         """The thread: first start, then one request after the other until closed."""
         try:
-            self._first_start()
+            try:
+                self._running()
+            except ArrStreamError as exc:
+                self._start_error = exc
+                self._discard()
+            finally:
+                self._ready.set()
             while (request := self._inbox.get()) is not None:
                 failure = self._answer(request)
                 with self._lock:
@@ -164,15 +167,6 @@ class KeyframeWorker:
                     self._busy = False
         finally:
             self._discard()
-
-    def _first_start(self) -> None:
-        try:
-            self._running()
-        except ArrStreamError as exc:
-            self._start_error = exc
-            self._discard()
-        finally:
-            self._ready.set()
 
     def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
         """Let the process work on a request; what it makes arrives as it is made. A failure if it did not last."""
@@ -190,7 +184,10 @@ class KeyframeWorker:
         except Exception as exc:
             # Whatever went wrong, the thread lives on: its end would leave the provider busy for ever.
             self._discard()
-            self._back_off()
+            self._losses += 1
+            if self._losses > 1:
+                pause = min(_LONGEST_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2.0 ** (self._losses - 2))
+                self._not_before_seconds = time.monotonic() + pause
             message, details = f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc()
             if isinstance(exc, ArrStreamError):
                 message, details = str(exc), exc.details if isinstance(exc, _Lost) else ""
@@ -211,13 +208,6 @@ class KeyframeWorker:
                 process.kill()
         process.wait_ready(_START_TIMEOUT_SECONDS)
         return process
-
-    def _back_off(self) -> None:
-        self._losses += 1
-        if self._losses > 1:
-            pause = min(_LONGEST_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2.0 ** (self._losses - 2))
-            with self._lock:
-                self._not_before_seconds = time.monotonic() + pause
 
     def _discard(self) -> None:
         with self._lock:
@@ -318,15 +308,13 @@ class _Process(ChildProcess):
         try:
             with self.within(timeout_seconds):
                 return work()
+        except TimeoutError as exc:
+            raise _Lost(f"keyframe worker: {doing}: {exc}", self.last_words()) from exc
         except (EOFError, OSError) as exc:
-            how = str(exc) if isinstance(exc, TimeoutError) else f"the process {self._ending()}"
-            raise _Lost(f"keyframe worker: {doing}: {how}", self.last_words()) from exc
-
-    def _ending(self) -> str:
-        code = self.exit_code(_JOIN_SECONDS)
-        if code is None:
-            return "closed its pipes"
-        return ending(code) + (", as the system does when memory runs out" if code == -signal.SIGKILL else "")
+            code = self.exit_code(_JOIN_SECONDS)
+            how = "closed its pipes" if code is None else ending(code)
+            why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+            raise _Lost(f"keyframe worker: {doing}: the process {how}{why}", self.last_words()) from exc
 
 
 def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:

@@ -97,12 +97,7 @@ class LoadedClip(_Plan):
 
 
 def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers = "both") -> LoadedClip:
-    """The model that `clip.model` names, in evaluation mode, on the CPU, in float32.
-
-    Args:
-        settings: Names the model.
-        models: Where weights are kept, and whether they may be fetched.
-        towers: `text` and `vision` free the other half.
+    """The model that `clip.model` names, in evaluation mode, on the CPU, in float32; one half of it frees the other.
 
     Raises:
         BackendUnavailable: open_clip, the weights or the tokeniser's files are missing.
@@ -176,8 +171,7 @@ def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
     if file.is_file():
         space = f"{name}:{file.stem}@{fingerprint(file)}"
         return _Plan(config, file, space, *_statistics([get_pretrained_cfg(name, tag) for tag in tags]), CAPTIONS)
-    looks_like_a_file = file.suffix != "" or len(file.parts) > 1
-    if looks_like_a_file:
+    if file.suffix or len(file.parts) > 1:
         raise BackendUnavailable(f"clip.model: no weights file {pretrained}", remedy="check the path after the colon")
     near = difflib.get_close_matches(pretrained, tags, n=3, cutoff=0.0)
     hint = f"{name} has {', '.join(near)}" if near else f"for {name} give the path of a file after the colon"
@@ -196,7 +190,9 @@ def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...
             raise ValueError("every text of prompt_templates needs one {}")
         if not isinstance(config.get("vision_cfg"), dict) or not isinstance(config.get("text_cfg"), dict):
             raise ValueError("vision_cfg and text_cfg are objects")
-        _check_statistics(preprocess.get("mean") or _OPENAI_MEAN, preprocess.get("std") or _OPENAI_STD)
+        mean, std = _statistics([preprocess])
+        if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
+            raise ValueError("mean and std are three numbers each, std above 0")
     except FileNotFoundError as exc:
         raise InvalidSetting(
             f"clip.model: {folder} holds no {CONFIG_NAME}",
@@ -208,15 +204,10 @@ def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...
             remedy="it needs model_cfg and may have preprocess_cfg and prompt_templates",
         ) from exc
     if (file.parent / "bpe.txt.gz").is_file():
-        text = dict(config.get("text_cfg", {}))
-        text["tokenizer_kwargs"] = {**text.get("tokenizer_kwargs", {}), "bpe_path": str(file.parent / "bpe.txt.gz")}
-        config["text_cfg"] = text
-    return _Plan(config, file, space, *_statistics([preprocess]), templates)
-
-
-def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
-    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
-        raise ValueError("mean and std are three numbers each, std above 0")
+        text = config["text_cfg"]
+        own = {"bpe_path": str(file.parent / "bpe.txt.gz")}
+        config["text_cfg"] = {**text, "tokenizer_kwargs": {**text.get("tokenizer_kwargs", {}), **own}}
+    return _Plan(config, file, space, mean, std, templates)
 
 
 def _weights_in(folder: Path) -> Path:
@@ -248,14 +239,11 @@ def _nearest_weights(model: str) -> str:
 
 def fingerprint(file: Path) -> str:
     """Eight hexadecimal digits that tell weights files apart: of the size and a MiB at both ends."""
-    edge = 1 << 20
-    size = file.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
+    edge, size = 1 << 20, file.stat().st_size
     with file.open("rb") as stream:
-        digest.update(stream.read(edge))
+        head = stream.read(edge)
         stream.seek(max(0, size - edge))
-        digest.update(stream.read(edge))
-    return digest.hexdigest()[:8]
+        return hashlib.sha256(str(size).encode() + head + stream.read(edge)).hexdigest()[:8]
 
 
 def _built(open_clip: Any, plan: _Plan) -> Any:
@@ -346,14 +334,15 @@ def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
 
 def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
     """Empty where names and shapes agree."""
-    missing = sorted(ours.keys() - theirs.keys())
-    extra = sorted(theirs.keys() - ours.keys())
-    shapes = sorted(name for name in ours.keys() & theirs.keys() if ours[name].shape != theirs[name].shape)
-    said = [f"{len(missing)} missing (such as {missing[0]})"] if missing else []
-    said += [f"{len(extra)} unknown (such as {extra[0]})"] if extra else []
-    if shapes:
-        name = shapes[0]
-        said.append(f"{name} is {list(theirs[name].shape)}, expected {list(ours[name].shape)}")
+    missing, extra = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+    said = [
+        f"{len(names)} {kind} (such as {names[0]})"
+        for names, kind in ((missing, "missing"), (extra, "unknown"))
+        if names
+    ]
+    for name in sorted(ours.keys() & theirs.keys()):
+        if ours[name].shape != theirs[name].shape:
+            return ", ".join([*said, f"{name} is {list(theirs[name].shape)}, expected {list(ours[name].shape)}"])
     return ", ".join(said)
 
 

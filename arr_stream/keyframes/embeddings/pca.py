@@ -36,14 +36,13 @@ class Pca:
     """Where the features of a space lie, and along which directions they vary most.
 
     Args:
-        space: The space that the features belong to, as `Embedding.space`.
-        mean: `[D]` float32, their mean.
+        space: As `Embedding.space`.
+        mean: `[D]` float32.
         basis: `[K, D]` float32, orthonormal rows, by falling variance.
         variance: `[K]` float32, variance along each row.
         total_variance: Sum of the variances along all D directions.
         count: How many vectors this was made from.
-        method: How the features were made, as the setting `clip.method`, since each way has a mean of its own; empty
-            where it is not known.
+        method: As the setting `clip.method`, since each way has a mean of its own; empty where it is not known.
 
     Raises:
         ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances

@@ -64,7 +64,6 @@ class Projection:
     """Sixteen rows onto which centred features are projected, and how to read a direction from them.
 
     Args:
-        space: The space that features and directions belong to.
         rows: `[16, D]` float32, orthonormal.
         mean: `[D]` float32, mean of the features.
         query_rows: How many of the first rows span the queries.

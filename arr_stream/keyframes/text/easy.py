@@ -49,7 +49,7 @@ class EasyOcrFinder:
     Args:
         threads: Threads for torch; None leaves the choice to it.
         device: `auto`, `cpu` or `cuda`.
-        detect_side_px: Long side in pixels of the picture that detection sees; frames are reduced or enlarged to it.
+        detect_side_px: Long side of the picture that detection sees.
 
     Raises:
         BackendUnavailable: easyocr or the package with its weights is missing.

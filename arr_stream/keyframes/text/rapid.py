@@ -24,9 +24,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +49,7 @@ class RapidOcrFinder:
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
-        detect_side_px: Long side in pixels of the picture that detection sees; frames are reduced or enlarged to it.
+        detect_side_px: Long side of the picture that detection sees.
 
     Raises:
         BackendUnavailable: rapidocr or onnxruntime is missing, or the models are not inside the package.
@@ -69,13 +68,7 @@ class RapidOcrFinder:
         return finding(picture, self.regions(picture.frame.rgb, self.detect_side_px), self.read if read else None)
 
     def regions(self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE) -> tuple[TextRegion, ...]:
-        """Detection alone.
-
-        Args:
-            rgb: `[h, w, 3]` uint8; positions of the regions are relative to it.
-            side_px: Long side at which it is looked at.
-            least_score: Mean probability from which a box counts, in [0, 1].
-        """
+        """Regions of a picture, looked at with a long side of `side_px`; boxes below `least_score` do not count."""
         seen = resized(rgb, detect_wh((rgb.shape[1], rgb.shape[0]), side_px))
         # The engine remembers thresholds from call to call, so each call names its own.
         found = self._engine(_bgr(seen), use_det=True, use_cls=False, use_rec=False, box_thresh=least_score)
@@ -151,8 +144,7 @@ MARGIN_PX = 32
 _PART = "auto: rapidocr"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Part of a frame, in pixels: columns `x0` to `x1` and rows `y0` to `y1`, the latter excluded."""
 
     x0: int
@@ -197,7 +189,10 @@ class AutoText:
         rgb = picture.frame.rgb
         windows = close_windows(self._finder.regions(rgb, LOOK_SIDE_PX, LOOK_SCORE), picture.frame.size_wh)
         found = tuple(self._close_look(rgb, windows))
-        self.name = _account(len(windows), read and bool(found))
+        self.name = f"{_PART}, nothing found cheaply"
+        if windows:
+            places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
+            self.name = f"{_PART}, looked closely at {places}{', read' if read and found else ''}"
         return finding(picture, found, self._finder.read if read else None)
 
     def _close_look(self, rgb: ByteArray, windows: Sequence[Window]) -> Iterator[TextRegion]:
@@ -227,10 +222,3 @@ def close_windows(hints: Sequence[TextRegion], size_wh: tuple[int, int]) -> list
             window = window.joined(touching)
         separate.append(window)
     return separate
-
-
-def _account(windows: int, read: bool) -> str:
-    if not windows:
-        return f"{_PART}, nothing found cheaply"
-    places = "1 place" if windows == 1 else f"{windows} places"
-    return f"{_PART}, looked closely at {places}{', read' if read else ''}"
