@@ -34,18 +34,10 @@ _TINT = 72
 
 
 def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
-    """A copy of a picture with the choice drawn on it.
+    """A copy of a picture `[H, W, 3]` of any size, such as a thumbnail of the frame, with the choice drawn on it.
 
     Fine cells keep their brightness and share one outline a region, coloured by score; coarse cells are half-way
-    bright, with marked corners; the rest is dimmed.
-
-    Args:
-        rgb: `[H, W, 3]`; any size, such as a thumbnail of the frame.
-        patches: The choice for that frame.
-        dim: Brightness of what was not chosen, in [0, 1].
-
-    Returns:
-        `[H, W, 3]` uint8.
+    bright, with marked corners; the rest is dimmed to `dim`, in [0, 1].
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
@@ -79,13 +71,7 @@ def draw_box(picture: ByteArray, xyxy: tuple[float, float, float, float], colour
 
 
 class Layer:
-    """Something drawn once and laid on many pictures.
-
-    Args:
-        xy: Its top left corner.
-        colours: `[h, w, 3]` uint8.
-        opacity: `[h, w, 3]` uint8, of 255.
-    """
+    """Something drawn once, in `colours` and with an `opacity` of 255 `[h, w, 3]` uint8, and laid on many pictures."""
 
     def __init__(self, xy: tuple[int, int], colours: ByteArray, opacity: ByteArray) -> None:
         self._xy = xy
@@ -104,15 +90,12 @@ def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer 
     """Outlines around what an answer rested on, stronger the larger the share, which adds up over frames.
 
     What was taken from the newest frame that the model had seen is tinted as well; what came from earlier frames, and
-    may have moved since, is not.
+    may have moved since, is not. None where the model does not tell.
 
     Args:
         answer: Its cells are in source pixels.
         grid: The fine cells of the frames that it is drawn on.
         size_wh: Size of the pictures.
-
-    Returns:
-        None where the model does not tell.
     """
     width, height = size_wh
     cells = answer.cells[kept := most_attended(answer.cells)]

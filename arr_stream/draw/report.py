@@ -90,11 +90,7 @@ class Report:
         self._sheet.add(frame, patches)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Write the three files. Without a frame nothing is written.
-
-        Raises:
-            DiskFull, OutputUnwritable: See `arr_stream.errors`.
-        """
+        """Write the three files. Without a frame nothing is written."""
         if self._closed:
             return
         self._closed = True
@@ -178,14 +174,7 @@ class Thumbnail:
 
 
 class ContactSheet:
-    """Keeps every n-th frame, and doubles n whenever there are too many.
-
-    Args:
-        dim: Brightness of what was not chosen.
-
-    Attributes:
-        kept: Frames so far, at most 32, evenly spread.
-    """
+    """Keeps every n-th frame, at most 32, and doubles n whenever there are more; what was not chosen is dimmed."""
 
     def __init__(self, dim: float) -> None:
         self._dim = dim

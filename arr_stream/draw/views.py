@@ -45,22 +45,20 @@ def check_view(view: str) -> str:
     Raises:
         InvalidSetting: Names the nearest one.
     """
+    channels = [CHANNEL_PREFIX + name for name in CHANNEL_INDEX]
+    if view in VIEWS or view in channels:
+        return view
     if view.startswith(CHANNEL_PREFIX):
-        name = view.removeprefix(CHANNEL_PREFIX)
-        if name not in CHANNEL_INDEX:
-            near = difflib.get_close_matches(name, CHANNEL_INDEX, n=1, cutoff=0.0)[0]
-            raise InvalidSetting(
-                f"view {view}: there is no channel {name!r}; did you mean {CHANNEL_PREFIX}{near}?",
-                remedy="`arr-stream channels` lists all 40",
-            )
-    elif view not in VIEWS:
-        known = [*VIEWS, *(CHANNEL_PREFIX + name for name in CHANNEL_INDEX)]
-        near = difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
-        raise InvalidSetting(
-            f"view {view}: there is no such view; did you mean {near}?",
-            remedy=f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME",
+        what, known, remedy = (
+            f"channel {view.removeprefix(CHANNEL_PREFIX)!r}",
+            channels,
+            "`arr-stream channels` lists all 40",
         )
-    return view
+    else:
+        what, known = "such view", [*VIEWS, *channels]
+        remedy = f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME"
+    near = difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
+    raise InvalidSetting(f"view {view}: there is no {what}; did you mean {near}?", remedy=remedy)
 
 
 def render(view: str, frame: Frame, patches: PatchSet) -> ByteArray:
@@ -178,14 +176,12 @@ def _legend(picture: ByteArray, title: str, low: str, high: str, colours: ByteAr
     if not size:
         return
     pad, bar_w, bar_h = round(size * 0.5), size * 6, max(4, round(size * 0.5))
-    line = typeface.mask(title, size)
-    texts = [(title, typeface.WHITE), (low, typeface.GREY)]
-    text_w = sum(typeface.width_px(text, size) + pad for text, _ in texts)
-    box_w = min(picture.shape[1], pad * 3 + text_w + bar_w + typeface.width_px(high, size))
-    panel = picture[pad : pad * 2 + line.shape[0], pad : pad + box_w]
+    line_h = typeface.mask(title, size).shape[0]
+    text_w = sum(typeface.width_px(text, size) for text in (title, low, high))
+    panel = picture[pad : pad * 2 + line_h, pad : pad * 6 + text_w + bar_w]
     panel[...] = cv2.convertScaleAbs(panel, alpha=0.2, beta=5)
-    x, y = pad, (panel.shape[0] - line.shape[0]) // 2
-    for text, colour in texts:
+    x, y = pad, (panel.shape[0] - line_h) // 2
+    for text, colour in ((title, typeface.WHITE), (low, typeface.GREY)):
         x = typeface.draw(panel, text, (x, y), size, colour) + pad
     ramp = colours[np.linspace(0, 255, bar_w).round().astype(int)]
     top = (panel.shape[0] - bar_h) // 2
