@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.base import PartName, PartValue, TextFinding
+from arr_stream.keyframes.base import KeyframeInput, PartName, PartValue, TextFinding
 from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
-from arr_stream.types import Clusters, Embedding, Frame, Grid
+from arr_stream.types import ByteArray, Clusters, Embedding, Frame, Grid
 
 SIZE_WH = (96, 64)
 
@@ -24,6 +24,11 @@ def request(index: int, size_wh: tuple[int, int] = SIZE_WH) -> KeyframeRequest:
     """A frame whose every pixel tells its index."""
     rgb = np.full((size_wh[1], size_wh[0], 3), index % 251, np.uint8)
     return KeyframeRequest(Frame(index, index / 30, rgb), Grid.for_size(size_wh))
+
+
+def seen(rgb: ByteArray) -> KeyframeInput:
+    """A picture as the parts of generation see it."""
+    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
 
 
 def parts(made_from: KeyframeRequest) -> dict[PartName, tuple[PartValue, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
@@ -23,19 +24,12 @@ from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.embeddings import openclip
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
 from arr_stream.keyframes.embeddings.openclip import CAPTIONS, CONFIG_NAME, fingerprint, load_clip
-from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid
 from tests.clip_models import CONFIGS, built, save_model
+from tests.clip_models import one_thread as one_thread
 
 WEIGHTS = "open_clip_model.safetensors"
 TEXTS = ["red dog", "a very small blue car", "ein grüner Hund", "犬", "🙂", ""]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Models this small are slower on several threads, and on a busy machine much slower."""
-    with one_torch_thread():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -329,6 +323,16 @@ def written(folder: Path, name: str, content: str) -> Path:
     return folder
 
 
+def with_entry(section: tuple[str, ...], **values: Any) -> Callable[[Path], Path]:
+    """Puts values into a section of the configuration."""
+    return lambda folder: configured(
+        folder, lambda content: functools.reduce(dict.get, section, content).update(values)
+    )
+
+
+TEXT_CFG, VISION_CFG = ("model_cfg", "text_cfg"), ("model_cfg", "vision_cfg")
+FROM_HUB = "from the hub are not supported"
+
 BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] = [
     ("truncated", truncated, WeightsInvalid, "truncated"),
     ("of another model", of_another_model, WeightsInvalid, r"not weights of copy@\w+: .*expected \[32, 3, 16, 16\]"),
@@ -339,41 +343,21 @@ BAD: list[tuple[str, Callable[[Path], Path | str], type[ArrStreamError], str]] =
     ("list as configuration", lambda f: written(f, CONFIG_NAME, "[]"), InvalidSetting, "not a configuration"),
     ("broken tokeniser", lambda f: written(f, "bpe.txt.gz", "no"), WeightsInvalid, "tokeniser cannot be read"),
     ("larger tokeniser", lambda f: without(f, "bpe.txt.gz"), WeightsInvalid, "49408 tokens, the model 515"),
-    (
-        "phrase without a gap",
-        lambda f: configured(f, lambda c: c.update(prompt_templates=["photo"])),
-        InvalidSetting,
-        "needs one {}",
-    ),
-    (
-        "unknown option",
-        lambda f: configured(f, lambda c: c["model_cfg"].update(novel=1)),
-        InvalidSetting,
-        "open_clip cannot build it: TypeError",
-    ),
-    (
-        "text tower from the hub",
-        lambda f: configured(f, lambda c: c["model_cfg"]["text_cfg"].update(hf_model_name="owner/name")),
-        InvalidSetting,
-        "from the hub are not supported",
-    ),
+    ("phrase without a gap", with_entry((), prompt_templates=["photo"]), InvalidSetting, "needs one {}"),
+    ("unknown option", with_entry(("model_cfg",), novel=1), InvalidSetting, "open_clip cannot build it: TypeError"),
+    ("text tower from the hub", with_entry(TEXT_CFG, hf_model_name="owner/name"), InvalidSetting, FROM_HUB),
     (
         "vision tower from the hub",
-        lambda f: configured(f, lambda c: c["model_cfg"]["vision_cfg"].update(timm_model_name="hf-hub:owner/name")),
+        with_entry(VISION_CFG, timm_model_name="hf-hub:owner/name"),
         InvalidSetting,
-        "from the hub are not supported",
+        FROM_HUB,
     ),
+    ("unknown timm tower", with_entry(VISION_CFG, timm_model_name="vit_of_nobody"), InvalidSetting, "RuntimeError"),
     (
-        "unknown timm tower",
-        lambda f: configured(f, lambda c: c["model_cfg"]["vision_cfg"].update(timm_model_name="vit_of_nobody")),
-        InvalidSetting,
-        "open_clip cannot build it: RuntimeError",
-    ),
-    (
-        "hub tokeniser that is not there",
-        lambda f: configured(f, lambda c: c["model_cfg"]["text_cfg"].update(hf_tokenizer_name="owner/name")),
+        "no hub tokeniser",
+        with_entry(TEXT_CFG, hf_tokenizer_name="o/n"),
         BackendUnavailable,
-        "no tokenizer.json beside open_clip_model.safetensors",
+        r"no tokenizer\.json beside",
     ),
     ("unknown name", lambda _: "ViT-B-61:openai", InvalidSetting, "no architecture 'ViT-B-61'; nearest: .*ViT-B-16"),
     ("unknown weights", lambda _: "ViT-B-16:openay", InvalidSetting, "ViT-B-16 has openai"),

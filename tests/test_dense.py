@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,19 +32,12 @@ from arr_stream.keyframes.embeddings.dense import (
     neighbourhood,
     resized_positions,
 )
-from arr_stream.threads import one_torch_thread
 from arr_stream.types import Grid
 from tests.clip_models import built
+from tests.clip_models import one_thread as one_thread
 
 NORMAL = Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), torch.device("cpu"))
 TRANSFORMERS = ("vit16", "token", "siglip")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Models this small are slower on several threads, and on a busy machine much slower."""
-    with one_torch_thread():
-        yield
 
 
 def pixels(side: int, count: int = 2) -> torch.Tensor:

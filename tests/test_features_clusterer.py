@@ -13,7 +13,8 @@ from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.features import FeatureClusterer, follow_colour, labels_from_features
 from arr_stream.keyframes.clusters.regions import pieces_of
-from arr_stream.types import Embedding, Frame, Grid
+from arr_stream.types import Embedding
+from tests.keyframe_fakes import seen
 
 
 class Given:
@@ -26,10 +27,6 @@ class Given:
 
     def embed(self, picture: KeyframeInput) -> Embedding:
         return Embedding(self.values, self.name)
-
-
-def keyframe(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:
-    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
 
 
 def directions(truth: npt.NDArray[np.int32], dimensions: int) -> npt.NDArray[np.float32]:
@@ -109,7 +106,7 @@ def test_in_a_plain_picture_borders_stay_where_they_are(labels: npt.NDArray[np.i
 def test_regions_follow_the_embedder_that_was_given() -> None:
     truth = pattern()
     rgb = np.full((192, 320, 3), 128, np.uint8)
-    clusters = FeatureClusterer(Given(directions(truth, 512)), 10).cluster(keyframe(rgb))
+    clusters = FeatureClusterer(Given(directions(truth, 512)), 10).cluster(seen(rgb))
     small = truth.repeat(4, axis=0).repeat(4, axis=1)
     majority = [np.bincount(small[clusters.labels == region]).max() for region in range(clusters.count)]
     assert sum(majority) / small.size > 0.97
@@ -121,4 +118,4 @@ def test_an_embedding_that_is_not_numbers_is_refused(value: float) -> None:
     values = directions(pattern(), 16)
     values[3, 4, 5] = value
     with pytest.raises(KeyframeFailed, match="the embedding of given holds values that are not numbers"):
-        FeatureClusterer(Given(values), 10).cluster(keyframe(np.zeros((192, 320, 3), np.uint8)))
+        FeatureClusterer(Given(values), 10).cluster(seen(np.zeros((192, 320, 3), np.uint8)))

@@ -9,16 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.merge import MergeClusterer, RegionGraph, merged, region_graph
 from arr_stream.keyframes.clusters.regions import pieces_of, shared_borders
-from arr_stream.types import Frame, Grid
+from tests.keyframe_fakes import seen
 
 LABELS = arrays(np.int32, st.tuples(st.integers(1, 8), st.integers(1, 8)), elements=st.integers(0, 6))
-
-
-def keyframe(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:
-    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
 
 
 def plain_graph(labels: npt.NDArray[np.int32], looks: npt.NDArray[np.float64]) -> RegionGraph:
@@ -93,7 +88,7 @@ def shapes() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
 
 def test_shapes_come_out_whole() -> None:
     rgb, truth = shapes()
-    clusters = MergeClusterer(6).cluster(keyframe(rgb))
+    clusters = MergeClusterer(6).cluster(seen(rgb))
     assert (clusters.count, clusters.method) == (6, "merge")
     assert pieces_of(clusters.labels).max() + 1 == 6
     small_truth = truth[2::4, 2::4]

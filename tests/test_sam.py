@@ -19,13 +19,13 @@ from hypothesis.extra.numpy import arrays
 
 from arr_stream.config import ModelSettings, SamSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
-from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.regions import absorb_small, pieces_of, shared_borders
 from arr_stream.keyframes.clusters.sam import UNCOVERED, SamClusterer, labels_from_masks
 from arr_stream.threads import one_torch_thread
-from arr_stream.types import Clusters, Frame, Grid
+from arr_stream.types import Clusters
 from tests import tiny_sam
 from tests.contracts.test_clusterers import assert_sound
+from tests.keyframe_fakes import seen
 
 SMALL_HW = st.tuples(st.integers(1, 9), st.integers(1, 9))
 ARCHITECTURES: dict[str, Callable[[], Any]] = {
@@ -171,10 +171,6 @@ def clusterer(path: Path | str, **values: Any) -> SamClusterer:
     return SamClusterer(of(path, **values), CPU, ARCHITECTURES)
 
 
-def keyframe(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:
-    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
-
-
 def enlarged(array: npt.NDArray[Any], times: int) -> npt.NDArray[Any]:
     return array.repeat(times, axis=0).repeat(times, axis=1)
 
@@ -191,7 +187,7 @@ def test_shapes_become_regions_the_same_each_time_without_a_word(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = clusterer(colours, model="colours")
-        clusters = made.cluster(keyframe(enlarged(rgb, 8)))
+        clusters = made.cluster(seen(enlarged(rgb, 8)))
     assert capfd.readouterr() == ("", "")
     assert_sound(clusters)
     assert clusters.method == "sam"
@@ -199,22 +195,22 @@ def test_shapes_become_regions_the_same_each_time_without_a_word(
     truth = enlarged(truth, 2)
     assert min(best_iou(clusters, truth == shape) for shape in range(4)) > 0.9
     assert np.bincount(pieces_of(clusters.labels).ravel()).min() >= 0.004 * truth.size
-    made.cluster(keyframe(enlarged(rgb[::-1, ::-1].copy(), 2)))
-    np.testing.assert_array_equal(made.cluster(keyframe(enlarged(rgb, 8))).labels, clusters.labels)
+    made.cluster(seen(enlarged(rgb[::-1, ::-1].copy(), 2)))
+    np.testing.assert_array_equal(made.cluster(seen(enlarged(rgb, 8))).labels, clusters.labels)
 
 
 def test_any_size_of_picture(untrained: Path) -> None:
     made = clusterer(untrained, points_per_side=3, pred_iou_thresh=0.0, stability_score_thresh=0.0)
     for width, height in ((1, 1), (8, 8), (300, 4), (33, 320)):
-        seen = keyframe(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
-        clusters = made.cluster(seen)
+        made_from = seen(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
+        clusters = made.cluster(made_from)
         assert_sound(clusters)
-        assert clusters.labels.shape == seen.quarter_hw
+        assert clusters.labels.shape == made_from.quarter_hw
 
 
 def test_no_masks_make_one_region_and_the_method_says_so(untrained: Path) -> None:
     rgb, _ = tiny_sam.picture()
-    clusters = clusterer(untrained, pred_iou_thresh=1.0).cluster(keyframe(rgb))
+    clusters = clusterer(untrained, pred_iou_thresh=1.0).cluster(seen(rgb))
     assert (clusters.count, clusters.method) == (1, "sam (no masks)")
     assert not clusters.labels.any()
 
@@ -229,7 +225,7 @@ def test_one_mask_that_is_everything_makes_one_region(state: dict[str, Any], tmp
     state["mask_decoder.iou_prediction_head.layers.1.bias"].fill_(10.0)
     save(state, tmp_path / "all.safetensors")
     rgb, _ = tiny_sam.picture()
-    clusters = clusterer(tmp_path / "all.safetensors").cluster(keyframe(rgb))
+    clusters = clusterer(tmp_path / "all.safetensors").cluster(seen(rgb))
     assert (clusters.count, clusters.method) == (1, "sam")
 
 
@@ -240,7 +236,7 @@ def test_values_that_are_not_numbers_are_one_line(state: dict[str, Any], tmp_pat
     save(state, tmp_path / "sam.safetensors")
     rgb, _ = tiny_sam.picture()
     with pytest.raises(KeyframeFailed, match=r"sam: \w+ gave values that are not numbers") as caught:
-        clusterer(tmp_path / "sam.safetensors").cluster(keyframe(rgb))
+        clusterer(tmp_path / "sam.safetensors").cluster(seen(rgb))
     assert "\n" not in str(caught.value)
 
 

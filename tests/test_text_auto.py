@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.keyframes.base import KeyframeInput, TextFinding
+from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.text.rapid import LOOK_SIDE_PX, AutoText, RapidOcrFinder, close_windows
-from arr_stream.types import ByteArray, Frame, Grid, TextRegion
+from arr_stream.types import ByteArray, TextRegion
+from tests.keyframe_fakes import seen
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[TextRegion]:
 
 
 def look(finder: AutoText | RapidOcrFinder, rgb: ByteArray, *, read: bool = False) -> TextFinding:
-    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
-    return finder.find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
+    return finder.find(seen(rgb), read=read)
 
 
 def wall(*words: tuple[str, int, int], scale: float = 1.2) -> ByteArray:

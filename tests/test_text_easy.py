@@ -15,17 +15,17 @@ import pytest
 import torch
 
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
-from arr_stream.keyframes.base import KeyframeInput, TextFinding
+from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.text.easy import EasyOcrFinder
-from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.types import ByteArray
+from tests.keyframe_fakes import seen
 
 models = pytest.importorskip("easyocr_en_models")
 pytest.importorskip("easyocr")
 
 
 def look(finder: EasyOcrFinder, rgb: ByteArray, *, read: bool = False) -> TextFinding:
-    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
-    return finder.find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
+    return finder.find(seen(rgb), read=read)
 
 
 def board(*words: tuple[str, int, int], ink: int = 20) -> ByteArray:

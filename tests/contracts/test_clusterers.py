@@ -19,17 +19,13 @@ from arr_stream.keyframes.clusters import CLUSTERERS, LazyClusterer, make_cluste
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.keyframes.clusters.slic import SkimageSlic
 from arr_stream.keyframes.embeddings import make_embedder
-from arr_stream.types import Clusters, Frame, Grid
+from arr_stream.types import Clusters
+from tests.keyframe_fakes import seen
 
 HERE = [name for name in CLUSTERERS if name != "sam"]
 """SAM needs weights; tests/test_sam.py holds it to the same promises."""
 
 SLIC = ["auto", "slic", "slic-fast", "slic-skimage"]
-
-
-def picture(rgb: npt.NDArray[np.uint8]) -> KeyframeInput:
-    size_wh = (rgb.shape[1], rgb.shape[0])
-    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size(size_wh))
 
 
 def made(name: str, count: int) -> Clusterer:
@@ -70,9 +66,9 @@ def assert_sound(clusters: Clusters) -> None:
 def test_labels_are_sound_at_any_size_on_anything_and_every_time_the_same(name: str) -> None:
     made = clusterer(name, 12)
     for width, height in ((1, 1), (8, 8), (320, 33), (427, 240)):
-        noise = picture(np.random.default_rng(1).integers(0, 255, (height, width, 3), np.uint8))
-        plain = picture(np.full((height, width, 3), 128, np.uint8))
-        first, between, second = (made.cluster(seen) for seen in (noise, plain, noise))
+        noise = seen(np.random.default_rng(1).integers(0, 255, (height, width, 3), np.uint8))
+        plain = seen(np.full((height, width, 3), 128, np.uint8))
+        first, between, second = (made.cluster(one) for one in (noise, plain, noise))
         for clusters in (first, between):
             assert_sound(clusters)
             assert clusters.labels.shape == noise.quarter_hw
@@ -82,7 +78,7 @@ def test_labels_are_sound_at_any_size_on_anything_and_every_time_the_same(name: 
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("count", [1, 7, 200])
 def test_count_is_about_what_was_asked(name: str, count: int) -> None:
-    clusters = clusterer(name, count).cluster(picture(two_halves()))
+    clusters = clusterer(name, count).cluster(seen(two_halves()))
     assert_sound(clusters)
     assert count / 2 <= clusters.count <= max(count * 2, 4)
 
@@ -91,7 +87,7 @@ def test_count_is_about_what_was_asked(name: str, count: int) -> None:
 def test_slic_regions_hang_together_and_follow_colour(name: str) -> None:
     from skimage.measure import label
 
-    clusters = clusterer(name, 40).cluster(picture(two_halves((400, 256))))
+    clusters = clusterer(name, 40).cluster(seen(two_halves((400, 256))))
     assert label(clusters.labels, background=-1, connectivity=1).max() == clusters.count
     width = clusters.labels.shape[1]
     left = np.unique(clusters.labels[:, : width // 2 - 1])
@@ -100,8 +96,8 @@ def test_slic_regions_hang_together_and_follow_colour(name: str) -> None:
 
 
 def test_method_names_what_made_it() -> None:
-    seen = picture(two_halves())
-    chosen = {name: made(name, 4).cluster(seen).method for name in ("auto", "slic", "grid", "slic-skimage")}
+    halves = seen(two_halves())
+    chosen = {name: made(name, 4).cluster(halves).method for name in ("auto", "slic", "grid", "slic-skimage")}
     try:
         made("slic-fast", 4)
         best = "slic-fast"
@@ -111,7 +107,7 @@ def test_method_names_what_made_it() -> None:
 
 
 def test_grid_regions_are_nearly_square() -> None:
-    clusters = made("grid", 40).cluster(picture(two_halves((640, 256))))
+    clusters = made("grid", 40).cluster(seen(two_halves((640, 256))))
     assert clusters.count == 40
     assert clusters.areas.max() / clusters.areas.min() < 1.3
 
@@ -133,7 +129,7 @@ def test_missing_package_is_an_error_with_its_remedy(
 
 def test_auto_chooses_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fast_slic", None)
-    assert made("auto", 4).cluster(picture(two_halves())).method == "slic-skimage"
+    assert made("auto", 4).cluster(seen(two_halves())).method == "slic-skimage"
 
 
 @settings(max_examples=60, deadline=None)
@@ -175,9 +171,9 @@ class Looking(SkimageSlic):
 
 def test_regions_on_read_are_made_once_and_only_when_read() -> None:
     slic = Looking(4)
-    later = LazyClusterer(slic).cluster(picture(two_halves()))
+    later = LazyClusterer(slic).cluster(seen(two_halves()))
     assert isinstance(later, LazyClusters) and later.method == "slic-skimage" and slic.looked == 0
-    at_once = made("slic-skimage", 4).cluster(picture(two_halves()))
+    at_once = made("slic-skimage", 4).cluster(seen(two_halves()))
     np.testing.assert_array_equal(later.labels, at_once.labels)
     np.testing.assert_array_equal(later.areas, at_once.areas)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(later)).centroids_xy, at_once.centroids_xy)
@@ -187,7 +183,7 @@ def test_regions_on_read_are_made_once_and_only_when_read() -> None:
 def test_regions_on_read_that_cannot_be_made_say_so_at_every_reading() -> None:
     slic = Looking(4)
     slic.broken = True
-    later = LazyClusterer(slic).cluster(picture(two_halves()))
+    later = LazyClusterer(slic).cluster(seen(two_halves()))
     for _ in range(2):
         with pytest.raises(KeyframeFailed, match=r"^clusters: ZeroDivisionError: by zero$"):
             _ = later.labels

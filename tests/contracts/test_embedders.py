@@ -10,9 +10,10 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.base import Embedder, KeyframeInput
+from arr_stream.keyframes.base import Embedder
 from arr_stream.keyframes.embeddings import EMBEDDERS, make_embedder
-from arr_stream.types import Embedding, Frame, Grid
+from arr_stream.types import Embedding, Grid
+from tests.keyframe_fakes import seen
 
 every_embedder = pytest.mark.parametrize("name", EMBEDDERS)
 
@@ -26,8 +27,7 @@ def embedder(name: str) -> Embedder:
 
 
 def embedding(name: str, rgb: npt.NDArray[np.uint8]) -> Embedding:
-    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
-    return embedder(name).embed(KeyframeInput(Frame(0, 0.0, rgb), grid))
+    return embedder(name).embed(seen(rgb))
 
 
 def embed(name: str, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

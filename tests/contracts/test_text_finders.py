@@ -16,10 +16,11 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
+from arr_stream.keyframes.base import TextFinder, TextFinding
 from arr_stream.keyframes.text import TEXT_FINDERS, make_text_finder
 from arr_stream.keyframes.text.regions import text_mask
-from arr_stream.types import Frame, Grid, TextRegion
+from arr_stream.types import Grid, TextRegion
+from tests.keyframe_fakes import seen
 
 FINDERS: dict[str, TextFinder] = {}
 # CRAFT takes seconds a picture; what is quick about it stands in test_text_easy.
@@ -39,8 +40,7 @@ def make(name: str) -> TextFinder:
 def find(name: str, rgb: npt.NDArray[np.uint8], *, read: bool = False) -> TextFinding:
     if name not in FINDERS:
         FINDERS[name] = make(name)
-    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
-    return FINDERS[name].find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
+    return FINDERS[name].find(seen(rgb), read=read)
 
 
 def sign(words: str = "BAKERY", size_wh: tuple[int, int] = (640, 360)) -> npt.NDArray[np.uint8]:
@@ -101,9 +101,8 @@ def test_nothing_is_downloaded_or_printed(
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     finder = make(name)
-    grid = Grid.for_size((640, 360))
-    assert finder.find(KeyframeInput(Frame(0, 0.0, sign()), grid), read=True).regions
-    finder.find(KeyframeInput(Frame(0, 0.0, np.zeros((360, 640, 3), np.uint8)), grid), read=True)
+    assert finder.find(seen(sign()), read=True).regions
+    finder.find(seen(np.zeros((360, 640, 3), np.uint8)), read=True)
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger().level != logging.CRITICAL
 
