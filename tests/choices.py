@@ -18,19 +18,20 @@ from arr_stream.consumer import Consumer
 from arr_stream.motion.flow import Flow
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.schema import Header
+from arr_stream.sources.base import SourceInfo, SourceKind
 from arr_stream.types import SCORERS, ByteArray, Frame, Grid
 from tests.textures import random_texture
 
 
 @dataclass(frozen=True)
-class PlainSource:
-    """What an annotated video asks of its source."""
+class PlainSource(SourceInfo):
+    """A silent file of 30 frames a second."""
 
-    path: Path | None = None
-    has_audio: bool = False
-    start_offset_seconds: float = 0.0
+    name: str = "street.mp4"
+    kind: SourceKind = "file"
+    size_wh: tuple[int, int] = (96, 64)
+    codec: str = "h264"
     average_fps: float | None = 30.0
-    pixel_aspect: float = 1.0
 
 
 FED = Feeding(40, 12, 1843, 9 << 20, 31.5, 48.25, "cut")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import open_clip
+import pytest
 import torch
 from safetensors.torch import save_file
+
+from arr_stream.threads import one_torch_thread
 
 VOCABULARY = 2 * 256 + 1 + 2
 """Bytes, bytes that end a word, one merge, start and end."""
@@ -74,6 +78,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "text_cfg": TEXT,
     },
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, and on a busy machine much slower."""
+    with one_torch_thread():
+        yield
 
 
 def save_model(folder: Path, kind: str, **written: Any) -> Path:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.base import PartName, PartValue, TextFinding
+from arr_stream.keyframes.base import KeyframeInput, PartName, PartValue, TextFinding
 from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
-from arr_stream.types import Clusters, Embedding, Frame, Grid
+from arr_stream.types import ByteArray, Clusters, Embedding, Frame, Grid
 
 SIZE_WH = (96, 64)
 
@@ -24,6 +24,11 @@ def request(index: int, size_wh: tuple[int, int] = SIZE_WH) -> KeyframeRequest:
     """A frame whose every pixel tells its index."""
     rgb = np.full((size_wh[1], size_wh[0], 3), index % 251, np.uint8)
     return KeyframeRequest(Frame(index, index / 30, rgb), Grid.for_size(size_wh))
+
+
+def seen(rgb: ByteArray) -> KeyframeInput:
+    """A picture as the parts of generation see it."""
+    return KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((rgb.shape[1], rgb.shape[0])))
 
 
 def parts(made_from: KeyframeRequest) -> dict[PartName, tuple[PartValue, str]]:
@@ -45,7 +50,7 @@ def parts(made_from: KeyframeRequest) -> dict[PartName, tuple[PartValue, str]]:
 
 
 class Fake:
-    """Does what `settings["do"]` says on the frames of `settings["on"]` (all where not given), else works.
+    """Does what `settings["do"]` says, on all frames or by the frame's index, else works.
 
     - `raise`, `nan`, `exit`, `segfault`: as named
     - `hang`: never comes back
@@ -63,12 +68,10 @@ class Fake:
         return {part: lambda part=part: self._make(part, made[part], request) for part in request.parts}  # type: ignore[misc]
 
     def _make(self, part: PartName, made: tuple[PartValue, str], request: KeyframeRequest) -> tuple[PartValue, str]:
-        on = self.settings.get("on")
-        if on is not None and request.frame.index not in on:
-            return made
         if part not in self.settings.get("to", request.parts[:1]):
             return made
-        match self.settings.get("do"):
+        do = self.settings.get("do")
+        match do.get(request.frame.index) if isinstance(do, Mapping) else do:
             case "raise":
                 raise ArithmeticError("the fake was told to")
             case "nan":

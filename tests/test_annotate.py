@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
+import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 from fractions import Fraction
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from arr_stream.config import VideoSettings
 from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.overlay import draw_patches
 from arr_stream.draw.strip import Strip
-from arr_stream.errors import EncodingFailed, InvalidSetting, OutputExists, OutputUnwritable
+from arr_stream.errors import DiskFull, EncodingFailed, InvalidSetting, OutputExists, OutputUnwritable
 from arr_stream.files import partial_path
 from arr_stream.sources import open_source
 from arr_stream.types import Frame, Grid
@@ -29,7 +28,6 @@ from tests.choices import PlainSource, boxes, choose, frames_of
 from tests.media import moving_frames, write_audio, write_video
 
 FAST = VideoSettings(crf=18, preset="ultrafast", dim=0.35)
-ROOT = Path(__file__).parent.parent
 
 
 def annotate(path: Path, frames: list[Frame], *, source: PlainSource | None = None, **options) -> AnnotatedVideo:
@@ -54,7 +52,7 @@ def audio_packets(path: Path) -> list[tuple[float, bytes]]:
         return [(float(p.pts * p.time_base), bytes(p)) for p in container.demux(audio=0) if p.size]
 
 
-@pytest.mark.parametrize("size_wh", [(96, 64), (1, 1), (8, 8), (17, 33), (33, 17), (320, 240), (2, 200)])
+@pytest.mark.parametrize("size_wh", [(1, 1), (17, 33), (320, 240), (2, 200)])
 def test_every_size_is_h264_that_browsers_play(tmp_path: Path, size_wh: tuple[int, int]) -> None:
     frames = frames_of(moving_frames(7, size_wh))
     annotate(tmp_path / "out.mp4", frames)
@@ -69,7 +67,7 @@ def test_every_size_is_h264_that_browsers_play(tmp_path: Path, size_wh: tuple[in
     assert not partial_path(tmp_path / "out.mp4").exists()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from([0.0, 0.001, 0.02, 0.033, 0.04, 0.5, 3.0]), min_size=1, max_size=12))
 def test_uneven_times_stay_uneven(tmp_path: Path, steps: list[float]) -> None:
     pts = list(itertools.accumulate([0.0, *steps]))
@@ -92,14 +90,10 @@ def test_single_frame_lasts_one_frame_of_the_source(tmp_path: Path) -> None:
         assert container.duration / av.time_base == pytest.approx(0.1, abs=2e-3)
 
 
-def test_start_is_the_zero_of_the_output(tmp_path: Path) -> None:
+def test_start_is_the_zero_of_the_output_and_pixel_aspect_is_kept(tmp_path: Path) -> None:
     frames = frames_of(moving_frames(3), [5.02, 5.06, 5.1])
-    annotate(tmp_path / "out.mp4", frames, start_seconds=5.0)
+    annotate(tmp_path / "out.mp4", frames, start_seconds=5.0, source=PlainSource(pixel_aspect=16 / 11))
     assert read_back(tmp_path / "out.mp4")[0] == pytest.approx([0.02, 0.06, 0.1], abs=1e-4)
-
-
-def test_pixel_aspect_is_kept(tmp_path: Path) -> None:
-    annotate(tmp_path / "out.mp4", frames_of(moving_frames(2)), source=PlainSource(pixel_aspect=16 / 11))
     with av.open(str(tmp_path / "out.mp4")) as container:
         assert container.streams.video[0].sample_aspect_ratio == Fraction(16, 11)
 
@@ -150,13 +144,13 @@ def test_chosen_cells_are_bright_and_the_rest_dim() -> None:
 
 
 @given(width=st.integers(1, 90), height=st.integers(1, 90))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 def test_drawing_fits_every_size(width: int, height: int) -> None:
     frame = Frame(0, 0.0, np.full((height, width, 3), 90, np.uint8))
     assert draw_patches(frame.rgb, choose(frame), 0.35).shape == frame.rgb.shape
 
 
-@pytest.mark.parametrize(("size_wh", "shown"), [((320, 240), True), ((160, 159), False), ((3840, 2160), True)])
+@pytest.mark.parametrize(("size_wh", "shown"), [((320, 240), True), ((160, 159), False)])
 def test_strip_is_there_where_it_can_be_read(size_wh: tuple[int, int], shown: bool) -> None:
     picture = np.full((size_wh[1], size_wh[0], 3), 120, np.uint8)
     frame = Frame(0, 0.0, picture.copy())
@@ -166,9 +160,8 @@ def test_strip_is_there_where_it_can_be_read(size_wh: tuple[int, int], shown: bo
     assert not changed[: size_wh[1] * 8 // 10].any(), "only the foot of the picture"
 
 
-@pytest.mark.parametrize("view", ["relevance", "clusters", "flow", "text", "channel:saliency"])
-def test_other_views_make_videos_too(tmp_path: Path, view: str) -> None:
-    annotate(tmp_path / "out.mp4", frames_of(moving_frames(2, (128, 96))), view=view)
+def test_other_views_make_videos_too(tmp_path: Path) -> None:
+    annotate(tmp_path / "out.mp4", frames_of(moving_frames(2, (128, 96))), view="channel:saliency")
     assert len(read_back(tmp_path / "out.mp4")[0]) == 2
 
 
@@ -185,6 +178,9 @@ class TestSound:
         assert [data for _, data in after] == [data for _, data in before]
         assert [time for time, _ in after] == pytest.approx([time for time, _ in before], abs=2e-3)
         assert video.notices == []
+        annotate(tmp_path / "silent.mp4", frames, source=info, audio=False)
+        with av.open(str(tmp_path / "silent.mp4")) as container:
+            assert not container.streams.audio
 
     def test_range_is_cut_and_aligned(self, tmp_path: Path) -> None:
         path = write_video(tmp_path / "in.mp4", moving_frames(150), audio=True)
@@ -221,11 +217,11 @@ class TestSound:
     @pytest.mark.parametrize(
         ("name", "codec", "kept"),
         [("a.mkv", "libopus", "opus"), ("a.avi", "libmp3lame", "mp3"), ("a.mkv", "pcm_s16le", "aac"),
-         ("a.mkv", "ac3", "aac"), ("a.mkv", "mp2", "aac"), ("a.ts", "aac", "aac"), ("a.mkv", "flac", "flac")],
+         ("a.ts", "aac", "aac"), ("a.mkv", "flac", "flac")],
     )  # fmt: skip
     def test_what_browsers_cannot_play_becomes_aac(self, tmp_path: Path, name: str, codec: str, kept: str) -> None:
         path = tmp_path / name
-        write_with_sound(path, codec, seconds=1.5, video="libvpx" if name.endswith("webm") else "mpeg4")
+        write_with_sound(path, codec, seconds=1.5)
         source = open_source(path)
         video = annotate(tmp_path / "out.mp4", list(source.frames()), source=source.info)
         assert video.notices == []
@@ -236,12 +232,6 @@ class TestSound:
         assert seconds == pytest.approx(1.5, abs=0.15)
         assert max(float(np.abs(block.to_ndarray().astype(np.float64)).max()) for block in blocks) > 0.1, "not silence"
 
-    def test_no_audio_means_none(self, tmp_path: Path) -> None:
-        _, frames, info = self.make(tmp_path)
-        annotate(tmp_path / "out.mp4", frames, source=info, audio=False)
-        with av.open(str(tmp_path / "out.mp4")) as container:
-            assert not container.streams.audio
-
     def test_sound_that_is_gone_is_told_of(self, tmp_path: Path) -> None:
         path, frames, info = self.make(tmp_path)
         path.write_bytes(b"no longer a video")
@@ -251,10 +241,10 @@ class TestSound:
         assert len(read_back(tmp_path / "out.mp4")[0]) == 60
 
 
-def write_with_sound(path: Path, codec: str, *, seconds: float, video: str) -> None:
+def write_with_sound(path: Path, codec: str, *, seconds: float) -> None:
     """Pictures and a stereo tone, interleaved."""
     with av.open(str(path), "w") as container:
-        pictures = container.add_stream(video, rate=20)
+        pictures = container.add_stream("mpeg4", rate=20)
         pictures.width, pictures.height, pictures.pix_fmt = 96, 64, "yuv420p"
         tone = container.add_stream(codec, rate=48_000, layout="stereo")
         resampler = av.AudioResampler(tone.format, "stereo", 48_000, frame_size=tone.frame_size or 1024)
@@ -314,60 +304,38 @@ class TestTrouble:
         assert len(read_back(tmp_path / "out.mp4")[0]) == 25
         assert audio_packets(tmp_path / "out.mp4")[-1][0] <= 25 / 30
 
-    def run(self, tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
-        script = f"""
-            import os, resource, signal, sys
-            from pathlib import Path
-            import numpy as np
-            from arr_stream.config import VideoSettings
-            from arr_stream.draw.annotate import AnnotatedVideo
-            from arr_stream.errors import ArrStreamError
-            from tests.choices import PlainSource, choose, frames_of
-            from tests.media import moving_frames
-            rng = np.random.default_rng(0)
-            frames = frames_of([rng.integers(0, 255, (64, 96, 3), dtype=np.uint8) for _ in range(150)])
-            video = AnnotatedVideo(
-                {str(tmp_path / "out.mp4")!r}, size_wh=(96, 64), source=PlainSource(),
-                settings=VideoSettings(crf=18, preset="ultrafast", dim=0.35),
-            )
-        """
-        return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script) + textwrap.dedent(body)],
-            cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
+    def noise(self, tmp_path: Path) -> tuple[AnnotatedVideo, list[Frame]]:
+        """A video, and 120 frames that take much room in it."""
+        rng = np.random.default_rng(0)
+        frames = frames_of([rng.integers(0, 255, (64, 96, 3), dtype=np.uint8) for _ in range(120)])
+        return AnnotatedVideo(tmp_path / "out.mp4", size_wh=(96, 64), source=PlainSource(), settings=FAST), frames
 
     def test_a_killed_run_leaves_a_playable_file(self, tmp_path: Path) -> None:
-        done = self.run(
-            tmp_path,
-            """
-            for frame in frames:
-                video.consume(frame, choose(frame))
-            os.kill(os.getpid(), signal.SIGKILL)
-            """,
-        )
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        video, frames = self.noise(tmp_path)
+        for frame in frames:
+            video.consume(frame, choose(frame))
+        # What has been written by now is what a kill would leave.
+        shutil.copy(partial_path(tmp_path / "out.mp4"), tmp_path / "left.mp4")
         assert not (tmp_path / "out.mp4").exists(), "nothing half-written under the final name"
-        times, _ = read_back(tmp_path / "out.partial.mp4")
-        assert len(times) > 60
+        video.close(failed=True)
+        times, _ = read_back(tmp_path / "left.mp4")
+        assert len(times) > 50
         assert times == pytest.approx([index / 30 for index in range(len(times))], abs=1e-3)
 
     @pytest.mark.parametrize("limit", [400_000, 4_000])
     def test_a_full_disk_keeps_what_fitted(self, tmp_path: Path, limit: int) -> None:
-        done = self.run(
-            tmp_path,
-            f"""
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-            try:
+        video, frames = self.noise(tmp_path)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(DiskFull):
                 for frame in frames:
                     video.consume(frame, choose(frame))
-                video.close()
-            except ArrStreamError as exc:
-                print(type(exc).__name__, exc)
-                video.close(failed=True)
-            """,
-        )
-        assert done.stdout.startswith("DiskFull"), done.stdout + done.stderr
+            video.close(failed=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, before)
         assert not partial_path(tmp_path / "out.mp4").exists()
         if limit > 100_000:
             times, _ = read_back(tmp_path / "out.mp4")

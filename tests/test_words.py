@@ -64,21 +64,16 @@ def test_other_words_and_other_numbers_are_not(line: str, word: str) -> None:
     assert not found(line, word)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(words, st.data())
 def test_every_word_of_a_line_is_found_verbatim(line: list[str], data: st.DataObject) -> None:
     word = data.draw(st.sampled_from(line))
     assert word_similarity(" ".join(line).upper(), word) == 1.0
-    assert word_similarity("".join(line), "".join(line)) == 1.0
+    joined, spaced = "".join(line), " ".join(line)
+    assert word_similarity(joined, joined) == word_similarity(spaced, joined) == word_similarity(joined, spaced) == 1.0
 
 
-@settings(deadline=None)
-@given(words)
-def test_blanks_do_not_count(line: list[str]) -> None:
-    assert word_similarity(" ".join(line), "".join(line)) == word_similarity("".join(line), " ".join(line)) == 1.0
-
-
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(letters.filter(lambda word: len(word) >= 5), st.data())
 def test_one_wrong_letter_in_five_is_forgiven(word: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(word) - 1))
@@ -87,7 +82,7 @@ def test_one_wrong_letter_in_five_is_forgiven(word: str, data: st.DataObject) ->
     assert found(word[:at] + word[at + 1 :], word)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(letters.filter(lambda word: len(word) >= 3), st.data())
 def test_one_sign_that_looks_alike_is_forgiven_from_three_letters_on(word: str, data: st.DataObject) -> None:
     places = [at for at, letter in enumerate(word) if letter in ALIKE]
@@ -96,7 +91,7 @@ def test_one_sign_that_looks_alike_is_forgiven_from_three_letters_on(word: str, 
         assert found(word[:at] + ALIKE[word[at]] + word[at + 1 :], word)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.text("0123456789", min_size=1, max_size=12), st.data())
 def test_a_wrong_digit_is_another_number(number: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(number) - 1))
@@ -105,7 +100,7 @@ def test_a_wrong_digit_is_another_number(number: str, data: st.DataObject) -> No
     assert not found(number + digit, number)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_similarity_is_a_share(line: str, word: str) -> None:
     similarity = word_similarity(line, word)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -21,6 +20,7 @@ from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output
 from arr_stream.patch_set import PatchSet
+from arr_stream.sources.base import SourceInfo
 from arr_stream.types import ByteArray, Frame
 
 _SUFFIXES = (".mp4", ".m4v", ".mov")
@@ -28,32 +28,14 @@ _USUAL_FPS = 25.0
 _REGION_SHOWN_SECONDS = 1.5
 
 
-class VideoSource(Protocol):
-    """What the video must know of its source; `arr_stream.sources.SourceInfo` has it all."""
-
-    @property
-    def path(self) -> Path | None: ...
-    @property
-    def has_audio(self) -> bool: ...
-    @property
-    def start_offset_seconds(self) -> float: ...
-    @property
-    def average_fps(self) -> float | None: ...
-    @property
-    def pixel_aspect(self) -> float: ...
-
-
 class Annotator:
     """Draws what was chosen and answered; knows from frame to frame what the strip and the caption need.
 
     Args:
-        view: What to show, see `arr_stream.draw.views`.
+        view: What to show, see `arr_stream.draw.views`; may be changed at any time.
         dim: Brightness of what was not chosen, in [0, 1].
         asked: What was asked for, for the strip.
         region_xyxy: A query's region in source pixels, shown for a moment from `region_at_seconds` on.
-
-    Attributes:
-        view: May be changed at any time.
 
     Raises:
         InvalidSetting: There is no such view.
@@ -118,13 +100,11 @@ class AnnotatedVideo:
         path: Where to; ends in .mp4, .m4v or .mov.
         size_wh: Size of the first frame in pixels; frames of another size are fitted into it.
         source: Where the frames come from, for sound, frame rate and pixel shape.
-        view: What to show, see `arr_stream.draw.views`.
         settings: Quality, and how dark the rest is.
         force: Replace a file that exists.
         audio: Keep the source's sound.
         start_seconds, end_seconds: The range of the source that was asked for; `start_seconds` is 0.0 in the output.
-        asked: What was asked for, for the strip.
-        region_xyxy: A query's region in source pixels, shown for a moment from `region_at_seconds` on.
+        view, asked, region_xyxy, region_at_seconds: See `Annotator`.
 
     Attributes:
         notices: One-line messages, such as why sound is missing; complete after `close`.
@@ -140,7 +120,7 @@ class AnnotatedVideo:
         path: Path | str,
         *,
         size_wh: tuple[int, int],
-        source: VideoSource,
+        source: SourceInfo,
         view: str = "patches",
         settings: VideoSettings | None = None,
         force: bool = False,
@@ -170,32 +150,18 @@ class AnnotatedVideo:
         self._to_read: ByteArray | None = None
         self._reading_seconds = 0.0
 
-    @property
-    def view(self) -> str:
-        """What is shown."""
-        return self._annotator.view
-
-    @property
-    def frames(self) -> int:
-        """Frames written so far."""
-        return self._writer.frames if self._writer else 0
-
     def consume(self, frame: Frame, patches: PatchSet) -> None:
-        """Draw one frame and encode it.
-
-        Raises:
-            DiskFull, OutputUnwritable, EncodingFailed: See `arr_stream.errors`; what was written before stays.
-        """
+        """Draw one frame and encode it; after an `OutputError` what was written before stays."""
         if self._closed:
             raise ValueError(f"{self.path}: closed, and given another frame")
         picture = self.draw(frame, patches)
         self._reading_seconds = self._annotator.caption.fresh_seconds(patches)
         self._to_read = picture if self._reading_seconds else None
         writer = self._writer or self._open(frame.pts_seconds)
-        before = writer.last_seconds, writer.end_seconds, writer.left_out_seconds
+        last_seconds, end_seconds, left_out_seconds = writer.last_seconds, writer.end_seconds, writer.left_out_seconds
         writer.write(picture, frame.pts_seconds - self._start)
-        if writer.left_out_seconds > before[2]:
-            self._note_pause(writer, *before)
+        if (more_seconds := writer.left_out_seconds - left_out_seconds) > 0:
+            self._note_pause(writer, last_seconds, end_seconds, more_seconds + LONGEST_SECONDS)
         if self._audio is not None:
             with writer.encoding():
                 self._audio.advance(writer.last_seconds)
@@ -210,11 +176,7 @@ class AnnotatedVideo:
         return picture
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Finish the file and give it its name.
-
-        Raises:
-            DiskFull, OutputUnwritable, EncodingFailed: Not after `failed`, when the cause is known already.
-        """
+        """Finish the file and give it its name; raises no `OutputError` after `failed`, when the cause is known."""
         if self._closed:
             return
         self._closed = True
@@ -245,12 +207,11 @@ class AnnotatedVideo:
             self._audio = SourceAudio(self._writer.container, self._source.path, origin_seconds=origin)
         return self._writer
 
-    def _note_pause(self, writer: Mp4Writer, last_seconds: float, end_seconds: float, left_out_seconds: float) -> None:
+    def _note_pause(self, writer: Mp4Writer, last_seconds: float, end_seconds: float, pause_seconds: float) -> None:
         """The clock of the source jumped farther than a video can show; sound would not fit the pictures after it."""
-        hours = (writer.left_out_seconds - left_out_seconds + LONGEST_SECONDS) / 3600
         self.notices.append(
-            f"a pause of {hours:.1f} hours after {last_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in the video:"
-            " MP4 holds no longer one"
+            f"a pause of {pause_seconds / 3600:.1f} hours after {last_seconds:.1f} s lasts {LONGEST_SECONDS // 3600} in"
+            " the video: MP4 holds no longer one"
         )
         audio, self._audio = self._audio, None
         if audio is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -74,18 +76,12 @@ class SourceAudio:
         if context is None:
             raise ValueError("FFmpeg has no decoder for it")
         if self._origin > 1.0:
-            self._seek()
+            # Not every format can; packets before the origin are then read and passed over.
+            with contextlib.suppress(av.error.FFmpegError, OSError):
+                container.seek(int((self._origin - 0.5) * av.time_base))
         self._track = (_Copied if _can_copy(stream) else _Encoded)(self._output, stream, self._origin)
         pictures = [video for video in container.streams.video if not video.disposition & _COVER]
         self._packets = self._demuxed([stream, *pictures[:1]])
-
-    def _seek(self) -> None:
-        assert self._media is not None
-        try:
-            self._media.container.seek(int((self._origin - 0.5) * av.time_base))
-        except (av.error.FFmpegError, OSError):
-            # Not every format can; packets before the origin are then read and passed over.
-            return
 
     def advance(self, until_seconds: float) -> None:
         """Bring over what begins before `until_seconds` of the output."""
@@ -122,26 +118,13 @@ class SourceAudio:
 
     def _bring_tail(self, last_seconds: float) -> None:
         """Sound goes on after the last picture shown: keep it, unless pictures that were not asked for do too."""
-        waiting: list[Sound] = []
-        decided = False
-        while packet := self._held or next(self._packets, None):
-            self._held = None
-            if not decided:
-                waiting.append(packet)
-                # Interleaved files bring a picture within seconds of sound; past that there are no more.
-                decided = len(waiting) >= _LOOKAHEAD_PACKETS
-                if not decided:
-                    continue
-                waiting, ready = [], waiting
-            else:
-                ready = [packet]
-            if self._video_seen > last_seconds + 0.001:
-                return
-            for one in ready:
-                self._bring(one)
-        if self._video_seen <= last_seconds + 0.001:
-            for one in waiting:
-                self._bring(one)
+        packets = itertools.chain([self._held] if self._held else [], self._packets)
+        # Interleaved files bring a picture within seconds of sound; past that there are no more.
+        for ahead in (list(itertools.islice(packets, _LOOKAHEAD_PACKETS)), packets):
+            for packet in ahead:
+                if self._video_seen > last_seconds + 0.001:
+                    return
+                self._bring(packet)
 
     def _demuxed(self, streams: list[AudioStream | VideoStream]) -> Iterator[Sound]:
         assert self._media is not None

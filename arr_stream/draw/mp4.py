@@ -38,15 +38,6 @@ _CONTAINER_OPTIONS = {
 }
 
 
-def codec_options(settings: VideoSettings) -> dict[str, str]:
-    """What the encoder is told; a baseline that wants the same encode takes the same.
-
-    Without B-frames pictures are stored in the order in which they are shown. With them, FFmpeg's fragments forget a
-    last picture whose packet lies in an earlier fragment, and a killed run loses more.
-    """
-    return {"crf": str(settings.crf), "preset": settings.preset, "bf": "0"}
-
-
 class Mp4Writer:
     """Encodes pictures at given times into the partial file of `path`.
 
@@ -62,6 +53,7 @@ class Mp4Writer:
 
     Raises:
         EncodingFailed: The encoder refuses the size or the settings.
+        DiskFull, OutputUnwritable: The system refuses to write, now or in `write` and `finish`.
     """
 
     def __init__(
@@ -85,7 +77,10 @@ class Mp4Writer:
                 f"file:{partial_path(path).absolute()}", "w", format="mp4", container_options=_CONTAINER_OPTIONS
             )
             fps = Fraction(1 / frame_seconds).limit_denominator(1001)
-            self._stream = self.container.add_stream("libx264", rate=fps, options=codec_options(settings))
+            # Without B-frames pictures are stored in the order in which they are shown. With them, FFmpeg's fragments
+            # forget a last picture whose packet lies in an earlier fragment, and a killed run loses more.
+            options = {"crf": str(settings.crf), "preset": settings.preset, "bf": "0"}
+            self._stream = self.container.add_stream("libx264", rate=fps, options=options)
             self._describe(size_wh, pixel_aspect)
 
     def _describe(self, size_wh: tuple[int, int], pixel_aspect: float) -> None:
@@ -119,9 +114,6 @@ class Mp4Writer:
 
         Times that do not increase are moved one tick (11 us) past the frame before. After a pause that is longer than
         six hours, all times are earlier by what it is longer.
-
-        Raises:
-            DiskFull, OutputUnwritable, EncodingFailed: See `arr_stream.errors`.
         """
         tick = max(round(pts_seconds * TICKS_PER_SECOND) - self._left_out_ticks, self._last_tick + 1)
         if self.frames and (too_long := tick - self._last_tick - LONGEST_SECONDS * TICKS_PER_SECOND) > 0:
@@ -139,11 +131,7 @@ class Mp4Writer:
         self.frames += 1
 
     def finish(self) -> None:
-        """Encode what the encoder still holds and write the index.
-
-        Raises:
-            DiskFull, OutputUnwritable, EncodingFailed: See `arr_stream.errors`.
-        """
+        """Encode what the encoder still holds and write the index."""
         with self.encoding():
             try:
                 self._mux(None)
@@ -189,11 +177,7 @@ class Mp4Writer:
 
 
 def cut_to_whole_fragments(path: Path) -> None:
-    """Take away a last fragment that was only partly written, over which decoders would stumble.
-
-    Raises:
-        OSError: The file cannot be read or shortened.
-    """
+    """Take away a last fragment that was only partly written, over which decoders would stumble."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         place = whole = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, field
-
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -36,18 +34,10 @@ _TINT = 72
 
 
 def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
-    """A copy of a picture with the choice drawn on it.
+    """A copy of a picture `[H, W, 3]` of any size, such as a thumbnail of the frame, with the choice drawn on it.
 
     Fine cells keep their brightness and share one outline a region, coloured by score; coarse cells are half-way
-    bright, with marked corners; the rest is dimmed.
-
-    Args:
-        rgb: `[H, W, 3]`; any size, such as a thumbnail of the frame.
-        patches: The choice for that frame.
-        dim: Brightness of what was not chosen, in [0, 1].
-
-    Returns:
-        `[H, W, 3]` uint8.
+    bright, with marked corners; the rest is dimmed to `dim`, in [0, 1].
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
@@ -80,29 +70,17 @@ def draw_box(picture: ByteArray, xyxy: tuple[float, float, float, float], colour
     cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), colour, stroke)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """Something drawn once and laid on many pictures.
+    """Something drawn once, in `colours` and with an `opacity` of 255 `[h, w, 3]` uint8, and laid on many pictures."""
 
-    Args:
-        xy: Its top left corner.
-        colours: `[h, w, 3]` uint8.
-        opacity: `[h, w, 3]` uint8, of 255.
-    """
-
-    xy: tuple[int, int]
-    colours: InitVar[ByteArray]
-    opacity: InitVar[ByteArray]
-    _kept: ByteArray = field(init=False)
-    _ink: ByteArray = field(init=False)
-
-    def __post_init__(self, colours: ByteArray, opacity: ByteArray) -> None:
-        object.__setattr__(self, "_kept", cv2.bitwise_not(opacity))
-        object.__setattr__(self, "_ink", cv2.multiply(colours, opacity, scale=1 / 255))
+    def __init__(self, xy: tuple[int, int], colours: ByteArray, opacity: ByteArray) -> None:
+        self._xy = xy
+        self._kept = cv2.bitwise_not(opacity)
+        self._ink = cv2.multiply(colours, opacity, scale=1 / 255)
 
     def draw(self, picture: ByteArray, strength: float = 1.0) -> None:
         """Lay it over `picture` `[H, W, 3]` in place; `strength` in [0, 1] lets it fade."""
-        x, y = self.xy
+        x, y = self._xy
         target = picture[y : y + self._ink.shape[0], x : x + self._ink.shape[1]]
         laid = cv2.add(cv2.multiply(target, self._kept, scale=1 / 255), self._ink)
         target[...] = laid if strength >= 1 else cv2.addWeighted(target, 1 - strength, laid, strength, 0.0)
@@ -112,15 +90,12 @@ def answer_marks(answer: Answer, grid: Grid, size_wh: tuple[int, int]) -> Layer 
     """Outlines around what an answer rested on, stronger the larger the share, which adds up over frames.
 
     What was taken from the newest frame that the model had seen is tinted as well; what came from earlier frames, and
-    may have moved since, is not.
+    may have moved since, is not. None where the model does not tell.
 
     Args:
         answer: Its cells are in source pixels.
         grid: The fine cells of the frames that it is drawn on.
         size_wh: Size of the pictures.
-
-    Returns:
-        None where the model does not tell.
     """
     width, height = size_wh
     cells = answer.cells[kept := most_attended(answer.cells)]
@@ -199,37 +174,24 @@ def _outline(
     colours: tuple[Colour, ...] = SCORE_COLOURS,
 ) -> None:
     """Line the inside of every border between chosen and not chosen, a stretch of one colour at a time."""
-    padded = np.pad(chosen, 1, constant_values=-1)
-    inside = chosen >= 0
-    open_sides = {
-        "top": inside & (padded[:-2, 1:-1] < 0),
-        "bottom": inside & (padded[2:, 1:-1] < 0),
-        "left": inside & (padded[1:-1, :-2] < 0),
-        "right": inside & (padded[1:-1, 2:] < 0),
-    }
-    for step, colour in enumerate(colours):
-        here = chosen == step
-        if not here.any():
-            continue
-        for row, column, end in _runs(open_sides["top"] & here):
-            picture[ys[row] : min(ys[row] + stroke, ys[row + 1]), xs[column] : xs[end]] = colour
-        for row, column, end in _runs(open_sides["bottom"] & here):
-            picture[max(ys[row + 1] - stroke, ys[row]) : ys[row + 1], xs[column] : xs[end]] = colour
-        for column, row, end in _runs((open_sides["left"] & here).T):
-            picture[ys[row] : ys[end], xs[column] : min(xs[column] + stroke, xs[column + 1])] = colour
-        for column, row, end in _runs((open_sides["right"] & here).T):
-            picture[ys[row] : ys[end], max(xs[column + 1] - stroke, xs[column]) : xs[column + 1]] = colour
+    for across, cells, x, y in ((picture, chosen, xs, ys), (picture.transpose(1, 0, 2), chosen.T, ys, xs)):
+        padded = np.pad(cells, ((1, 1), (0, 0)), constant_values=-1)
+        above, below = padded[:-2] < 0, padded[2:] < 0
+        for step, colour in enumerate(colours):
+            here = cells == step
+            for row, column, end in _runs(here & above):
+                across[y[row] : min(y[row] + stroke, y[row + 1]), x[column] : x[end]] = colour
+            for row, column, end in _runs(here & below):
+                across[max(y[row + 1] - stroke, y[row]) : y[row + 1], x[column] : x[end]] = colour
 
 
 def _corners(picture: ByteArray, box: tuple[int, int, int, int], stroke: int) -> None:
     x0, y0, x1, y1 = box
     arm = max(2, min(x1 - x0, y1 - y0) // 6)
-    for rows in (slice(y0, min(y0 + stroke, y1)), slice(max(y1 - stroke, y0), y1)):
-        picture[rows, x0 : min(x0 + arm, x1)] = _COARSE
-        picture[rows, max(x1 - arm, x0) : x1] = _COARSE
-    for columns in (slice(x0, min(x0 + stroke, x1)), slice(max(x1 - stroke, x0), x1)):
-        picture[y0 : min(y0 + arm, y1), columns] = _COARSE
-        picture[max(y1 - arm, y0) : y1, columns] = _COARSE
+    for across, left, top, right, bottom in ((picture, *box), (picture.transpose(1, 0, 2), y0, x0, y1, x1)):
+        for rows in (slice(top, min(top + stroke, bottom)), slice(max(bottom - stroke, top), bottom)):
+            across[rows, left : min(left + arm, right)] = _COARSE
+            across[rows, max(right - arm, left) : right] = _COARSE
 
 
 def centred(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:

@@ -90,11 +90,7 @@ class Report:
         self._sheet.add(frame, patches)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
-        """Write the three files. Without a frame nothing is written.
-
-        Raises:
-            DiskFull, OutputUnwritable: See `arr_stream.errors`.
-        """
+        """Write the three files. Without a frame nothing is written."""
         if self._closed:
             return
         self._closed = True
@@ -102,7 +98,8 @@ class Report:
             return
         summary = self._summary(outcome or Outcome.of(failed=failed))
         make_parent(self.folder / SUMMARY)
-        self._write(CONTACT_SHEET, self._write_sheet)
+        sheet = Image.fromarray(self._sheet.picture(self._name(), self._subtitle()))
+        self._write(CONTACT_SHEET, lambda path: sheet.save(path, format="PNG"))
         self._write(LATENCY_PLOT, lambda path: write_latency_plot(path, self._statistics, self._plot_title()))
         text = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
         # Names of files may hold bytes that are no text; JSON has an escape for them.
@@ -117,10 +114,6 @@ class Report:
             publish(path, force=True)
         finally:
             partial.unlink(missing_ok=True)
-
-    def _write_sheet(self, path: Path) -> None:
-
-        Image.fromarray(self._sheet.picture(self._name(), self._subtitle())).save(path, format="PNG")
 
     def _summary(self, outcome: Outcome) -> dict[str, Any]:
         wall = self._ended - self._began
@@ -145,9 +138,12 @@ class Report:
 
     def _subtitle(self) -> str:
         statistics = self._statistics
-        parts = [f"{statistics.frames} frames", f"to {clock_time(statistics.last_pts_seconds)}"]
-        parts.append(f"{statistics.keyframes.total()} keyframes")
-        parts.append(f"{statistics.tokens.total / statistics.frames:.0f} tokens a frame")
+        parts = [
+            f"{statistics.frames} frames",
+            f"to {clock_time(statistics.last_pts_seconds)}",
+            f"{statistics.keyframes.total()} keyframes",
+            f"{statistics.tokens.total / statistics.frames:.0f} tokens a frame",
+        ]
         if statistics.latency.count:
             parts.append(f"{statistics.latency.total / statistics.frames:.1f} ms a frame, keyframes included")
         if self._model.answers:
@@ -169,14 +165,7 @@ def _redacted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Thumbnail:
-    """One small annotated picture.
-
-    Args:
-        rgb: `[h, w, 3]`, at most 400x420.
-        pts_seconds: Its time.
-        tokens: Cells chosen on it.
-        reason: Why it was a keyframe; None when it was none.
-    """
+    """One annotated picture `[h, w, 3]`, at most 400x420; `reason` says why it was a keyframe, None if it was none."""
 
     rgb: ByteArray
     pts_seconds: float
@@ -185,14 +174,7 @@ class Thumbnail:
 
 
 class ContactSheet:
-    """Keeps every n-th frame, and doubles n whenever there are too many.
-
-    Args:
-        dim: Brightness of what was not chosen.
-
-    Attributes:
-        kept: Frames so far, at most 32, evenly spread.
-    """
+    """Keeps every n-th frame, at most 32, and doubles n whenever there are more; what was not chosen is dimmed."""
 
     def __init__(self, dim: float) -> None:
         self._dim = dim

@@ -51,15 +51,7 @@ class Quantiles:
 
 @dataclass(slots=True)
 class Bin:
-    """Some neighbouring frames.
-
-    Attributes:
-        first: Index of the first frame.
-        count: How many frames.
-        total: Sum of their milliseconds.
-        largest: The slowest one's.
-        keyframe: One of them was a keyframe.
-    """
+    """Some neighbouring frames: the first one's index, how many, and their milliseconds, `total` and `largest`."""
 
     first: int
     count: int
@@ -76,11 +68,7 @@ class Bin:
 
 
 class Timeline:
-    """Latency over time: one bin a frame at first; when there are too many, neighbours are joined.
-
-    Args:
-        limit: Largest number of bins, even.
-    """
+    """Latency over time: one bin a frame at first; when there are more than `limit` (even), neighbours are joined."""
 
     def __init__(self, limit: int = 4096) -> None:
         self.bins: list[Bin] = []
@@ -94,14 +82,11 @@ class Timeline:
             self.bins[-1].absorb(one)
             return
         if len(self.bins) == self._limit:
-            self._halve()
+            self._size *= 2
+            for left, right in zip(self.bins[::2], self.bins[1::2], strict=True):
+                left.absorb(right)
+            self.bins = self.bins[::2]
         self.bins.append(one)
-
-    def _halve(self) -> None:
-        self._size *= 2
-        for left, right in zip(self.bins[::2], self.bins[1::2], strict=True):
-            left.absorb(right)
-        self.bins = self.bins[::2]
 
 
 @dataclass(slots=True)
@@ -135,18 +120,13 @@ class RunStatistics:
         self.grid_share.add(len(patches) / patches.grid.cells)
         self.confidence.add(patches.confidence)
         self.cells_scored.add(patches.cells_scored)
-        self._add_reasons(patches)
+        self.carried += int(patches.carried.sum())
+        self.fresh += int(patches.fresh.sum())
+        self.scorers.update(SCORERS[scorer] for scorer in np.sort(patches.scorer).tolist())
         if patches.keyframe:
             self.keyframes[patches.refresh_reason or "unknown"] += 1
         if patches.latency_ms:
             self._add_latency(patches)
-
-    def _add_reasons(self, patches: PatchSet) -> None:
-        self.carried += int(patches.carried.sum())
-        self.fresh += int(patches.fresh.sum())
-        for scorer, count in enumerate(np.bincount(patches.scorer, minlength=len(SCORERS)).tolist()):
-            if count:
-                self.scorers[SCORERS[scorer]] += count
 
     def _add_latency(self, patches: PatchSet) -> None:
         total = total_ms(patches.latency_ms)

@@ -64,32 +64,31 @@ def draw(
         The column after the text.
     """
     coverage = mask(text, size_px, bold)
-    x, y = xy
-    blend(picture, coverage, x, y, colour)
-    return x + int(coverage.shape[1])
-
-
-def blend(picture: ByteArray, coverage: npt.NDArray[np.uint16], x: int, y: int, colour: Colour) -> None:
-    """Lay `colour` over `picture` in place, as much as `coverage` `[h, w, 1]` in 0 to 256 says."""
-    left, top = max(0, -x), max(0, -y)
-    target = picture[max(0, y) : max(0, y + coverage.shape[0]), max(0, x) : max(0, x + coverage.shape[1])]
-    if target.size == 0:
-        return
-    part = coverage[top : top + target.shape[0], left : left + target.shape[1]]
-    ink = np.array(colour, dtype=np.uint16)
-    target[...] = (target * (256 - part) + ink * part) >> 8
+    (x, y), (height, width, _) = xy, coverage.shape
+    target = picture[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
+    if target.size:
+        part = coverage[max(0, -y) :, max(0, -x) :][: target.shape[0], : target.shape[1]]
+        target[...] = (target * (256 - part) + np.array(colour, dtype=np.uint16) * part) >> 8
+    return x + int(width)
 
 
 def fitted(text: str, size_px: int, limit_px: int, bold: bool = False) -> str:
     """The text, or as much of its beginning as fits, with an ellipsis; empty when nothing worth reading fits."""
     if width_px(text, size_px, bold) <= limit_px:
         return text
-    face = font(size_px, bold)
-    low, high = 0, len(text)
+    end = _most_that_fit(text, font(size_px, bold), limit_px, 0, len(text), "…")
+    return text[:end].rstrip() + "…" if end >= 3 else ""
+
+
+def _most_that_fit(
+    text: str, face: ImageFont.FreeTypeFont, limit_px: int, low: int, high: int, suffix: str = ""
+) -> int:
+    """How many signs fit, between `low` and `high`."""
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if face.getlength(text[:middle].rstrip() + "…") <= limit_px else (low, middle - 1)
-    return text[:low].rstrip() + "…" if low >= 3 else ""
+        fits = face.getlength(text[:middle].rstrip() + suffix) <= limit_px
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
 
 
 def drawable(text: str) -> str:
@@ -139,13 +138,10 @@ def _last_line(text: str, size_px: int, limit_px: int) -> str:
 
 def _line_end(text: str, face: ImageFont.FreeTypeFont, limit_px: int) -> int:
     """How many signs make the first line: as many as fit, back to where a line may end."""
-    low, high = 1, min(len(text), max(1, limit_px // 2))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if face.getlength(text[:middle].rstrip()) <= limit_px else (low, middle - 1)
-    if low == len(text):
-        return low
-    return next((end for end in range(low, 0, -1) if _may_end(text, end)), low)
+    most = _most_that_fit(text, face, limit_px, 1, min(len(text), max(1, limit_px // 2)))
+    if most == len(text):
+        return most
+    return next((end for end in range(most, 0, -1) if _may_end(text, end)), most)
 
 
 def _may_end(text: str, place: int) -> bool:

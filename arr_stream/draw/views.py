@@ -45,22 +45,20 @@ def check_view(view: str) -> str:
     Raises:
         InvalidSetting: Names the nearest one.
     """
+    channels = [CHANNEL_PREFIX + name for name in CHANNEL_INDEX]
+    if view in VIEWS or view in channels:
+        return view
     if view.startswith(CHANNEL_PREFIX):
-        name = view.removeprefix(CHANNEL_PREFIX)
-        if name not in CHANNEL_INDEX:
-            near = difflib.get_close_matches(name, CHANNEL_INDEX, n=1, cutoff=0.0)[0]
-            raise InvalidSetting(
-                f"view {view}: there is no channel {name!r}; did you mean {CHANNEL_PREFIX}{near}?",
-                remedy="`arr-stream channels` lists all 40",
-            )
-    elif view not in VIEWS:
-        known = [*VIEWS, *(CHANNEL_PREFIX + name for name in CHANNEL_INDEX)]
-        near = difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
-        raise InvalidSetting(
-            f"view {view}: there is no such view; did you mean {near}?",
-            remedy=f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME",
+        what, known, remedy = (
+            f"channel {view.removeprefix(CHANNEL_PREFIX)!r}",
+            channels,
+            "`arr-stream channels` lists all 40",
         )
-    return view
+    else:
+        what, known = "such view", [*VIEWS, *channels]
+        remedy = f"choose one of {', '.join(VIEWS)} or {CHANNEL_PREFIX}NAME"
+    near = difflib.get_close_matches(view, known, n=1, cutoff=0.0)[0]
+    raise InvalidSetting(f"view {view}: there is no {what}; did you mean {near}?", remedy=remedy)
 
 
 def render(view: str, frame: Frame, patches: PatchSet) -> ByteArray:
@@ -82,7 +80,7 @@ def patches_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 def relevance_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """The final score of every cell as heat over the grey picture, 0 to 1."""
-    colours = coloured(_resized(patches.relevance, frame.size_wh), 0.0, 1.0, "heat")
+    colours = coloured(_enlarged(patches.relevance, frame.size_wh), 0.0, 1.0, "heat")
     picture = heat_over(frame.rgb, colours, 0.62)
     _legend(picture, "relevance", "0", "1", colour_table("heat"))
     return picture
@@ -104,12 +102,15 @@ def clusters_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """Which way things move, on the usual wheel of colours, over the grey picture; without flow all stands still."""
-    flow = getattr(patches, "flow", None)
     picture = grey_of(frame.rgb)
-    motion = np.zeros((1, 1, 2), np.float32) if flow is None else _motion_px(flow.to_numpy().offset_px, frame.size_wh)
+    motion = np.zeros((1, 1, 2), np.float32)
+    if patches.flow is not None:
+        # Where things came from, in pixels of the flow's own raster, as motion forward in pixels of the frame.
+        offset_px = patches.flow.to_numpy().offset_px
+        motion = -offset_px * np.divide(frame.size_wh, offset_px.shape[1::-1]).astype(np.float32)
     speed = np.hypot(motion[..., 0], motion[..., 1])
     full_px = max(float(np.percentile(speed, 99)), _LEAST_FULL_SPEED * frame.size_wh[0], 0.5)
-    colours = enlarged(colour_wheel(motion, full_px), frame.size_wh, smooth=True)
+    colours = _enlarged(colour_wheel(motion, full_px), frame.size_wh)
     picture = np.asarray(cv2.multiply(cv2.convertScaleAbs(picture, alpha=0.6, beta=102), colours, scale=1 / 255))
     _wheel_legend(picture, f"{full_px:.1f} px a frame")
     return picture
@@ -117,7 +118,7 @@ def flow_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 def text_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """Where something is written: a tint, and a box around every place."""
-    surely = _resized(_plane(patches, "text"), frame.size_wh)
+    surely = _enlarged(patches.texture.plane("text"), frame.size_wh)
     share = np.clip(surely, 0.0, 1.0)[..., None].astype(np.float32)
     ground = cv2.convertScaleAbs(frame.rgb, alpha=0.5)
     bright = cv2.addWeighted(frame.rgb, 0.8, np.full_like(frame.rgb, _TEXT_COLOUR), 0.2, 0.0)
@@ -134,7 +135,8 @@ def channel_view(frame: Frame, patches: PatchSet, channel: Channel) -> ByteArray
         return id_colours(_ids(patches, frame.size_wh))
     name = "signed" if channel.low < 0 else "value"
     smooth = channel.interpolation == "linear"
-    values = _resized(_plane(patches, channel.name), frame.size_wh, smooth=smooth)
+    plane = patches.texture.plane(channel.name).astype(np.float32, copy=False)
+    values = _enlarged(plane, frame.size_wh, smooth=smooth)
     picture = coloured(values, channel.low, channel.high, name)
     _legend(picture, channel.name.replace("_", " "), f"{channel.low:g}", f"{channel.high:g}", colour_table(name))
     return picture
@@ -155,26 +157,17 @@ VIEWS: dict[str, View] = {
 }
 
 
-def _plane(patches: PatchSet, name: str) -> npt.NDArray[np.float32] | npt.NDArray[np.int32]:
-    return patches.texture.plane(name)
-
-
 def _ids(patches: PatchSet, size_wh: tuple[int, int]) -> IntArray:
-    labels = enlarged(np.ascontiguousarray(_plane(patches, "cluster")), size_wh, smooth=False)
-    return labels.astype(np.int32, copy=False)
+    return _enlarged(patches.texture.plane("cluster").astype(np.int32, copy=False), size_wh, smooth=False)
 
 
-def _resized(values: npt.NDArray[np.generic], size_wh: tuple[int, int], *, smooth: bool = True) -> FloatArray:
-    """A map of any size, one row or column too, brought to the picture's."""
-    plane: FloatArray = np.ascontiguousarray(values, dtype=np.float32)
-    return np.asarray(enlarged(plane, size_wh, smooth=smooth), dtype=np.float32)
-
-
-def _motion_px(offset_px: FloatArray, size_wh: tuple[int, int]) -> FloatArray:
-    """Forward motion in pixels of the frame: an offset says where things came from, in pixels of its own raster."""
-    height, width = offset_px.shape[:2]
-    scale = np.array([size_wh[0] / width, size_wh[1] / height], dtype=np.float32)
-    return np.asarray(-offset_px * scale, dtype=np.float32)
+def _enlarged(values: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: bool = True) -> npt.NDArray[Number]:
+    """A map of any size, one row or column too, brought to the picture's; ids and masks are not `smooth`."""
+    if values.shape[1::-1] == size_wh:
+        return values
+    method = cv2.INTER_LINEAR if smooth else cv2.INTER_NEAREST
+    plane: Any = np.ascontiguousarray(values)
+    return np.asarray(cv2.resize(plane, size_wh, interpolation=method), dtype=values.dtype)
 
 
 def _legend(picture: ByteArray, title: str, low: str, high: str, colours: ByteArray) -> None:
@@ -183,14 +176,12 @@ def _legend(picture: ByteArray, title: str, low: str, high: str, colours: ByteAr
     if not size:
         return
     pad, bar_w, bar_h = round(size * 0.5), size * 6, max(4, round(size * 0.5))
-    line = typeface.mask(title, size)
-    texts = [(title, typeface.WHITE), (low, typeface.GREY)]
-    text_w = sum(typeface.width_px(text, size) + pad for text, _ in texts)
-    box_w = min(picture.shape[1], pad * 3 + text_w + bar_w + typeface.width_px(high, size))
-    panel = picture[pad : pad * 2 + line.shape[0], pad : pad + box_w]
+    line_h = typeface.mask(title, size).shape[0]
+    text_w = sum(typeface.width_px(text, size) for text in (title, low, high))
+    panel = picture[pad : pad * 2 + line_h, pad : pad * 6 + text_w + bar_w]
     panel[...] = cv2.convertScaleAbs(panel, alpha=0.2, beta=5)
-    x, y = pad, (panel.shape[0] - line.shape[0]) // 2
-    for text, colour in texts:
+    x, y = pad, (panel.shape[0] - line_h) // 2
+    for text, colour in ((title, typeface.WHITE), (low, typeface.GREY)):
         x = typeface.draw(panel, text, (x, y), size, colour) + pad
     ramp = colours[np.linspace(0, 255, bar_w).round().astype(int)]
     top = (panel.shape[0] - bar_h) // 2
@@ -218,15 +209,6 @@ def _wheel_legend(picture: ByteArray, label: str) -> None:
 def grey_of(rgb: ByteArray) -> ByteArray:
     """`[H, W, 3]` of the picture's lightness, a ground to lay colours on."""
     return np.asarray(cv2.cvtColor(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), dtype=np.uint8)
-
-
-def enlarged(picture: npt.NDArray[Number], size_wh: tuple[int, int], *, smooth: bool) -> npt.NDArray[Number]:
-    """A map brought to a picture's size; ids and masks are not `smooth`."""
-    if picture.shape[1::-1] == size_wh:
-        return picture
-    method = cv2.INTER_LINEAR if smooth else cv2.INTER_NEAREST
-    values: Any = picture
-    return np.asarray(cv2.resize(values, size_wh, interpolation=method), dtype=picture.dtype)
 
 
 def heat_over(rgb: ByteArray, colours: ByteArray, strength: float) -> ByteArray:

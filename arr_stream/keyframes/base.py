@@ -23,25 +23,20 @@ EMBEDDING_CHANNELS = 16
 
 @dataclass(frozen=True, eq=False)
 class KeyframeInput:
-    """One frame as the parts of generation see it; reduced pictures are made once, when first needed.
-
-    Args:
-        frame: The frame.
-        grid: Its grid; `grid.texture_wh` fixes the sizes of the reduced pictures.
-    """
+    """One frame as the parts of generation see it; reduced pictures, of `W, H = grid.texture_wh`, are made once."""
 
     frame: Frame
     grid: Grid
 
     @property
     def quarter_hw(self) -> tuple[int, int]:
-        """Height and width of the texture, divided by 4."""
+        """`(H/4, W/4)`."""
         width, height = self.grid.texture_wh
         return height // 4, width // 4
 
     @cached_property
     def half_rgb(self) -> ByteArray:
-        """`[H/2, W/2, 3]` uint8, where `W, H` is the texture's size."""
+        """`[H/2, W/2, 3]` uint8."""
         width, height = self.grid.texture_wh
         return resized(self.frame.rgb, (width // 2, height // 2))
 
@@ -68,26 +63,17 @@ class TextFinding:
 class LazyClusters:
     """Regions that are made when something first reads them, once, in whatever thread that is.
 
-    It answers to the names of `Clusters`. A pickle holds what was made.
-
-    Args:
-        make: Makes them.
-        method: Name of what makes them.
+    It answers to the names of `Clusters`, and a pickle holds what was made.
 
     Raises:
-        KeyframeFailed: On reading: they could not be made, or are no regions; likewise at the next reading.
+        KeyframeFailed: On reading: they could not be made; likewise at the next reading.
     """
 
     def __init__(self, make: Callable[[], Clusters], method: str) -> None:
         self._make: Callable[[], Clusters] | None = make
         self._made: Clusters | None = None
-        self._check: Callable[[Clusters], None] = lambda made: None
         self._lock = threading.Lock()
         self.method = method
-
-    def check_when_made(self, check: Callable[[Clusters], None]) -> None:
-        """Let something look at the regions before anybody reads them; it raises where they are none."""
-        self._check = check
 
     @property
     def labels(self) -> IntArray:
@@ -112,7 +98,6 @@ class LazyClusters:
                 assert self._make is not None
                 try:
                     made = self._make()
-                    self._check(made)
                 except ArrStreamError:
                     raise
                 except Exception as exc:
@@ -135,8 +120,6 @@ class KeyframePart:
 
     Args:
         index: Index of the frame that it was made from.
-        part: Which part it is.
-        value: `Clusters`, `Embedding` or `TextFinding`, as the part's name says.
         backend: Name of what made it, as in the records.
         seconds: How long that took.
     """

@@ -35,14 +35,7 @@ from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntAr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyframeRequest:
-    """Asks for full generation on a frame.
-
-    Args:
-        frame: The frame.
-        grid: Its grid.
-        read_text: Text is also read, because a query needs words.
-        parts: What is wanted.
-    """
+    """Asks for full generation on a frame; text is also read where a query needs words."""
 
     frame: Frame
     grid: Grid
@@ -57,7 +50,7 @@ class KeyframeFailure:
     Args:
         index: Index of the frame that was asked for.
         message: One line: what failed and why.
-        details: Traceback or last words of the worker, empty where there are none.
+        details: Traceback or last words of the worker.
         parts: What there will not be.
     """
 
@@ -96,11 +89,7 @@ class KeyframeProvider(Protocol):
 
 
 class StandardGenerator:
-    """Clusters, embedding and text.
-
-    Args:
-        clusterer, embedder, text_finder: What makes each part; a part without one is never made.
-    """
+    """Clusters, embedding and text; a part without something that makes it is never made."""
 
     def __init__(
         self,
@@ -116,12 +105,7 @@ class StandardGenerator:
         picture = KeyframeInput(request.frame, request.grid)
         jobs: dict[PartName, Job] = {}
         if (clusterer := self.clusterer) is not None:
-
-            def clusters() -> tuple[PartValue, str]:
-                made = clusterer.cluster(picture)
-                return made, made.method
-
-            jobs["clusters"] = clusters
+            jobs["clusters"] = lambda: ((made := clusterer.cluster(picture)), made.method)
         if (embedder := self.embedder) is not None:
             jobs["embedding"] = lambda: (embedder.embed(picture), embedder.name)
         if (finder := self.text_finder) is not None:
@@ -130,11 +114,7 @@ class StandardGenerator:
 
 
 class OncePerPicture:
-    """An embedder that others share: the same picture is embedded once, whoever asks first.
-
-    Args:
-        embedder: Does the work.
-    """
+    """An embedder that others share: the same picture is embedded once, whoever asks first."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -155,13 +135,13 @@ class OncePerPicture:
 def make_generator(
     settings: Settings, threads: int | None = None, parts: Sequence[PartName] = PARTS
 ) -> StandardGenerator:
-    """The parts that the settings name.
+    """What makes the parts that the settings name; models of other parts than `parts` are not loaded.
 
     Args:
         settings: Names of the parts and how they work.
         threads: Threads for the parts that have pools of their own; None for half of the cores, since such pools
             wait by spinning, at the cost of whatever else is running.
-        parts: Only these; models of the others are not loaded.
+        parts: Only these.
 
     Raises:
         BackendUnavailable: A package or weights are missing.
@@ -191,64 +171,51 @@ def needed_weights(settings: Settings) -> tuple[str, ...]:
 
 
 def make_part(index: int, part: PartName, job: Job) -> KeyframePart | KeyframeFailure:
-    """Do one job; its value is checked, and whatever it raises becomes a failure of that part alone."""
+    """Do one job and check its value; whatever is raised becomes a failure of that part alone."""
     started = time.perf_counter()
     try:
         value, backend = job()
         check_value(part, value)
-    except KeyframeFailed as exc:
-        return KeyframeFailure(index, str(exc), traceback.format_exc(), (part,))
-    except ArrStreamError as exc:
-        return KeyframeFailure(index, f"{part}: {exc}", traceback.format_exc(), (part,))
+    # A library that ends the program for a failure of its own would end it as a success.
     except (Exception, SystemExit) as exc:
-        # A library that ends the program for a failure of its own would end it as a success.
-        return KeyframeFailure(index, f"{part}: {_said(exc)}", traceback.format_exc(), (part,))
+        if isinstance(exc, KeyframeFailed):
+            message = str(exc)
+        elif isinstance(exc, ArrStreamError):
+            message = f"{part}: {exc}"
+        else:
+            message = ": ".join(filter(None, (part, type(exc).__name__, " ".join(str(exc).split()))))
+        return KeyframeFailure(index, message, traceback.format_exc(), (part,))
     return KeyframePart(index, part, value, backend, time.perf_counter() - started)
-
-
-def _said(error: BaseException) -> str:
-    """An error in one line, with its kind."""
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def check_value(part: PartName, value: PartValue) -> None:
     """Refuse values that would spread through every carried channel.
 
     Raises:
-        KeyframeFailed: NaN, infinity, a value out of range, a wrong number of axes, or another part's value; names
-            the part.
+        KeyframeFailed: NaN, infinity, a value out of range, a wrong shape, or another part's value; names the part.
     """
     if part == "clusters" and isinstance(value, LazyClusters):
-        value.check_when_made(lambda made: check_value(part, made))
-    elif part == "clusters" and isinstance(value, Clusters):
-        _check_axes("clusters: labels", value.labels, "[h, w]")
-        _check_axes("clusters: areas", value.areas, "[n]")
-        _check_axes("clusters: centroids", value.centroids_xy, "[n, 2]")
+        return  # Made of our own, and only when read.
+    if part == "clusters" and isinstance(value, Clusters):
+        _check("clusters: labels", value.labels, "[h, w]", 0, value.count - 1)
+        _check("clusters: areas", value.areas, "[n]", 0.0, 1.0)
+        _check("clusters: centroids", value.centroids_xy, "[n, 2]", 0.0, 1.0)
         if value.centroids_xy.shape != (value.count, 2):
             found = list(value.centroids_xy.shape)
             raise KeyframeFailed(f"clusters: centroids are {found} for {value.count} regions")
-        _check_range("clusters: areas", value.areas, 0.0, 1.0)
-        _check_range("clusters: centroids", value.centroids_xy, 0.0, 1.0)
-        _check_range("clusters: labels", value.labels, 0, value.count - 1)
     elif part == "embedding" and isinstance(value, Embedding):
-        _check_axes("embedding", value.values, "[D, h, w]")
-        _check_range("embedding", value.values, -1.0, 1.0)
+        _check("embedding", value.values, "[D, h, w]", -1.0, 1.0)
         if not value.joint and len(value.values) != EMBEDDING_CHANNELS:
             raise KeyframeFailed(f"embedding: {len(value.values)} rows, channels 18 to 33 are 16")
     elif part == "text" and isinstance(value, TextFinding):
-        _check_axes("text: mask", value.mask, "[h, w]")
-        _check_range("text", value.mask, 0.0, 1.0)
+        _check("text: mask", value.mask, "[h, w]", 0.0, 1.0)
     else:
         raise KeyframeFailed(f"{part}: got {type(value).__name__}")
 
 
-def _check_axes(what: str, values: FloatArray | IntArray, expected: str) -> None:
-    if values.ndim != expected.count(",") + 1:
-        raise KeyframeFailed(f"{what}: {list(values.shape)}, expected {expected}")
-
-
-def _check_range(what: str, values: FloatArray | IntArray, low: float, high: float) -> None:
+def _check(what: str, values: FloatArray | IntArray, shape: str, low: float, high: float) -> None:
+    if values.ndim != shape.count(",") + 1:
+        raise KeyframeFailed(f"{what}: {list(values.shape)}, expected {shape}")
     if values.size == 0:
         raise KeyframeFailed(f"{what}: no values")
     least, most = float(values.min()), float(values.max())
@@ -258,11 +225,7 @@ def _check_range(what: str, values: FloatArray | IntArray, low: float, high: flo
 
 
 class InStepKeyframes:
-    """Keyframes made at once, inside `submit`, one part after the other: the same input always gives the same output.
-
-    Args:
-        generator: Makes them.
-    """
+    """Keyframes made at once, inside `submit`, one part after the other: the same input gives the same output."""
 
     def __init__(self, generator: KeyframeGenerator) -> None:
         self.generator = generator
@@ -292,11 +255,7 @@ class InStepKeyframes:
 
 
 class KeyframeTally:
-    """How each part of generation fared over a run.
-
-    Attributes:
-        failures: By part, on how many keyframes it could not be made.
-    """
+    """How each part of generation fared over a run; `failures` counts the keyframes that lack it."""
 
     def __init__(self) -> None:
         self.failures: Counter[PartName] = Counter()
@@ -327,12 +286,7 @@ class KeyframeTally:
 
 
 class CountedKeyframes:
-    """A provider whose outcomes are counted on their way.
-
-    Args:
-        provider: Makes the keyframes.
-        tally: Counts them.
-    """
+    """A provider whose outcomes are counted on their way."""
 
     def __init__(self, provider: KeyframeProvider, tally: KeyframeTally) -> None:
         self._provider = provider

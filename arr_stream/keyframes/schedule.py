@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import cv2
-import numpy as np
-
 from arr_stream.config import KeyframeSettings
-from arr_stream.types import ByteArray, FloatArray
 
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
@@ -21,7 +17,7 @@ class ScheduleState:
     Args:
         have_keyframe: A result is in use.
         pending: A request is under way.
-        age_frames: Frames since the last request, or since the frame in use.
+        age_frames: Frames since the last request.
         confidence: Mean trust in what is carried, [0, 1].
         size_changed, cut, query_changed, failed: What happened on this frame, or since the last request.
     """
@@ -39,11 +35,9 @@ class ScheduleState:
 def refresh_reason(state: ScheduleState, settings: KeyframeSettings, interval_factor: int = 1) -> RefreshReason | None:
     """The most pressing reason for a refresh on this frame, or None.
 
-    `interval_factor` makes the refreshes that nothing but time asks for so many times rarer.
-
-    A failed generation is tried again when the next keyframe is due, not at once: what broke on one frame mostly
-    breaks on the next. Low confidence waits for `min_interval` frames, so that fast motion does not turn every
-    frame into a keyframe.
+    `interval_factor` makes the refreshes that nothing but time asks for so many times rarer. A failed generation is
+    tried again when the next keyframe is due, not at once: what broke on one frame mostly breaks on the next. Low
+    confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
     """
     if state.size_changed:
         return "size"
@@ -60,15 +54,3 @@ def refresh_reason(state: ScheduleState, settings: KeyframeSettings, interval_fa
     if state.confidence < settings.min_confidence and state.age_frames >= settings.min_interval and not state.failed:
         return "confidence"
     return None
-
-
-def colour_histogram(picture: ByteArray) -> FloatArray:
-    """Share of the picture in each of 8x8x8 colours, `[512]`, slightly blurred so that a small shift is no jump."""
-    histogram = cv2.calcHist([picture], [0, 1, 2], None, [8, 8, 8], [0, 256, 0, 256, 0, 256])
-    flat: FloatArray = (histogram.ravel() / picture.shape[0] / picture.shape[1]).astype(np.float32)
-    return flat
-
-
-def histogram_change(before: FloatArray, now: FloatArray) -> float:
-    """Share of the picture whose colour is not accounted for by the picture before, [0, 1]."""
-    return float(np.abs(before - now).sum() / 2)

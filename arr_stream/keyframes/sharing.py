@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,22 +14,16 @@ from arr_stream.keyframes.worker import KeyframeWorkers, Outcome
 
 _MOST_TICKETS = 256
 _OF_THE_SCHEDULE = {"interval", "min_interval", "min_confidence", "cut_threshold"}
-_SECTIONS = {"clip", "sam", "models"}
 
 
 def maker_values(settings: Settings) -> str:
     """What decides how keyframes are made, and nothing else: equal for settings that can share workers."""
-    values = settings.model_dump(mode="json", include={"keyframes", *_SECTIONS})
-    values["keyframes"] = {key: value for key, value in values["keyframes"].items() if key not in _OF_THE_SCHEDULE}
-    return json.dumps(values, sort_keys=True)
+    sections = {"keyframes", "clip", "sam", "models"}
+    return settings.model_dump_json(include=sections, exclude={"keyframes": _OF_THE_SCHEDULE})
 
 
 class WorkerPool:
-    """Lends keyframe workers to streams; those with the same models share them. Any thread may call.
-
-    Args:
-        make: Makes workers for settings.
-    """
+    """Lends keyframe workers to streams; those with the same models share them. Any thread may call."""
 
     def __init__(self, make: Callable[[Settings], KeyframeWorkers] = KeyframeWorkers) -> None:
         self._make = make
@@ -55,12 +48,10 @@ class _Shared:
     """Workers with all who lease them.
 
     Args:
-        workers: Make the keyframes.
         lock: Of the pool.
         arrived: By lease, what it has not collected yet.
-        owners: Whose request each is, and its frame's index there. Requests are numbered anew, since frames of
-            different streams bear the same index.
-        tickets: The new numbers.
+        owners: By ticket, whose request it is, and its frame's index there: frames of different streams bear the same.
+        tickets: Requests are numbered anew by these.
         ended: The last lease was closed.
     """
 

@@ -20,7 +20,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from arr_stream.config import Settings
@@ -49,8 +48,6 @@ class Work:
 
     Args:
         factory: `module:function`; called with the settings, `threads` and the parts, gives a `KeyframeGenerator`.
-        settings: What it is given.
-        parts: What is to be made.
         threads: Threads of the process's pools (OpenCV, OpenMP, onnxruntime).
         nice: How far the process's priority is lowered, where the system has such a thing.
     """
@@ -75,13 +72,10 @@ class KeyframeWorker:
     processes go on failing, later ones wait longer and longer (`submit` says False meanwhile).
 
     Args:
-        settings: What the factory is given; values that JSON can say.
+        settings: What the factory is given.
         parts: What this worker makes; of other parts it knows nothing.
         timeout_seconds: A generation that takes longer is stopped and reported.
         factory, threads, nice: See `Work`.
-
-    Attributes:
-        ready: Set once the first start is over: models are loaded, or it failed (`wait_ready` raises then).
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class KeyframeWorker:
         self._process: _Process | None = None
         self._losses = 0
         self._not_before_seconds = 0.0
-        self.ready = threading.Event()
+        self._ready = threading.Event()
         self._start_error: ArrStreamError | None = None
         self._thread = threading.Thread(target=self._serve, name="keyframe-worker", daemon=True)
         self._thread.start()
@@ -115,10 +109,9 @@ class KeyframeWorker:
         """Wait until the first start is over; False when it is still going on after `timeout_seconds`.
 
         Raises:
-            BackendUnavailable: A package or weights are missing.
-            KeyframeFailed: The process could not start.
+            ArrStreamError: Why it could not start.
         """
-        if not self.ready.wait(timeout_seconds):
+        if not self._ready.wait(timeout_seconds):
             return False
         if self._start_error is not None:
             raise self._start_error
@@ -128,7 +121,7 @@ class KeyframeWorker:
         """Ask for a keyframe; its picture must not be written to afterwards.
 
         Returns:
-            The parts that will be made: none when another request is under way, after repeated failures for a while,
+            The parts that will be made: none while another request is under way, for a while after repeated failures,
             and once closed.
         """
         parts = tuple(part for part in request.parts if part in self.parts)
@@ -140,10 +133,7 @@ class KeyframeWorker:
         return parts
 
     def collect(self) -> list[Outcome]:
-        arrived: list[Outcome] = []
-        while self._arrived:
-            arrived.append(self._arrived.popleft())
-        return arrived
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def stop(self) -> None:
         """Begin to end, without waiting: what is under way is given up."""
@@ -159,18 +149,16 @@ class KeyframeWorker:
         self.stop()
         self._thread.join(_JOIN_SECONDS)
 
-    def __enter__(self) -> KeyframeWorker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _serve(self) -> None:
         """The thread: first start, then one request after the other until closed."""
         try:
-            self._first_start()
+            try:
+                self._running()
+            except ArrStreamError as exc:
+                self._start_error = exc
+                self._discard()
+            finally:
+                self._ready.set()
             while (request := self._inbox.get()) is not None:
                 failure = self._answer(request)
                 with self._lock:
@@ -179,15 +167,6 @@ class KeyframeWorker:
                     self._busy = False
         finally:
             self._discard()
-
-    def _first_start(self) -> None:
-        try:
-            self._running()
-        except ArrStreamError as exc:
-            self._start_error = exc
-            self._discard()
-        finally:
-            self.ready.set()
 
     def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
         """Let the process work on a request; what it makes arrives as it is made. A failure if it did not last."""
@@ -199,18 +178,20 @@ class KeyframeWorker:
             self._arrived.append(outcome)
 
         try:
-            self._running().ask(_without_vectors(request), self._timeout_seconds, arrive)
+            # Motion vectors are no use to generation and cost as much to send as a small picture.
+            bare = replace(request, frame=replace(request.frame, motion_vectors=None))
+            self._running().ask(bare, self._timeout_seconds, arrive)
         except Exception as exc:
             # Whatever went wrong, the thread lives on: its end would leave the provider busy for ever.
             self._discard()
-            self._back_off()
-            parts = tuple(part for part in request.parts if part in left)
-            if isinstance(exc, _Lost):
-                return KeyframeFailure(index, str(exc), exc.details, parts)
+            self._losses += 1
+            if self._losses > 1:
+                pause = min(_LONGEST_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2.0 ** (self._losses - 2))
+                self._not_before_seconds = time.monotonic() + pause
+            message, details = f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc()
             if isinstance(exc, ArrStreamError):
-                return KeyframeFailure(index, str(exc), "", parts)
-            message = f"keyframe worker: {type(exc).__name__}: {exc}"
-            return KeyframeFailure(index, message, traceback.format_exc(), parts)
+                message, details = str(exc), exc.details if isinstance(exc, _Lost) else ""
+            return KeyframeFailure(index, message, details, tuple(part for part in request.parts if part in left))
         self._losses = 0
         self._start_error = None
         return None
@@ -228,13 +209,6 @@ class KeyframeWorker:
         process.wait_ready(_START_TIMEOUT_SECONDS)
         return process
 
-    def _back_off(self) -> None:
-        self._losses += 1
-        if self._losses > 1:
-            pause = min(_LONGEST_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2.0 ** (self._losses - 2))
-            with self._lock:
-                self._not_before_seconds = time.monotonic() + pause
-
     def _discard(self) -> None:
         with self._lock:
             process, self._process = self._process, None
@@ -243,11 +217,7 @@ class KeyframeWorker:
 
 
 class KeyframeWorkers:
-    """Several workers as one `KeyframeProvider`: parts are made side by side, and each arrives when it is ready.
-
-    Args:
-        settings: What the workers are given.
-    """
+    """Several workers as one `KeyframeProvider`: parts are made side by side, and each arrives when it is ready."""
 
     def __init__(self, settings: Settings) -> None:
         self.workers = tuple(
@@ -256,11 +226,7 @@ class KeyframeWorkers:
         )
 
     def wait_ready(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until all are ready; False when one is still starting after `timeout_seconds`.
-
-        Raises:
-            ArrStreamError: What the first that could not start says.
-        """
+        """As `KeyframeWorker.wait_ready`, for all of them."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         return all(
             worker.wait_ready(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -279,14 +245,6 @@ class KeyframeWorkers:
         for worker in self.workers:
             worker.close()
 
-    def __enter__(self) -> KeyframeWorkers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
     """Which parts share a process: light ones do, heavy ones have their own.
@@ -294,15 +252,15 @@ def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
     `features` clusters by what the embedder gives, so the two stay together, and the model is loaded once.
     """
     keyframes = settings.keyframes
-    together: tuple[tuple[PartName, ...], ...]
-    heavy_clusters, heavy_embedding = keyframes.clusters == "sam", keyframes.embeddings == "clip"
-    if keyframes.clusters != "features" and (heavy_clusters or heavy_embedding):
-        together = (("clusters",), ("embedding",))
-    else:
-        together = (("clusters", "embedding"),)
+    heavy = keyframes.clusters == "sam" or keyframes.embeddings == "clip"
+    groups: list[tuple[PartName, ...]] = [("clusters", "embedding")]
+    if heavy and keyframes.clusters != "features":
+        groups = [("clusters",), ("embedding",)]
     if keyframes.text == "none":
-        return (*together[:-1], (*together[-1], "text"))
-    return (*together, ("text",))
+        groups[-1] += ("text",)
+    else:
+        groups.append(("text",))
+    return tuple(groups)
 
 
 class _Lost(KeyframeFailed):
@@ -324,11 +282,7 @@ class _Process(ChildProcess):
         self._work = work
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait for the models.
-
-        Raises:
-            ArrStreamError: The error that the factory raised, or that the process ended.
-        """
+        """Wait for the models, or raise what the factory raised."""
 
         def exchange() -> Any:
             self.send(self._work)
@@ -340,11 +294,7 @@ class _Process(ChildProcess):
             raise reply.as_error() or lost
 
     def ask(self, request: KeyframeRequest, timeout_seconds: float, arrive: Callable[[Outcome], None]) -> None:
-        """One request; `arrive` is called with each part as it comes.
-
-        Raises:
-            KeyframeFailed: The process ended, or took longer and was killed.
-        """
+        """One request; `arrive` is called with each part as it comes."""
 
         def exchange() -> None:
             self.send(request)
@@ -354,24 +304,17 @@ class _Process(ChildProcess):
         self._within(timeout_seconds, "generating", exchange)
 
     def _within(self, timeout_seconds: float, doing: str, work: Callable[[], Any]) -> Any:
-        """Do something that waits for the process; kill it when that takes too long."""
+        """Do something that waits for the process; kill it when that takes too long, and raise `_Lost`."""
         try:
             with self.within(timeout_seconds):
                 return work()
+        except TimeoutError as exc:
+            raise _Lost(f"keyframe worker: {doing}: {exc}", self.last_words()) from exc
         except (EOFError, OSError) as exc:
-            how = str(exc) if isinstance(exc, TimeoutError) else f"the process {self._ending()}"
-            raise _Lost(f"keyframe worker: {doing}: {how}", self.last_words()) from exc
-
-    def _ending(self) -> str:
-        code = self.exit_code(_JOIN_SECONDS)
-        if code is None:
-            return "closed its pipes"
-        return ending(code) + (", as the system does when memory runs out" if code == -signal.SIGKILL else "")
-
-
-def _without_vectors(request: KeyframeRequest) -> KeyframeRequest:
-    """Motion vectors are no use to generation and cost as much to send as a small picture."""
-    return replace(request, frame=replace(request.frame, motion_vectors=None))
+            code = self.exit_code(_JOIN_SECONDS)
+            how = "closed its pipes" if code is None else ending(code)
+            why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+            raise _Lost(f"keyframe worker: {doing}: the process {how}{why}", self.last_words()) from exc
 
 
 def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
-from arr_stream.keyframes.base import Clusterer, Embedder
-from arr_stream.keyframes.clusters.on_read import LazyClusterer
+from arr_stream.keyframes.base import Clusterer, Embedder, KeyframeInput, LazyClusters
 from arr_stream.keyframes.clusters.slic import FastSlic, GridClusterer, SkimageSlic, make_slic
 
 
-def _count(settings: Settings) -> int:
-    return settings.keyframes.cluster_count
+@dataclass(frozen=True, slots=True)
+class LazyClusterer:
+    """SLIC that keeps the picture until its regions are read, or until the next keyframe.
+
+    Cells are chosen without regions unless a strategy by region, the cascade or a view asks, and to divide a frame is
+    the second dearest part of a keyframe.
+    """
+
+    slic: FastSlic | SkimageSlic
+
+    def cluster(self, picture: KeyframeInput) -> LazyClusters:
+        return LazyClusters(lambda: self.slic.cluster(picture), self.slic.method)
 
 
-def _slic(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    return make_slic(_count(settings))
-
-
-def _slic_on_read(settings: Settings, embedder: Embedder | None) -> Clusterer:
-    slic = make_slic(_count(settings))
-    return LazyClusterer(slic, slic.method)
-
-
-def _merge(settings: Settings, embedder: Embedder | None) -> Clusterer:
+def _merge(count: int) -> Clusterer:
     from arr_stream.keyframes.clusters.merge import MergeClusterer
 
-    return MergeClusterer(_count(settings))
+    return MergeClusterer(count)
 
 
 def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -35,7 +36,7 @@ def _features(settings: Settings, embedder: Embedder | None) -> Clusterer:
 
     if embedder is None:
         raise InvalidSetting("keyframes.clusters='features' without an embedder", remedy="hand one over")
-    return FeatureClusterer(embedder, _count(settings))
+    return FeatureClusterer(embedder, settings.keyframes.cluster_count)
 
 
 def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
@@ -44,13 +45,18 @@ def _sam(settings: Settings, embedder: Embedder | None) -> Clusterer:
     return SamClusterer(settings.sam, settings.models)
 
 
+def _counted(make: Callable[[int], Clusterer]) -> Callable[[Settings, Embedder | None], Clusterer]:
+    """A maker that needs nothing but the number of regions."""
+    return lambda settings, embedder: make(settings.keyframes.cluster_count)
+
+
 CLUSTERERS: dict[str, Callable[[Settings, Embedder | None], Clusterer]] = {
-    "auto": _slic_on_read,
-    "slic": _slic,
-    "slic-fast": lambda settings, embedder: FastSlic(_count(settings)),
-    "slic-skimage": lambda settings, embedder: SkimageSlic(_count(settings)),
-    "grid": lambda settings, embedder: GridClusterer(_count(settings)),
-    "merge": _merge,
+    "auto": _counted(lambda count: LazyClusterer(make_slic(count))),
+    "slic": _counted(make_slic),
+    "slic-fast": _counted(FastSlic),
+    "slic-skimage": _counted(SkimageSlic),
+    "grid": _counted(GridClusterer),
+    "merge": _counted(_merge),
     "features": _features,
     "sam": _sam,
 }
@@ -66,8 +72,7 @@ def make_clusterer(settings: Settings, embedder: Embedder | None = None, *, at_o
 
     Raises:
         InvalidSetting: `features` without an embedder.
-        BackendUnavailable: A package or weights are missing.
-        WeightsInvalid: Weights that are damaged or of another model.
+        BackendUnavailable, WeightsInvalid: A package or weights are missing or damaged.
     """
     name = settings.keyframes.clusters
     return CLUSTERERS["slic" if at_once and name == "auto" else name](settings, embedder)

@@ -23,7 +23,13 @@ import numpy.typing as npt
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import Embedder, KeyframeInput
 from arr_stream.keyframes.clusters.merge import RegionGraph, merged
-from arr_stream.keyframes.clusters.regions import absorb_small, clusters_from_labels, pieces_of, shared_borders
+from arr_stream.keyframes.clusters.regions import (
+    absorb_small,
+    clusters_from_labels,
+    lattice_hw,
+    pieces_of,
+    shared_borders,
+)
 from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 
 FEATURE_WEIGHT = 0.6
@@ -43,12 +49,7 @@ _LEAST_SPREAD = 1e-3
 
 
 class FeatureClusterer:
-    """Clusters an embedding with a spatial penalty; every region hangs together.
-
-    Args:
-        embedder: Describes the places.
-        count: About how many regions.
-    """
+    """Clusters an embedding with a spatial penalty into about `count` regions, each of one piece."""
 
     def __init__(self, embedder: Embedder, count: int) -> None:
         self.embedder = embedder
@@ -73,23 +74,14 @@ class FeatureClusterer:
 
 
 def labels_from_features(values: FloatArray, count: int) -> IntArray:
-    """Connected regions of samples that are alike and near.
-
-    Args:
-        values: `[D, h, w]`, finite.
-        count: How many regions; fewer where there are not as many samples.
-
-    Returns:
-        `[h, w]` int32 ids from 0 to at most `count - 1`, with gaps.
-    """
+    """Connected regions of samples `[D, h, w]` that are alike and near: at most `count` ids, `[h, w]` int32."""
     points = _points(values)
     height, width = values.shape[1:]
     labels = pieces_of(_k_means(points, _lattice(height, width, CLUSTERS_A_REGION * count)).reshape(height, width))
     flat = labels.ravel()
-    pairs, lengths = shared_borders(labels)
     sizes = np.bincount(flat)
     looks = _sums(points, flat, len(sizes))
-    graph = RegionGraph(sizes.astype(np.float64), looks.astype(np.float64), pairs, lengths, np.zeros(len(pairs)))
+    graph = RegionGraph(sizes.astype(np.float64), looks.astype(np.float64), *shared_borders(labels))
     return np.asarray(merged(graph, count)[labels], np.int32)
 
 
@@ -111,8 +103,7 @@ def _spread_to_one(vectors: FloatArray) -> FloatArray:
 
 def _lattice(height: int, width: int, count: int) -> npt.NDArray[np.intp]:
     """Places of about `count` seeds on an even lattice, as indices into `h*w`."""
-    rows = min(height, max(1, round(math.sqrt(count * height / width))))
-    columns = min(width, max(1, round(count / rows)))
+    rows, columns = lattice_hw(count, height, width)
     y = ((np.arange(rows) + 0.5) * height / rows).astype(np.intp)
     x = ((np.arange(columns) + 0.5) * width / columns).astype(np.intp)
     return (y[:, None] * width + x).ravel()
@@ -144,15 +135,10 @@ def _sums(points: FloatArray, groups: npt.NDArray[np.integer], count: int) -> Fl
 
 
 def follow_colour(labels: IntArray, rgb: ByteArray) -> IntArray:
-    """Bring a coarse label map to a picture's size, with borders where the picture has them.
+    """Bring a label map `[h, w]` to the size of a picture `[H, W, 3]`, with borders where the picture has them.
 
-    Args:
-        labels: `[h, w]`.
-        rgb: `[H, W, 3]` uint8.
-
-    Returns:
-        `[H, W]` int32. A pixel takes the label of one of the nine samples around it: the one with the least sum of the
-        squared distance, in samples, and the squared difference in colour, in steps of `COLOUR_STEP`.
+    A pixel takes the label of one of the nine samples around it: the one with the least sum of the squared distance,
+    in samples, and the squared difference in colour, in steps of `COLOUR_STEP`.
     """
     (height, width), (rows, columns) = rgb.shape[:2], labels.shape
     lab = cv2.cvtColor(rgb.astype(np.float32) / 255.0, cv2.COLOR_RGB2LAB) / COLOUR_STEP

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.regions import clusters_from_labels, shared_borders
+from arr_stream.keyframes.clusters.regions import DoubleArray, TouchingRegions, clusters_from_labels, shared_borders
 from arr_stream.keyframes.clusters.slic import SkimageSlic
 from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
 
@@ -41,15 +41,9 @@ _EDGE_KNEE = 10.0
 
 _FINENESS_KNEE = 4.0
 
-DoubleArray = npt.NDArray[np.float64]
-
 
 class MergeClusterer:
-    """Merges neighbours until `count` regions are left; every region hangs together.
-
-    Args:
-        count: How many regions; fewer only where the picture has not as many superpixels.
-    """
+    """Merges neighbours until `count` regions are left, each of one piece; fewer where there are fewer superpixels."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -81,18 +75,12 @@ class RegionGraph:
 
 
 def region_graph(labels: IntArray, rgb: ByteArray) -> RegionGraph:
-    """The graph of a label map.
-
-    Args:
-        labels: `[h, w]`, ids from 0 without gaps.
-        rgb: `[h, w, 3]` uint8, the picture.
-    """
+    """The graph of a label map `[h, w]`, ids from 0 without gaps, of a picture `[h, w, 3]` uint8."""
     planes, edge = _looks(rgb)
     flat = labels.ravel()
     sizes = np.bincount(flat).astype(np.float64)
-    looks = np.stack([_summed(flat, plane, len(sizes)) for plane in planes], axis=1)
-    pairs, lengths = shared_borders(labels)
-    return RegionGraph(sizes, looks, pairs, lengths, _summed_along_borders(labels, edge, pairs))
+    looks = np.stack([np.bincount(flat, plane.ravel()) for plane in planes], axis=1).astype(np.float64)
+    return RegionGraph(sizes, looks, *shared_borders(labels, edge))
 
 
 def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
@@ -111,32 +99,8 @@ def _looks(rgb: ByteArray) -> tuple[list[FloatArray], FloatArray]:
     return [np.asarray(plane, np.float32) for plane in (*colour, *(TEXTURE_WEIGHT * t for t in texture))], edge
 
 
-def _summed_along_borders(labels: IntArray, edge: FloatArray, pairs: IntArray) -> DoubleArray:
-    """`[m]`: for each pair of regions, the stronger edge of both sides, summed along their border."""
-    across = [
-        (labels[:, :-1], labels[:, 1:], np.maximum(edge[:, :-1], edge[:, 1:])),
-        (labels[:-1], labels[1:], np.maximum(edge[:-1], edge[1:])),
-    ]
-    first, second, strength = (np.concatenate([part.ravel() for part in side]) for side in zip(*across, strict=True))
-    differ = first != second
-    first, second, strength = first[differ].astype(np.int64), second[differ].astype(np.int64), strength[differ]
-    ids = int(labels.max()) + 1
-    keys = pairs[:, 0].astype(np.int64) * ids + pairs[:, 1]
-    found = np.searchsorted(keys, np.minimum(first, second) * ids + np.maximum(first, second))
-    return _summed(found, strength, len(pairs))
-
-
-def _summed(groups: npt.NDArray[np.integer], values: FloatArray, count: int) -> DoubleArray:
-    return np.bincount(groups, weights=values.ravel(), minlength=count).astype(np.float64)
-
-
 def merged(graph: RegionGraph, count: int) -> IntArray:
-    """`[n]` int32: the region that each region ends up in, when the most alike neighbours have merged.
-
-    Args:
-        graph: Regions; those that no path of borders joins are never merged.
-        count: Stop at so many.
-    """
+    """`[n]` int32: the region that each one ends up in, when the most alike neighbours have merged down to `count`."""
     merging = _Merging(graph)
     left = len(graph.sizes)
     while left > count and merging.merge_most_alike():
@@ -144,20 +108,16 @@ def merged(graph: RegionGraph, count: int) -> IntArray:
     return merging.owners()
 
 
-class _Merging:
+class _Merging(TouchingRegions):
     """The graph as it shrinks. What waits in the heap is not taken out when it is outdated, but known by its age."""
 
     def __init__(self, graph: RegionGraph) -> None:
+        super().__init__(len(graph.sizes), graph.pairs, graph.lengths, graph.edges)
         self.sizes, self.looks = graph.sizes.copy(), graph.looks.copy()
         self.total = float(graph.sizes.sum())
-        self.into = list(range(len(graph.sizes)))
         self.merges = [0] * len(graph.sizes)
-        self.borders: list[dict[int, tuple[int, float]]] = [{} for _ in self.into]
-        columns = (graph.pairs[:, 0].tolist(), graph.pairs[:, 1].tolist(), graph.lengths.tolist(), graph.edges.tolist())
-        for a, b, length, edge in zip(*columns, strict=True):
-            self.borders[a][b] = self.borders[b][a] = (length, edge)
         costs = self._costs(graph.pairs[:, 0], graph.pairs[:, 1], graph.edges / graph.lengths)
-        self.heap = [(cost, a, b, 0, 0) for cost, a, b in zip(costs.tolist(), *columns[:2], strict=True)]
+        self.heap = [(cost, a, b, 0, 0) for cost, (a, b) in zip(costs.tolist(), graph.pairs.tolist(), strict=True)]
         heapq.heapify(self.heap)
 
     def merge_most_alike(self) -> bool:
@@ -170,17 +130,11 @@ class _Merging:
         return False
 
     def _merge(self, kept: int, gone: int) -> None:
-        self.into[gone] = kept
+        self.join(gone, kept)
         self.merges[kept] += 1
         self.sizes[kept] += self.sizes[gone]
         self.looks[kept] += self.looks[gone]
         around = self.borders[kept]
-        for other, (length, edge) in self.borders[gone].items():
-            del self.borders[other][gone]
-            if other != kept:
-                known_length, known_edge = around.get(other, (0, 0.0))
-                around[other] = self.borders[other][kept] = (known_length + length, known_edge + edge)
-        self.borders[gone] = {}
         others = np.fromiter(around, np.int64, len(around))
         edges = np.array([edge / length for length, edge in around.values()])
         for other, cost in zip(around, self._costs(np.full_like(others, kept), others, edges).tolist(), strict=True):
@@ -194,10 +148,3 @@ class _Merging:
         smallness = (size_a * size_b / ((size_a + size_b) * self.total)) ** SIZE_POWER
         costs: DoubleArray = (np.sqrt((apart * apart).sum(axis=1)) + EDGE_WEIGHT * edges) * smallness
         return costs
-
-    def owners(self) -> IntArray:
-        # A region only ever goes into one that is still there, so following the chain ends at one that is.
-        owner = np.array(self.into, np.int32)
-        while (owner[owner] != owner).any():
-            owner = owner[owner]
-        return owner

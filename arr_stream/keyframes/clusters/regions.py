@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import math
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,17 +12,14 @@ import numpy.typing as npt
 from arr_stream.types import Clusters, FloatArray, IntArray
 
 Labels = npt.NDArray[np.integer]
+DoubleArray = npt.NDArray[np.float64]
+Number = TypeVar("Number", bound="np.number[Any]")
 
 
 def clusters_from_labels(labels: Labels, method: str) -> Clusters:
-    """Clusters from a label map with any ids.
+    """The regions of a label map `[h, w]` of any integers, with ids from 0, the largest first.
 
-    Args:
-        labels: `[h, w]`, any integers; ids need not be contiguous.
-        method: Name of what made them, as in the records.
-
-    Returns:
-        The same regions with ids from 0, the largest first; equally large ones keep the order of their old ids.
+    Equally large ones keep the order of their old ids. `method` names what made them, as in the records.
 
     Raises:
         ValueError: The map is empty or not two-dimensional.
@@ -54,22 +53,33 @@ def _centroids(ids: IntArray, counts: npt.NDArray[np.integer]) -> FloatArray:
     return np.stack([(x + 0.5) / width, (y + 0.5) / height], axis=1).astype(np.float32)
 
 
-def shared_borders(labels: Labels) -> tuple[IntArray, IntArray]:
-    """Every pair of regions that touch (4-neighbours), with the length of their border.
+def shared_borders(labels: Labels, strength: FloatArray | None = None) -> tuple[IntArray, IntArray, DoubleArray]:
+    """Every pair of regions that touch (4-neighbours), with the length and the strength of their border.
 
     Args:
         labels: `[h, w]`, ids from 0.
+        strength: `[h, w]`, of each place; of two places on both sides of a border the stronger counts.
 
     Returns:
-        `[m, 2]` int32 pairs of ids, the smaller id first, in ascending order, and `[m]` int32 lengths in places.
+        `[m, 2]` int32 pairs of ids, the smaller id first, in ascending order, `[m]` int32 lengths in places, and `[m]`
+        float64 strengths, summed along each border; 0 where none are given.
     """
-    sides = [(labels[:, :-1].ravel(), labels[:, 1:].ravel()), (labels[:-1].ravel(), labels[1:].ravel())]
-    first, second = (np.concatenate(side).astype(np.int64) for side in zip(*sides, strict=True))
+    first, second = (np.concatenate(side).astype(np.int64) for side in _sides(labels))
     differ = first != second
     low, high = np.minimum(first, second)[differ], np.maximum(first, second)[differ]
     ids = int(labels.max()) + 1
-    pairs, lengths = np.unique(low * ids + high, return_counts=True)
-    return np.stack(np.divmod(pairs, ids), axis=1).astype(np.int32), lengths.astype(np.int32)
+    keys, inverse, lengths = np.unique(low * ids + high, return_inverse=True, return_counts=True)
+    along = np.zeros(len(keys))
+    if strength is not None:
+        stronger = np.maximum(*(np.concatenate(side) for side in _sides(strength)))
+        along = np.bincount(inverse, stronger[differ], len(keys)).astype(np.float64)
+    return np.stack(np.divmod(keys, ids), axis=1).astype(np.int32), lengths.astype(np.int32), along
+
+
+def _sides(places: npt.NDArray[Number]) -> tuple[list[npt.NDArray[Number]], list[npt.NDArray[Number]]]:
+    """What lies on both sides of every step to the right, and of every step down."""
+    left, right, above, below = places[:, :-1], places[:, 1:], places[:-1], places[1:]
+    return [left.ravel(), above.ravel()], [right.ravel(), below.ravel()]
 
 
 def pieces_of(labels: Labels) -> IntArray:
@@ -82,61 +92,68 @@ def pieces_of(labels: Labels) -> IntArray:
 
 
 def absorb_small(labels: Labels, smallest_px: float) -> IntArray:
-    """Give every connected piece that is too small to the region it shares the longest border with.
+    """Give every connected piece of less than `smallest_px` places to the region it shares the longest border with.
 
     The smallest goes first, and pieces that have grown by what they took in may stay. A map that is one piece stays
-    as it is, however small.
-
-    Args:
-        labels: `[h, w]`, any integers.
-        smallest_px: Places that a piece must have to stay.
-
-    Returns:
-        `[h, w]` int32 with the same ids, except those of which nothing is left.
+    as it is, however small. `[h, w]` int32 with the same ids, except those of which nothing is left.
     """
     pieces = pieces_of(labels)
     sizes = np.bincount(pieces.ravel())
     kept_id = np.empty(len(sizes), np.int32)
     kept_id[pieces.ravel()] = labels.ravel()
-    if (sizes >= smallest_px).all():
-        return labels.astype(np.int32)
-    owner = _owners(sizes.tolist(), shared_borders(pieces), smallest_px)
-    return np.asarray(kept_id[owner][pieces], np.int32)
-
-
-def _owners(sizes: list[int], borders: tuple[IntArray, IntArray], smallest_px: float) -> IntArray:
-    """`[n]`: the piece that each piece ends up in."""
-    around: list[dict[int, int]] = [{} for _ in sizes]
-    for (a, b), length in zip(borders[0].tolist(), borders[1].tolist(), strict=True):
-        around[a][b] = around[b][a] = length
-    into = list(range(len(sizes)))
-    waiting = [(size, piece) for piece, size in enumerate(sizes) if size < smallest_px]
+    regions = TouchingRegions(len(sizes), *shared_borders(pieces))
+    left = sizes.tolist()
+    waiting = [(size, piece) for piece, size in enumerate(left) if size < smallest_px]
     heapq.heapify(waiting)
     while waiting:
         size, piece = heapq.heappop(waiting)
+        around = regions.borders[piece]
         # A piece that took in another stands in the heap with its old size; the entry with the new one counts.
-        if size != sizes[piece] or into[piece] != piece or not around[piece]:
+        if size != left[piece] or regions.into[piece] != piece or not around:
             continue
-        target = max(around[piece], key=lambda other: (around[piece][other], -other))
-        into[piece] = target
-        sizes[target] += size
-        _join(around, piece, target)
-        if sizes[target] < smallest_px:
-            heapq.heappush(waiting, (sizes[target], target))
-    for piece in range(len(into)):
-        into[piece] = _root(into, piece)
-    return np.array(into, np.int32)
+        target = max(around, key=lambda other: (around[other][0], -other))
+        regions.join(piece, target)
+        left[target] += size
+        if left[target] < smallest_px:
+            heapq.heappush(waiting, (left[target], target))
+    return np.asarray(kept_id[regions.owners()][pieces], np.int32)
 
 
-def _join(around: list[dict[int, int]], piece: int, target: int) -> None:
-    for other, length in around[piece].items():
-        del around[other][piece]
-        if other != target:
-            around[target][other] = around[other][target] = around[target].get(other, 0) + length
-    around[piece] = {}
+class TouchingRegions:
+    """Regions of which one after the other goes into a neighbour; the borders are as `shared_borders` gives them.
+
+    Attributes:
+        borders: For each region, its neighbours with the length and the edges of the border to each.
+        into: For each region, itself or the one that it went into.
+    """
+
+    def __init__(self, count: int, pairs: IntArray, lengths: IntArray, edges: DoubleArray) -> None:
+        self.into = list(range(count))
+        self.borders: list[dict[int, tuple[int, float]]] = [{} for _ in self.into]
+        for (a, b), length, edge in zip(pairs.tolist(), lengths.tolist(), edges.tolist(), strict=True):
+            self.borders[a][b] = self.borders[b][a] = (length, edge)
+
+    def join(self, gone: int, kept: int) -> None:
+        """Let one region go into a neighbour."""
+        self.into[gone] = kept
+        around = self.borders[kept]
+        for other, (length, edge) in self.borders[gone].items():
+            del self.borders[other][gone]
+            if other != kept:
+                known_length, known_edge = around.get(other, (0, 0.0))
+                around[other] = self.borders[other][kept] = (known_length + length, known_edge + edge)
+        self.borders[gone] = {}
+
+    def owners(self) -> IntArray:
+        """`[n]`: the region that each ended up in."""
+        # A region only ever goes into one that is still there, so following the chain ends at one that is.
+        owner = np.array(self.into, np.int32)
+        while (owner[owner] != owner).any():
+            owner = owner[owner]
+        return owner
 
 
-def _root(into: list[int], piece: int) -> int:
-    while into[piece] != piece:
-        piece = into[piece]
-    return piece
+def lattice_hw(count: int, height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of about `count` nearly square parts of a raster, none smaller than one place."""
+    rows = min(height, max(1, round(math.sqrt(count * height / width))))
+    return rows, min(width, max(1, round(count / rows)))

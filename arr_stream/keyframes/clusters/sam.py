@@ -33,7 +33,7 @@ POINTS_A_BATCH = {"cpu": 16, "cuda": 64}
 
 
 class SamClusterer:
-    """Regions by a Segment Anything model, which is loaded once, here.
+    """Regions by a Segment Anything model.
 
     Args:
         settings: Model, checkpoint and thresholds.
@@ -94,12 +94,7 @@ class SamClusterer:
 
 
 def checkpoint_path(settings: SamSettings, models: ModelSettings) -> Path:
-    """The file that the settings mean.
-
-    Raises:
-        BackendUnavailable: It is not there, and was not to be fetched.
-        FetchFailed: It could not be fetched.
-    """
+    """The file that the settings mean; BackendUnavailable or FetchFailed where it is not there."""
     from arr_stream import weights
 
     if settings.checkpoint == "auto":
@@ -117,7 +112,7 @@ def load_sam(architectures: Architectures, name: str, path: Path) -> Any:
     """A model with the weights of a file, in evaluation mode on the CPU.
 
     Raises:
-        WeightsInvalid: The file is damaged, holds code, or belongs to another model; says to which, where it is known.
+        WeightsInvalid: The file is damaged, holds code, or belongs to another model, which is named where it is known.
     """
     from arr_stream import weights
 
@@ -169,18 +164,15 @@ UNCOVERED = 0
 
 
 def labels_from_masks(masks: Iterable[Mask], hw: tuple[int, int]) -> IntArray:
-    """One label for every place: the smallest mask that covers it.
-
-    A part inside a whole so keeps a region of its own, and the whole is what is left around it. Of masks equally large
-    the one given first is on top.
+    """One label for every place: the smallest mask that covers it, so that a part keeps a region inside its whole.
 
     Args:
-        masks: `[h', w']` bool each, any number, of any sizes; used one at a time.
-        hw: Height and width of the label map; masks of another size are brought to it, a place counting as covered
-            when at least half of it is.
+        masks: `[h', w']` bool each, any number, of any sizes; used one at a time. Where masks of another size are
+            brought to the map's, a place counts as covered when at least half of it is.
+        hw: Height and width of the label map.
 
     Returns:
-        `[h, w]` int32: 1 + the position of the mask in the order given, `UNCOVERED` where there is none.
+        `[h, w]` int32: 1 + the position of the mask, of equally large ones the first; `UNCOVERED` where there is none.
     """
     fitted = [(float(mask.mean()), _fitted(mask, hw)) for mask in masks]
     # Largest first, so that smaller ones are painted over them.

@@ -6,14 +6,13 @@ different regions and carry different names in the records.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput
-from arr_stream.keyframes.clusters.regions import clusters_from_labels, pieces_of
+from arr_stream.keyframes.clusters.regions import clusters_from_labels, lattice_hw, pieces_of
 from arr_stream.types import ByteArray, Clusters
 
 SKIMAGE_COMPACTNESS, FAST_COMPACTNESS = 10.0, 20.0
@@ -35,10 +34,7 @@ SMALLEST_REGION_PX = 16
 
 
 class SkimageSlic:
-    """SLIC by scikit-image.
-
-    Args:
-        count: About how many regions.
+    """SLIC by scikit-image, into about `count` regions.
 
     Raises:
         BackendUnavailable: scikit-image is missing.
@@ -73,10 +69,7 @@ class SkimageSlic:
 
 
 class FastSlic:
-    """SLIC by fast-slic.
-
-    Args:
-        count: About how many regions.
+    """SLIC by fast-slic, into about `count` regions.
 
     Raises:
         BackendUnavailable: fast-slic is missing.
@@ -102,8 +95,7 @@ class FastSlic:
         model = self._slic(
             num_components=_fitting(self.count, rgb), compactness=FAST_COMPACTNESS, min_size_factor=SMALLEST_SHARE
         )
-        labels = model.iterate(rgb)
-        return clusters_from_labels(pieces_of(labels), self.method)
+        return clusters_from_labels(pieces_of(model.iterate(rgb)), self.method)
 
 
 def make_slic(count: int) -> FastSlic | SkimageSlic:
@@ -124,19 +116,14 @@ def _fitting(count: int, rgb: ByteArray) -> int:
 
 
 class GridClusterer:
-    """Divides the frame into `rows x columns` nearly square regions.
-
-    Args:
-        count: About how many regions; the nearest division into whole rows and columns is taken.
-    """
+    """Divides the frame into whole rows and columns of nearly square regions, about `count` of them."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
         height, width = picture.quarter_hw
-        rows = min(height, max(1, round(math.sqrt(self.count * height / width))))
-        columns = min(width, max(1, round(self.count / rows)))
+        rows, columns = lattice_hw(self.count, height, width)
         row = np.arange(height) * rows // height
         column = np.arange(width) * columns // width
         return clusters_from_labels(row[:, None] * columns + column, "grid")

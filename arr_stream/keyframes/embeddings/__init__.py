@@ -33,8 +33,7 @@ def make_embedder(settings: Settings, threads: int | None = None) -> Embedder:
     """The embedder that `keyframes.embeddings` names, on at most `threads` threads (None: as it likes).
 
     Raises:
-        BackendUnavailable: A package or weights are missing.
-        WeightsInvalid: Weights that are damaged or of another model.
+        BackendUnavailable, WeightsInvalid: A package or weights are missing or damaged.
     """
     return EMBEDDERS[settings.keyframes.embeddings](settings, threads)
 
@@ -43,8 +42,7 @@ def make_text_encoder(settings: Settings) -> TextEncoder | None:
     """The text half of the embedder, None where its space has no texts.
 
     Raises:
-        BackendUnavailable: A package or weights are missing.
-        WeightsInvalid: Weights that are damaged or of another model.
+        BackendUnavailable, WeightsInvalid: A package or weights are missing or damaged.
     """
     if settings.keyframes.embeddings != "clip":
         return None

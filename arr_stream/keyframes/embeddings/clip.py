@@ -45,6 +45,10 @@ class ClipEmbedder:
         models: Where weights are kept and where the model runs.
         threads: CPU threads while it works; None for torch's own number.
 
+    Attributes:
+        space: Names the model; what texts must be of to be compared.
+        methods: Methods that the model has.
+
     Raises:
         BackendUnavailable: A package, weights or the device are missing.
         InvalidSetting: A model that does not exist, or a method that does not fit it.
@@ -61,15 +65,8 @@ class ClipEmbedder:
         self._settings, self._threads = settings, threads
         self._tower = make_tower(loaded.visual.to(device), loaded.space, settings.method)
         self._normal = Normalisation(loaded.mean, loaded.std, device)
-
-    @property
-    def name(self) -> str:
-        return f"clip {self.space} {self._settings.method} {self._settings.passes}"
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """Methods that the model has."""
-        return self._tower.methods
+        self.methods = self._tower.methods
+        self.name = f"clip {self.space} {settings.method} {settings.passes}"
 
     def embed(self, picture: KeyframeInput) -> Embedding:
         """`[D, h, w]` of unit length, at most two samples a cell.
@@ -77,27 +74,13 @@ class ClipEmbedder:
         Raises:
             KeyframeFailed: The model gives values that are not numbers, or the device has too little memory.
         """
-        settings = self._settings
+        device = self._normal.device
         try:
-            with (
-                torch.inference_mode(),
-                torch_threads(self._threads),
-                fused_attention(),
-                _precision(self._normal.device),
-            ):
-                features = frame_features(
-                    self._tower,
-                    picture.frame.rgb,
-                    picture.grid,
-                    method=settings.method,
-                    passes=settings.passes,
-                    places=settings.places,
-                    batch=settings.batch,
-                    normal=self._normal,
-                )
+            with torch.inference_mode(), torch_threads(self._threads), fused_attention(), _precision(device):
+                features = frame_features(self._tower, picture.frame.rgb, picture.grid, self._settings, self._normal)
         except torch.OutOfMemoryError as exc:
             raise KeyframeFailed(
-                f"embedding: {self.name} needs more memory than {self._normal.device} has",
+                f"embedding: {self.name} needs more memory than {device} has",
                 remedy="set clip.passes=coarse, a smaller clip.batch or models.device=cpu",
             ) from exc
         values = np.ascontiguousarray(features.cpu().numpy(), dtype=np.float32)
@@ -109,17 +92,7 @@ class ClipEmbedder:
 
 
 class ClipTextEncoder:
-    """Texts in the joint space; may be asked from any thread.
-
-    Each text is encoded by itself, so that its vector does not depend on what it was asked together with.
-
-    Args:
-        settings: The model.
-        models: Where weights are kept and where the model runs.
-
-    Raises:
-        BackendUnavailable, InvalidSetting, WeightsInvalid: As for `ClipEmbedder`.
-    """
+    """Texts in the joint space, each encoded by itself; may be asked from any thread. Raises as `ClipEmbedder`."""
 
     def __init__(self, settings: ClipSettings, models: ModelSettings) -> None:
         from arr_stream.weights import pick_device
@@ -145,7 +118,8 @@ class ClipTextEncoder:
             WeightsInvalid: The model gives values that are not numbers.
         """
         with self._lock:
-            return np.stack([self._cached(text) for text in texts]) if texts else self._none()
+            vectors = [self._cached(text) for text in texts]
+            return np.stack(vectors) if vectors else np.zeros((0, len(self._cached(""))), np.float32)
 
     def _cached(self, text: str) -> FloatArray:
         if text not in self._cache:
@@ -168,9 +142,6 @@ class ClipTextEncoder:
                 remedy="use other weights for clip.model",
             )
         return vector
-
-    def _none(self) -> FloatArray:
-        return np.zeros((0, len(self._cached(""))), np.float32)
 
 
 def encode_text(model: Any, tokens: Tensor) -> Tensor:
@@ -220,21 +191,16 @@ SAMPLES_A_CELL = 2
 
 
 class Normalisation:
-    """Bytes to what a model takes.
-
-    Args:
-        mean, std: Of red, green and blue, in [0, 1].
-        device: Where the model runs.
-    """
+    """Bytes to what a model takes: less `mean`, divided by `std`, of red, green and blue in [0, 1], on its device."""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
         self.device = device
         self._mean = torch.tensor(mean, device=device).view(1, 3, 1, 1)
         self._std = torch.tensor(std, device=device).view(1, 3, 1, 1)
 
-    def pixels(self, rgb: ByteArray, size_wh: tuple[int, int]) -> Tensor:
-        """`[1, 3, h, w]` float32 of the picture brought to a size."""
-        bytes_hwc = torch.from_numpy(resized(rgb, size_wh)).to(self.device)
+    def pixels(self, rgb: ByteArray, size_hw: tuple[int, int], stride_px: int) -> Tensor:
+        """`[1, 3, h, w]` float32 of the picture brought to a size in places of `stride_px`."""
+        bytes_hwc = torch.from_numpy(resized(rgb, (size_hw[1] * stride_px, size_hw[0] * stride_px))).to(self.device)
         return (bytes_hwc.permute(2, 0, 1)[None].float() / 255.0 - self._mean) / self._std
 
 
@@ -251,37 +217,19 @@ def places_hw(grid: Grid, stride_px: int, *, most: int | None = None) -> tuple[i
     return rows, columns
 
 
-def frame_features(
-    tower: Tower,
-    rgb: ByteArray,
-    grid: Grid,
-    *,
-    method: str,
-    passes: str,
-    places: int,
-    batch: int,
-    normal: Normalisation,
-) -> Tensor:
-    """Every place of a frame in the joint space.
-
-    Args:
-        tower: The model.
-        rgb: `[H, W, 3]` uint8.
-        grid: The frame's grid.
-        method: One of the tower's methods.
-        passes: `coarse`, `native` or `windows`.
-        places: Most of them in one native forward; attention grows with the square.
-        batch: Windows in one forward.
-        normal: What the model takes off and divides by, and where it runs.
+def frame_features(tower: Tower, rgb: ByteArray, grid: Grid, settings: ClipSettings, normal: Normalisation) -> Tensor:
+    """Every place of a frame `[H, W, 3]` uint8 in the joint space, with the settings' method and pass.
 
     Returns:
         `[D, h, w]` float32 of unit length, at most two samples a cell.
     """
-    if passes == "windows":
-        features = _in_windows(tower, rgb, grid, method, batch, normal)
+    if settings.passes == "windows":
+        features = _in_windows(tower, rgb, grid, settings, normal)
     else:
-        size_hw = tower.own_hw if passes == "coarse" else places_hw(grid, tower.stride_px, most=places)
-        features = tower.features(normal.pixels(rgb, _pixels_wh(size_hw, tower.stride_px)), method)[0]
+        # Attention grows with the square of the places.
+        most = settings.places
+        size_hw = tower.own_hw if settings.passes == "coarse" else places_hw(grid, tower.stride_px, most=most)
+        features = tower.features(normal.pixels(rgb, size_hw, tower.stride_px), settings.method)[0]
     return at_most(features, (SAMPLES_A_CELL * grid.rows, SAMPLES_A_CELL * grid.columns))
 
 
@@ -300,27 +248,23 @@ def at_most(features: Tensor, most_hw: tuple[int, int]) -> Tensor:
     return F.normalize(F.adaptive_avg_pool2d(features[None], size_hw)[0], dim=0)
 
 
-def _in_windows(tower: Tower, rgb: ByteArray, grid: Grid, method: str, batch: int, normal: Normalisation) -> Tensor:
+def _in_windows(tower: Tower, rgb: ByteArray, grid: Grid, settings: ClipSettings, normal: Normalisation) -> Tensor:
     """Windows no larger than the picture: one that is smaller than a window is one window with resized positions."""
     stride = tower.stride_px
     rows, columns = places_hw(grid, stride)
     height, width = min(rows, tower.own_hw[0]), min(columns, tower.own_hw[1])
-    pixels = normal.pixels(rgb, _pixels_wh((rows, columns), stride))
+    pixels = normal.pixels(rgb, (rows, columns), stride)
     corners = [(top, left) for top in window_starts(rows, height) for left in window_starts(columns, width)]
     total: Tensor | None = None
-    for start in range(0, len(corners), batch):
-        some = corners[start : start + batch]
+    for start in range(0, len(corners), settings.batch):
+        some = corners[start : start + settings.batch]
         views = [
             pixels[0, :, top * stride : (top + height) * stride, left * stride : (left + width) * stride]
             for top, left in some
         ]
-        for (top, left), features in zip(some, tower.features(torch.stack(views), method), strict=True):
+        for (top, left), features in zip(some, tower.features(torch.stack(views), settings.method), strict=True):
             if total is None:
                 total = features.new_zeros(features.shape[0], rows, columns)
             total[:, top : top + height, left : left + width] += features
     assert total is not None
     return F.normalize(total, dim=0)
-
-
-def _pixels_wh(size_hw: tuple[int, int], stride_px: int) -> tuple[int, int]:
-    return size_hw[1] * stride_px, size_hw[0] * stride_px

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,24 +38,20 @@ NEIGHBOURHOOD_TOKENS = 5.0
 """Standard deviation of the Gaussian that `neighbour` adds to the logits, in tokens, as published."""
 
 
-class Tower(Protocol):
-    """A vision tower that can describe every place."""
+class Tower(ABC):
+    """A vision tower that can describe every place.
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """Which of `METHODS` it has."""
-        ...
+    Attributes:
+        methods: Which of `METHODS` it has.
+        stride_px: Side of a place in pixels of the model's input.
+        own_hw: Places a side at the size that the model was trained on.
+    """
 
-    @property
-    def stride_px(self) -> int:
-        """Side of a place in pixels of the model's input."""
-        ...
+    methods: tuple[str, ...] = METHODS
+    stride_px: int
+    own_hw: tuple[int, int]
 
-    @property
-    def own_hw(self) -> tuple[int, int]:
-        """Places a side at the size that the model was trained on."""
-        ...
-
+    @abstractmethod
     def features(self, pixels: Tensor, method: str) -> Tensor:
         """Every place in the joint space.
 
@@ -66,16 +62,10 @@ class Tower(Protocol):
         Returns:
             `[B, D, H / stride, W / stride]` float32 of unit length.
         """
-        ...
 
 
 def make_tower(visual: nn.Module, space: str, method: str) -> Tower:
-    """The dense view of a vision tower.
-
-    Args:
-        visual: Vision tower of an open_clip model.
-        space: Name of the model, for errors.
-        method: The method that is wanted.
+    """The dense view of the vision tower of an open_clip model; `space` names the model, for errors.
 
     Raises:
         InvalidSetting: Its architecture is not understood, or it does not have the method; names those that it has.
@@ -107,24 +97,22 @@ def _tower_of(visual: Any) -> Tower | None:
 
     if isinstance(visual.trunk, FastVit):
         return FastViT(visual) if FastViT.fits(visual) else None
-    if isinstance(visual.trunk, TimmTrunk):
-        return TimmViT(visual) if TimmViT.fits(visual) else None
-    return None
+    return TimmViT(visual) if isinstance(visual.trunk, TimmTrunk) and TimmViT.fits(visual) else None
 
 
-class _Transformer(ABC):
+class _Transformer(Tower):
     """What the two ViTs have in common; tokens are `[B, prefix + N, C]`, the prefix being class and register tokens."""
 
-    methods: tuple[str, ...] = METHODS
     pooled_by_attention = False
-    stride_px: int
-    own_hw: tuple[int, int]
+    _blocks: list[Any]
 
     def features(self, pixels: Tensor, method: str) -> Tensor:
         grid_hw = pixels.shape[2] // self.stride_px, pixels.shape[3] // self.stride_px
-        tokens = self._before_last(pixels, grid_hw)
+        tokens = self._embedded(pixels, grid_hw)
+        for block in self._blocks[:-1]:
+            tokens = block(tokens)
         if method == "raw" or (method == "value" and self.pooled_by_attention):
-            tokens = self._last_block(tokens)
+            tokens = self._blocks[-1](tokens)
         else:
             queries, keys, values = self._projected(tokens)
             tokens = self._attended(_joined(_mixed(method, queries, keys, values, grid_hw)))
@@ -133,12 +121,8 @@ class _Transformer(ABC):
         return places.transpose(1, 2).reshape(len(places), -1, *grid_hw)
 
     @abstractmethod
-    def _before_last(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
-        """Tokens as they enter the last block."""
-
-    @abstractmethod
-    def _last_block(self, tokens: Tensor) -> Tensor:
-        """The last block as it was trained."""
+    def _embedded(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+        """Tokens as they enter the first block."""
 
     @abstractmethod
     def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,17 +155,13 @@ class OpenClipViT(_Transformer):
         plain = all(type(block) is ResidualAttentionBlock for block in blocks) and visual.transformer.batch_first
         return plain and visual.attn_pool is None and visual.patch_size[0] == visual.patch_size[1]
 
-    def _before_last(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+    def _embedded(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
         visual = self._visual
         patches: Tensor = visual.conv1(pixels).flatten(2).transpose(1, 2)
         first = visual.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
         positions = resized_positions(visual.positional_embedding, self.own_hw, grid_hw, prefix=1)
-        tokens = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
-        return _through(self._blocks[:-1], tokens)
-
-    def _last_block(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self._blocks[-1](tokens)
-        return out
+        tokens: Tensor = visual.ln_pre(torch.cat([first, patches], dim=1) + positions.to(patches.dtype))
+        return tokens
 
     def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         block = self._blocks[-1]
@@ -205,6 +185,7 @@ class TimmViT(_Transformer):
 
     def __init__(self, visual: Any) -> None:
         self._visual, self._trunk = visual, visual.trunk
+        self._blocks = list(visual.trunk.blocks)
         embed = self._trunk.patch_embed
         if hasattr(embed, "strict_img_size"):
             embed.strict_img_size = False  # frames come in every size
@@ -232,7 +213,7 @@ class TimmViT(_Transformer):
             known_pool = type(pool) is AttentionPoolLatent and pool.pos_embed is None and pool.latent_len == 1
         return plain and known_pool and trunk.pos_embed is not None
 
-    def _before_last(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
+    def _embedded(self, pixels: Tensor, grid_hw: tuple[int, int]) -> Tensor:
         trunk = self._trunk
         patches = trunk.patch_embed(pixels)
         tokens = patches.flatten(1, 2) if patches.ndim == 4 else patches
@@ -245,15 +226,11 @@ class TimmViT(_Transformer):
             tokens = torch.cat([*prefix, tokens + positions], dim=1)
         else:
             tokens = torch.cat([*prefix, tokens], dim=1) + positions
-        tokens = trunk.norm_pre(tokens)
-        return _through(list(trunk.blocks)[:-1], tokens)
-
-    def _last_block(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self._trunk.blocks[-1](tokens)
+        out: Tensor = trunk.norm_pre(tokens)
         return out
 
     def _projected(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        block = self._trunk.blocks[-1]
+        block = self._blocks[-1]
         attention = block.attn
         queries, keys, values = (
             _split(part, attention.num_heads) for part in attention.qkv(block.norm1(tokens)).chunk(3, dim=-1)
@@ -261,7 +238,7 @@ class TimmViT(_Transformer):
         return attention.q_norm(queries), attention.k_norm(keys), values
 
     def _attended(self, mixed: Tensor) -> Tensor:
-        block = self._trunk.blocks[-1]
+        block = self._blocks[-1]
         out: Tensor = block.ls1(block.attn.proj(block.attn.norm(mixed)))
         return out
 
@@ -275,7 +252,7 @@ class TimmViT(_Transformer):
         return out
 
 
-class FastViT:
+class FastViT(Tower):
     """timm's FastViT inside open_clip: the convolutional MobileCLIP models."""
 
     methods = ("value",)
@@ -303,10 +280,7 @@ class FastViT:
 def resized_positions(
     positions: Tensor, from_hw: tuple[int, int], to_hw: tuple[int, int], *, prefix: int = 0
 ) -> Tensor:
-    """Learned positions `[prefix + N, C]` on another grid, bicubically; the prefix stays as it is.
-
-    Nothing changes where the grids are equal.
-    """
+    """Learned positions `[prefix + N, C]` on another grid, bicubically; the prefix stays as it is."""
     if from_hw == to_hw:
         return positions
     first, places = positions[:prefix], positions[prefix:]
@@ -333,12 +307,6 @@ def neighbourhood(grid_hw: tuple[int, int], *, prefix: int = 0) -> Tensor:
     column = torch.arange(columns, dtype=torch.float32).repeat(rows)
     squared = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
     return F.pad(torch.exp(-squared / (2.0 * NEIGHBOURHOOD_TOKENS**2)), (prefix, 0, prefix, 0))
-
-
-def _through(blocks: list[nn.Module], tokens: Tensor) -> Tensor:
-    for block in blocks:
-        tokens = block(tokens)
-    return tokens
 
 
 def _split(tokens: Tensor, heads: int) -> Tensor:

@@ -24,7 +24,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,45 +52,23 @@ _OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokenizer:
-    """Texts to tokens.
-
-    Args:
-        encode: A text to its tokens, start and end included, however many.
-        batch: Texts to `[N, context_length]`, cut and padded.
-    """
+    """A text to all of its tokens, start and end included; texts to `[N, context_length]`, cut and padded."""
 
     encode: Callable[[str], list[int]]
     batch: Callable[[list[str]], Tensor]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedClip:
-    """A dual encoder, or one half of it.
-
-    Args:
-        visual: Vision tower in evaluation mode, None where only texts were asked for.
-        text: Module with `encode_text`, None where only vision was asked for; and its tokeniser.
-        mean, std: What pixels in [0, 1] are normalised with.
-        image_size_hw: Size of the pictures that it was trained on, in pixels.
-        space: Names model and weights; features of one space can be compared.
-        context_length: Most tokens of a text.
-        templates: Phrases that a text is put into.
-    """
-
-    visual: nn.Module | None
-    text: Any
-    tokenizer: Tokenizer | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    image_size_hw: tuple[int, int]
-    space: str
-    context_length: int
-    templates: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What `clip.model` means: `config` is open_clip's model configuration, `file` the weights."""
+    """What `clip.model` means.
+
+    Args:
+        config: open_clip's model configuration.
+        file: The weights.
+        space: Names model and weights; features of one space can be compared.
+        mean, std: What pixels in [0, 1] are normalised with.
+        templates: Phrases that a text is put into.
+    """
 
     config: dict[str, Any]
     file: Path
@@ -100,13 +78,26 @@ class _Plan:
     templates: tuple[str, ...]
 
 
-def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers = "both") -> LoadedClip:
-    """The model that `clip.model` names, in evaluation mode, on the CPU, in float32.
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedClip(_Plan):
+    """A dual encoder, or one half of it.
 
     Args:
-        settings: Names the model.
-        models: Where weights are kept, and whether they may be fetched.
-        towers: `text` and `vision` free the other half.
+        visual: Vision tower in evaluation mode, None where only texts were asked for.
+        text: Module with `encode_text`, None where only vision was asked for; and its tokeniser.
+        image_size_hw: Size of the pictures that it was trained on, in pixels.
+        context_length: Most tokens of a text.
+    """
+
+    visual: nn.Module | None
+    text: Any
+    tokenizer: Tokenizer | None
+    image_size_hw: tuple[int, int]
+    context_length: int
+
+
+def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers = "both") -> LoadedClip:
+    """The model that `clip.model` names, in evaluation mode, on the CPU, in float32; one half of it frees the other.
 
     Raises:
         BackendUnavailable: open_clip, the weights or the tokeniser's files are missing.
@@ -130,15 +121,12 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
     if towers == "text":
         model.visual = nn.Identity()
     return LoadedClip(
+        **{field.name: getattr(plan, field.name) for field in fields(plan)},
         visual=None if towers == "text" else visual,
         text=None if towers == "vision" else model,
         tokenizer=None if towers == "vision" else _tokenizer(plan),
-        mean=plan.mean,
-        std=plan.std,
         image_size_hw=(int(height), int(width)),
-        space=plan.space,
         context_length=int(model.context_length),
-        templates=plan.templates,
     )
 
 
@@ -183,8 +171,7 @@ def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
     if file.is_file():
         space = f"{name}:{file.stem}@{fingerprint(file)}"
         return _Plan(config, file, space, *_statistics([get_pretrained_cfg(name, tag) for tag in tags]), CAPTIONS)
-    looks_like_a_file = file.suffix != "" or len(file.parts) > 1
-    if looks_like_a_file:
+    if file.suffix or len(file.parts) > 1:
         raise BackendUnavailable(f"clip.model: no weights file {pretrained}", remedy="check the path after the colon")
     near = difflib.get_close_matches(pretrained, tags, n=3, cutoff=0.0)
     hint = f"{name} has {', '.join(near)}" if near else f"for {name} give the path of a file after the colon"
@@ -203,7 +190,9 @@ def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...
             raise ValueError("every text of prompt_templates needs one {}")
         if not isinstance(config.get("vision_cfg"), dict) or not isinstance(config.get("text_cfg"), dict):
             raise ValueError("vision_cfg and text_cfg are objects")
-        _check_statistics(preprocess.get("mean") or _OPENAI_MEAN, preprocess.get("std") or _OPENAI_STD)
+        mean, std = _statistics([preprocess])
+        if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
+            raise ValueError("mean and std are three numbers each, std above 0")
     except FileNotFoundError as exc:
         raise InvalidSetting(
             f"clip.model: {folder} holds no {CONFIG_NAME}",
@@ -215,15 +204,10 @@ def _plan_folder(folder: Path, file: Path, space: str, templates: tuple[str, ...
             remedy="it needs model_cfg and may have preprocess_cfg and prompt_templates",
         ) from exc
     if (file.parent / "bpe.txt.gz").is_file():
-        text = dict(config.get("text_cfg", {}))
-        text["tokenizer_kwargs"] = {**text.get("tokenizer_kwargs", {}), "bpe_path": str(file.parent / "bpe.txt.gz")}
-        config["text_cfg"] = text
-    return _Plan(config, file, space, *_statistics([preprocess]), templates)
-
-
-def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
-    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
-        raise ValueError("mean and std are three numbers each, std above 0")
+        text = config["text_cfg"]
+        own = {"bpe_path": str(file.parent / "bpe.txt.gz")}
+        config["text_cfg"] = {**text, "tokenizer_kwargs": {**text.get("tokenizer_kwargs", {}), **own}}
+    return _Plan(config, file, space, mean, std, templates)
 
 
 def _weights_in(folder: Path) -> Path:
@@ -255,14 +239,11 @@ def _nearest_weights(model: str) -> str:
 
 def fingerprint(file: Path) -> str:
     """Eight hexadecimal digits that tell weights files apart: of the size and a MiB at both ends."""
-    edge = 1 << 20
-    size = file.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
+    edge, size = 1 << 20, file.stat().st_size
     with file.open("rb") as stream:
-        digest.update(stream.read(edge))
+        head = stream.read(edge)
         stream.seek(max(0, size - edge))
-        digest.update(stream.read(edge))
-    return digest.hexdigest()[:8]
+        return hashlib.sha256(str(size).encode() + head + stream.read(edge)).hexdigest()[:8]
 
 
 def _built(open_clip: Any, plan: _Plan) -> Any:
@@ -353,14 +334,15 @@ def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
 
 def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
     """Empty where names and shapes agree."""
-    missing = sorted(ours.keys() - theirs.keys())
-    extra = sorted(theirs.keys() - ours.keys())
-    shapes = sorted(name for name in ours.keys() & theirs.keys() if ours[name].shape != theirs[name].shape)
-    said = [f"{len(missing)} missing (such as {missing[0]})"] if missing else []
-    said += [f"{len(extra)} unknown (such as {extra[0]})"] if extra else []
-    if shapes:
-        name = shapes[0]
-        said.append(f"{name} is {list(theirs[name].shape)}, expected {list(ours[name].shape)}")
+    missing, extra = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+    said = [
+        f"{len(names)} {kind} (such as {names[0]})"
+        for names, kind in ((missing, "missing"), (extra, "unknown"))
+        if names
+    ]
+    for name in sorted(ours.keys() & theirs.keys()):
+        if ours[name].shape != theirs[name].shape:
+            return ", ".join([*said, f"{name} is {list(theirs[name].shape)}, expected {list(ours[name].shape)}"])
     return ", ".join(said)
 
 

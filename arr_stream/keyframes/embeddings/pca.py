@@ -16,15 +16,17 @@ import numpy.typing as npt
 import torch
 
 from arr_stream.errors import ArrStreamError, BackendUnavailable, WeightsInvalid
+from arr_stream.keyframes.base import EMBEDDING_CHANNELS
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import FloatArray
 
 DoubleArray = npt.NDArray[np.float64]
 
-CHANNELS = 16
-"""Channels of the texture for an embedding, and so the fewest directions that a PCA must offer."""
+CHANNELS = EMBEDDING_CHANNELS
+"""The fewest directions that a PCA must offer."""
 
 _FORMAT = "arr-stream pca 1"
+_TENSORS = ("mean", "basis", "variance")
 _BLOCK_VECTORS = 4096
 _LARGEST_FILE_BYTES = 256 << 20
 
@@ -34,14 +36,13 @@ class Pca:
     """Where the features of a space lie, and along which directions they vary most.
 
     Args:
-        space: The space that the features belong to, as `Embedding.space`.
-        mean: `[D]` float32, their mean.
+        space: As `Embedding.space`.
+        mean: `[D]` float32.
         basis: `[K, D]` float32, orthonormal rows, by falling variance.
         variance: `[K]` float32, variance along each row.
         total_variance: Sum of the variances along all D directions.
         count: How many vectors this was made from.
-        method: How the features were made, as the setting `clip.method`, since each way has a mean of its own; empty
-            where it is not known.
+        method: As the setting `clip.method`, since each way has a mean of its own; empty where it is not known.
 
     Raises:
         ValueError: Shapes that do not fit, values that are not finite, rows that are not orthonormal, or variances
@@ -77,59 +78,32 @@ class Pca:
 
     @property
     def dimensions(self) -> int:
-        """Numbers in a feature, `D`."""
         return int(self.basis.shape[1])
 
     @property
     def components(self) -> int:
-        """Principal directions, `K`."""
         return int(self.basis.shape[0])
 
     def variance_kept(self, components: int) -> float:
-        """Share of the total variance, in [0, 1], along the first `components` directions; 1 where nothing varies.
-
-        Raises:
-            ValueError: Fewer than 0 or more than `components` of them.
-        """
-        if not 0 <= components <= self.components:
-            raise ValueError(f"variance of {components} directions, known are {self.components}")
-        if self.total_variance <= 0:
-            return 1.0
-        return min(1.0, float(self.variance[:components].sum()) / self.total_variance)
+        """Share of the total variance, in [0, 1], along the first `components` directions; 1 where nothing varies."""
+        return _share(self.variance[:components], self.total_variance)
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file with everything in it.
-
-        Raises:
-            BackendUnavailable: The package safetensors is missing.
-            OSError: The file cannot be written.
-        """
+        """Write a safetensors file with everything in it."""
         save = _safetensors()[0]
-        tensors = {"mean": self.mean, "basis": self.basis, "variance": self.variance}
-        metadata = {
-            "format": _FORMAT,
-            "space": self.space,
-            "method": self.method,
-            "count": str(self.count),
-            "total_variance": repr(float(self.total_variance)),
-        }
-        contiguous = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
-        Path(path).write_bytes(save(contiguous, metadata))
+        tensors = {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in _TENSORS}
+        total, count = repr(float(self.total_variance)), str(self.count)
+        metadata = {"space": self.space, "method": self.method, "count": count, "total_variance": total}
+        path.write_bytes(save(tensors, {"format": _FORMAT, **metadata}))
 
 
 def load_pca(path: Path, space: str | None = None, method: str | None = None) -> Pca:
-    """Read what `Pca.save` wrote.
-
-    Args:
-        path: The file.
-        space: The space that it must be of; None for any.
-        method: How the features must have been made, where the file says it; None for any.
+    """Read what `Pca.save` wrote, of this space and made by this method, where those are given.
 
     Raises:
         BackendUnavailable: The file, or the package safetensors, is missing.
         WeightsInvalid: It is damaged, something else, of another space or method, or has too few directions.
     """
-    path = Path(path)
     remedy = "make one with `arr-stream train-pca`, or --set clip.pca=auto"
     if not path.is_file():
         raise BackendUnavailable(f"{path}: no such PCA file", remedy=remedy)
@@ -156,7 +130,7 @@ def _read(path: Path) -> Pca:
         metadata = file.metadata() or {}
         if metadata.get("format") != _FORMAT:
             raise ValueError("written by something else")
-        mean, basis, variance = (file.get_tensor(name) for name in ("mean", "basis", "variance"))
+        mean, basis, variance = (file.get_tensor(name) for name in _TENSORS)
     if any(values.dtype != np.float32 for values in (mean, basis, variance)) or basis.ndim != 2:
         raise ValueError("tensors of another kind")
     total_variance, count = float(metadata["total_variance"]), int(metadata["count"])
@@ -164,15 +138,9 @@ def _read(path: Path) -> Pca:
 
 
 class StreamingPca:
-    """Exact mean and covariance of any number of vectors, in one pass and the memory of one D x D matrix.
-
-    Args:
-        dimensions: Numbers in a vector, `D`.
-    """
+    """Exact mean and covariance of any number of vectors of D numbers, in one pass and the memory of D x D."""
 
     def __init__(self, dimensions: int) -> None:
-        if dimensions < 1:
-            raise ValueError(f"vectors have at least 1 number, got {dimensions}")
         self.dimensions = dimensions
         self.count = 0
         self._mean = np.zeros(dimensions)
@@ -205,8 +173,7 @@ class StreamingPca:
     def variance_kept(self, components: int) -> float:
         """Share of the total variance, in [0, 1], along the best `components` directions; 1 where nothing varies."""
         variance, _ = self._principal()
-        total = float(variance.sum())
-        return min(1.0, float(variance[:components].sum()) / total) if total > 0 else 1.0
+        return _share(variance[:components], float(variance.sum()))
 
     def result(self, space: str, components: int) -> Pca:
         """The PCA of everything taken in so far, with at most D directions.
@@ -237,6 +204,10 @@ class StreamingPca:
         return self._solved
 
 
+def _share(variance: npt.NDArray[np.floating], total: float) -> float:
+    return min(1.0, float(variance.sum()) / total) if total > 0 else 1.0
+
+
 def unknown(space: str, mean: FloatArray, components: int) -> Pca:
     """A PCA that knows nothing but the mean `[D]`: any directions, to be `adapted`."""
     size = len(mean), min(components, len(mean))
@@ -253,7 +224,7 @@ def adapted(pca: Pca, directions: FloatArray, rounds: int = 2) -> Pca:
     nearly right already; at D = 768 and 1024 places a tenth of the work of the full D x D problem.
 
     Args:
-        pca: Where to start, and from which mean.
+        pca: Where to start.
         directions: `[D, N]` float32, centred features of places, by `projection.centred`.
         rounds: The more, the better the lesser directions.
     """

@@ -41,14 +41,10 @@ _LEAST_VARIANCE = 1e-6
 
 
 def centred(values: FloatArray, mean: FloatArray) -> FloatArray:
-    """Features from their mean, halved: of unit length before, they are at most of unit length now.
+    """Features `[D, ...]` from their mean `[D]`, halved: of unit length before, they are at most of unit length now.
 
     They are not brought to unit length: how far a place is from the mean says how much there is to be told about it.
     Scaled to one length, places without anything in them drown the rest in noise.
-
-    Args:
-        values: `[D, ...]`.
-        mean: `[D]`.
     """
     offsets = values.reshape(len(mean), -1) - mean[:, None]
     offsets *= np.float32(0.5)
@@ -68,7 +64,6 @@ class Projection:
     """Sixteen rows onto which centred features are projected, and how to read a direction from them.
 
     Args:
-        space: The space that features and directions belong to.
         rows: `[16, D]` float32, orthonormal.
         mean: `[D]` float32, mean of the features.
         query_rows: How many of the first rows span the queries.
@@ -81,12 +76,8 @@ class Projection:
     query_rows: int
     readout: FloatArray
 
-    def channels(self, values: FloatArray) -> FloatArray:
-        """`[16, ...]` float32 in [-1, 1] of features `[D, ...]` of unit length."""
-        return self.project(centred(values, self.mean))
-
     def project(self, directions: FloatArray) -> FloatArray:
-        """`[16, ...]` float32 in [-1, 1] of features that are centred already, `[D, ...]`."""
+        """`[16, ...]` float32 in [-1, 1] of `centred` features, `[D, ...]`."""
         channels = product(self.rows, directions)
         return np.clip(channels, -1.0, 1.0, out=channels)
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from arr_stream import weights
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
-from arr_stream.keyframes.text.regions import detect_wh, straightened, text_mask
+from arr_stream.keyframes.text.regions import Floats, detect_wh, finding, region_of, straightened
 from arr_stream.threads import torch_threads
 from arr_stream.types import ByteArray, TextRegion
 
@@ -41,8 +40,6 @@ _LINE_PX = 64
 _UNSURE = 0.1
 """Below this confidence a line is read again with its contrast stretched."""
 
-Floats = npt.NDArray[np.floating]
-
 _REMEDY = "pip install 'arr-stream[easyocr]'"
 
 
@@ -52,7 +49,7 @@ class EasyOcrFinder:
     Args:
         threads: Threads for torch; None leaves the choice to it.
         device: `auto`, `cpu` or `cuda`.
-        detect_side_px: Long side in pixels of the picture that detection sees; frames are reduced or enlarged to it.
+        detect_side_px: Long side of the picture that detection sees.
 
     Raises:
         BackendUnavailable: easyocr or the package with its weights is missing.
@@ -72,11 +69,8 @@ class EasyOcrFinder:
         self._reader: _Reader | None = None
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
-        rgb = picture.frame.rgb
         with torch_threads(self._threads), torch.inference_mode():
-            found = tuple(self._detect(rgb))
-            mask = text_mask(found, picture.quarter_hw)
-            return TextFinding(mask, tuple(self._read(rgb, region) for region in found) if read else found)
+            return finding(picture, tuple(self._detect(picture.frame.rgb)), self._read if read else None)
 
     def _detect(self, rgb: ByteArray) -> Iterator[TextRegion]:
         from easyocr.craft_utils import getDetBoxes
@@ -88,10 +82,10 @@ class EasyOcrFinder:
         scores, _ = self._detector(pixels.to(self._device))
         text, link = scores[0].float().cpu().permute(2, 0, 1).numpy()
         words, _, _ = getDetBoxes(text, link, TEXT_PEAK, LINK_LOW, TEXT_LOW, False)
-        to_frame = (rgb.shape[1] / text.shape[1], rgb.shape[0] / text.shape[0])
+        size_wh = (rgb.shape[1], rgb.shape[0])
+        to_frame = (size_wh[0] / text.shape[1], size_wh[1] / text.shape[0])
         for corners in _lines([np.asarray(word) * to_frame for word in words]):
-            unit = np.clip(corners / (rgb.shape[1], rgb.shape[0]), 0.0, 1.0)
-            yield TextRegion(tuple((float(x), float(y)) for x, y in unit), _peak(text, unit))
+            yield region_of(corners, size_wh, _peak(text, np.clip(corners / size_wh, 0.0, 1.0)))
 
     def _read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
         """The region with its words; unchanged where nothing can be read."""
@@ -161,7 +155,7 @@ def _peak(text: Floats, unit: Floats) -> float:
     size = (text.shape[1], text.shape[0])
     x0, y0 = np.clip(np.floor(unit.min(axis=0) * size), 0, np.array(size) - 1).astype(int)
     x1, y1 = np.ceil(unit.max(axis=0) * size).astype(int)
-    return float(np.clip(text[y0 : max(y1, y0 + 1), x0 : max(x1, x0 + 1)].max(), 0.0, 1.0))
+    return float(text[y0 : max(y1, y0 + 1), x0 : max(x1, x0 + 1)].max())
 
 
 def _model_folder() -> Path:

@@ -24,16 +24,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
-from arr_stream.keyframes.text.regions import detect_wh, straightened, text_mask
+from arr_stream.keyframes.text.regions import detect_wh, finding, region_of, straightened
 from arr_stream.types import ByteArray, TextRegion
 
 DETECT_SIDE_PX = 640
@@ -50,7 +49,7 @@ class RapidOcrFinder:
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
-        detect_side_px: Long side in pixels of the picture that detection sees; frames are reduced or enlarged to it.
+        detect_side_px: Long side of the picture that detection sees.
 
     Raises:
         BackendUnavailable: rapidocr or onnxruntime is missing, or the models are not inside the package.
@@ -66,20 +65,10 @@ class RapidOcrFinder:
         self.regions(np.zeros((32, 32, 3), np.uint8), detect_side_px)
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
-        rgb = picture.frame.rgb
-        found = self.regions(rgb, self.detect_side_px)
-        # The mask says where text is, read or not, so it keeps the detector's scores.
-        mask = text_mask(found, picture.quarter_hw)
-        return TextFinding(mask, tuple(self.read(rgb, region) for region in found) if read else found)
+        return finding(picture, self.regions(picture.frame.rgb, self.detect_side_px), self.read if read else None)
 
     def regions(self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE) -> tuple[TextRegion, ...]:
-        """Detection alone.
-
-        Args:
-            rgb: `[h, w, 3]` uint8; positions of the regions are relative to it.
-            side_px: Long side at which it is looked at.
-            least_score: Mean probability from which a box counts, in [0, 1].
-        """
+        """Regions of a picture, looked at with a long side of `side_px`; boxes below `least_score` do not count."""
         seen = resized(rgb, detect_wh((rgb.shape[1], rgb.shape[0]), side_px))
         # The engine remembers thresholds from call to call, so each call names its own.
         found = self._engine(_bgr(seen), use_det=True, use_cls=False, use_rec=False, box_thresh=least_score)
@@ -87,11 +76,7 @@ class RapidOcrFinder:
             return ()
         size_wh = (seen.shape[1], seen.shape[0])
         return tuple(
-            TextRegion(
-                tuple((float(x), float(y)) for x, y in np.clip(corners / size_wh, 0.0, 1.0)),
-                float(np.clip(score, 0.0, 1.0)),
-            )
-            for corners, score in zip(found.boxes, found.scores, strict=True)
+            region_of(corners, size_wh, score) for corners, score in zip(found.boxes, found.scores, strict=True)
         )
 
     def read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
@@ -159,8 +144,7 @@ MARGIN_PX = 32
 _PART = "auto: rapidocr"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Part of a frame, in pixels: columns `x0` to `x1` and rows `y0` to `y1`, the latter excluded."""
 
     x0: int
@@ -193,29 +177,23 @@ class AutoText:
         threads: Threads for onnxruntime; None leaves the choice to it.
 
     Raises:
-        BackendUnavailable: rapidocr or onnxruntime is missing.
+        BackendUnavailable: As for `RapidOcrFinder`.
     """
 
     def __init__(self, *, threads: int | None = None) -> None:
         self._finder = RapidOcrFinder(threads=threads, detect_side_px=LOOK_SIDE_PX)
-        self._name = _PART
-
-    @property
-    def name(self) -> str:
+        self.name = _PART
         """What ran on the last frame."""
-        return self._name
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
         rgb = picture.frame.rgb
-        size_wh = picture.frame.size_wh
-        hints = self._finder.regions(rgb, LOOK_SIDE_PX, LOOK_SCORE)
-        windows = close_windows(hints, size_wh)
+        windows = close_windows(self._finder.regions(rgb, LOOK_SIDE_PX, LOOK_SCORE), picture.frame.size_wh)
         found = tuple(self._close_look(rgb, windows))
-        mask = text_mask(found, picture.quarter_hw)
-        if read:
-            found = tuple(self._finder.read(rgb, region) for region in found)
-        self._name = _account(len(windows), read and bool(found))
-        return TextFinding(mask, found)
+        self.name = f"{_PART}, nothing found cheaply"
+        if windows:
+            places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
+            self.name = f"{_PART}, looked closely at {places}{', read' if read and found else ''}"
+        return finding(picture, found, self._finder.read if read else None)
 
     def _close_look(self, rgb: ByteArray, windows: Sequence[Window]) -> Iterator[TextRegion]:
         height, width = rgb.shape[:2]
@@ -244,10 +222,3 @@ def close_windows(hints: Sequence[TextRegion], size_wh: tuple[int, int]) -> list
             window = window.joined(touching)
         separate.append(window)
     return separate
-
-
-def _account(windows: int, read: bool) -> str:
-    if not windows:
-        return f"{_PART}, nothing found cheaply"
-    places = "1 place" if windows == 1 else f"{windows} places"
-    return f"{_PART}, looked closely at {places}{', read' if read else ''}"

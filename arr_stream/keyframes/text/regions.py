@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
+from arr_stream.keyframes.base import KeyframeInput, TextFinding
 from arr_stream.types import ByteArray, FloatArray, TextRegion
+
+Floats = npt.NDArray[np.floating]
 
 TALL = 1.5
 """From this height, in widths, a region is taken for a line that runs down the picture."""
+
+
+def finding(
+    picture: KeyframeInput, found: tuple[TextRegion, ...], read: Callable[[ByteArray, TextRegion], TextRegion] | None
+) -> TextFinding:
+    """What was found, its words read where there is something to `read` them; the mask keeps the detector's scores."""
+    mask = text_mask(found, picture.quarter_hw)
+    return TextFinding(mask, tuple(read(picture.frame.rgb, region) for region in found) if read else found)
+
+
+def region_of(corners: Floats, size_wh: tuple[int, int], confidence: float) -> TextRegion:
+    """A region from corners `[n, 2]` in pixels of a picture, cut at its edges."""
+    unit = np.clip(corners / size_wh, 0.0, 1.0)
+    return TextRegion(tuple((float(x), float(y)) for x, y in unit), float(np.clip(confidence, 0.0, 1.0)))
 
 
 def straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
