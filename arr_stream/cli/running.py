@@ -153,10 +153,15 @@ def tell_notices(consumers: Sequence[Consumer], reporter: Reporter) -> None:
 
 def last_word(result: RunResult, figures: Figures, written: Sequence[Path]) -> str:
     """One line about a run."""
-    counts = [counted(result.frames, "frame"), *([f"{result.dropped} dropped"] if result.dropped else [])]
-    counts += [counted(figures.keyframes, "keyframe"), *([result.reason] if result.reason != "finished" else [])]
     mean_ms = figures.total_ms / max(1, figures.frames)
-    return f"{', '.join(counts)}; {mean_ms:.1f} ms a frame, amortised over keyframes{wrote(written)}"
+    return f"{counts(result, figures)}; {mean_ms:.1f} ms a frame, amortised over keyframes{wrote(written)}"
+
+
+def counts(result: RunResult, figures: Figures, more: Sequence[str] = ()) -> str:
+    """What there was how often, and how it ended where it did not just finish."""
+    dropped = [f"{result.dropped} dropped"] if result.dropped else []
+    ended = [result.reason] if result.reason != "finished" else []
+    return ", ".join([counted(result.frames, "frame"), *dropped, counted(figures.keyframes, "keyframe"), *more, *ended])
 
 
 def wrote(paths: Sequence[Path]) -> str:
