@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,6 +124,37 @@ def until(
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def no_room_to_speak() -> Iterator[None]:
+    """Standard output is on a disk that is full, for a command line that runs in this process."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with Path("/dev/full").open("w") as file, contextlib.redirect_stdout(file):
+        yield
+
+
+@contextlib.contextmanager
+def ctrl_c(when: Callable[[], bool]) -> Iterator[None]:
+    """Ctrl-C for a command line that runs in this process, once something is so."""
+    over, pressed = threading.Event(), threading.Event()
+
+    def press() -> None:
+        while not over.wait(0.02):
+            if when():
+                pressed.set()
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    hand = threading.Thread(target=press)
+    hand.start()
+    try:
+        yield
+    finally:
+        over.set()
+        hand.join()
+    assert pressed.is_set(), "it did not happen"
 
 
 def lines(path: Path) -> int:
