@@ -48,14 +48,15 @@ def clip(path: Path, frames: int = 30, hw: tuple[int, int] = (96, 128)) -> Path:
     return write_video(path, [loop[index % len(loop)] for index in range(frames)])
 
 
-def started(
+@contextlib.contextmanager
+def running(
     arguments: Sequence[object],
     *,
     fault: Mapping[str, Any] | None = None,
     within: Sequence[str] = (),
     file_bytes: int | None = None,
-) -> subprocess.Popen[str]:
-    """The command line in a process of its own, which Ctrl-C reaches and which ends with the tests.
+) -> Iterator[subprocess.Popen[str]]:
+    """The command line in a process of its own, which Ctrl-C reaches; killed in the end, whatever happens.
 
     Args:
         arguments: What comes after `arr-stream`.
@@ -63,21 +64,14 @@ def started(
         within: A command that runs it, such as `SmallDisk.within`.
         file_bytes: Largest file that the system lets it write.
     """
-    told = {"model": fault, "file_bytes": file_bytes}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*within, sys.executable, "-m", "tests.fault_helpers", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", _FAULT: json.dumps(told)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", _FAULT: json.dumps({"model": fault, "file_bytes": file_bytes})},
         start_new_session=True,
     )
-
-
-@contextlib.contextmanager
-def running(arguments: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """As `started`; killed in the end, whatever happens."""
-    process = started(arguments, **options)
     try:
         yield process
     finally:

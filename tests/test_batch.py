@@ -164,14 +164,6 @@ def test_names_that_were_given_stay_whatever_comes_later(sources: list[str], cut
     assert all_unique(after.values())
 
 
-@settings(deadline=None, max_examples=50)
-@given(PATHS)
-def test_tables_lie_where_their_readers_look_for_them(source: str) -> None:
-    parquet = pytest.importorskip("arr_stream.records.parquet", exc_type=ImportError)
-    name = safe_name(source)
-    assert Layout(Path("/out")).parquet("cells", name).parent.name == parquet.hive_folder(name)
-
-
 def test_names_tell_no_more_than_is_needed() -> None:
     sources = ["/a/x.mp4", "/a/x.mov", "/b/y.mp4", "/c/y.mp4", "/d/z.mp4", "s3://bucket/w.mp4?versionId=3"]
     assert list(assign_names(sources).values()) == ["x-mp4", "x-mov", "b-y", "c-y", "z", "w"]

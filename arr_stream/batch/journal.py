@@ -76,11 +76,7 @@ def source_key(source: str) -> str:
 
 
 def read_past(path: Path, *, skip_broken: bool = False) -> Past:
-    """What stands in a journal; nothing where there is none.
-
-    Args:
-        path: Of the journal.
-        skip_broken: Count lines that are no JSON object, instead of refusing the journal.
+    """What stands in a journal, nothing where there is none; lines that are no JSON object are refused, or counted.
 
     Raises:
         BatchDiffers: It is not a journal, or of a later version.
@@ -224,9 +220,6 @@ class FolderLock:
     """Keeps a second batch out of a folder for as long as this one or any of its workers lives.
 
     The lock belongs to the open file, which workers inherit: it ends with the last process that holds it.
-
-    Args:
-        path: Made when it is missing.
 
     Raises:
         BatchBusy: Another has it, and still has it after the seconds that a killed batch takes to be gone.

@@ -102,11 +102,7 @@ def identity(address: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 def fetched(address: str, storage: Mapping[str, Any], *, folder: Path, max_bytes: int = _MAX_BYTES) -> Iterator[Path]:
     """A copy that only this user can read, for as long as the context lasts.
 
-    Args:
-        address: Of a file.
-        storage: Options for fsspec.
-        folder: Where the copy is made.
-        max_bytes: Refuse more than this, whatever the store says about the size.
+    It is made in `folder`, and refused where it has more than `max_bytes`, whatever the store says about the size.
 
     Raises:
         SourceTooLarge: The file is larger than `max_bytes`.

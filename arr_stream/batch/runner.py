@@ -102,12 +102,7 @@ class JobRunner:
         self._models = Models.load(self.settings, threads)
 
     def run(self, attempt: Attempt, on_progress: OnProgress) -> JobFinished | JobFailed:
-        """Do a file; whatever goes wrong is told, not raised, and leaves no output of it.
-
-        Args:
-            attempt: Which file, and the how-manieth time.
-            on_progress: Called every half second or so, by this thread.
-        """
+        """Do a file, and tell of it now and then; what goes wrong is told, not raised, and leaves no output of it."""
         progress = _Progress(attempt, on_progress)
         started = time.monotonic()
         self._fetched = None

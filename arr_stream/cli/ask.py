@@ -22,6 +22,7 @@ from arr_stream.cli.options import (
     TellOptions,
     WhenOptions,
     WriteOptions,
+    excludes,
     grouped,
     without_skipping,
 )
@@ -66,7 +67,9 @@ def ask(
     _check_question(question)
     settings, notices = without_skipping(chosen.load(model, timing, look, read))
     if settings.vlm.endpoint:
-        _refuse_beside_a_server(model, keep_dialogue=timing.keep_dialogue, download=chosen.download)
+        own: dict[str, object] = {"--device": model.device, "--dtype": model.dtype, "--quantize": model.quantize}
+        own |= {"--mode": model.mode, "--keep-dialogue": timing.keep_dialogue, "--download": chosen.download}
+        excludes("--endpoint", own, "the server decides")
 
     import arr_stream
     from arr_stream.plain_text import redact_url
@@ -118,20 +121,6 @@ def _check_question(question: str) -> None:
         question.encode()
     except UnicodeEncodeError as exc:
         raise InvalidSetting("the question is not valid UTF-8", remedy="check the terminal's encoding") from exc
-
-
-def _refuse_beside_a_server(model: OwnModelOptions, *, keep_dialogue: bool, download: bool) -> None:
-    given = {
-        "--device": model.device,
-        "--dtype": model.dtype,
-        "--quantize": model.quantize,
-        "--mode": model.mode,
-        "--keep-dialogue": keep_dialogue,
-        "--download": download,
-    }
-    useless = [name for name, value in given.items() if value]
-    if useless:
-        raise InvalidSetting(f"{', '.join(useless)} beside --endpoint", remedy="leave it out: the server decides")
 
 
 def _counted_back(read: ReadOptions, last: float | None, source: str, settings: Settings) -> ReadOptions:

@@ -19,6 +19,7 @@ from arr_stream.cli.options import (
     TellOptions,
     WhenOptions,
     WriteOptions,
+    excludes,
     needs,
 )
 from arr_stream.errors import EmptyQuery, InvalidSetting
@@ -126,13 +127,13 @@ class LiveOptions(Group):
 
     def __post_init__(self) -> None:
         if self.show.serve:
-            self._refuse_what_the_page_has()
+            excludes("--serve", self._on_the_page(), "the page has it")
         elif self.ask.question is None:
             needs("--question", {"--every": self.ask.when.every, "--watch": self.ask.when.watch})
             needs("--question", {"--model": self.model.model, "--endpoint": self.model.endpoint})
 
-    def _refuse_what_the_page_has(self) -> None:
-        alone = {
+    def _on_the_page(self) -> dict[str, object]:
+        return {
             "--headless": self.show.headless,
             "--record": self.write.output,
             "--patches": self.write.patches,
@@ -146,9 +147,6 @@ class LiveOptions(Group):
             "--region": self.look.region,
             "--example": self.look.example,
         }
-        given = [name for name, value in alone.items() if value]
-        if given:
-            raise InvalidSetting(f"{', '.join(given)} beside --serve", remedy="leave it out: the page has it")
 
     def settings(self) -> Settings:
         """All settings, for a live source.

@@ -121,9 +121,22 @@ def needs(option: str, others: dict[str, object], remedy: str | None = None) -> 
     Raises:
         InvalidSetting: One of them was given.
     """
-    given = [name for name, value in others.items() if value]
+    _refuse(others, f"without {option}", remedy or f"give {option} as well")
+
+
+def excludes(option: str, others: dict[str, object], why: str) -> None:
+    """Refuse options that say nothing beside another one.
+
+    Raises:
+        InvalidSetting: One of them was given.
+    """
+    _refuse(others, f"beside {option}", f"leave it out: {why}")
+
+
+def _refuse(options: dict[str, object], where: str, remedy: str) -> None:
+    given = [name for name, value in options.items() if value]
     if given:
-        raise InvalidSetting(f"{', '.join(given)} without {option}", remedy=remedy or f"give {option} as well")
+        raise InvalidSetting(f"{', '.join(given)} {where}", remedy=remedy)
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,7 @@ class Figures:
     """A consumer that counts frames and times them.
 
     Attributes:
-        frames, keyframes: How many.
-        last_ms: Latency of the last frame.
-        total_ms: Of all frames together.
+        last_ms, total_ms: Latency of the last frame, and of all together.
         latency_ms: Of the last ones; see `Recent`.
         ages_ms: From capture to the end of processing.
         quality: How far it was lowered at worst.
@@ -96,14 +94,9 @@ def run_told(
     watcher: Watcher | LiveWatcher | None = None,
     beside: Sequence[Consumer] = (),
 ) -> RunResult:
-    """Run a stream into its consumers and tell how it goes.
+    """Run a stream into its consumers, and tell how it goes and what they have to say in the end.
 
-    Args:
-        stream, stop, watcher: As for `arr_stream.run.run`.
-        consumers: What they have to say in the end is told too.
-        reporter: Where to tell it.
-        figures: Taken on the way.
-        beside: Further consumers, before those, who tell for themselves.
+    Consumers that are `beside` come before those, and tell for themselves.
     """
     from arr_stream.run import run
 
