@@ -205,7 +205,7 @@ def test_closing_a_paced_reader_ends_a_long_wait() -> None:
 
 
 def test_realtime_processes_a_file_with_its_keyframes_beside(tmp_path: Path) -> None:
-    slow = write_video(tmp_path / "slow.mp4", [frame.rgb for frame in moving_square(60)], fps=2)
+    slow = write_video(tmp_path / "slow.mp4", [frame.rgb for frame in moving_square(12)] * 5, fps=2)
     stream = arr_stream.open(slow, query="red", settings=SETTINGS, realtime=True)
     collected, answered = [], threading.Event()
 
