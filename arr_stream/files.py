@@ -97,6 +97,25 @@ def publish(path: Path, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
+def written_whole(path: Path, *, force: bool) -> Iterator[Path]:
+    """A partial file to write to, which gets the name of `path` when it is whole, and is removed otherwise.
+
+    Raises:
+        DiskFull, OutputUnwritable: It could not be written.
+        OutputExists: As `publish`.
+    """
+    make_parent(path)
+    partial = partial_path(path)
+    try:
+        with writing(path):
+            yield partial
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    publish(path, force=force)
+
+
+@contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn the system's refusals to write into errors of our own.
 

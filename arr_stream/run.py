@@ -125,7 +125,7 @@ def run(
 
 
 def _watched(
-    stream: Frames, watcher: Watcher | LiveWatcher | None, stop: threading.Event | None
+    stream: Frames, watcher: Watcher | LiveWatcher | None, stop: threading.Event
 ) -> Iterator[tuple[Frame, PatchSet]]:
     """Frames and their patch sets, with what a watcher made of them."""
     stream.look_ahead = watcher is not None
@@ -134,7 +134,7 @@ def _watched(
         if watcher is None:
             yield stream.frame, patches
             continue
-        ending: Ending | None = "stopped" if stop is not None and stop.is_set() else "last" if stream.last else None
+        ending: Ending | None = "stopped" if stop.is_set() else "last" if stream.last else None
         yield stream.frame, watcher.watch(stream.frame, patches, ending)
 
 

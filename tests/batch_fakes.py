@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from arr_stream.batch.job import Attempt, Event, Job, JobFailed, JobFinished, JobOptions, JobProgress, JobStarted
+from arr_stream.batch.engine import Loaded, Lost, Message, WorkerEngine
+from arr_stream.batch.job import Attempt, Done, Job, JobFinished, JobOptions, JobProgress
 from arr_stream.config import Settings
 from tests.media import moving_frames, write_video
 
@@ -24,10 +26,10 @@ def write_clips(folder: Path, count: int, *, frames: int = 8, size_wh: tuple[int
     ]
 
 
-def quick_options(folder: Path, **values: object) -> JobOptions:
+def quick_options(folder: Path, *, settings: dict[str, Any] | None = None, **values: Any) -> JobOptions:
     """Options with settings that take little time."""
-    settings = Settings().with_values(QUICK).model_dump(mode="json")
-    return JobOptions(folder=str(folder), settings=settings, queries=("red",), **values)  # type: ignore[arg-type]
+    chosen = Settings().with_values(QUICK | (settings or {})).model_dump(mode="json")
+    return JobOptions(folder=str(folder), settings=chosen, **{"queries": ("red",)} | values)
 
 
 def attempt(source: Path | str, name: str = "clip", *, index: int = 0, number: int = 1) -> Attempt:
@@ -43,63 +45,91 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def finished(asked: Attempt) -> list[Event]:
-    """What an engine tells of a file that goes well."""
-    return [JobStarted(asked, "fake"), JobProgress(asked, 3, 8), JobFinished(asked, 8, 0.1, "0" * 64, ())]
+def finished(asked: Attempt) -> JobFinished:
+    """What a worker tells of a file that goes well."""
+    return JobFinished(
+        asked, Done(asked.job.name, asked.job.source, {}, "", "0" * 64, 8, 0.1, (), attempt=asked.number)
+    )
 
 
-def lost(asked: Attempt) -> list[Event]:
-    """What an engine tells of a worker that died."""
-    return [JobStarted(asked, "fake"), JobFailed(asked, 3, "WorkerLost", "gone", retryable=True)]
-
-
-class FakeEngine:
-    """Does every file at once, as a function says.
+class FakeCrew:
+    """Workers by their numbers; what they say is said by the test, or by `answer`.
 
     Args:
-        answer: What comes of an attempt.
-        slots: Files at once.
+        answer: What comes of an attempt; then workers load by themselves, and do every file at once.
 
     Attributes:
-        attempts: What it was given, in order.
+        given: What each worker was given, in order.
+        killed: Which workers were.
         most: Most files that were under way.
     """
 
-    def __init__(self, answer: Callable[[Attempt], list[Event]] = finished, slots: int = 2) -> None:
-        self.slots = slots
-        self.attempts: list[Attempt] = []
-        self.most = 0
+    def __init__(self, answer: Callable[[Attempt], Iterable[Message]] | None = None) -> None:
+        self.given: list[list[Attempt]] = []
+        self.killed: list[int] = []
+        self.said: deque[tuple[int, Message]] = deque()
+        self.closed = self.most = 0
         self._answer = answer
-        self._waiting: deque[Attempt] = deque()
+        self._waiting: deque[tuple[int, Attempt]] = deque()
 
-    def submit(self, asked: Attempt) -> None:
-        self.attempts.append(asked)
-        self._waiting.append(asked)
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [attempt for given in self.given for attempt in given]
+
+    def spawn(self) -> int:
+        self.given.append([])
+        if self._answer is not None:
+            self.load(len(self.given) - 1)
+        return len(self.given) - 1
+
+    def give(self, worker: int, attempt: Attempt) -> None:
+        self.given[worker].append(attempt)
+        self._waiting.append((worker, attempt))
         self.most = max(self.most, len(self._waiting))
 
-    def poll(self, timeout_seconds: float) -> list[Event]:
-        if not self._waiting:
+    def wait(self, timeout_seconds: float) -> list[tuple[int, Message]]:
+        if not self.said and self._waiting and self._answer is not None:
+            worker, attempt = self._waiting.popleft()
+            self.say(worker, *self._answer(attempt))
+        if not self.said:
             threading.Event().wait(min(timeout_seconds, 0.02))
-            return []
-        return self._answer(self._waiting.popleft())
+        said, self.said = list(self.said), deque()
+        return said
 
-    def close(self) -> None: ...
+    def kill(self, worker: int) -> None:
+        self.killed.append(worker)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def load(self, *numbers: int) -> None:
+        self.said += [(number, Loaded(100 + number, "node")) for number in numbers]
+
+    def say(self, number: int, *messages: Message) -> None:
+        self.said += [(number, message) for message in messages]
 
 
-class Heard:
-    """A watcher that keeps what it hears."""
+def well(asked: Attempt) -> list[Message]:
+    """A file that goes well."""
+    return [JobProgress(asked, 3, 8), finished(asked)]
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
 
-    def started(self, event: JobStarted) -> None:
-        self.events.append(event)
+def lost(asked: Attempt) -> list[Message]:
+    """A worker that dies."""
+    return [JobProgress(asked, 3, 8), Lost("was ended by SIGKILL")]
 
-    def progress(self, event: JobProgress) -> None:
-        self.events.append(event)
 
-    def finished(self, event: JobFinished) -> None:
-        self.events.append(event)
+def fake_engine(answer: Callable[[Attempt], Iterable[Message]] = well, slots: int = 2) -> tuple[WorkerEngine, FakeCrew]:
+    """An engine whose workers do every file at once, as a function says."""
+    crew = FakeCrew(answer)
+    return WorkerEngine(crew, slots), crew
 
-    def failed(self, event: JobFailed, *, again: bool) -> None:
-        self.events.append(event)
+
+def silent_worker(_: object) -> Callable[[Attempt, Callable[[Any], None]], None]:
+    """In a process of its own: begins a file, and makes no more frames."""
+
+    def answer(asked: Attempt, reply: Callable[[Any], None]) -> None:
+        reply(JobProgress(asked, 1, None))
+        threading.Event().wait()
+
+    return answer

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,14 +48,15 @@ def clip(path: Path, frames: int = 30, hw: tuple[int, int] = (96, 128)) -> Path:
     return write_video(path, [loop[index % len(loop)] for index in range(frames)])
 
 
-def started(
+@contextlib.contextmanager
+def running(
     arguments: Sequence[object],
     *,
     fault: Mapping[str, Any] | None = None,
     within: Sequence[str] = (),
     file_bytes: int | None = None,
-) -> subprocess.Popen[str]:
-    """The command line in a process of its own, which Ctrl-C reaches and which ends with the tests.
+) -> Iterator[subprocess.Popen[str]]:
+    """The command line in a process of its own, which Ctrl-C reaches; killed in the end, whatever happens.
 
     Args:
         arguments: What comes after `arr-stream`.
@@ -62,21 +64,14 @@ def started(
         within: A command that runs it, such as `SmallDisk.within`.
         file_bytes: Largest file that the system lets it write.
     """
-    told = {"model": fault, "file_bytes": file_bytes}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*within, sys.executable, "-m", "tests.fault_helpers", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", _FAULT: json.dumps(told)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", _FAULT: json.dumps({"model": fault, "file_bytes": file_bytes})},
         start_new_session=True,
     )
-
-
-@contextlib.contextmanager
-def running(arguments: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """As `started`; killed in the end, whatever happens."""
-    process = started(arguments, **options)
     try:
         yield process
     finally:
@@ -123,6 +118,37 @@ def until(
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def no_room_to_speak() -> Iterator[None]:
+    """Standard output is on a disk that is full, for a command line that runs in this process."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with Path("/dev/full").open("w") as file, contextlib.redirect_stdout(file):
+        yield
+
+
+@contextlib.contextmanager
+def ctrl_c(when: Callable[[], bool]) -> Iterator[None]:
+    """Ctrl-C for a command line that runs in this process, once something is so."""
+    over, pressed = threading.Event(), threading.Event()
+
+    def press() -> None:
+        while not over.wait(0.02):
+            if when():
+                pressed.set()
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    hand = threading.Thread(target=press)
+    hand.start()
+    try:
+        yield
+    finally:
+        over.set()
+        hand.join()
+    assert pressed.is_set(), "it did not happen"
 
 
 def lines(path: Path) -> int:

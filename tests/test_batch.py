@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.batch.batch import opened, run_batch
-from arr_stream.batch.coordinator import BatchResult, Coordinator
+from arr_stream.batch.coordinator import BatchResult
+from arr_stream.batch.engine import Message, WorkerEngine
 from arr_stream.batch.inputs import assign_names, expand, safe_name
 from arr_stream.batch.job import (
     Attempt,
+    Done,
     Event,
-    Job,
     JobFailed,
     JobFinished,
     JobOptions,
@@ -29,12 +31,97 @@ from arr_stream.batch.job import (
     public_options,
 )
 from arr_stream.batch.journal import FolderLock, Journal, read_journal, read_past, source_key
-from arr_stream.batch.layout import Done, Layout, Workspace, identity
+from arr_stream.batch.layout import Layout, Workspace, identity
 from arr_stream.batch.plan import make_plan, start_over
 from arr_stream.errors import ArrStreamError, BatchBusy, BatchDiffers, SourceNotFound, WorkerLost
 from arr_stream.plain_text import redact_url
-from tests.batch_fakes import FakeEngine, Heard, attempt, contents, finished, lost, quick_options, write_clips
+from tests.batch_fakes import FakeCrew, attempt, contents, fake_engine, lost, quick_options, well, write_clips
 from tests.conftest import Run
+
+
+class Batch:
+    """Sources that no engine of a test reads, and what becomes of them in one output folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "out"
+        self.layout = Layout(self.out)
+        self.options = quick_options(self.out)
+        self.source = folder / "clip.mp4"
+        self.source.write_bytes(b"one")
+        self.sources = [str(self.source)]
+
+    def asking(self, **values: object) -> JobOptions:
+        return dataclasses.replace(self.options, **values)  # type: ignore[arg-type]
+
+    def begin(self, *sources: Path | str, options: JobOptions | None = None) -> None:
+        """A journal in which the sources are called name0, name1 and so on."""
+        self.out.mkdir(exist_ok=True)
+        journal = Journal(self.layout.manifest)
+        journal.begin(public_options(options or self.options), {})
+        journal.add_jobs([(source_key(str(source)), f"name{number}") for number, source in enumerate(sources)])
+        journal.close()
+
+    def workspace(self, asked: Attempt, text: str = "{}\n") -> Workspace:
+        """In which a worker has written everything."""
+        workspace = Workspace(self.layout, asked)
+        for kind in ("frames", "cells"):
+            (workspace.parquet / f"{kind}.parquet").write_text(text)
+        (workspace.video / "records.jsonl").write_text(text)
+        return workspace
+
+    def done(self, workspace: Workspace, asked: Attempt, options: JobOptions | None = None) -> Done:
+        name, source = asked.job.name, asked.job.source
+        digest = options_digest(public_options(options or self.options))
+        about = (name, source, identity(source, {}), digest, "0" * 64, 8, 0.1, workspace.outputs())
+        return Done(*about, attempt=asked.number)
+
+    def finish(self, asked: Attempt | None = None, options: JobOptions | None = None, text: str = "{}\n") -> Done:
+        """As a worker does a file."""
+        asked = asked or attempt(self.source)
+        workspace = self.workspace(asked, text)
+        return workspace.commit(self.done(workspace, asked, options))
+
+    def states(self, options: JobOptions | None = None, **values: bool) -> list[str]:
+        return [file.state for file in make_plan(self.sources, options or self.options, **values).files]
+
+    def run(
+        self,
+        engine: WorkerEngine | None = None,
+        *,
+        options: JobOptions | None = None,
+        stop: threading.Event | None = None,
+        retries: int = 0,
+        fail_fast: bool = False,
+        heard: list[Event] | None = None,
+        **values: bool,
+    ) -> BatchResult:
+        with opened(self.sources, options or self.options, **values) as (plan, lock):
+            return run_batch(
+                plan,
+                lock,
+                lambda *_: engine or fake_engine()[0],
+                engine_name="fake",
+                retries=retries,
+                fail_fast=fail_fast,
+                stop=stop or threading.Event(),
+                watch=(heard if heard is not None else []).append,
+            )
+
+    def lines(self) -> list[dict[str, object]]:
+        return read_journal(self.layout.manifest)
+
+
+@pytest.fixture
+def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Batch:
+    monkeypatch.setattr("arr_stream.batch.coordinator._FIRST_PAUSE_SECONDS", 0.01)
+    return Batch(tmp_path)
+
+
+@pytest.fixture
+def six(batch: Batch, tmp_path: Path) -> Batch:
+    """With six sources that are not there, called 0 to 5."""
+    batch.sources = [str(tmp_path / f"{number}.mp4") for number in range(6)]
+    return batch
 
 
 def all_unique(names: Iterable[str]) -> bool:
@@ -75,14 +162,6 @@ def test_names_that_were_given_stay_whatever_comes_later(sources: list[str], cut
     after = assign_names(sources, before)
     assert {source: after[source] for source in before} == before
     assert all_unique(after.values())
-
-
-@settings(deadline=None, max_examples=50)
-@given(PATHS)
-def test_tables_lie_where_their_readers_look_for_them(source: str) -> None:
-    parquet = pytest.importorskip("arr_stream.records.parquet", exc_type=ImportError)
-    name = safe_name(source)
-    assert Layout(Path("/out")).parquet("cells", name).parent.name == parquet.hive_folder(name)
 
 
 def test_names_tell_no_more_than_is_needed() -> None:
@@ -155,17 +234,17 @@ def test_a_line_that_means_nothing_fails_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "manifest.jsonl"
+    path, name = tmp_path / "manifest.jsonl", os.fsdecode(b"/odd\xff.mp4")
     journal = Journal(path)
-    journal.begin({"video": True}, "d", {})
-    journal.add_jobs([(os.fsdecode(b"/odd\xff.mp4"), "odd")])
+    journal.begin({"video": True}, {})
+    journal.add_jobs([(name, "odd")])
     journal.append("attempt", name="odd", number=1)
     journal.close()
     whole = path.read_bytes()
     for cut in range(1, len(whole.splitlines(keepends=True)[-1]) + 1):
         path.write_bytes(whole[:-cut])
         assert [line["type"] for line in read_journal(path)] == ["batch", "jobs"]
-        assert read_past(path).names == {os.fsdecode(b"/odd\xff.mp4"): "odd"}
+        assert read_past(path).names == {name: "odd"}
     Journal(path).close()
     again = Journal(path)
     again.append("attempt", name="odd", number=2)
@@ -173,155 +252,97 @@ def test_a_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
     assert [line.get("number") for line in read_journal(path)] == [None, None, 2]
 
 
-def _begun_journal(out: Path, options: JobOptions, *sources: str) -> Journal:
-    journal = Journal(_made(out) / "manifest.jsonl")
-    journal.begin(public_options(options), options_digest(public_options(options)), {})
-    journal.add_jobs([(source_key(source), f"name{number}") for number, source in enumerate(sources)])
-    return journal
-
-
-def test_a_broken_line_can_be_left_out_and_what_is_done_is_kept(tmp_path: Path) -> None:
-    source, out = tmp_path / "clip.mp4", tmp_path / "out"
-    source.write_bytes(b"one")
-    options = quick_options(out)
-    _begun_journal(out, options, str(source)).close()
-    workspace = Workspace(Layout(out), attempt(source, "name0"))
-    workspace.commit(_done(workspace, source, options, "name0"))
-    before = contents(out / "videos")
-    with (out / "manifest.jsonl").open("ab") as file:
+def test_a_broken_line_can_be_left_out_and_what_is_done_is_kept(batch: Batch) -> None:
+    batch.begin(batch.source)
+    batch.finish(attempt(batch.source, "name0"))
+    before = contents(batch.out / "videos")
+    with batch.layout.manifest.open("ab") as file:
         file.write(b'\0\0\0\n[1]\n{"type": "ended", "reason": "finished"}\n')
-    broken = (out / "manifest.jsonl").read_bytes()
+    broken = batch.layout.manifest.read_bytes()
     with pytest.raises(BatchDiffers, match="line 3: not JSON") as caught:
-        make_plan([str(source)], options)
+        batch.states()
     assert "--force" in str(caught.value) and "--fresh" not in str(caught.value)
-    plan = make_plan([str(source)], options, force=True)
+    plan = make_plan(batch.sources, batch.options, force=True)
     assert [file.state for file in plan.files] == ["done"]
     assert any("left out (2)" in notice for notice in plan.notices)
-    assert (out / "manifest.jsonl").read_bytes() == broken
-    result, _ = _run_opened([str(source)], options, FakeEngine(), force=True)
-    assert result.reason == "finished" and contents(out / "videos") == before
+    assert batch.layout.manifest.read_bytes() == broken
+    assert batch.run(force=True).reason == "finished" and contents(batch.out / "videos") == before
     # From then on nobody has to insist.
-    assert [file.state for file in make_plan([str(source)], options).files] == ["done"]
-    told = [line for line in read_journal(out / "manifest.jsonl") if line["type"] == "finished"]
+    assert batch.states() == ["done"]
+    told = [line for line in batch.lines() if line["type"] == "finished"]
     assert [(line["name"], line["found"]) for line in told] == [("name0", True)]
 
 
-def test_what_was_missed_is_told_once_for_each_set_of_options(tmp_path: Path) -> None:
-    source, out = tmp_path / "clip.mp4", tmp_path / "out"
-    source.write_bytes(b"one")
-
-    def found() -> int:
-        return sum(line.get("found", False) for line in read_journal(out / "manifest.jsonl"))
-
+def test_what_was_missed_is_told_once_for_each_set_of_options(batch: Batch) -> None:
     for number, query in enumerate(("red", "blue", "red"), start=1):
-        options = dataclasses.replace(quick_options(out), queries=(query,))
-        workspace = Workspace(Layout(out), attempt(source))
-        workspace.commit(_done(workspace, source, options))
+        options = batch.asking(queries=(query,))
+        batch.finish(options=options)
         for _ in range(2):
-            _run_opened([str(source)], options, FakeEngine(), force=True)
-            assert found() == number
+            batch.run(options=options, force=True)
+            assert sum(bool(line.get("found")) for line in batch.lines()) == number
 
 
-def test_sources_that_differ_in_secrets_alone_keep_their_names(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    options = quick_options(out)
+def test_sources_that_differ_in_secrets_alone_keep_their_names(batch: Batch) -> None:
     one, other, third = (f"https://host/clip.mp4?token={token}" for token in ("one", "other", "third"))
     assert redact_url(one) == redact_url(other)
-    _begun_journal(out, options, one, other).close()
-    text = (out / "manifest.jsonl").read_text()
+    batch.begin(one, other)
+    text = batch.layout.manifest.read_text()
     assert "token=one" not in text and "token=other" not in text
 
     def names(*sources: str) -> dict[str, str]:
-        return {file.job.source: file.job.name for file in make_plan(sources, options).files}
+        return {file.job.source: file.job.name for file in make_plan(sources, batch.options).files}
 
     assert names(one, other) == names(other, one) == {one: "name0", other: "name1"}
     # One that is signed anew is the same, where only one can be meant.
     assert names(third, other) == names(other, third) == {third: "name0", other: "name1"}
     assert names(third)[third] not in ("name0", "name1")
-    (out / "manifest.jsonl").unlink()
-    _begun_journal(out, options, one).close()
+    batch.layout.manifest.unlink()
+    batch.begin(one)
     assert names(other) == {other: "name0"}
     assert names(other, one)[one] == names(one, other)[one] == "name0"
 
 
-def _run_opened(
-    sources: list[str], options: JobOptions, engine: FakeEngine, *, stop: threading.Event | None = None, **values: bool
-) -> tuple[BatchResult, FakeEngine]:
-    with opened(sources, options, **values) as (plan, lock):
-        result, _ = run_batch(
-            plan,
-            lock,
-            lambda *_: engine,
-            engine_name="fake",
-            retries=0,
-            fail_fast=False,
-            stop=stop or threading.Event(),
-            watch=Heard(),
-            fresh=values.get("resume") is False,
-        )
-    return result, engine
+class _Beginning(FakeCrew):
+    """A worker that begins at the third look, or refuses to; sees at each whether a file is there."""
 
-
-class _Beginning(FakeEngine):
-    """An engine whose worker begins at the third look, or refuses to."""
-
-    def __init__(self, error: ArrStreamError | None = None) -> None:
-        super().__init__()
-        self._looks = 0
-        self._error = error
+    def __init__(self, watched: Path, error: ArrStreamError | None = None) -> None:
+        super().__init__(well)
         self.seen: list[bool] = []
-        self.done: Path | None = None
+        self._watched, self._error = watched, error
 
-    @property
-    def begun(self) -> bool:
-        return self._looks > 2
-
-    def poll(self, timeout_seconds: float) -> list[Event]:
-        self._looks += 1
-        assert self.done is not None
-        self.seen.append(self.done.exists())
-        if self._error is not None and self._looks == 2:
+    def wait(self, timeout_seconds: float) -> list[tuple[int, Message]]:
+        self.seen.append(self._watched.exists())
+        if self._error is not None:
             raise self._error
-        return super().poll(timeout_seconds)
+        return super().wait(timeout_seconds) if len(self.seen) > 2 else []
 
 
-def test_starting_over_takes_nothing_away_before_a_worker_has_begun(tmp_path: Path) -> None:
-    source, out = tmp_path / "clip.mp4", tmp_path / "out"
-    source.write_bytes(b"one")
-    options = quick_options(out)
-    _begun_journal(out, options).close()
-    workspace = Workspace(Layout(out), attempt(source, "old"))
-    workspace.commit(_done(workspace, source, options, "old"))
-    before = contents(out)
-
-    engine = _Beginning(WorkerLost("no models"))
-    engine.done = Layout(out).done("old")
+def test_starting_over_takes_nothing_away_before_a_worker_has_begun(batch: Batch) -> None:
+    batch.begin()
+    batch.finish(attempt(batch.source, "old"))
+    before, old = contents(batch.out), batch.layout.done("old")
     with pytest.raises(WorkerLost):
-        _run_opened([str(source)], options, engine, resume=False)
+        batch.run(WorkerEngine(_Beginning(old, WorkerLost("no models")), 1), resume=False)
     stop = threading.Event()
     stop.set()
-    result, _ = _run_opened([str(source)], options, engine, stop=stop, resume=False)
+    result = batch.run(stop=stop, resume=False)
     assert result.reason == "interrupted" and len(result.left) == 1
-    assert {name: content for name, content in contents(out).items() if name != ".lock"} == before
+    assert {name: content for name, content in contents(batch.out).items() if name != ".lock"} == before
 
-    engine = _Beginning()
-    engine.done = Layout(out).done("old")
-    result, _ = _run_opened([str(source)], options, engine, resume=False)
-    assert engine.seen[:4] == [True, True, True, False] and len(result.finished) == 1
-    assert not Layout(out).video("old").exists()
-    assert [line["type"] for line in read_journal(out / "manifest.jsonl")][:3] == ["batch", "jobs", "run"]
+    crew = _Beginning(old)
+    result = batch.run(WorkerEngine(crew, 1), resume=False)
+    assert crew.seen[:4] == [True, True, True, False] and len(result.finished) == 1
+    assert not batch.layout.video("old").exists()
+    assert [line["type"] for line in batch.lines()][:3] == ["batch", "jobs", "run"]
 
 
 def test_starting_over_that_is_broken_off_leaves_a_batch_to_go_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    six: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = quick_options(tmp_path / "out")
-    sources = [str(tmp_path / f"{number}.mp4") for number in range(3)]
-    _begun_journal(tmp_path / "out", options, *sources).close()
-    for number, source in enumerate(sources):
+    six.begin(*six.sources)
+    for number, source in enumerate(six.sources):
         Path(source).write_bytes(b"one")
-        workspace = Workspace(Layout(tmp_path / "out"), attempt(source, f"name{number}"))
-        workspace.commit(_done(workspace, Path(source), options, f"name{number}"))
+        six.finish(attempt(source, f"name{number}"))
     remove, removed = Layout.remove, list[str]()
 
     def killed(self: Layout, name: str) -> None:
@@ -332,19 +353,18 @@ def test_starting_over_that_is_broken_off_leaves_a_batch_to_go_on_with(
 
     monkeypatch.setattr(Layout, "remove", killed)
     with pytest.raises(_Killed):
-        start_over(Layout(tmp_path / "out"))
-    states = [file.state for file in make_plan(sources, options, resume=True).files]
-    assert sorted(states) == ["done", "done", "new"]
+        start_over(six.layout)
+    assert sorted(six.states(resume=True)) == [*["done"] * 5, "new"]
 
 
-def test_a_file_that_is_no_journal_is_not_written_to(tmp_path: Path) -> None:
-    path = tmp_path / "out" / "manifest.jsonl"
-    path.parent.mkdir()
-    for text in ('{"theirs": 1}\n', "not JSON\n", "[1]\n"):
-        path.write_text(text)
-        with pytest.raises(BatchDiffers):
-            make_plan(["/x.mp4"], quick_options(path.parent))
-        assert path.read_text() == text
+@pytest.mark.parametrize("text", ['{"theirs": 1}\n', "not JSON\n", "[1]\n"])
+def test_a_file_that_is_no_journal_is_not_written_to(batch: Batch, text: str) -> None:
+    batch.out.mkdir()
+    batch.layout.manifest.write_text(text)
+    with pytest.raises(BatchDiffers):
+        batch.run()
+    assert [path.name for path in batch.out.iterdir()] == ["manifest.jsonl"]
+    assert batch.layout.manifest.read_text() == text
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
@@ -358,57 +378,35 @@ def test_one_batch_at_a_time_in_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("arr_stream.batch.journal._PATIENCE_SECONDS", 0.2)
     with FolderLock(tmp_path / ".lock"), pytest.raises(BatchBusy, match="another batch"):
         FolderLock(tmp_path / ".lock")
-    FolderLock(tmp_path / ".lock").close()
+    with FolderLock(tmp_path / ".lock"):
+        pass
 
 
-def _done(workspace: Workspace, source: Path, options: JobOptions, name: str = "clip") -> Done:
-    (workspace.video / "records.jsonl").write_text("{}\n")
-    digest = options_digest(public_options(options))
-    return Done(name, str(source), identity(str(source), {}), digest, "0" * 64, 8, 0.1, workspace.outputs())
-
-
-def _states(source: Path, options: JobOptions, **values: bool) -> list[str]:
-    return [file.state for file in make_plan([str(source)], options, **values).files]
-
-
-def test_what_is_done_stands_in_done_json(tmp_path: Path) -> None:
-    source, out = tmp_path / "clip.mp4", tmp_path / "out"
-    source.write_bytes(b"one")
-    options = quick_options(out)
-    journal = Journal(_made(out) / "manifest.jsonl")
-    journal.begin(public_options(options), options_digest(public_options(options)), {})
-    assert _states(source, options) == ["new"]
+def test_what_is_done_stands_in_done_json(batch: Batch) -> None:
+    batch.begin()
+    assert batch.states() == ["new"]
     # Where nothing is done yet, nothing stands in the way of other options.
-    assert _states(source, dataclasses.replace(options, queries=("blue",))) == ["new"]
-    workspace = Workspace(Layout(out), attempt(source))
-    workspace.commit(_done(workspace, source, options))
-    assert not list((out / ".work").iterdir())
-    assert _states(source, options) == ["done"]
-    assert _states(source, options, resume=False) == ["new"]
+    other = batch.asking(queries=("blue",))
+    assert batch.states(other) == ["new"]
+    batch.finish()
+    assert not list((batch.out / ".work").iterdir())
+    assert batch.states() == ["done"]
+    assert batch.states(resume=False) == ["new"]
 
-    other = dataclasses.replace(options, queries=("blue",))
     with pytest.raises(BatchDiffers, match=r'queries was \["red"\] and is \["blue"\]'):
-        _states(source, other)
-    assert _states(source, other, force=True) == ["differs"]
+        batch.states(other)
+    assert batch.states(other, force=True) == ["differs"]
     # A setting that is named and set to its default asks for nothing else.
-    values = {section: dict(keys) for section, keys in options.settings.items()}
-    values["models"]["folder"] = "/elsewhere"
-    assert _states(source, dataclasses.replace(options, settings=values)) == ["done"]
+    assert batch.states(quick_options(batch.out, settings={"models.folder": "/elsewhere"})) == ["done"]
 
-    source.write_bytes(b"other")
-    plan = make_plan([str(source)], options)
+    batch.source.write_bytes(b"other")
+    plan = make_plan(batch.sources, batch.options)
     assert [file.state for file in plan.files] == ["changed"]
     assert any("changed since" in notice for notice in plan.notices)
-    source.unlink()
-    assert _states(source, options) == ["gone"]
-    Layout(out).done("clip").write_text('{"name": "clip"')
-    assert _states(source, options) == ["new"]
-    journal.close()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    batch.source.unlink()
+    assert batch.states() == ["gone"]
+    batch.layout.done("clip").write_text('{"name": "clip"')
+    assert batch.states() == ["new"]
 
 
 class _Killed(BaseException):
@@ -441,220 +439,164 @@ def test_killed_between_any_two_steps_a_file_is_done_or_it_is_not(
 ) -> None:
     states = []
     for call in range(1, 9):
-        source, out = tmp_path / f"{call}.mp4", _made(tmp_path / f"out{call}")
-        source.write_bytes(b"first")
-        options = quick_options(out, formats=("jsonl", "parquet"))
-        journal = Journal(out / "manifest.jsonl")
-        journal.begin(public_options(options), options_digest(public_options(options)), {})
-        journal.add_jobs([(str(source), "clip")])
-        journal.close()
+        (tmp_path / str(call)).mkdir()
+        batch = Batch(tmp_path / str(call))
+        batch.begin()
 
-        def written(text: str, source: Path = source, out: Path = out, options: JobOptions = options) -> None:
-            workspace = Workspace(Layout(out), attempt(source))
-            for kind in ("frames", "cells"):
-                (workspace.parquet / f"{kind}.parquet").write_text(text)
-            done = _done(workspace, source, options)
-            (workspace.video / "records.jsonl").write_text(text)
-            workspace.commit(done)
+        def texts(batch: Batch = batch) -> set[str]:
+            tables = [path for path in batch.out.rglob("*.parquet") if ".work" not in path.parts]
+            return {path.read_text() for path in (*tables, batch.out / "videos/clip/records.jsonl")}
 
         if before:
-            written("before")
-            source.write_bytes(b"second")
-        with monkeypatch.context() as patch:
-            try:
-                workspace = Workspace(Layout(out), attempt(source))
-                for kind in ("frames", "cells"):
-                    (workspace.parquet / f"{kind}.parquet").write_text("now")
-                done = _done(workspace, source, options)
-                (workspace.video / "records.jsonl").write_text("now")
-                _kill_at(patch, call)
-                workspace.commit(done)
-            except _Killed:
-                pass
-        (state,) = _states(source, options)
+            batch.finish(text="before")
+            batch.source.write_bytes(b"second")
+        asked = attempt(batch.source)
+        workspace = batch.workspace(asked, "now")
+        with monkeypatch.context() as patch, contextlib.suppress(_Killed):
+            done = batch.done(workspace, asked)
+            _kill_at(patch, call)
+            workspace.commit(done)
+        (state,) = batch.states()
         states.append(state)
-        texts = {path.read_text() for path in out.rglob("*.parquet") if ".work" not in path.parts}
         if state == "done":
-            assert texts == {"now"}
-            assert (out / "videos/clip/records.jsonl").read_text() == "now"
+            assert texts() == {"now"}
         else:
             # Whatever lies there now, doing the file again makes it right.
-            written("again")
-            assert _states(source, options) == ["done"]
-            assert {path.read_text() for path in out.glob("*/video=clip/*.parquet")} == {"again"}
-            assert (out / "videos/clip/records.jsonl").read_text() == "again"
+            batch.finish(text="again")
+            assert batch.states() == ["done"] and texts() == {"again"}
     # Both ends were met: not done before the last rename, done after it.
     assert states[0] in ("new", "changed") and states[-1] == "done"
     assert states == sorted(states, key=lambda state: state == "done")
 
 
-def _run_fake(
-    tmp_path: Path, answer: Callable[[Attempt], list[Event]], count: int = 6, **values: object
-) -> tuple[BatchResult, FakeEngine, Heard, list[dict[str, object]]]:
-    journal = Journal(_made(tmp_path) / "manifest.jsonl")
-    engine, heard = FakeEngine(answer), Heard()
-    coordinator = Coordinator(Layout(tmp_path), journal, watch=heard, **values)  # type: ignore[arg-type]
-    jobs = [Job(index, f"/{index}.mp4", str(index)) for index in range(count)]
-    result = coordinator.run(engine, jobs, threading.Event())
-    journal.close()
-    return result, engine, heard, read_journal(tmp_path / "manifest.jsonl")
-
-
-def test_every_file_is_given_out_once_and_no_more_than_there_are_slots(tmp_path: Path) -> None:
-    result, engine, heard, lines = _run_fake(tmp_path, finished)
-    assert [one.job.index for one in engine.attempts] == [0, 1, 2, 3, 4, 5]
-    assert engine.most == engine.slots
+def test_every_file_is_given_out_once_and_no_more_than_there_are_slots(six: Batch) -> None:
+    engine, crew = fake_engine()
+    heard: list[Event] = []
+    result = six.run(engine, heard=heard)
+    assert sorted(one.job.index for one in crew.attempts) == [0, 1, 2, 3, 4, 5]
+    assert crew.most == engine.slots and crew.closed == 1
     assert len(result.finished) == 6 and not result.failed and not result.left and result.reason == "finished"
-    assert [line["type"] for line in lines].count("attempt") == 6
-    assert sum(isinstance(event, JobFinished) for event in heard.events) == 6
+    assert [line["type"] for line in six.lines()].count("attempt") == 6
+    assert sum(isinstance(event, JobFinished) for event in heard) == 6
+    summary = json.loads(six.layout.summary.read_text())
+    assert (summary["done"], summary["frames"], summary["reason"]) == (6, 48, "finished")
 
 
-def test_what_may_go_better_is_tried_again_and_what_may_not_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("arr_stream.batch.coordinator._FIRST_PAUSE_SECONDS", 0.01)
-
-    def answer(asked: Attempt) -> list[Event]:
-        if asked.job.index == 1 and asked.number < 3:
-            return lost(asked)
-        if asked.job.index == 2:
+def test_what_may_go_better_is_tried_again_and_what_may_not_is_not(six: Batch) -> None:
+    def answer(asked: Attempt) -> list[Message]:
+        if asked.job.index == 2 or (asked.job.index == 1 and asked.number < 3):
             return lost(asked)
         if asked.job.index == 3:
             return [JobFailed(asked, 0, "NotAMediaFile", "not media", "give media", 11)]
-        return finished(asked)
+        return well(asked)
 
-    result, engine, _, lines = _run_fake(tmp_path, answer, retries=2)
-    tried = [one.job.index for one in engine.attempts]
+    engine, crew = fake_engine(answer)
+    result = six.run(engine, retries=2)
+    tried = [one.job.index for one in crew.attempts]
     assert [tried.count(index) for index in range(6)] == [1, 3, 3, 1, 1, 1]
     assert sorted(event.attempt.job.index for event in result.failed) == [2, 3]
-    assert [line["again"] for line in lines if line.get("name") == "2" and line["type"] == "failed"] == [
-        True,
-        True,
-        False,
-    ]
-    told = json.loads((tmp_path / "errors" / "2.json").read_text())
+    again = [line["again"] for line in six.lines() if line.get("name") == "2" and line["type"] == "failed"]
+    assert again == [True, True, False]
+    told = json.loads((six.out / "errors" / "2.json").read_text())
     assert told["kind"] == "WorkerLost" and [one["number"] for one in told["attempts"]] == [1, 2, 3]
-    told = json.loads((tmp_path / "errors" / "3.json").read_text())
+    told = json.loads((six.out / "errors" / "3.json").read_text())
     assert (told["remedy"], told["exit_code"], told["frames"]) == ("give media", 11, 0)
     # A later run in which it goes well takes the report away.
-    _run_fake(tmp_path, finished)
-    assert not list((tmp_path / "errors").iterdir())
+    six.run()
+    assert not list((six.out / "errors").iterdir())
 
 
-def test_what_a_lost_worker_has_finished_is_not_done_again(tmp_path: Path) -> None:
-    source, out = tmp_path / "clip.mp4", tmp_path / "out"
-    source.write_bytes(b"one")
-    options = quick_options(out)
+def test_what_a_lost_worker_has_finished_is_not_done_again(batch: Batch) -> None:
     after: dict[str, tuple[int, str]] = {}
 
-    def answer(asked: Attempt) -> list[Event]:
+    def answer(asked: Attempt) -> list[Message]:
         """Killed right after the last rename of its commit."""
-        workspace = Workspace(Layout(out), asked)
-        workspace.commit(_done(workspace, source, options))
-        after.update(contents(out / "videos"))
+        batch.finish(asked)
+        after.update(contents(batch.out / "videos"))
         return lost(asked)
 
-    engine = FakeEngine(answer)
-    _begun_journal(out, options).close()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("arr_stream.batch.coordinator._FIRST_PAUSE_SECONDS", 0.01)
-        result, _ = _run_opened([str(source)], options, engine)
-    assert len(engine.attempts) == 1 and not result.failed and not (out / "errors").exists()
+    engine, crew = fake_engine(answer)
+    batch.begin()
+    result = batch.run(engine, retries=1)
+    assert len(crew.attempts) == 1 and not result.failed and not (batch.out / "errors").exists()
     (event,) = result.finished
-    assert (event.frames, event.digest, event.outputs) == (8, "0" * 64, ("videos/clip/records.jsonl",))
-    assert contents(out / "videos") == after
-    assert [line["type"] for line in read_journal(out / "manifest.jsonl")][-3:] == ["attempt", "finished", "ended"]
+    assert (event.done.frames, event.done.digest) == (8, "0" * 64)
+    assert "videos/clip/records.jsonl" in event.done.outputs
+    assert contents(batch.out / "videos") == after
+    assert [line["type"] for line in batch.lines()][-3:] == ["attempt", "finished", "ended"]
 
 
-def test_what_lies_there_of_other_work_does_not_stand_for_what_was_lost(tmp_path: Path) -> None:
-    source, out = tmp_path / "clip.mp4", tmp_path / "out"
-    source.write_bytes(b"one")
-    options = quick_options(out)
-    others = dataclasses.replace(options, queries=("blue",))
-    for before, changed in ((others, False), (options, True)):
-        workspace = Workspace(Layout(out), attempt(source))
-        workspace.commit(_done(workspace, source, before))
+def test_what_lies_there_of_other_work_does_not_stand_for_what_was_lost(batch: Batch) -> None:
+    for before, changed in ((batch.asking(queries=("blue",)), False), (batch.options, True)):
+        batch.finish(options=before)
         if changed:
-            source.write_bytes(b"another")
-        result, _ = _run_opened([str(source)], options, FakeEngine(lost), force=True)
+            batch.source.write_bytes(b"another")
+        result = batch.run(fake_engine(lost)[0], force=True)
         assert len(result.failed) == 1 and not result.finished
 
 
-def test_what_is_done_is_not_replaced_by_the_same(tmp_path: Path) -> None:
-    source, layout = tmp_path / "clip.mp4", Layout(tmp_path / "out")
-    source.write_bytes(b"one")
-    options = quick_options(layout.folder)
-    late, first = Workspace(layout, attempt(source)), Workspace(layout, attempt(source, number=2))
-    done = dataclasses.replace(_done(first, source, options), attempt=2)
-    assert first.commit(done) == done
-    before = contents(layout.folder)
-    late.video.mkdir(parents=True, exist_ok=True)
-    standing = late.commit(_done(late, source, options))
-    assert standing.attempt == 2 and not late.folder.exists()
-    assert {name: what for name, what in contents(layout.folder).items() if ".work" not in name} == before
+def test_what_is_done_is_not_replaced_by_the_same(batch: Batch) -> None:
+    asked = attempt(batch.source)
+    late = batch.workspace(asked)
+    assert batch.finish(attempt(batch.source, number=2)).attempt == 2
+    before = contents(batch.out / "videos")
+    assert late.commit(batch.done(late, asked)).attempt == 2 and not late.folder.exists()
+    assert contents(batch.out / "videos") == before
 
 
-def test_the_first_failure_ends_it_where_that_is_asked(tmp_path: Path) -> None:
-    def answer(asked: Attempt) -> list[Event]:
-        return [JobFailed(asked, 0, "NoFrames", "none")] if asked.job.index == 2 else finished(asked)
-
-    result, engine, _, _ = _run_fake(tmp_path, answer, fail_fast=True)
+def test_the_first_failure_ends_it_where_that_is_asked(six: Batch) -> None:
+    engine, crew = fake_engine(
+        lambda asked: [JobFailed(asked, 0, "NoFrames", "none")] if asked.job.index == 2 else well(asked)
+    )
+    result = six.run(engine, fail_fast=True)
     assert result.reason == "stopped" and len(result.failed) == 1
-    assert len(engine.attempts) < 6
-    assert len(result.finished) + len(result.left) == 5
+    assert len(crew.attempts) < 6 and len(result.finished) + len(result.left) == 5
 
 
-def test_a_full_disk_ends_it_instead_of_failing_file_by_file(tmp_path: Path) -> None:
-    def answer(asked: Attempt) -> list[Event]:
-        return [JobFailed(asked, 0, "DiskFull", "no space", "make room", 22)] if asked.job.index else finished(asked)
-
-    result, engine, _, _ = _run_fake(tmp_path, answer)
+def test_a_full_disk_ends_it_instead_of_failing_file_by_file(six: Batch) -> None:
+    full = ("DiskFull", "no space", "make room", 22)
+    engine, crew = fake_engine(lambda asked: [JobFailed(asked, 0, *full)] if asked.job.index else well(asked))
+    result = six.run(engine)
     assert result.reason == "failed" and result.error is not None and result.error.exit_code == 22
     assert "run the same command again" in str(result.error)
-    assert len(engine.attempts) < 6 and not result.failed and len(result.left) == 5
-    assert not (tmp_path / "errors").exists()
+    assert len(crew.attempts) < 6 and not result.failed and len(result.left) == 5
+    assert not (six.out / "errors").exists()
 
 
-def test_workers_that_cannot_be_had_end_it(tmp_path: Path) -> None:
-    def answer(asked: Attempt) -> list[Event]:
+def test_workers_that_cannot_be_had_end_it(six: Batch) -> None:
+    def answer(asked: Attempt) -> list[Message]:
         if asked.job.index == 1:
             raise WorkerLost("no more")
-        return finished(asked)
+        return well(asked)
 
-    result, *_ = _run_fake(tmp_path, answer)
+    result = six.run(fake_engine(answer)[0])
     assert result.reason == "failed" and isinstance(result.error, WorkerLost)
 
 
-def test_stopping_begins_nothing_more(tmp_path: Path) -> None:
+def test_stopping_begins_nothing_more(six: Batch) -> None:
     stop = threading.Event()
-    journal = Journal(tmp_path / "manifest.jsonl")
 
-    def answer(asked: Attempt) -> list[Event]:
+    def answer(asked: Attempt) -> list[Message]:
         if asked.job.index == 1:
             stop.set()
-        return finished(asked)
+        return well(asked)
 
-    engine = FakeEngine(answer)
-    jobs = [Job(index, f"/{index}.mp4", str(index)) for index in range(9)]
-    result = Coordinator(Layout(tmp_path), journal, watch=Heard()).run(engine, jobs, stop)
-    journal.close()
-    assert result.reason == "interrupted"
-    assert len(engine.attempts) <= 2 + engine.slots and len(result.finished) + len(result.left) == 9
+    engine, crew = fake_engine(answer)
+    result = six.run(engine, stop=stop)
+    assert result.reason == "interrupted" and crew.closed == 1
+    assert len(crew.attempts) <= 2 + engine.slots and len(result.finished) + len(result.left) == 6
 
 
 def test_difference_names_settings_by_their_keys(tmp_path: Path) -> None:
     before = public_options(quick_options(tmp_path))
-    values = {section: dict(keys) for section, keys in quick_options(tmp_path).settings.items()}
-    values["keyframes"]["interval"] = 7
-    now = public_options(dataclasses.replace(quick_options(tmp_path), settings=values, stride=2))
+    now = public_options(quick_options(tmp_path, settings={"keyframes.interval": 7}, stride=2))
     assert difference(before, before) == ""
     assert difference(before, now) == "stride was 1 and is 2, keyframes.interval was 30 and is 7"
 
 
 def test_passwords_reach_neither_journal_nor_plan(tmp_path: Path) -> None:
-    options = quick_options(tmp_path / "out")
-    public = json.dumps(public_options(dataclasses.replace(options, queries=("at rtsp://u:hunter2@host/x",))))
-    assert "hunter2" not in public
+    public = public_options(quick_options(tmp_path, queries=("at rtsp://u:hunter2@host/x",)))
+    assert "hunter2" not in json.dumps(public)
 
 
 def test_the_command_says_what_it_would_do_and_does_nothing(run: Run, tmp_path: Path) -> None:

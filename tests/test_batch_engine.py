@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from arr_stream.batch.engine import Answer, Loaded, Lost, Message, Patience, WorkerEngine
-from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobProgress, JobStarted
+from arr_stream.batch.engine import Lost, WorkerEngine
+from arr_stream.batch.job import Attempt, JobFailed, JobProgress, JobStarted
+from arr_stream.batch.local import LocalEngine
 from arr_stream.errors import WeightsInvalid, WorkerLost
-from arr_stream.processes import Refused
+from arr_stream.processes import ChildProcess, Refused, serving_command
+from tests.batch_fakes import FakeCrew, finished, quick_options
 from tests.batch_fakes import attempt as attempt_at
 
 
@@ -19,46 +21,7 @@ def attempt(index: int, number: int = 1) -> Attempt:
     return attempt_at(f"/videos/{index}.mp4", str(index), index=index, number=number)
 
 
-def finished(what: Attempt) -> JobFinished:
-    return JobFinished(what, 10, 1.0, "digest", ())
-
-
 REFUSED = Refused("WeightsInvalid", "clip.pt: damaged", "fetch it again", "Traceback ...")
-
-
-class FakeCrew:
-    """Workers by their numbers."""
-
-    def __init__(self) -> None:
-        self.given: list[list[Attempt]] = []
-        self.discarded: list[int] = []
-        self.said: deque[tuple[int, Message]] = deque()
-        self.last_words: dict[int, Answer] = {}
-        self.closed = 0
-
-    def spawn(self) -> int:
-        self.given.append([])
-        return len(self.given) - 1
-
-    def give(self, worker: int, attempt: Attempt) -> None:
-        self.given[worker].append(attempt)
-
-    def wait(self, timeout_seconds: float) -> list[tuple[int, Message]]:
-        said, self.said = list(self.said), deque()
-        return said
-
-    def discard(self, worker: int) -> Answer | None:
-        self.discarded.append(worker)
-        return self.last_words.pop(worker, None)
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def load(self, *numbers: int) -> None:
-        self.said += [(number, Loaded(100 + number, "node")) for number in numbers]
-
-    def say(self, number: int, *messages: Message) -> None:
-        self.said += [(number, message) for message in messages]
 
 
 @pytest.fixture
@@ -68,7 +31,7 @@ def crew() -> FakeCrew:
 
 @pytest.fixture
 def engine(crew: FakeCrew) -> WorkerEngine:
-    return WorkerEngine(crew, 2, Patience(lost=20))
+    return WorkerEngine(crew, 2, most_lost=20)
 
 
 @pytest.fixture
@@ -126,14 +89,6 @@ def test_a_lost_worker_is_replaced_and_its_file_told(engine: WorkerEngine, crew:
     assert engine.poll(0) == [JobStarted(attempt(0, 2), "process 101 on node")]
 
 
-def test_an_idle_worker_may_be_lost_for_nothing(engine: WorkerEngine, crew: FakeCrew) -> None:
-    crew.load(0, 1)
-    engine.poll(0)
-    crew.say(0, Lost("gone"))
-    assert engine.poll(0) == []
-    assert len(crew.given) == 3
-
-
 @pytest.mark.parametrize(
     ("load", "words", "least", "most"),
     [(True, "20 in a row.*no memory", 5, 50), (False, "3 before they could begin.*no memory", 2, 6)],
@@ -163,43 +118,81 @@ def test_losses_now_and_then_do_not(engine: WorkerEngine, crew: FakeCrew) -> Non
     assert len(crew.given) == 62
 
 
-def test_one_that_hangs_is_stopped(crew: FakeCrew, later: Callable[[float], None]) -> None:
-    engine = WorkerEngine(crew, 1, Patience(stall_seconds=60))
+@pytest.fixture
+def stalling(crew: FakeCrew, later: Callable[[float], None]) -> WorkerEngine:
+    """With one worker that has begun on a file, and may take a minute for each frame."""
+    engine = WorkerEngine(crew, 1, stall_seconds=60)
     crew.load(0)
     engine.submit(attempt(0))
     engine.poll(0)
+    return engine
+
+
+def test_one_that_hangs_is_stopped(stalling: WorkerEngine, crew: FakeCrew, later: Callable[[float], None]) -> None:
     for frames in range(1, 5):
         later(40)
         crew.say(0, JobProgress(attempt(0), frames, None))
-        assert [type(event) for event in engine.poll(0)] == [JobProgress]
+        assert [type(event) for event in stalling.poll(0)] == [JobProgress]
     later(40)
     crew.say(0, JobProgress(attempt(0), 4, None))
-    assert engine.poll(0) == []
+    assert stalling.poll(0) == [] == crew.killed
     later(40)
-    (lost,) = engine.poll(0)
+    assert stalling.poll(0) == [] and crew.killed == [0] and len(crew.given) == 1, "and waited for"
+    crew.say(0, Lost("was ended by SIGKILL"))
+    (lost,) = stalling.poll(0)
     assert isinstance(lost, JobFailed)
     assert (lost.kind, lost.frames, lost.retryable) == ("WorkerLost", 4, True)
     assert "no frame for 60 s" in lost.message
-    assert crew.discarded == [0] and len(crew.given) == 2
+    assert crew.killed == [0] and len(crew.given) == 2
 
 
 @pytest.mark.parametrize("done", [True, False])
 def test_one_that_finished_as_it_was_stopped_is_believed(
-    crew: FakeCrew, later: Callable[[float], None], done: bool
+    stalling: WorkerEngine, crew: FakeCrew, later: Callable[[float], None], done: bool
 ) -> None:
-    engine = WorkerEngine(crew, 1, Patience(stall_seconds=60))
-    crew.load(0)
-    engine.submit(attempt(0))
-    engine.poll(0)
-    refused = JobFailed(attempt(0), 10, "WorkerLost", "given up meanwhile", "", 103, retryable=False)
-    crew.last_words[0] = finished(attempt(0)) if done else refused
     later(100)
-    (event,) = engine.poll(0)
+    stalling.submit(attempt(1))
+    assert stalling.poll(0) == [] and crew.killed == [0]
+    refused = JobFailed(attempt(0), 10, "WorkerLost", "given up meanwhile", "", 103, retryable=False)
+    crew.say(0, finished(attempt(0)) if done else refused, Lost("was ended by SIGKILL"))
+    (event,) = stalling.poll(0)
     assert event == finished(attempt(0)) if done else isinstance(event, JobFailed) and event.retryable
-    engine.submit(attempt(1))
     crew.load(1)
     # The next file goes to the one that took its place.
-    assert engine.poll(0) == [JobStarted(attempt(1), "process 101 on node")]
+    assert stalling.poll(0) == [JobStarted(attempt(1), "process 101 on node")]
+
+
+def test_a_worker_that_cannot_be_ended_ends_it(
+    stalling: WorkerEngine, crew: FakeCrew, later: Callable[[float], None]
+) -> None:
+    for seconds in (100, 20):
+        later(seconds)
+        assert stalling.poll(0) == [] and crew.killed == [0]
+    later(20)
+    with pytest.raises(WorkerLost, match="process 100 on node cannot be ended"):
+        stalling.poll(0)
+
+
+def test_nobody_waits_for_a_process_that_does_not_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So Ctrl-C is heard at once, and the batch ends within seconds."""
+    command = serving_command("tests.batch_fakes:silent_worker")
+    monkeypatch.setattr("arr_stream.batch.local.serving_command", lambda _: command)
+    monkeypatch.setattr("arr_stream.batch.local._CLOSE_SECONDS", 0.2)
+    kill, condemned = ChildProcess.kill, list[ChildProcess]()
+    monkeypatch.setattr(ChildProcess, "kill", lambda process, *_: condemned.append(process))
+    engine = LocalEngine(quick_options(tmp_path), jobs=1, stall_seconds=0.2)
+    engine.submit(attempt(0))
+    heard = []
+    try:
+        while not condemned:
+            heard += engine.poll(0.2)
+        assert [type(event) for event in heard] == [JobStarted, JobProgress]
+        assert engine.poll(0.2) == []
+        engine.close()
+        assert condemned[0].alive
+    finally:
+        kill(condemned[0])
+        condemned[0].exit_code(20)
 
 
 def test_what_was_told_before_an_error_is_heard(engine: WorkerEngine, crew: FakeCrew) -> None:
@@ -215,24 +208,8 @@ def test_what_was_told_before_an_error_is_heard(engine: WorkerEngine, crew: Fake
             engine.poll(0)
 
 
-def test_a_worker_that_cannot_be_ended_ends_it(
-    crew: FakeCrew, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def immortal(worker: int) -> Answer | None:
-        raise WorkerLost("process 100 cannot be ended")
-
-    monkeypatch.setattr(crew, "discard", immortal)
-    engine = WorkerEngine(crew, 1, Patience(stall_seconds=60))
-    crew.load(0)
-    engine.submit(attempt(0))
-    engine.poll(0)
-    later(100)
-    with pytest.raises(WorkerLost, match="cannot be ended"):
-        engine.poll(0)
-
-
 def test_no_room_is_told(crew: FakeCrew, later: Callable[[float], None]) -> None:
-    engine = WorkerEngine(crew, 1, Patience(start_seconds=600, room="2 cores"))
+    engine = WorkerEngine(crew, 1, start_seconds=600, room="2 cores")
     assert engine.poll(0) == []
     later(3600)
     with pytest.raises(WorkerLost, match="each takes 2 cores"):
@@ -251,5 +228,5 @@ def test_a_crew_that_cannot_start_is_closed(crew: FakeCrew, monkeypatch: pytest.
 
     monkeypatch.setattr(crew, "spawn", spawn)
     with pytest.raises(WorkerLost):
-        WorkerEngine(crew, 1, Patience())
+        WorkerEngine(crew, 1)
     assert crew.closed == 1

@@ -19,13 +19,20 @@ import pytest
 
 from arr_stream.batch.job import JobFinished
 from arr_stream.batch.journal import read_journal
+from arr_stream.batch.plan import make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.records.json_lines import read_records, records_digest
 from tests.batch_fakes import QUICK, attempt, contents, quick_options, write_clips
+from tests.conftest import Run
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(600)]
 
 _DEADLINE_SECONDS = 90.0
+
+
+def _arguments(inputs: Path, out: Path, jobs: int) -> list[object]:
+    settings = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
+    return ["batch", inputs, "-o", out, "--jobs", jobs, "--query", "red", "--log-json", *settings]
 
 
 class _Batch:
@@ -42,12 +49,11 @@ class _Batch:
         self, inputs: Path, out: Path, *more: object, jobs: int = 2, before: Callable[[], None] | None = None
     ) -> None:
         self.out = out
-        settings = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "arr_stream", "batch", inputs, "-o", out, "--jobs", jobs, "--query", "red"]
+        command = [sys.executable, "-m", "arr_stream", *_arguments(inputs, out, jobs), *more]
         self._log = out.with_name(f"{out.name}-{time.monotonic_ns()}.log")
         self._error = self._log.open("wb")
         self.process = subprocess.Popen(
-            [str(word) for word in [*command, "--log-json", *settings, *more]],
+            [str(word) for word in command],
             stdout=subprocess.DEVNULL,
             stderr=self._error,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -190,15 +196,16 @@ def _killed_again_and_again(
                 assert batch.process.poll() in (None, 0, -signal.SIGKILL), batch.said
             finished.check()
         # Once more, with nothing to do.
-        with _batch(inputs, out) as batch:
-            assert batch.wait() == 0 and batch.events("started") == 0
-        finished.check()
+        states = [
+            file.state for file in make_plan([str(path) for path in sorted(inputs.iterdir())], quick_options(out)).files
+        ]
+        assert set(states) == {"done"}
     return folders
 
 
 @pytest.mark.parametrize(
     ("files", "kills", "frames", "jobs", "seed"),
-    [(4, 2, 30, 1, 1), pytest.param(20, 30, 90, 2, 7, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    [(3, 2, 20, 1, 1), pytest.param(20, 30, 90, 2, 7, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(
     tmp_path: Path, files: int, kills: int, frames: int, jobs: int, seed: int
@@ -224,9 +231,9 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(
         assert json.loads((out / "summary.json").read_text())["done"] == files
 
 
-def test_ctrl_c_ends_it_soon_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_soon_and_the_same_command_goes_on(run: Run, tmp_path: Path) -> None:
     inputs, out = tmp_path / "in", tmp_path / "out"
-    write_clips(inputs, 3, frames=60, size_wh=(320, 240))
+    write_clips(inputs, 3, frames=60)
 
     with _batch(inputs, out, jobs=1) as batch:
         assert batch.wait_until(lambda: batch.events("finished") >= 1 and batch.events("started") >= 2)
@@ -238,9 +245,8 @@ def test_ctrl_c_ends_it_soon_and_the_same_command_goes_on(tmp_path: Path) -> Non
     done = finished.check()
     assert 1 <= done < 3
     assert json.loads((out / "summary.json").read_text())["reason"] == "interrupted"
-    with _batch(inputs, out, jobs=1) as batch:
-        assert batch.wait() == 0, batch.said
-        assert batch.events("finished") == 3 - done
+    code, _, err = run(*_arguments(inputs, out, 1))
+    assert code == 0 and err.count('"event": "finished"') == 3 - done, err
     assert finished.check() == 3
 
 
@@ -283,16 +289,15 @@ def test_a_file_that_always_kills_its_worker_is_given_up_and_the_others_are_done
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path) -> None:
-    inputs = tmp_path / "in"
-    write_clips(inputs, 5, frames=20)
+    given = write_clips(tmp_path / "in", 4, frames=20)
     found = []
-    for jobs, order in ((1, 1), (2, 1), (3, -1)):
+    for jobs, order in ((1, 1), (3, -1)):
         out = tmp_path / f"out{jobs}"
-        given = sorted(inputs.iterdir())[::order]
-        with _batch(given[0], out, *given[1:], jobs=jobs) as batch:
+        first, *others = given[::order]
+        with _batch(first, out, *others, jobs=jobs) as batch:
             assert batch.wait() == 0, batch.said
         found.append(_digests(out))
-    assert found[0] == found[1] == found[2] and len(found[0]) == 5
+    assert found[0] == found[1] and len(found[0]) == 4
 
 
 @pytest.mark.slow

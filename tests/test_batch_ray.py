@@ -19,22 +19,14 @@ import pytest
 
 from arr_stream import __version__
 from arr_stream.batch.engine import Loaded, Lost
-from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.job import JobFailed, JobFinished, JobProgress
 from arr_stream.batch.ray_engine import Need, Node, RayCluster, RayEngine, share
 from arr_stream.batch.ray_worker import RayWorker, Sign
-from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, OutputUnwritable
 from arr_stream.processes import Refused
 from arr_stream.records.parquet import read_parquet_records
+from tests.batch_fakes import FakeCrew, attempt, finished, quick_options
 from tests.media import moving_frames, write_video
-from tests.test_batch_engine import FakeCrew, attempt, finished
-
-FAST = {"keyframes.text": "none", "selection.budget": "12"}
-
-
-def options(folder: Path, **changes: Any) -> JobOptions:
-    settings = Settings().with_values(FAST | changes.pop("settings", {}))
-    return JobOptions(folder=str(folder), settings=settings.model_dump(mode="json"), **changes)
 
 
 class FakeCluster(FakeCrew):
@@ -71,30 +63,30 @@ class TestShares:
 
     def test_one_a_gpu_unless_said_otherwise(self, tmp_path: Path) -> None:
         cluster = FakeCluster(Node(8, 2), Node(8, 1), Node(64))
-        engine = RayEngine(options(tmp_path), cluster=cluster)
+        engine = RayEngine(quick_options(tmp_path), cluster=cluster)
         assert engine.slots == 3
         assert cluster.need.gpus == 1.0
-        assert RayEngine(options(tmp_path), files=2, cluster=cluster).slots == 2
+        assert RayEngine(quick_options(tmp_path), files=2, cluster=cluster).slots == 2
         cluster = FakeCluster(Node(8, 2))
-        on_cpu = options(tmp_path, settings={"models.device": "cpu"})
+        on_cpu = quick_options(tmp_path, settings={"models.device": "cpu"})
         assert RayEngine(on_cpu, cluster=cluster).slots == 4
         assert cluster.need.gpus == 0.0
         cluster = FakeCluster(Node(8, 2))
-        RayEngine(options(tmp_path), jobs=1, cpus_per_worker=3, gpus_per_worker=0.25, cluster=cluster)
+        RayEngine(quick_options(tmp_path), jobs=1, cpus_per_worker=3, gpus_per_worker=0.25, cluster=cluster)
         assert cluster.need == Need(3, 0.25)
 
     @pytest.mark.parametrize(("cpus", "gpus"), [(0, 0.0), (1, -1.0), (1, 1.5)])
     def test_what_no_actor_can_have(self, tmp_path: Path, cpus: int, gpus: float) -> None:
         cluster = FakeCluster()
         with pytest.raises(InvalidSetting):
-            RayEngine(options(tmp_path), jobs=1, cpus_per_worker=cpus, gpus_per_worker=gpus, cluster=cluster)
+            RayEngine(quick_options(tmp_path), jobs=1, cpus_per_worker=cpus, gpus_per_worker=gpus, cluster=cluster)
         assert cluster.closed == 1
 
 
 class TestWorker:
     def test_another_folder_of_the_same_name_is_noticed(self, tmp_path: Path) -> None:
         sign = Sign(tmp_path / "sign", "abc")
-        worker = RayWorker(options(tmp_path), 1, sign, __version__)
+        worker = RayWorker(quick_options(tmp_path), 1, sign, __version__)
         for text in (None, "another"):
             if text is not None:
                 sign.path.write_text(text)
@@ -106,7 +98,7 @@ class TestWorker:
     def test_another_version_is_noticed(self, tmp_path: Path) -> None:
         sign = Sign(tmp_path / "sign", "abc")
         sign.path.write_text("abc")
-        refused = RayWorker(options(tmp_path), 1, sign, "0.0.1").load()
+        refused = RayWorker(quick_options(tmp_path), 1, sign, "0.0.1").load()
         assert isinstance(refused, Refused)
         assert "0.0.1" in refused.message
 
@@ -116,9 +108,9 @@ class TestWorker:
         sign = Sign(folder / ".work" / "ray-1", "abc")
         sign.path.parent.mkdir(parents=True)
         sign.path.write_text("abc")
-        worker = RayWorker(options(folder), 1, sign, __version__)
+        worker = RayWorker(quick_options(folder), 1, sign, __version__)
         assert isinstance(worker.load(), Loaded)
-        first, second = (Attempt(Job(0, str(clip), "clip"), number) for number in (1, 2))
+        first, second, third = (attempt(clip, number=number) for number in (1, 2, 3))
         sign.revoke(first)
         told = worker.run(first)
         assert isinstance(told, JobFailed) and told.kind == "WorkerLost" and told.frames == 6
@@ -126,7 +118,7 @@ class TestWorker:
         assert isinstance(worker.run(second), JobFinished)
         before = (folder / "videos/clip/done.json").read_bytes()
         sign.path.unlink()
-        told = worker.run(Attempt(second.job, 3))
+        told = worker.run(third)
         assert isinstance(told, JobFailed) and told.kind == "OutputUnwritable", "the batch is over"
         assert (folder / "videos/clip/done.json").read_bytes() == before
 
@@ -179,6 +171,7 @@ class FakeRay(types.ModuleType):
 
 
 QUESTIONS = ("load", "run", "progress")
+FIRST, SECOND = (attempt("/videos/0.mp4", "0", number=number) for number in (1, 2))
 
 
 class TestCluster:
@@ -195,7 +188,7 @@ class TestCluster:
         return now
 
     def _cluster(self, folder: Path, address: str | None) -> RayCluster:
-        return RayCluster(options(folder), address=address, cpus=1)
+        return RayCluster(quick_options(folder), address=address, cpus=1)
 
     def _at_work(self, ray: FakeRay, folder: Path) -> tuple[RayCluster, Any]:
         """With an actor that does a file."""
@@ -203,7 +196,7 @@ class TestCluster:
         actor = cluster.spawn()
         ray.answers = {"load": Loaded(7, "node")}
         assert list(cluster.wait(0)) == [(actor, Loaded(7, "node"))]
-        cluster.give(actor, attempt(0))
+        cluster.give(actor, FIRST)
         ray.answers = {}
         return cluster, actor
 
@@ -218,10 +211,10 @@ class TestCluster:
         self, ray: FakeRay, tmp_path: Path, now: list[float], progress_first: bool
     ) -> None:
         cluster, _ = self._asked_how_far(ray, tmp_path, now)
-        answers = {"progress": ray.exceptions.RayError("The actor died"), "run": finished(attempt(0))}
+        answers = {"progress": ray.exceptions.RayError("The actor died"), "run": finished(FIRST)}
         ray.answers = answers if progress_first else dict(reversed(answers.items()))
         told = [message for _, message in cluster.wait(0)]
-        assert told == [finished(attempt(0)), Lost("was lost: The actor died")]
+        assert told == [finished(FIRST), Lost("was lost: The actor died")]
         assert len(ray.killed) == 1 and list(cluster.wait(0)) == []
 
     def test_both_lost_is_lost_once_and_its_file_is_marked(
@@ -230,24 +223,42 @@ class TestCluster:
         cluster, _ = self._asked_how_far(ray, tmp_path, now)
         (sign,) = (tmp_path / ".work").iterdir()
         marks = Sign(sign, sign.read_text())
-        assert not marks.revoked(attempt(0)).exists()
+        assert not marks.revoked(FIRST).exists()
         ray.answers = dict.fromkeys(("progress", "run"), ray.exceptions.RayError("its node went away"))
         assert [message for _, message in cluster.wait(0)] == [Lost("was lost: its node went away")]
-        assert marks.revoked(attempt(0)).exists() and not marks.revoked(attempt(0, 2)).exists()
+        assert marks.revoked(FIRST).exists() and not marks.revoked(SECOND).exists()
         cluster.close()
         assert list((tmp_path / ".work").iterdir()) == [], "for as long as the batch goes on"
+
+    @pytest.mark.parametrize("answers", [True, False])
+    def test_one_that_is_killed_is_marked_and_waited_for_ten_seconds(
+        self, ray: FakeRay, tmp_path: Path, now: list[float], answers: bool
+    ) -> None:
+        cluster, actor = self._at_work(ray, tmp_path)
+        (sign,) = (tmp_path / ".work").iterdir()
+        cluster.kill(actor)
+        assert Sign(sign, sign.read_text()).revoked(FIRST).exists() and len(ray.killed) == 1
+        now[0] += 8
+        assert list(cluster.wait(0)) == [] and ray.asked[-1] == "run", "and it is asked nothing more"
+        if answers:
+            ray.answers = {"run": finished(FIRST)}
+        else:
+            now[0] += 8
+        told = [message for _, message in cluster.wait(0)]
+        assert told == [*([finished(FIRST)] if answers else []), Lost("was stopped")]
+        assert list(cluster.wait(0)) == []
 
     def test_how_far_files_are_is_asked_now_and_then(self, ray: FakeRay, tmp_path: Path, now: list[float]) -> None:
         cluster, actor = self._at_work(ray, tmp_path)
         told = []
         for frames in range(100):
             now[0] += 0.05
-            ray.answers = {"progress": JobProgress(attempt(0), frames, None) if frames > 50 else None}
+            ray.answers = {"progress": JobProgress(FIRST, frames, None) if frames > 50 else None}
             told += [message for _, message in cluster.wait(0)]
         assert 4 <= ray.asked.count("progress") <= 5
         assert told and all(isinstance(message, JobProgress) for message in told)
-        ray.answers = {"run": finished(attempt(0))}
-        assert list(cluster.wait(0)) == [(actor, finished(attempt(0)))]
+        ray.answers = {"run": finished(FIRST)}
+        assert list(cluster.wait(0)) == [(actor, finished(FIRST))]
         ray.asked.clear()
         now[0] += 10
         list(cluster.wait(0))
@@ -282,13 +293,13 @@ import psutil
 from arr_stream.batch.job import Attempt, Job, JobFailed, JobFinished, JobStarted
 from arr_stream.batch.local import LocalEngine
 from arr_stream.batch.ray_engine import RayEngine
-from tests.test_batch_ray import options
+from tests.batch_fakes import quick_options
 
 def main(folder, clips):
-    asked = options(folder / "ray", queries=("red",), formats=("jsonl", "parquet"))
+    asked = quick_options(folder / "ray", formats=("jsonl", "parquet"))
     by_ray = told(RayEngine(asked, jobs=2), clips, folder / "ray", kill="clip1")
     (folder / "left").write_text(str(len(psutil.Process().children(recursive=True))))
-    by_processes = told(LocalEngine(options(folder / "local", queries=("red",)), jobs=2), clips, folder / "local")
+    by_processes = told(LocalEngine(quick_options(folder / "local"), jobs=2), clips, folder / "local")
     print(json.dumps({"ray": by_ray, "local": by_processes}))
 
 def told(engine, clips, folder, kill=None):
@@ -306,7 +317,7 @@ def told(engine, clips, folder, kill=None):
                     workers[name] = event.worker
                     result["workers"].append([name, event.attempt.number, event.worker])
                 elif isinstance(event, JobFinished):
-                    result["digests"][name] = event.digest
+                    result["digests"][name] = event.done.digest
                 elif isinstance(event, JobFailed):
                     result["lost"].append([name, event.kind, event.retryable, event.message])
                     left.append(Attempt(event.attempt.job, event.attempt.number + 1))

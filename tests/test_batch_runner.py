@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 import arr_stream
 from arr_stream.batch.inputs import expand
-from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions, JobProgress
-from arr_stream.batch.layout import Done, Layout
+from arr_stream.batch.job import Attempt, Done, JobFailed, JobFinished, JobOptions, JobProgress
+from arr_stream.batch.layout import Layout
 from arr_stream.batch.plan import make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
@@ -23,33 +22,30 @@ from tests.batch_fakes import QUICK, attempt, quick_options, write_clips
 from tests.media import moving_frames, write_audio, write_video
 
 
-def _finished(options: JobOptions, *attempts: Attempt) -> dict[str, JobFinished]:
+def _done(options: JobOptions, *attempts: Attempt) -> dict[str, Done]:
+    """What one worker makes of files, one after the other."""
     runner = JobRunner(options)
-    ended = {}
-    for one in attempts:
-        event = runner.run(one, lambda progress: None)
-        assert isinstance(event, JobFinished), event
-        ended[one.job.name] = event
-    return ended
+    ended = [runner.run(one, lambda progress: None) for one in attempts]
+    assert all(isinstance(event, JobFinished) for event in ended), ended
+    return {event.attempt.job.name: event.done for event in ended if isinstance(event, JobFinished)}
 
 
 def test_a_file_gives_what_process_gives_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     (clip,) = write_clips(tmp_path / "in", 1)
     out, told = tmp_path / "out", list[JobProgress]()
     event = JobRunner(quick_options(out, video=True, report=True)).run(attempt(clip), told.append)
-    assert isinstance(event, JobFinished) and event.frames == 8
-    assert {Path(path).name for path in event.outputs} >= {"records.jsonl", "annotated.mp4", "contact_sheet.png"}
-    assert all((out / path).is_file() for path in event.outputs)
+    assert isinstance(event, JobFinished) and event.done.frames == 8 and event.done.damaged is None
+    assert {Path(path).name for path in event.done.outputs} >= {"records.jsonl", "annotated.mp4", "contact_sheet.png"}
+    assert all((out / path).is_file() for path in event.done.outputs)
     assert not list((out / ".work").iterdir())
     assert told and told[0].num_frames == 8
 
     alone = tmp_path / "alone.jsonl"
     stream = arr_stream.open(clip, query="red", settings=Settings().with_values(QUICK))
     run(stream, [records_of(stream, alone)])
-    assert event.digest == records_digest(alone) == records_digest(out / "videos/clip/records.jsonl")
-    done = Done.read(Layout(out).done("clip"))
-    assert done is not None and (done.digest, done.frames, done.damaged) == (event.digest, 8, None)
-    assert done.identity == {"bytes": clip.stat().st_size, "mtime_ns": clip.stat().st_mtime_ns}
+    assert event.done.digest == records_digest(alone) == records_digest(out / "videos/clip/records.jsonl")
+    assert Done.read(Layout(out).done("clip")) == event.done
+    assert event.done.identity == {"bytes": clip.stat().st_size, "mtime_ns": clip.stat().st_mtime_ns}
 
 
 @pytest.mark.parametrize(
@@ -67,12 +63,11 @@ def test_a_file_gives_what_process_gives_and_nothing_is_left_beside_it(tmp_path:
 )
 def test_results_do_not_depend_on_what_was_done_before(tmp_path: Path, settings: dict[str, str]) -> None:
     clips = write_clips(tmp_path / "in", 3, size_wh=(160, 96))
-    values = Settings().with_values(QUICK | settings).model_dump(mode="json")
 
     def digests(folder: str, order: list[int]) -> dict[str, str]:
-        options = dataclasses.replace(quick_options(tmp_path / folder), settings=values)
         given = [attempt(clips[index], f"clip{index}", index=index) for index in order]
-        return {name: event.digest for name, event in _finished(options, *given).items()}
+        made = _done(quick_options(tmp_path / folder, settings=settings), *given)
+        return {name: done.digest for name, done in made.items()}
 
     forward, backward = digests("a", [0, 1, 2]), digests("b", [2, 1, 0])
     assert forward == backward
@@ -88,10 +83,9 @@ def test_a_source_that_breaks_off_is_done_and_its_damage_is_told(tmp_path: Path)
     content = bytearray(broken.read_bytes())
     content[position : position + size] = b"\xff" * size
     broken.write_bytes(content)
-    event = _finished(quick_options(tmp_path / "out"), attempt(broken))["clip"]
-    assert 18 <= event.frames <= 20
-    done = Done.read(Layout(tmp_path / "out").done("clip"))
-    assert done is not None and done.damaged and (done.damaged, done.frames) == (event.damaged, event.frames)
+    done = _done(quick_options(tmp_path / "out"), attempt(broken))["clip"]
+    assert 18 <= done.frames <= 20 and done.damaged
+    assert Done.read(Layout(tmp_path / "out").done("clip")) == done
     end = read_records(tmp_path / "out/videos/clip/records.jsonl")[2]
     assert end is not None and end.reason == "damaged"
 
@@ -172,7 +166,7 @@ def test_what_is_fetched_goes_by_its_address(tmp_path: Path) -> None:
     assert bad.message.startswith("memory://bucket/bad.mp4: ") and str(tmp_path) not in bad.message
     event = runner.run(attempt(found[1]), lambda progress: None)
     assert isinstance(event, JobFinished)
-    assert event.digest == _finished(quick_options(tmp_path / "local"), attempt(clip))["clip"].digest
+    assert event.done.digest == _done(quick_options(tmp_path / "local"), attempt(clip))["clip"].digest
     assert str(out / ".work") not in (out / "videos/clip/records.jsonl").read_text()
     assert not list((out / ".work").iterdir())
     assert make_plan(found, quick_options(out), force=True).files[1].state == "done"
@@ -200,7 +194,6 @@ def test_a_folder_of_pictures_is_one_source(tmp_path: Path) -> None:
     from tests.media import write_images
 
     folder = write_images(tmp_path / "pictures", moving_frames(4))
-    event = _finished(quick_options(tmp_path / "out", stride=2), attempt(folder))["clip"]
-    assert event.frames == 2
+    assert _done(quick_options(tmp_path / "out", stride=2), attempt(folder))["clip"].frames == 2
     header = json.loads((tmp_path / "out/videos/clip/records.jsonl").read_text().splitlines()[0])
     assert header["source"] == str(folder)

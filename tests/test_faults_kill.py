@@ -15,7 +15,7 @@ from arr_stream.files import partial_path
 from arr_stream.records.json_lines import read_records
 from tests.fault_helpers import QUICK, clip, decoded, finished, lines, running, until
 
-FRAMES = 240
+FRAMES = 160
 MOST_BEHIND = 75
 """Frames of video that a kill may cost at 30 frames a second: a fragment of a second, what the encoder holds, which
 grows with the number of cores, and what waits for it."""
@@ -65,7 +65,7 @@ class Outputs:
 def test_killed_in_mid_file_records_and_video_are_valid(source: Path, tmp_path: Path) -> None:
     outputs = Outputs(tmp_path, source)
     with running(outputs.arguments) as process:
-        until(lambda: lines(outputs.records) > 130, process)
+        until(lambda: lines(outputs.records) > 100, process)
         process.kill()
         assert process.wait() == -signal.SIGKILL
     outputs.check_what_a_kill_left()

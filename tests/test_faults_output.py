@@ -19,9 +19,11 @@ from arr_stream.errors import ConsumerFailed, DiskFull, OutputUnwritable
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.records.line_file import LineFile
-from arr_stream.run import records_of, run
+from arr_stream.run import records_of
+from arr_stream.run import run as run_stream
 from arr_stream.types import Frame
-from tests.fault_helpers import QUICK, clip, decoded, ended, finished, lines, running, small_disk, until
+from tests.conftest import Run
+from tests.fault_helpers import QUICK, clip, ctrl_c, decoded, ended, finished, lines, running, small_disk, until
 
 FRAMES = 400
 ENDS_SECONDS = 30.0
@@ -104,7 +106,6 @@ def test_a_read_only_disk_is_told_before_any_work(source: Path, tmp_path: Path) 
 
 
 def test_a_folder_is_no_output(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "out.mp4").mkdir()
     (tmp_path / "out.jsonl").mkdir()
     stream = arr_stream.open(source, settings=SETTINGS)
     with stream, pytest.raises(OutputUnwritable, match="is a folder"):
@@ -124,16 +125,19 @@ def test_a_folder_that_is_removed_in_mid_run(source: Path, tmp_path: Path, what:
     assert not folder.exists()
 
 
-def test_a_pipe_that_nobody_opens_ends_with_one_ctrl_c(source: Path, tmp_path: Path) -> None:
+def test_a_pipe_that_nobody_opens_ends_with_one_ctrl_c(run: Run, source: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out.jsonl")
-    with running(_arguments(source, tmp_path)) as process:
-        until(lambda: _holds_open(process.pid, source), process)
-        time.sleep(1.0)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        result = ended(process, ENDS_SECONDS)
-    assert result.code == 130, result
-    assert result.last_line == "arr-stream: interrupted"
+    waiting_since: list[float] = []
+
+    def waits() -> bool:
+        """Has done so for a while, since the source was opened."""
+        if not waiting_since and _holds_open(os.getpid(), source):
+            waiting_since.append(time.monotonic())
+        return bool(waiting_since) and time.monotonic() > waiting_since[0] + 1.0
+
+    with ctrl_c(waits):
+        code, _, err = run(*_arguments(source, tmp_path))
+    assert (code, err.splitlines()[-1]) == (130, "arr-stream: interrupted")
 
 
 def _holds_open(pid: int, path: Path) -> bool:
@@ -205,27 +209,17 @@ def test_a_reader_that_goes_away_is_one_line(source: Path, tmp_path: Path) -> No
 
 
 class Hanging:
-    """Takes some frames, then hangs until it is let go."""
+    """Takes some frames, then hangs until it is let go; `then` is done when it has hung for a while."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, then: Callable[[Hanging], object] = lambda _: None) -> None:
         self.let_go = threading.Event()
-        self.hangs = threading.Event()
         self.taken: list[int] = []
         self._after = after
-
-    def then(self, do: Callable[[], object]) -> None:
-        """Do something once it has hung for a while."""
-
-        def wait() -> None:
-            self.hangs.wait()
-            time.sleep(0.5)
-            do()
-
-        threading.Thread(target=wait, daemon=True).start()
+        self._timer = threading.Timer(0.5, then, [self])
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         if len(self.taken) == self._after:
-            self.hangs.set()
+            self._timer.start()
             self.let_go.wait()
         self.taken.append(patches.index)
 
@@ -235,12 +229,11 @@ class Hanging:
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [3, FRAMES - 1])
 def test_a_consumer_that_hangs_is_given_up_when_told_to_end(source: Path, tmp_path: Path, after: int) -> None:
-    hanging, stop = Hanging(after), threading.Event()
-    ahead: list[int] = []
-    hanging.then(stop.set)
+    stop, ahead = threading.Event(), list[int]()
+    hanging = Hanging(after, lambda _: stop.set())
     try:
         stream = arr_stream.open(source, settings=SETTINGS)
-        result = run(
+        result = run_stream(
             stream,
             [BackgroundConsumer(hanging), records_of(stream, tmp_path / "out.jsonl")],
             on_frame=lambda patches: ahead.append(patches.index - len(hanging.taken)),
@@ -255,9 +248,8 @@ def test_a_consumer_that_hangs_is_given_up_when_told_to_end(source: Path, tmp_pa
 
 
 def test_a_consumer_that_hangs_for_a_while_loses_nothing(source: Path) -> None:
-    hanging = Hanging(3)
-    hanging.then(hanging.let_go.set)
-    result = run(
+    hanging = Hanging(3, lambda hanging: hanging.let_go.set())
+    result = run_stream(
         arr_stream.open(source, settings=SETTINGS, max_frames=12), [BackgroundConsumer(hanging)], stop=threading.Event()
     )
     assert (result.reason, result.error) == ("finished", None)
@@ -270,7 +262,7 @@ def test_records_tell_that_what_was_closed_before_them_failed(source: Path, tmp_
             raise DiskFull("out.mp4: no space left on device")
 
     stream = arr_stream.open(source, settings=SETTINGS, max_frames=4)
-    result = run(stream, [Full(99), records_of(stream, tmp_path / "out.jsonl")])
+    result = run_stream(stream, [Full(99), records_of(stream, tmp_path / "out.jsonl")])
     assert isinstance(result.error, DiskFull)
     end = read_records(tmp_path / "out.jsonl")[2]
     assert end is not None and end.reason == "failed" and "no space left" in (end.error or "")

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arr_stream.batch.job import Done
 from arr_stream.batch.journal import read_past
-from arr_stream.batch.layout import Done
 from arr_stream.config import Settings
 from arr_stream.errors import (
     ArrStreamError,

@@ -59,24 +59,22 @@ def test_path_of_the_folder_and_of_a_model(models: Run, tmp_path: Path) -> None:
     assert models("path", NAME) == (0, f"{path}\n", "")
 
 
-def test_path_of_what_is_missing(models: Run, tmp_path: Path) -> None:
-    code, out, err = models("path", "vit_h")
-    assert (code, out) == (60, "")
-    assert err.count("\n") == 1 and "arr-stream models fetch vit_h" in err
-
-
-def test_misspelt_names_fetch_nothing(models: Run, tmp_path: Path) -> None:
-    code, out, err = models("fetch", "vit_b", "vit_bb")
-    assert (code, out) == (51, "")
-    assert err.count("\n") == 1 and "'vit_b'" in err
-    assert not (tmp_path / "models").exists()
-
-
-def test_fetch_offline_is_one_line(models: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        (("path", "vit_h"), 60, "arr-stream models fetch vit_h"),
+        (("fetch", "vit_b", "vit_bb"), 51, "'vit_b'"),
+        (("fetch", "ViT-B-32:openai"), 63, "HF_HUB_OFFLINE"),
+    ],
+)
+def test_what_is_missing_misspelt_or_out_of_reach(
+    models: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: int, said: str
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    code, out, err = models("fetch", "ViT-B-32:openai")
-    assert (code, out) == (63, "")
-    assert "licence MIT" in err and "HF_HUB_OFFLINE" in err.splitlines()[-1]
+    code, out, err = models(*arguments)
+    assert (code, out) == (expected, "") and said in err.splitlines()[-1]
+    assert ("licence MIT" in err) == (err.count("\n") > 1) == (expected == 63)
+    assert not list((tmp_path / "models").glob("*/*"))
 
 
 def test_fetch_names_the_licence_and_prints_the_file(
@@ -119,15 +117,5 @@ def test_verify_names_each_and_fails_for_the_broken(models: Run, tmp_path: Path)
     code, out, _ = models("verify")
     assert code == 62
     assert f"{NAME}: failed" in out and "vit_b: failed" in out
-
-
-def test_verify_what_is_missing(models: Run) -> None:
     code, out, _ = models("verify", "vit_l")
     assert code == 60 and "vit_l: missing" in out
-
-
-def test_help_lists_the_commands(models: Run) -> None:
-    code, out, _ = models("--help")
-    assert code == 0
-    for command in ("list", "fetch", "verify", "path"):
-        assert command in out

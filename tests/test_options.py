@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -27,42 +27,37 @@ class Outer(Group):
     wide: Annotated[bool, typer.Option("--wide", help="Or not.", rich_help_panel="Elsewhere")] = False
 
 
-@dataclass
-class Heard:
-    calls: list[tuple[object, ...]] = field(default_factory=list)
+Calls = list[tuple[object, ...]]
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def heard() -> Calls:
+    return []
 
 
 @pytest.fixture
-def app(heard: Heard) -> typer.Typer:
+def app(heard: Calls) -> typer.Typer:
     app = typer.Typer()
 
     @app.command()
     @grouped
     def command(place: Annotated[Path, typer.Argument()], outer: Outer, count: int = 1) -> None:
         """Do it."""
-        heard.calls.append((place, outer, count))
+        heard.append((place, outer, count))
 
     @app.command()
     @grouped
     def less(inner: Annotated[Inner, But("colour")]) -> None:
-        heard.calls.append((inner,))
+        heard.append((inner,))
 
     return app
 
 
-def test_groups_within_groups_are_filled(app: typer.Typer, heard: Heard) -> None:
+def test_groups_within_groups_are_filled(app: typer.Typer, heard: Calls) -> None:
     ended = CliRunner().invoke(app, ["command", "here", "--depth", "7", "-c", "blue", "--wide", "--count", "2"])
     assert ended.exit_code == 0, ended.output
     assert CliRunner().invoke(app, ["command", "here"]).exit_code == 0
-    assert heard.calls == [
-        (Path("here"), Outer(Inner(7, "blue"), wide=True), 2),
-        (Path("here"), Outer(Inner()), 1),
-    ]
+    assert heard == [(Path("here"), Outer(Inner(7, "blue"), wide=True), 2), (Path("here"), Outer(Inner()), 1)]
 
 
 def test_help_tells_of_the_fields(app: typer.Typer) -> None:
@@ -71,11 +66,11 @@ def test_help_tells_of_the_fields(app: typer.Typer) -> None:
         assert words in said
 
 
-def test_what_a_command_leaves_out_keeps_its_default(app: typer.Typer, heard: Heard) -> None:
+def test_what_a_command_leaves_out_keeps_its_default(app: typer.Typer, heard: Calls) -> None:
     assert CliRunner().invoke(app, ["less", "--depth", "1"]).exit_code == 0
     assert CliRunner().invoke(app, ["less", "--colour", "blue"]).exit_code == 2
     assert CliRunner().invoke(app, ["less", "--depth", "-1"]).exit_code == 2
-    assert heard.calls == [(Inner(1, "red"),)]
+    assert heard == [(Inner(1, "red"),)]
 
 
 def test_only_what_was_given_becomes_a_setting() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -66,26 +67,24 @@ def test_what_the_model_cannot_take_is_told_and_the_stream_goes_on(run: Run, cli
     assert len(notices) == 2
 
 
-def test_an_empty_query_is_refused(run: Run, clip: Path) -> None:
-    code, _, err = run("process", clip, "-q", "  ", "--clip-model", "tiny")
-    assert code == 30 and err.count("\n") == 1
-
-
 def _truncated(folder: Path) -> None:
     file = folder / "open_clip_model.safetensors"
     file.write_bytes(file.read_bytes()[:5000])
 
 
+def _configured(folder: Path, change: Callable[[dict[str, int]], object]) -> None:
+    file = folder / "open_clip_config.json"
+    config = json.loads(file.read_text())
+    change(config["model_cfg"]["vision_cfg"])
+    file.write_text(json.dumps(config))
+
+
 def _of_another_model(folder: Path) -> None:
-    config = json.loads((folder / "open_clip_config.json").read_text())
-    config["model_cfg"]["vision_cfg"]["width"] *= 2
-    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    _configured(folder, lambda vision: vision.update(width=2 * vision["width"]))
 
 
 def _impossible(folder: Path) -> None:
-    config = json.loads((folder / "open_clip_config.json").read_text())
-    config["model_cfg"]["vision_cfg"]["patch_size"] = 0
-    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    _configured(folder, lambda vision: vision.update(patch_size=0))
 
 
 def _not_a_number(folder: Path) -> None:
@@ -94,8 +93,7 @@ def _not_a_number(folder: Path) -> None:
     file = folder / "open_clip_model.safetensors"
     tensors = load_file(file)
     name = next(name for name in tensors if name.startswith("visual"))
-    tensors[name] = tensors[name] * float("nan")
-    save_file(tensors, file)
+    save_file(tensors | {name: tensors[name] * float("nan")}, file)
 
 
 def _missing(folder: Path) -> None:
@@ -107,9 +105,8 @@ def _missing(folder: Path) -> None:
     [(_truncated, 62), (_of_another_model, 62), (_not_a_number, 62), (_missing, 60), (_impossible, 62)],
 )
 def test_spoilt_weights_end_with_one_line(
-    run: Run, clip: Path, model: Path, tmp_path: Path, spoil: object, expected: int
+    run: Run, clip: Path, model: Path, tmp_path: Path, spoil: Callable[[Path], None], expected: int
 ) -> None:
-    assert callable(spoil)
     spoil(model)
     video = tmp_path / "out.mp4"
     code, _, err = run("process", clip, "-q", "red circle", "--clip-model", model, "-o", video, *FAST)
@@ -118,13 +115,20 @@ def test_spoilt_weights_end_with_one_line(
     assert not video.exists()
 
 
-def test_unknown_weights_are_refused_with_what_to_do(run: Run, clip: Path, tmp_path: Path) -> None:
-    code, _, err = run("process", clip, "--clip-model", "ViT-B-23:openai", *FAST)
-    assert code == 51 and "ViT-B-32" in err
-    code, _, err = run("process", clip, "--clip-model", "ViT-B-32:openai", "--set", f"models.folder={tmp_path}", *FAST)
-    assert code == 60 and "arr-stream models fetch ViT-B-32:openai" in err
-    code, _, err = run("process", clip, "--sam-checkpoint", tmp_path / "none.pth", *FAST)
-    assert code in (60, 62) and "none.pth" in err
+@pytest.mark.parametrize(
+    ("arguments", "codes", "said"),
+    [
+        (("--clip-model", "ViT-B-23:openai"), (51,), "ViT-B-32"),
+        (("--clip-model", "ViT-B-32:openai"), (60,), "arr-stream models fetch ViT-B-32:openai"),
+        (("--sam-checkpoint", "none.pth"), (60, 62), "none.pth"),
+        (("-q", "  ", "--clip-model", "tiny"), (30,), "empty"),
+    ],
+)
+def test_models_and_queries_that_cannot_be_are_refused_with_what_to_do(
+    run: Run, clip: Path, tmp_path: Path, arguments: tuple[str, ...], codes: tuple[int, ...], said: str
+) -> None:
+    code, _, err = run("process", clip, *arguments, "--set", f"models.folder={tmp_path}", *FAST)
+    assert code in codes and said in err and err.count("\n") == 1
 
 
 def test_a_model_that_fails_on_the_way_is_missing_in_the_record(
@@ -164,6 +168,7 @@ def test_the_directions_beside_the_weights_are_for_their_own_method() -> None:
     assert find_pca(settings.with_values({"clip.method": "self"}), encoder) is None
 
 
+@pytest.mark.slow
 def test_in_real_time_the_model_answers_from_beside(run: Run, tmp_path: Path) -> None:
     records, long = tmp_path / "out.jsonl", tmp_path / "long.mp4"
     write_video(long, [scene.rgb for scene in moving_scene(np.random.default_rng(SEED), (640, 360), 75)])

@@ -419,7 +419,7 @@ def test_every_command_parses(line: str) -> None:
     program, *words = line.split()
     command = get_command(PROGRAMS[program])
     while isinstance(command, TyperGroup):
-        command, words = command.commands[words[0]], words[1:]
+        command, words = command.get_command(None, words[0]), words[1:]
     assert command.make_context(line, words).params["as_json"] is True
 
 

@@ -71,41 +71,33 @@ def test_every_consumer_gets_every_frame_and_is_closed(clip: Path, wrap) -> None
     result = run(_stream(clip), [wrap(first), wrap(second)])
     assert (result.frames, result.reason, result.error) == (12, "finished", None)
     assert first.indices == second.indices == list(range(12))
-    assert len(first.closed) == len(second.closed) == 1
-    assert first.closed[0][1] is not None
-    assert first.closed[0][1].counters["frames"] == 12
+    ((_, outcome),) = first.closed
+    assert len(second.closed) == 1 and outcome is not None and outcome.counters["frames"] == 12
 
 
 @pytest.mark.parametrize("wrap", [lambda consumer: consumer, BackgroundConsumer], ids=["in step", "beside"])
 @pytest.mark.parametrize("error", [ValueError("broken"), DiskFull("out.mp4: no space")])
-def test_a_failing_consumer_ends_the_run_with_its_error(clip: Path, wrap, error: Exception) -> None:
+@pytest.mark.parametrize("frame", [5, 11])
+def test_a_failing_consumer_ends_the_run_with_its_error(clip: Path, wrap, error: Exception, frame: int) -> None:
     bystander = Collecting()
-    result = run(_stream(clip), [bystander, wrap(Collecting(5, error))])
+    result = run(_stream(clip), [bystander, wrap(Collecting(frame, error))])
     assert result.reason == "failed"
     assert result.error is error or isinstance(result.error, ConsumerFailed)
-    assert "broken" in str(result.error) or "no space" in str(result.error)
-    assert bystander.closed[0][0] is True
-    assert 5 <= len(bystander.indices) <= 12
-
-
-def test_an_error_on_the_last_frame_beside_is_not_lost(clip: Path) -> None:
-    result = run(_stream(clip), [BackgroundConsumer(Collecting(11))])
-    assert result.reason == "failed"
-    assert isinstance(result.error, ConsumerFailed)
+    assert str(error) in str(result.error)
+    # What fails beside on the last frame is heard of when it is closed.
+    assert bystander.closed[0][0] is (frame == 5 or wrap is not BackgroundConsumer)
+    assert frame <= len(bystander.indices) <= 12
 
 
 def test_a_slow_consumer_beside_holds_the_queue_bounded(clip: Path) -> None:
-    ahead = []
-
     class Slow(Collecting):
         def consume(self, frame: Frame, patches: PatchSet) -> None:
             time.sleep(0.03)
             super().consume(frame, patches)
 
-    slow = Slow()
-    run(
-        _stream(clip), [BackgroundConsumer(slow, depth=2)], on_frame=lambda p: ahead.append(p.index - len(slow.indices))
-    )
+    slow, ahead = Slow(), list[int]()
+    consumers = [BackgroundConsumer(slow, depth=2)]
+    run(_stream(clip), consumers, on_frame=lambda patches: ahead.append(patches.index - len(slow.indices)))
     assert slow.indices == list(range(12))
     assert max(ahead) <= 4
 
@@ -212,15 +204,20 @@ def test_closing_a_paced_reader_ends_a_long_wait() -> None:
     assert time.monotonic() - start < 2
 
 
-def test_realtime_processes_a_file_with_its_keyframes_beside(clip: Path) -> None:
-    stream = arr_stream.open(clip, query="red", settings=SETTINGS, realtime=True)
-    collected = []
-    result = run(stream, [], on_frame=collected.append)
-    assert result.reason == "finished"
-    assert result.frames + result.dropped == 12
+def test_realtime_processes_a_file_with_its_keyframes_beside(tmp_path: Path) -> None:
+    slow = write_video(tmp_path / "slow.mp4", [frame.rgb for frame in moving_square(12)] * 5, fps=2)
+    stream = arr_stream.open(slow, query="red", settings=SETTINGS, realtime=True)
+    collected, answered = [], threading.Event()
+
+    def on_frame(patches: PatchSet) -> None:
+        collected.append(patches)
+        if patches.keyframe_index == 0:
+            answered.set()
+
+    result = run(stream, [], on_frame=on_frame, stop=answered)
+    assert answered.is_set() and result.reason == "interrupted"
     assert collected[0].refresh_reason == "first"
     assert collected[0].keyframe_index in (None, 0)
-    assert collected[-1].keyframe_index == 0
 
 
 def test_a_stream_answers_a_new_query_on_the_next_frame(clip: Path) -> None:
@@ -235,8 +232,5 @@ def test_a_stream_answers_a_new_query_on_the_next_frame(clip: Path) -> None:
 
 
 def test_the_example_of_the_documentation_runs(clip: Path) -> None:
-    count = 0
-    for patches in arr_stream.open(clip, query="red", budget=10, settings=SETTINGS):
-        assert patches.cells_xyxy.shape == (10, 4)
-        count += 1
-    assert count == 12
+    shapes = [patches.cells_xyxy.shape for patches in arr_stream.open(clip, query="red", budget=10, settings=SETTINGS)]
+    assert shapes == [(10, 4)] * 12

@@ -169,12 +169,7 @@ def _absolute(path: Path) -> str:
 
 
 def _within(source: str, folder: Path) -> bool:
-    """Whether a source, or what it is a link to, lies in a folder.
-
-    Args:
-        source: A path or an address.
-        folder: Without links.
-    """
+    """Whether a source, or what it is a link to, lies in a folder, whose path is without links."""
     if "://" in source or "\0" in source:
         return False
     parent, name = os.path.split(source)
@@ -215,17 +210,11 @@ def assign_names(sources: Sequence[str], known: Mapping[str, str] | None = None)
 
 def _candidate(source: str, level: int) -> str:
     """A name that tells more of the source with every level."""
-    path = _path(source)
-    parent = path.parent.name
-    if level == 0:
-        return safe_name(path.stem)
-    if level == 1:
-        return safe_name(_joined(path.stem, path.suffix.lstrip(".")))
-    if level == 2:
-        return safe_name(_joined(parent, path.stem))
-    if level == 3:
-        return safe_name(_joined(parent, path.stem, path.suffix.lstrip(".")))
-    return safe_name(path.stem, mark=_hash(source))
+    # Of an address without what is asked of its server.
+    path = PurePosixPath(urlsplit(source).path if "://" in source else source)
+    parent, stem, ending = path.parent.name, path.stem, path.suffix.lstrip(".")
+    parts = ((stem,), (stem, ending), (parent, stem), (parent, stem, ending), (stem,))[level]
+    return safe_name("-".join(part for part in parts if part), mark=_hash(source) if level == _LEVELS - 1 else "")
 
 
 def _numbered(name: str, taken: set[str]) -> str:
@@ -259,15 +248,6 @@ def safe_name(text: str, *, mark: str = "") -> str:
 
 def _harmless(letter: str) -> bool:
     return letter in "._-" or unicodedata.category(letter)[0] in "LMN"
-
-
-def _joined(*parts: str) -> str:
-    return "-".join(part for part in parts if part)
-
-
-def _path(source: str) -> PurePosixPath:
-    """Path of a file, or of an address without what is asked of its server."""
-    return PurePosixPath(urlsplit(source).path if "://" in source else source)
 
 
 def _key(name: str) -> str:

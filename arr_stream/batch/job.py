@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from arr_stream.config import Settings, public_settings, setting_keys
 from arr_stream.plain_text import redact_url
@@ -77,6 +77,60 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """What `done.json` says of a file that is done.
+
+    Args:
+        name: As in `Job`.
+        source: As in `Job`, without secrets.
+        identity: Of the source as it was read; see `layout.identity`.
+        options: Digest of what was asked of it; see `options_digest`.
+        digest: SHA-256 of the records without their timings: the same for the same input, settings and versions.
+        frames: How many were processed.
+        seconds: How long it took, opening and closing included.
+        outputs: Relative to the output folder.
+        notices: What the user should know, one line each.
+        damaged: What was wrong with a source that broke off; None for a sound one.
+        attempt: Which attempt it was.
+        version: Of arr-stream.
+    """
+
+    name: str
+    source: str
+    identity: Mapping[str, Any]
+    options: str
+    digest: str
+    frames: int
+    seconds: float
+    outputs: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+    damaged: str | None = None
+    attempt: int = 1
+    version: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> Done | None:
+        """What the file says; None where there is none, or none that says it in full."""
+        try:
+            values = json.loads(path.read_bytes())
+            known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+            return cls(**known | {"outputs": tuple(known["outputs"]), "notices": tuple(known.get("notices", ()))})
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+    @property
+    def whole(self) -> bool:
+        """All fields are of the kind that was written."""
+        numbers = isinstance(self.frames, int) and isinstance(self.seconds, int | float)
+        return numbers and isinstance(self.digest, str) and isinstance(self.identity, Mapping)
+
+    def fits(self, source: str, options: str, identity: Mapping[str, Any]) -> bool:
+        """Whether doing the file again, with such options and a source of such identity, would give the same."""
+        same = self.source == redact_url(source) and self.options == options
+        return self.whole and same and dict(self.identity) == dict(identity)
+
+
+@dataclass(frozen=True, slots=True)
 class JobStarted:
     """A worker has begun on a file."""
 
@@ -95,25 +149,10 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """A file is done and its outputs lie in their places.
-
-    Args:
-        attempt: Which.
-        frames: How many were processed.
-        seconds: How long it took, opening and closing included.
-        digest: SHA-256 of the records without their timings: the same for the same input, settings and versions.
-        outputs: Paths relative to the output folder.
-        notices: What the user should know, one line each.
-        damaged: What was wrong with a source that broke off; None for a sound one.
-    """
+    """A file is done and its outputs lie in their places."""
 
     attempt: Attempt
-    frames: int
-    seconds: float
-    digest: str
-    outputs: tuple[str, ...]
-    notices: tuple[str, ...] = ()
-    damaged: str | None = None
+    done: Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +167,7 @@ class JobFailed:
         remedy: What to do about it, "" when nothing is known.
         exit_code: As `arr-stream process` would have left with.
         retryable: Whether another attempt could go better: true for lost workers and for errors of the system.
+        again: Another attempt will be made.
     """
 
     attempt: Attempt
@@ -137,40 +177,10 @@ class JobFailed:
     remedy: str = ""
     exit_code: int = 1
     retryable: bool = False
+    again: bool = False
 
 
 Event = JobStarted | JobProgress | JobFinished | JobFailed
-
-
-class Engine(Protocol):
-    """Workers that do files; each loads its models once.
-
-    Attributes:
-        slots: How many files are done at once.
-    """
-
-    slots: int
-
-    @property
-    def begun(self) -> bool:
-        """A worker has loaded its models."""
-        ...
-
-    def submit(self, attempt: Attempt) -> None:
-        """Give a file to the next free worker; at most `slots` are under way at a time."""
-
-    def poll(self, timeout_seconds: float) -> list[Event]:
-        """What happened since, waiting up to so long for the first event.
-
-        A worker that died is replaced, and its file is told as `JobFailed` with kind `WorkerLost`, once nothing of that
-        worker can reach the output folder any more.
-
-        Raises:
-            ArrStreamError: No worker can be had any more.
-        """
-
-    def close(self) -> None:
-        """End every worker within seconds, whatever it does; safe to call again."""
 
 
 def public_options(options: JobOptions) -> dict[str, Any]:
@@ -214,10 +224,9 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings beside the other options."""
-    options = {key: value for key, value in values.items() if key != "settings"}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()} | dict(
-        values.get("settings", {})
-    )
+    flat: dict[str, Any] = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    flat.update(flat.pop("settings", {}))
+    return flat
 
 
 def _short(value: Any) -> str:

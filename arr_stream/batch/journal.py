@@ -16,7 +16,6 @@ line that was cut off by a kill is taken away by whoever opens the journal next;
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -29,6 +28,7 @@ from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
+from arr_stream.batch.job import Done, options_digest
 from arr_stream.batch.layout import make_folder, sync_folder, write_whole
 from arr_stream.errors import BatchBusy, BatchDiffers
 from arr_stream.files import writing
@@ -76,11 +76,7 @@ def source_key(source: str) -> str:
 
 
 def read_past(path: Path, *, skip_broken: bool = False) -> Past:
-    """What stands in a journal; nothing where there is none.
-
-    Args:
-        path: Of the journal.
-        skip_broken: Count lines that are no JSON object, instead of refusing the journal.
+    """What stands in a journal, nothing where there is none; lines that are no JSON object are refused, or counted.
 
     Raises:
         BatchDiffers: It is not a journal, or of a later version.
@@ -137,8 +133,7 @@ def leave_out_broken(path: Path) -> None:
         BatchDiffers: It cannot be read.
         DiskFull, OutputUnwritable: It cannot be written; it stands as it was.
     """
-    lines = list(_whole_lines(path, []))
-    write_whole(path, "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines))
+    write_whole(path, "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in _whole_lines(path, [])))
 
 
 def _whole_lines(path: Path, broken: list[int] | None = None) -> Iterator[dict[str, Any]]:
@@ -165,10 +160,7 @@ def _whole_lines(path: Path, broken: list[int] | None = None) -> Iterator[dict[s
 
 
 class Journal:
-    """Appends to a journal.
-
-    Args:
-        path: Made when it is missing; a last line that was cut off is taken away.
+    """Appends to a journal, which is made where it is missing; a last line that was cut off is taken away.
 
     Raises:
         DiskFull, OutputUnwritable: It cannot be written.
@@ -177,20 +169,24 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         with writing(path):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self._bytes = _end_of_last_line(self._descriptor)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o666)
+            self._bytes = path.read_bytes().rfind(b"\n") + 1
             os.ftruncate(self._descriptor, self._bytes)
-            os.lseek(self._descriptor, 0, os.SEEK_END)
             sync_folder(path.parent)
 
-    def begin(self, options: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) -> None:
-        """What is asked; what came before counts no more."""
-        self.append("batch", version=1, options=options, options_sha256=digest, versions=versions)
+    def begin(self, options: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
+        """What is asked, as `public_options`; what came before counts no more."""
+        self.append("batch", version=1, options=options, options_sha256=options_digest(options), versions=versions)
 
     def add_jobs(self, names: Sequence[tuple[str, str]]) -> None:
         """Sources, as `source_key` writes them, with the names that they got."""
         for start in range(0, len(names), _NAMES_A_LINE):
             self.append("jobs", jobs=[list(pair) for pair in names[start : start + _NAMES_A_LINE]])
+
+    def add_done(self, done: Done, **more: bool) -> None:
+        """A file is done."""
+        about = {"name": done.name, "frames": done.frames, "seconds": done.seconds, "digest": done.digest}
+        self.append("finished", **about, attempt=done.attempt, **more)
 
     def append(self, kind: str, /, **values: Any) -> None:
         """Write a line and wait until it is on the disk.
@@ -201,8 +197,8 @@ class Journal:
         stamp = {} if kind in ("batch", "jobs") else {"time": round(time.time(), 3)}
         # Escaped, since names of files may hold bytes that are no text.
         line = (json.dumps({"type": kind, **stamp, **values}, ensure_ascii=True) + "\n").encode()
+        rest = memoryview(line)
         with writing(self.path):
-            rest = memoryview(line)
             try:
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
@@ -210,35 +206,20 @@ class Journal:
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._descriptor, self._bytes)
-                    os.lseek(self._descriptor, 0, os.SEEK_END)
                 raise
         self._bytes += len(line)
 
     def close(self) -> None:
         """Let go of the file; safe to call again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def _end_of_last_line(descriptor: int) -> int:
-    end = os.lseek(descriptor, 0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - 4096)
-        block = os.pread(descriptor, end - start, start)
-        if (found := block.rfind(b"\n")) >= 0:
-            return start + found + 1
-        end = start
-    return 0
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class FolderLock:
     """Keeps a second batch out of a folder for as long as this one or any of its workers lives.
 
     The lock belongs to the open file, which workers inherit: it ends with the last process that holds it.
-
-    Args:
-        path: Made when it is missing.
 
     Raises:
         BatchBusy: Another has it, and still has it after the seconds that a killed batch takes to be gone.
@@ -250,32 +231,23 @@ class FolderLock:
             make_folder(path.parent)
             self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self._try(path):
-            if time.monotonic() > deadline:
-                self.close()
-                raise BatchBusy(
-                    f"{path.parent}: another batch works in this folder", remedy="wait for it, or choose another folder"
-                )
-            time.sleep(0.1)
-
-    def _try(self, path: Path) -> bool:
         with writing(path):
-            try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as exc:
-                if exc.errno in (errno.EAGAIN, errno.EACCES):
-                    return False
-                raise
-        return True
+            while not self._taken():
+                if time.monotonic() > deadline:
+                    os.close(self.descriptor)
+                    remedy = "wait for it, or choose another folder"
+                    raise BatchBusy(f"{path.parent}: another batch works in this folder", remedy=remedy)
+                time.sleep(0.1)
 
-    def close(self) -> None:
-        """Let others in; safe to call again."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
 
     def __enter__(self) -> FolderLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        os.close(self.descriptor)

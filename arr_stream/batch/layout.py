@@ -20,50 +20,27 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from arr_stream.batch import remote
-from arr_stream.batch.job import Attempt, Job, JobFinished
+from arr_stream.batch.job import Attempt, Done, Job
 from arr_stream.files import writing
-from arr_stream.plain_text import redact_url
 from arr_stream.records.partitions import hive_folder
 
 RECORDS, VIDEO, REPORT, DONE = "records.jsonl", "annotated.mp4", "report", "done.json"
 PARQUET = ("frames", "cells")
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of a batch.
+    """Paths of a batch, whose output folder is absolute."""
 
-    Args:
-        folder: The output folder, absolute.
-    """
-
-    folder: Path
-
-    @property
-    def manifest(self) -> Path:
-        return self.folder / "manifest.jsonl"
-
-    @property
-    def lock(self) -> Path:
-        return self.folder / ".lock"
-
-    @property
-    def work(self) -> Path:
-        return self.folder / ".work"
-
-    @property
-    def videos(self) -> Path:
-        return self.folder / "videos"
-
-    @property
-    def summary(self) -> Path:
-        return self.folder / "summary.json"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest, self.summary = folder / "manifest.jsonl", folder / "summary.json"
+        self.lock, self.work, self.videos = folder / ".lock", folder / ".work", folder / "videos"
 
     def video(self, name: str) -> Path:
         return self.videos / name
@@ -90,71 +67,6 @@ class Layout:
         self.error(name).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What `done.json` says.
-
-    Args:
-        name: As in `Job`.
-        source: As in `Job`.
-        identity: Of the source as it was read; see `identity`.
-        options: Digest of what was asked of it; see `job.options_digest`.
-        digest: Of its records.
-        frames: How many were processed.
-        seconds: How long it took.
-        outputs: Relative to the output folder.
-        notices: What the user should know.
-        damaged: What was wrong with a source that broke off; None for a sound one.
-        attempt: Which attempt it was.
-        version: Of arr-stream.
-    """
-
-    name: str
-    source: str
-    identity: Mapping[str, Any]
-    options: str
-    digest: str
-    frames: int
-    seconds: float
-    outputs: tuple[str, ...]
-    notices: tuple[str, ...] = ()
-    damaged: str | None = None
-    attempt: int = 1
-    version: str = ""
-
-    @classmethod
-    def read(cls, path: Path) -> Done | None:
-        """What the file says; None where there is none, or none that says it in full."""
-        try:
-            values = json.loads(path.read_bytes())
-            known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-            return cls(**known | {"outputs": tuple(known["outputs"]), "notices": tuple(known.get("notices", ()))})
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-
-    @property
-    def whole(self) -> bool:
-        """All fields are of the kind that was written."""
-        numbers = isinstance(self.frames, int) and isinstance(self.seconds, int | float)
-        return numbers and isinstance(self.digest, str) and isinstance(self.identity, Mapping)
-
-    def fits(self, source: str, options: str, identity: Mapping[str, Any]) -> bool:
-        """Whether doing the file again would give the same.
-
-        Args:
-            source: As in `Job`.
-            options, identity: As the fields.
-        """
-        same = self.source == redact_url(source) and self.options == options
-        return self.whole and same and dict(self.identity) == dict(identity)
-
-    def told(self, attempt: Attempt) -> JobFinished:
-        """What a worker tells of it."""
-        return JobFinished(
-            attempt, self.frames, self.seconds, self.digest, self.outputs, self.notices, damaged=self.damaged
-        )
-
-
 def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
     """What changes when a source does: size and time of change of a file, names and those of a folder of pictures.
 
@@ -179,10 +91,6 @@ def identity(source: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 class Workspace:
     """Where one attempt writes, and from where its outputs go to their places.
 
-    Args:
-        layout: Of the output folder.
-        attempt: Its number, and the number of this process, keep attempts apart.
-
     Raises:
         DiskFull, OutputUnwritable: The folder cannot be made.
     """
@@ -190,19 +98,13 @@ class Workspace:
     def __init__(self, layout: Layout, attempt: Attempt) -> None:
         self._layout = layout
         self._job: Job = attempt.job
+        # The numbers of the attempt and of this process keep attempts apart.
         self.folder = layout.work / f"{attempt.job.name}-{attempt.number}-{os.getpid()}"
+        self.video, self.parquet = self.folder / "video", self.folder / "parquet"
         with writing(self.folder):
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.discard()
             self.video.mkdir(parents=True)
             self.parquet.mkdir()
-
-    @property
-    def video(self) -> Path:
-        return self.folder / "video"
-
-    @property
-    def parquet(self) -> Path:
-        return self.folder / "parquet"
 
     def outputs(self) -> tuple[str, ...]:
         """What was written, as paths that it will have, relative to the output folder."""
@@ -245,12 +147,11 @@ class Workspace:
 
     def _place_table(self, kind: str, name: str) -> None:
         made, place = self.parquet / f"{kind}.parquet", self._layout.parquet(kind, name)
-        if not made.exists():
+        if made.exists():
+            make_folder(place.parent)
+            made.replace(place)
+        else:
             place.unlink(missing_ok=True)
-            sync_folder(place.parent)
-            return
-        make_folder(place.parent)
-        made.replace(place)
         sync_folder(place.parent)
 
     def discard(self) -> None:
@@ -258,12 +159,8 @@ class Workspace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Write a file that is either whole or as it was before.
-
-    Raises:
-        DiskFull, OutputUnwritable: It cannot be written.
-    """
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """`write_whole` for values of JSON."""
     write_whole(path, json.dumps(values, indent=1, ensure_ascii=True) + "\n")
 
 
@@ -277,10 +174,8 @@ def write_whole(path: Path, text: str) -> None:
     with writing(path):
         make_folder(path.parent)
         try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            partial.write_text(text, encoding="utf-8")
+            _sync(partial)
             partial.replace(path)
             sync_folder(path.parent)
         except BaseException:
@@ -304,11 +199,7 @@ def make_folder(folder: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Let names in a folder survive a loss of power, where the system can be asked for that."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(folder)
 
 
 def _sync_tree(folder: Path) -> None:
@@ -316,5 +207,12 @@ def _sync_tree(folder: Path) -> None:
         if path.is_dir():
             sync_folder(path)
         else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -6,18 +6,18 @@ import contextlib
 import os
 import queue
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from arr_stream.batch.engine import Answer, Loaded, Lost, Message, Patience, WorkerEngine
-from arr_stream.batch.job import Attempt, JobFailed, JobFinished, JobOptions
+from arr_stream.batch.engine import Loaded, Lost, Message, WorkerEngine
+from arr_stream.batch.job import Attempt, JobOptions
 from arr_stream.errors import WorkerLost
 from arr_stream.processes import ChildProcess, Ready, Reply, ending, environment, serving_command
 
-_JOIN_SECONDS = 5.0
-_LONGEST_DYING_SECONDS = 30.0
+_CLOSE_SECONDS = 5.0
+_GRACE_SECONDS = 0.5
 _LONGEST_LAST_LINE = 200
 
 
@@ -30,7 +30,7 @@ class LocalEngine(WorkerEngine):
         options: What is done with every file.
         jobs: How many workers.
         inherited: Open files that every worker holds for as long as it lives, such as the lock of the output folder.
-        stall_seconds: A worker that makes no frame for so long is ended, and its file counts as lost; 0: never.
+        stall_seconds: As for `WorkerEngine`.
 
     Raises:
         WorkerLost: A process cannot be started.
@@ -40,17 +40,12 @@ class LocalEngine(WorkerEngine):
         self, options: JobOptions, *, jobs: int, inherited: Sequence[int] = (), stall_seconds: float = 0.0
     ) -> None:
         work = Work(options, max(1, usable_cores() // jobs))
-        super().__init__(_Processes(work, inherited), jobs, Patience(stall_seconds))
+        super().__init__(_Processes(work, inherited), jobs, stall_seconds=stall_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker process is there for.
-
-    Args:
-        options: What is done with every file.
-        threads: For the pools of the libraries.
-    """
+    """What a worker process is there for, and how many threads its libraries may have."""
 
     options: JobOptions
     threads: int
@@ -63,7 +58,6 @@ class _Processes:
         self._work = work
         self._inherited = tuple(inherited)
         self._heard: queue.SimpleQueue[tuple[_Process, object]] = queue.SimpleQueue()
-        self._before: deque[tuple[_Process, object]] = deque()
         self._processes: list[_Process] = []
 
     def spawn(self) -> _Process:
@@ -75,43 +69,31 @@ class _Processes:
         worker.tell(attempt)
 
     def wait(self, timeout_seconds: float) -> Iterator[tuple[_Process, Message]]:
-        heard, self._before = self._before, deque()
+        heard = []
         with contextlib.suppress(queue.Empty):
-            if not heard:
-                heard.append(self._heard.get(timeout=timeout_seconds))
+            heard.append(self._heard.get(timeout=timeout_seconds))
             while True:
                 heard.append(self._heard.get_nowait())
         for process, word in heard:
-            if process not in self._processes:
-                continue
             if isinstance(word, Ready):
                 yield process, Loaded(process.process_id)
             elif word is None:
                 self._processes.remove(process)
-                # Its pipes are closed, so it is about to end by itself.
-                yield process, Lost(process.end(_JOIN_SECONDS, grace_seconds=0.5))
+                yield process, Lost(process.end())
             else:
                 yield process, cast("Message", word)
 
-    def discard(self, worker: _Process) -> Answer | None:
-        self._processes.remove(worker)
-        worker.end(_LONGEST_DYING_SECONDS)
-        told: Answer | None = None
-        with contextlib.suppress(queue.Empty):
-            while True:
-                process, word = self._heard.get_nowait()
-                if process is not worker:
-                    self._before.append((process, word))
-                elif isinstance(word, JobFinished | JobFailed):
-                    told = word
-        return told
+    def kill(self, worker: _Process) -> None:
+        worker.kill()
 
     def close(self) -> None:
+        deadline = time.monotonic() + _CLOSE_SECONDS
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            with contextlib.suppress(WorkerLost):
-                process.end(_JOIN_SECONDS)
+            # Its pipes stay open where it does not end: the thread that hears it would wait for them all the same.
+            if process.exit_code(max(0.0, deadline - time.monotonic())) is not None:
+                process.end()
         self._processes.clear()
 
 
@@ -134,20 +116,20 @@ class _Process(ChildProcess):
         with contextlib.suppress(OSError):
             self.send(message)
 
-    def end(self, timeout_seconds: float, grace_seconds: float = 0.0) -> str:
-        """Stop it, unless it ends by itself within the grace, and free everything; how it ended, in words.
+    def end(self) -> str:
+        """Free everything of a process that has closed its pipes, so that it is about to end; how it did, in words.
 
         Raises:
             WorkerLost: It goes on: it may yet bring its file to its place, and another attempt must not meet it there.
         """
-        code = self.exit_code(grace_seconds)
+        code = self.exit_code(_GRACE_SECONDS)
         self.kill()
-        if self.exit_code(timeout_seconds) is None:
+        if self.exit_code(_CLOSE_SECONDS) is None:
             raise WorkerLost(
                 f"process {self.process_id} cannot be ended",
                 remedy="see what it waits for; the same command goes on then",
             )
-        self._thread.join(_JOIN_SECONDS)
+        self._thread.join(_CLOSE_SECONDS)
         how = "was stopped" if code is None else ending(code)
         # What ended by a signal had no time for a last word; what stands there is about something else.
         if code and code > 0 and (lines := self.last_words().splitlines()):

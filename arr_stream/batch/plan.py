@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from arr_stream import __version__
 from arr_stream.batch.inputs import assign_names
-from arr_stream.batch.job import Job, JobOptions, difference, options_digest, public_options
+from arr_stream.batch.job import Done, Job, JobOptions, difference, options_digest, public_options
 from arr_stream.batch.journal import Past, read_past, source_key
-from arr_stream.batch.layout import Done, Layout, identity, sync_folder
+from arr_stream.batch.layout import Layout, identity, sync_folder
 from arr_stream.errors import ArrStreamError, BatchDiffers
 from arr_stream.files import writing
 from arr_stream.plain_text import redact_url
@@ -28,13 +28,7 @@ State = Literal["new", "done", "gone", "changed", "differs"]
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file and what is known of it.
-
-    Args:
-        job: The file.
-        state: Whether it is to be done.
-        done: What was done, None for nothing.
-    """
+    """A file and what was done of it, None for nothing."""
 
     job: Job
     state: State
@@ -53,33 +47,51 @@ class Plan:
         layout: Of the output folder.
         options: What is asked.
         public: The same, as it stands in the journal.
-        digest: Of that.
         past: What the journal told.
         files: Every file, in the order of the inputs.
-        notices: What the user should know, one line each.
+        fresh: What is there is taken away, as soon as a worker has begun: until then all of it stays.
     """
 
     layout: Layout
     options: JobOptions
     public: Mapping[str, Any]
-    digest: str
     past: Past
     files: tuple[FileState, ...]
-    notices: tuple[str, ...] = ()
+    fresh: bool
+
+    @property
+    def digest(self) -> str:
+        return options_digest(self.public)
 
     @property
     def to_do(self) -> list[Job]:
         return [file.job for file in self.files if file.to_do]
 
     @property
-    def kept(self) -> list[FileState]:
-        """Files that need not be done again."""
-        return [file for file in self.files if not file.to_do]
+    def kept(self) -> list[Done]:
+        """What was made of files that need not be done again."""
+        return [file.done for file in self.files if file.done is not None and not file.to_do]
 
     @property
     def same_options(self) -> bool:
         """The journal's newest options are these."""
         return self.past.options is not None and options_digest(self.past.options) == self.digest
+
+    @property
+    def notices(self) -> Iterator[str]:
+        """What the user should know, one line each."""
+        for file in self.files:
+            source = redact_url(file.job.source)
+            if file.state == "changed":
+                yield f"{source}: changed since it was done, and is done again"
+            elif file.state == "gone":
+                yield f"{source}: cannot be read any more; what was made of it is kept"
+        if self.past.broken:
+            yield f"broken lines of the journal are left out ({self.past.broken}); what is done is known without them"
+        before, now = self.past.versions, versions()
+        changed = [f"{name} {before[name]} is now {now.get(name)}" for name in before if before[name] != now.get(name)]
+        if changed:
+            yield f"versions changed since the batch began: {', '.join(changed)}; files that are done stay as they are"
 
 
 def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | None = None, force: bool = False) -> Plan:
@@ -96,16 +108,13 @@ def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | Non
     Raises:
         BatchDiffers: The folder holds a batch with other settings, something else, or nothing to go on with.
     """
-    layout = Layout(Path(options.folder))
-    public = public_options(options)
-    digest = options_digest(public)
+    layout, public = Layout(Path(options.folder)), public_options(options)
     past = find_past(layout, public, resume=resume, force=force)
     names = assign_names(sources, _known(sources, past))
     jobs = [Job(index, source, names[source]) for index, source in enumerate(sources)]
-    if resume is False:
-        return Plan(layout, options, public, digest, past, tuple(FileState(job, "new") for job in jobs))
-    files = tuple(_state(job, layout, digest, options.storage) for job in jobs)
-    return Plan(layout, options, public, digest, past, files, tuple(_notices(files, past)))
+    fresh, digest = resume is False, options_digest(public)
+    files = tuple(FileState(job, "new") if fresh else _state(job, layout, digest, options.storage) for job in jobs)
+    return Plan(layout, options, public, past, files, fresh)
 
 
 def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
@@ -133,13 +142,8 @@ def _known(sources: Sequence[str], past: Past) -> dict[str, str]:
 def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None = None, force: bool = False) -> Past:
     """What the journal tells, where it may be gone on with.
 
-    Args:
-        layout: Of the output folder.
-        public: What is asked, as `public_options`.
-        resume, force: See `make_plan`.
-
     Raises:
-        BatchDiffers: It may not.
+        BatchDiffers: It may not; see `make_plan`.
     """
     if resume is False:
         return Past()
@@ -180,26 +184,7 @@ def _state(job: Job, layout: Layout, digest: str, storage: Mapping[str, Any]) ->
     return FileState(job, "done" if done.fits(job.source, digest, now) else "changed", done)
 
 
-def _notices(files: Iterable[FileState], past: Past) -> Iterable[str]:
-    for file in files:
-        source = redact_url(file.job.source)
-        if file.state == "changed":
-            yield f"{source}: changed since it was done, and is done again"
-        elif file.state == "gone":
-            yield f"{source}: cannot be read any more; what was made of it is kept"
-    if past.broken:
-        yield f"broken lines of the journal are left out ({past.broken}); what is done is known without them"
-    now = versions()
-    changed = [
-        f"{name} {past.versions[name]} is now {now.get(name)}"
-        for name in past.versions
-        if past.versions[name] != now.get(name)
-    ]
-    if changed:
-        yield f"versions changed since the batch began: {', '.join(changed)}; files that are done stay as they are"
-
-
-def start_over(layout: Layout, past_names: Iterable[str] = ()) -> None:
+def start_over(layout: Layout) -> None:
     """Take away everything that a batch made in the folder, and nothing else; call it with the folder locked.
 
     What is under way in `.work/` stays: workers may have begun.
@@ -207,7 +192,10 @@ def start_over(layout: Layout, past_names: Iterable[str] = ()) -> None:
     Raises:
         OutputUnwritable: Something cannot be taken away.
     """
-    names = {*past_names, *(path.parent.name for path in layout.videos.glob("*/done.json"))}
+    names = {path.parent.name for path in layout.videos.glob("*/done.json")}
+    # Names that the journal knows, as far as it can be read.
+    with contextlib.suppress(BatchDiffers):
+        names.update(read_past(layout.manifest, skip_broken=True).names.values())
     with writing(layout.folder):
         for name in names:
             layout.remove(name)
@@ -220,17 +208,10 @@ def start_over(layout: Layout, past_names: Iterable[str] = ()) -> None:
                 folder.rmdir()
 
 
-def clear_work(layout: Layout) -> None:
-    """Take away what attempts left that were cut off; call it with the folder locked."""
-    shutil.rmtree(layout.work, ignore_errors=True)
-
-
 def versions() -> dict[str, str]:
     """Of what decides the results."""
     found = {"arr-stream": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from arr_stream import __version__
-from arr_stream.batch.engine import Answer, Lost, Message, Patience, WorkerEngine
+from arr_stream.batch.engine import Lost, Message, WorkerEngine
 from arr_stream.batch.job import Attempt, JobOptions
 from arr_stream.batch.layout import Layout
 from arr_stream.batch.local import usable_cores
@@ -63,18 +63,12 @@ _LONGEST_FOLDER = 20
 _MOST_SHARING_GPU = 16
 _NAMING = ("class_name:", "actor_id:", "pid:", "name:", "namespace:", "ip:", "The actor died unexpectedly")
 
-
 Question = Literal["load", "run", "progress"]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a machine of the cluster has.
-
-    Args:
-        cpus: Cores, as far as Ray may use them.
-        gpus: GPUs.
-    """
+    """Cores of a machine of the cluster, as far as Ray may use them, and its GPUs."""
 
     cpus: float
     gpus: float = 0.0
@@ -82,12 +76,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one actor takes.
-
-    Args:
-        cpus: Cores, at least 1.
-        gpus: GPUs, or the share of one.
-    """
+    """What one actor takes: cores, and GPUs or the share of one."""
 
     cpus: int
     gpus: float = 0.0
@@ -101,19 +90,23 @@ class Need:
 
 @dataclass(eq=False, slots=True)
 class Actor:
-    """One actor, and what it was asked and has not answered yet.
+    """One actor, and what it was asked and has not answered yet; times are those of `time.monotonic`.
 
     Args:
         handle: Ray's own.
         asked: By Ray's reference to the answer.
         attempt: What it is doing.
-        asked_seconds: When it was last asked how far it is, on the clock of `time.monotonic`.
+        asked_seconds: When it was last asked how far it is.
+        ended: How it ended, or is being ended; "" while it goes on.
+        ended_seconds: When that was heard.
     """
 
     handle: Any
     asked: dict[Any, Question] = field(default_factory=dict)
     attempt: Attempt | None = None
     asked_seconds: float = 0.0
+    ended: str = ""
+    ended_seconds: float = 0.0
 
 
 class RayEngine(WorkerEngine):
@@ -126,7 +119,7 @@ class RayEngine(WorkerEngine):
         address: Of a cluster, such as `10.0.0.1:6379`, or `auto`; None for one of its own on this machine.
         cpus_per_worker: Cores of an actor; None for an equal share.
         gpus_per_worker: GPUs of an actor, or the share of one; None for an equal share where the settings use any.
-        stall_seconds: An actor that makes no frame for so long is ended, and its file counts as lost; 0: never.
+        stall_seconds: As for `WorkerEngine`.
         cluster: Instead of a real one.
 
     Raises:
@@ -160,25 +153,25 @@ class RayEngine(WorkerEngine):
         except BaseException:
             cluster.close()
             raise
-        patience = Patience(
-            stall_seconds,
+        super().__init__(
+            cluster,
+            slots,
+            stall_seconds=stall_seconds,
             start_seconds=_START_SECONDS,
-            lost=_MOST_LOST,
+            most_lost=_MOST_LOST,
             remedy="see Ray's logs; the nodes may lack memory, or arr-stream",
             room=f"{need.cpus} cores and {need.gpus:g} GPUs",
         )
-        super().__init__(cluster, slots, patience)
 
 
 class RayCluster:
     """A crew of actors, on a cluster of its own or on one that is there.
 
-    Args:
-        options: What is done with every file.
-        address: Of a cluster, such as `10.0.0.1:6379`, or `auto`; None for one of its own on this machine.
-        cpus: Cores of a cluster of its own.
-
     Where the program has initialised Ray already, that is used as it is, and left open.
+
+    Args:
+        options, address: As for `RayEngine`.
+        cpus: Cores of a cluster of its own.
 
     Raises:
         BackendUnavailable: Ray is not installed.
@@ -239,48 +232,44 @@ class RayCluster:
         worker.asked[worker.handle.run.remote(attempt)] = "run"
 
     def wait(self, timeout_seconds: float) -> Iterator[tuple[Actor, Message]]:
-        """What was replied since; see `Crew.wait`. What an actor said of its file before it ended comes before that."""
+        """What was replied since; see `Crew.wait`.
+
+        What an actor that has ended had to say of its file comes before `Lost`: some ten seconds later at the latest.
+        """
         self._ask()
         whose = {reference: actor for actor in self._actors for reference in actor.asked}
         if not whose:
+            time.sleep(timeout_seconds)
             return
         ready, _ = self._ray.wait(list(whose), num_returns=1, timeout=timeout_seconds, fetch_local=False)
         if ready:
             ready, _ = self._ray.wait(list(whose), num_returns=len(whose), timeout=0, fetch_local=False)
         for reference in ready:
             actor = whose[reference]
-            if reference in actor.asked:
-                for message in self._reply(actor, reference):
-                    yield actor, message
+            if (message := self._reply(actor, reference)) is not None:
+                yield actor, message
+        now = time.monotonic()
+        for actor in [actor for actor in self._actors if actor.ended]:
+            if "run" not in actor.asked.values() or now - actor.ended_seconds > _END_SECONDS:
+                self._actors.remove(actor)
+                yield actor, Lost(actor.ended)
 
-    def discard(self, worker: Actor) -> Answer | None:
-        """End an actor at once, whatever it does, and wait until it is known to have ended, 10 s at most.
+    def kill(self, worker: Actor) -> None:
+        """End an actor, whatever it does; see `Crew.kill`.
 
         Its node may only be out of reach, and go on; so its file is marked, and it commits nothing any more.
-
-        Returns:
-            What it had to say of its file just before; None where it was lost with it.
-
-        Raises:
-            DiskFull, OutputUnwritable: The mark cannot be written.
         """
-        if worker.attempt is not None:
-            self._sign.revoke(worker.attempt)
-        asked = self._kill(worker)
-        told: Answer | None = None
-        with contextlib.suppress(Exception):
-            ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=_END_SECONDS, fetch_local=False)
-            for reference in ready:
-                if asked[reference] == "run":
-                    told = self._ray.get(reference, timeout=_END_SECONDS)
-        return told
+        self._end(worker, "was stopped")
 
     def close(self) -> None:
         """End every actor, and the cluster if it is ours; safe to call again."""
-        asked = [reference for actor in list(self._actors) for reference in self._kill(actor)]
+        asked = [reference for actor in self._actors for reference in actor.asked]
+        for actor in self._actors:
+            self._kill(actor)
         with contextlib.suppress(Exception):
             if asked:
                 self._ray.wait(asked, num_returns=len(asked), timeout=_END_SECONDS, fetch_local=False)
+        self._actors.clear()
         if self._ours:
             self._ours = False
             with _own_signals():
@@ -299,32 +288,34 @@ class RayCluster:
         """Ask how far files are, at most once a second each, and only who has answered the last time."""
         now = time.monotonic()
         for actor in self._actors:
-            due = actor.attempt is not None and now - actor.asked_seconds >= _ASK_SECONDS
+            due = actor.attempt is not None and not actor.ended and now - actor.asked_seconds >= _ASK_SECONDS
             if due and "progress" not in actor.asked.values():
                 actor.asked_seconds = now
                 actor.asked[actor.handle.progress.remote()] = "progress"
 
-    def _reply(self, actor: Actor, reference: Any) -> list[Message]:
+    def _reply(self, actor: Actor, reference: Any) -> Message | None:
         question = actor.asked.pop(reference)
         try:
             message: Message | None = self._ray.get(reference)
         except self._ray.exceptions.RayError as exc:
             # The question how far it is may fail before the answer about the file is looked at.
-            told = self.discard(actor)
-            lost = Lost(f"was lost: {_reason(exc)}")
-            return [lost] if told is None else [told, lost]
+            self._end(actor, f"was lost: {_reason(exc)}")
+            return None
         if question == "run":
             actor.attempt = None
-        return [] if message is None else [message]
+        return message
 
-    def _kill(self, actor: Actor) -> dict[Any, Question]:
-        """End an actor; what it has not answered yet."""
-        if actor in self._actors:
-            self._actors.remove(actor)
-        asked, actor.asked = actor.asked, {}
+    def _end(self, actor: Actor, how: str) -> None:
+        if actor.ended:
+            return
+        actor.ended, actor.ended_seconds = how, time.monotonic()
+        if actor.attempt is not None:
+            self._sign.revoke(actor.attempt)
+        self._kill(actor)
+
+    def _kill(self, actor: Actor) -> None:
         with contextlib.suppress(Exception):
             self._ray.kill(actor.handle, no_restart=True)
-        return asked
 
     def _connect(self, address: str | None, cpus: int) -> None:
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -343,20 +334,13 @@ class RayCluster:
                     **common,
                 )
         except Exception as exc:
-            what = f"the Ray cluster {address}" if address is not None else "a Ray cluster on this machine"
+            what, remedy = "a Ray cluster on this machine", "try --engine local"
+            if address is not None:
+                what = f"the Ray cluster {address}"
+                remedy = "check the address and that Python and Ray are of the same version there"
             reason = redact_url(" ".join(str(exc).split()))[:300]
-            raise ConnectionFailed(
-                f"{what} cannot be had: {type(exc).__name__}: {reason}",
-                remedy="check the address and that Python and Ray are of the same version there"
-                if address is not None
-                else "try --engine local",
-            ) from exc
-        self._check_loopback()
-
-    def _check_loopback(self) -> None:
-        """Raises:
-        InvalidSetting: Ray listens to other machines, since it was loaded before it could be told not to.
-        """
+            raise ConnectionFailed(f"{what} cannot be had: {type(exc).__name__}: {reason}", remedy=remedy) from exc
+        # Ray may have been loaded before it could be told to listen to no other machine.
         where = self._ray.util.get_node_ip_address()
         if where not in ("127.0.0.1", "::1"):
             raise InvalidSetting(
@@ -365,13 +349,7 @@ class RayCluster:
 
 
 def share(nodes: Sequence[Node], jobs: int, *, gpu: bool) -> Need:
-    """What each of `jobs` actors can have so that all of them find room at once.
-
-    Args:
-        nodes: The machines.
-        jobs: How many actors.
-        gpu: Actors use GPUs where there are any.
-    """
+    """What each of so many actors, with GPUs or without, can have so that all of them find room at once."""
     gpus = [node.gpus for node in nodes if node.gpus >= 1] if gpu else []
     if not gpus:
         return Need(_most_cpus([node.cpus for node in nodes], jobs))
@@ -415,9 +393,6 @@ def _token() -> str:
 
 
 def _load_ray() -> Any:
-    """Raises:
-    BackendUnavailable: It is not installed.
-    """
     try:
         return importlib.import_module("ray")
     except ImportError as exc:
@@ -425,9 +400,6 @@ def _load_ray() -> Any:
 
 
 def _check_same(asked: str, connected: str) -> None:
-    """Raises:
-    InvalidSetting: Ray is connected with another cluster than the one that was asked for.
-    """
     if asked != "auto" and _resolved(asked) != _resolved(connected):
         raise InvalidSetting(
             f"Ray is connected with {connected} already, and {redact_url(asked)} was asked for",

@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A file that only those see who share the output folder.
-
-    Args:
-        path: Where it lies.
-        text: What it says.
-    """
+    """A file with a text that only those see who share the output folder."""
 
     path: Path
     text: str
@@ -81,10 +76,9 @@ class Sign:
         """Raises:
         OutputUnwritable: It is not seen here, or nothing can be written into the folder.
         """
-        try:
+        seen = False
+        with contextlib.suppress(OSError):
             seen = self.path.read_text() == self.text
-        except OSError:
-            seen = False
         if not seen:
             raise OutputUnwritable(
                 f"{folder}: on {socket.gethostname()} this is not the folder that the batch was started with",
@@ -117,7 +111,11 @@ class RayWorker:
     def load(self) -> Loaded | Refused:
         """Load the models, or say why no file can be done here."""
         try:
-            self._check()
+            if self._version != __version__:
+                here, there = f"{__version__} on {socket.gethostname()}", f"{self._version} where the batch was started"
+                remedy = "install the same version on all nodes"
+                raise BackendUnavailable(f"arr-stream {here}, and {there}", remedy=remedy)
+            self._sign.check(Path(self._options.folder))
             # Before the libraries are loaded, which read them then.
             os.environ.update(dict.fromkeys(POOLS, str(self._threads)))
             from arr_stream.batch.runner import JobRunner
@@ -148,24 +146,10 @@ class RayWorker:
         WorkerLost: The attempt was given up, and another may be under way.
         """
         self._sign.check(Path(self._options.folder))
+        mark = self._sign.revoked(attempt)
         # Listing a folder is what lets a network disk look again.
-        if self._sign.revoked(attempt).name in _names(self._sign.marks):
+        if mark.parent.is_dir() and mark in mark.parent.iterdir():
             raise WorkerLost(
                 f"{redact_url(attempt.job.source)}: attempt {attempt.number} was given up meanwhile",
                 remedy="another attempt follows, where any is left",
             )
-
-    def _check(self) -> None:
-        if self._version != __version__:
-            raise BackendUnavailable(
-                f"arr-stream {__version__} on {socket.gethostname()}, and {self._version} where the batch was started",
-                remedy="install the same version on all nodes",
-            )
-        self._sign.check(Path(self._options.folder))
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return {entry.name for entry in folder.iterdir()}
-    except FileNotFoundError:
-        return set()

@@ -61,9 +61,7 @@ def expand(
         recursive: Search folders within a folder too.
 
     Raises:
-        SourceNotFound: No such file, or no video in the folder.
-        NotAMediaFile: Of another scheme.
-        BackendUnavailable, AuthenticationFailed, ConnectionFailed, InvalidSetting: See `identity`.
+        ArrStreamError: As `identity`; a folder without videos is not found.
     """
     scheme, fs, path = _opened(text, storage)
     if scheme in _WEB:
@@ -73,11 +71,8 @@ def expand(
             found = [name for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"]
             missing = "matches no file"
         elif fs.isdir(path):
-            depth = None if recursive else 1
-            found = [name for name in fs.find(path, maxdepth=depth) if is_wanted(Path(name))]
-            missing = (
-                "a folder without videos" if recursive else "a folder without videos; its folders are not searched"
-            )
+            found = [name for name in fs.find(path, maxdepth=None if recursive else 1) if is_wanted(Path(name))]
+            missing = f"a folder without videos{'' if recursive else '; its folders are not searched'}"
         else:
             found, missing = ([path] if fs.isfile(path) else []), "no such file"
     if not found:
@@ -107,17 +102,13 @@ def identity(address: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 def fetched(address: str, storage: Mapping[str, Any], *, folder: Path, max_bytes: int = _MAX_BYTES) -> Iterator[Path]:
     """A copy that only this user can read, for as long as the context lasts.
 
-    Args:
-        address: Of a file.
-        storage: Options for fsspec.
-        folder: Where the copy is made.
-        max_bytes: Refuse more than this, whatever the store says about the size.
+    It is made in `folder`, and refused where it has more than `max_bytes`, whatever the store says about the size.
 
     Raises:
         SourceTooLarge: The file is larger than `max_bytes`.
-        ConnectionFailed: Not all of it arrived, or it was changed meanwhile; also as `identity`.
-        SourceNotFound, NotAMediaFile, BackendUnavailable, AuthenticationFailed, InvalidSetting: As `identity`.
+        ConnectionFailed: Not all of it arrived, or it was changed meanwhile.
         DiskFull, OutputUnwritable: The copy cannot be written.
+        ArrStreamError: As `identity`.
     """
     _, fs, path = _opened(address, storage)
     with writing(folder / "fetched"):
@@ -132,29 +123,24 @@ def fetched(address: str, storage: Mapping[str, Any], *, folder: Path, max_bytes
 
 
 def _copy(fs: Any, path: str, address: str, descriptor: int, copy: Path, max_bytes: int) -> None:
+    arrived = 0
     with _asking(address):
         before = _info(fs, path, address)
-    size = before.get("size")
-    _check_size(address, size or 0, max_bytes)
-    arrived = 0
-    with _asking(address), fs.open(path, "rb", block_size=8 * _CHUNK_BYTES) as source:
-        while chunk := source.read(_CHUNK_BYTES):
-            arrived += len(chunk)
-            _check_size(address, arrived, max_bytes)
-            _write(descriptor, chunk, copy)
-    with _asking(address):
+        size = before.get("size")
+        _check_size(address, size or 0, max_bytes)
+        with fs.open(path, "rb", block_size=8 * _CHUNK_BYTES) as source:
+            while chunk := source.read(_CHUNK_BYTES):
+                arrived += len(chunk)
+                _check_size(address, arrived, max_bytes)
+                with writing(copy):
+                    rest = memoryview(chunk)
+                    while rest:
+                        rest = rest[os.write(descriptor, rest) :]
         after = _info(fs, path, address)
     if size is not None and arrived != size:
         raise ConnectionFailed(f"{redact_url(address)}: {arrived} of {size} bytes arrived", remedy="try again")
     if _identity(after) != _identity(before):
         raise ConnectionFailed(f"{redact_url(address)}: was changed while it was read", remedy="try again")
-
-
-def _write(descriptor: int, chunk: bytes, copy: Path) -> None:
-    rest = memoryview(chunk)
-    with writing(copy):
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
 
 
 def _check_size(address: str, size: int, max_bytes: int) -> None:

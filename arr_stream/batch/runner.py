@@ -15,6 +15,8 @@ from arr_stream import __version__
 from arr_stream.batch import remote
 from arr_stream.batch.job import (
     Attempt,
+    Done,
+    Job,
     JobFailed,
     JobFinished,
     JobOptions,
@@ -22,7 +24,7 @@ from arr_stream.batch.job import (
     options_digest,
     public_options,
 )
-from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Done, Layout, Workspace, identity
+from arr_stream.batch.layout import RECORDS, REPORT, VIDEO, Layout, Workspace, identity
 from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, Consumer, Outcome
 from arr_stream.errors import (
@@ -55,15 +57,7 @@ OnProgress = Callable[[JobProgress], None]
 
 @dataclass(slots=True)
 class _Progress:
-    """Counts frames, and tells of them now and then.
-
-    Args:
-        attempt: Whose frames.
-        tell: Hears of it.
-        num_frames: About how many there are.
-        frames: How many are done.
-        notices: What was said about frames, each once.
-    """
+    """Counts frames, tells of them now and then, and keeps what was said about them, each notice once."""
 
     attempt: Attempt
     tell: OnProgress
@@ -108,26 +102,22 @@ class JobRunner:
         self._models = Models.load(self.settings, threads)
 
     def run(self, attempt: Attempt, on_progress: OnProgress) -> JobFinished | JobFailed:
-        """Do a file; whatever goes wrong is told, not raised, and leaves no output of it.
-
-        Args:
-            attempt: Which file, and the how-manieth time.
-            on_progress: Called every half second or so, by this thread.
-        """
+        """Do a file, and tell of it now and then; what goes wrong is told, not raised, and leaves no output of it."""
         progress = _Progress(attempt, on_progress)
         started = time.monotonic()
-        workspace: Workspace | None = None
-        try:
-            workspace = Workspace(self.layout, attempt)
-            return self._run(attempt, workspace, progress, started)
-        except Exception as exc:
-            told = failed(attempt, progress.frames, exc, self.layout)
-            return replaced(told, message=self._about(attempt, told.message))
-        finally:
-            if workspace is not None:
-                workspace.discard()
+        self._fetched = None
+        with contextlib.ExitStack() as stack:
+            try:
+                workspace = Workspace(self.layout, attempt)
+                stack.callback(workspace.discard)
+                return JobFinished(attempt, self._run(attempt, workspace, progress, started))
+            except Exception as exc:
+                told = failed(attempt, progress.frames, exc, self.layout)
+                # With the name of the source in front, where it does not stand there.
+                source, message = redact_url(attempt.job.source), self._by_address(told.message, attempt.job)
+                return replaced(told, message=message if message.startswith(source) else f"{source}: {message}")
 
-    def _run(self, attempt: Attempt, workspace: Workspace, progress: _Progress, started: float) -> JobFinished:
+    def _run(self, attempt: Attempt, workspace: Workspace, progress: _Progress, started: float) -> Done:
         job = attempt.job
         with self._local(job.source, workspace) as path:
             before = self._identity(job.source)
@@ -147,7 +137,6 @@ class JobRunner:
             raise KeyboardInterrupt
         notices = list(progress.notices)
         notices += [notice for consumer in consumers for notice in getattr(consumer, "notices", ())]
-        damaged = self._by_address(str(result.error), attempt) if result.error is not None else None
         done = Done(
             name=job.name,
             source=redact_url(job.source),
@@ -158,18 +147,17 @@ class JobRunner:
             seconds=round(time.monotonic() - started, 3),
             outputs=workspace.outputs(),
             notices=tuple(notices),
-            damaged=damaged,
+            damaged=None if result.error is None else self._by_address(str(result.error), job),
             attempt=attempt.number,
             version=__version__,
         )
         if self._before_commit is not None:
             self._before_commit(attempt)
-        return workspace.commit(done).told(attempt)
+        return workspace.commit(done)
 
     @contextlib.contextmanager
     def _local(self, source: str, workspace: Workspace) -> Iterator[Path]:
         """The source as a file of this machine."""
-        self._fetched = None
         if "://" not in source:
             yield Path(source)
             return
@@ -178,15 +166,9 @@ class JobRunner:
             self._fetched = path
             yield path
 
-    def _about(self, attempt: Attempt, message: str) -> str:
-        """The message with the name of its source in front, where it does not name it."""
-        source = redact_url(attempt.job.source)
-        message = self._by_address(message, attempt)
-        return message if message.startswith(source) else f"{source}: {message}"
-
-    def _by_address(self, text: str, attempt: Attempt) -> str:
+    def _by_address(self, text: str, job: Job) -> str:
         """The text with the address of what was fetched, where it names the file that it was fetched to."""
-        return text if self._fetched is None else text.replace(str(self._fetched), redact_url(attempt.job.source))
+        return text if self._fetched is None else text.replace(str(self._fetched), redact_url(job.source))
 
     def _identity(self, source: str) -> Mapping[str, Any]:
         try:
@@ -229,11 +211,7 @@ class JobRunner:
 
 
 class Digesting:
-    """A consumer that only takes the digest of what the records say, in whatever form they are written.
-
-    Args:
-        header: Of the records.
-    """
+    """A consumer that only takes the digest of what the records say, in whatever form they are written."""
 
     def __init__(self, header: Header) -> None:
         self._header = header

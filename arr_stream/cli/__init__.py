@@ -8,14 +8,14 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from arr_stream.cli.console import give_up_output, interrupted, print_error, print_line, say
-from arr_stream.errors import ArrStreamError
+from arr_stream.errors import ArrStreamError, InvalidSetting
 
 COMMANDS = {
     "process": "arr_stream.cli.process:process",
@@ -27,7 +27,7 @@ COMMANDS = {
     "stream": "arr_stream.cli.live:stream",
     "cameras": "arr_stream.cli.tables:cameras",
     "eval": "arr_stream.cli.evaluate:app",
-    "bench": "arr_stream.cli.bench:app",
+    "bench": "arr_stream.cli.evaluate:bench",
     "train-pca": "arr_stream.cli.train_pca:train_pca",
     "tune": "arr_stream.cli.tune:tune",
     "models": "arr_stream.cli.models:app",
@@ -38,16 +38,11 @@ COMMANDS = {
 """Where each is: a function, or an app with commands of its own. Imported when it is called, or listed."""
 
 
-class _Commands(dict[str, Any]):
-    """Commands by name, made of `COMMANDS` when they are asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        if isinstance(place := super().__getitem__(name), str):
-            self[name] = _command(name, place)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401
+MOVED = (
+    *("ablation", "atlas", "batch", "cascade", "claims", "clusters", "compare", "device", "interval"),
+    *("live", "localisation", "meaning", "query", "questions", "vlm"),
+)
+"""Measurements of the product beside others, which were part of `eval` and `bench`."""
 
 
 def _command(name: str, place: str) -> Any:
@@ -77,7 +72,25 @@ class _Root(SaysInterrupted):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = _Commands(COMMANDS)
+        self.commands = cast("Any", dict.fromkeys(COMMANDS))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if self.commands.get(cmd_name) is None and cmd_name in COMMANDS:
+            self.commands[cmd_name] = _command(cmd_name, COMMANDS[cmd_name])
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As the parser; names the command that took the place of one that was here.
+
+        Raises:
+            InvalidSetting: One of `MOVED` is asked for, and not a file of that name.
+        """
+        if args[0] in ("eval", "bench") and args[1:2] and args[1] in MOVED and not Path(args[1]).exists():
+            raise InvalidSetting(
+                f"{args[1]}: no longer a command of arr-stream",
+                remedy=f"run `python -m benchmarks {args[1]}` in a checkout of its source code",
+            )
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
@@ -114,8 +127,7 @@ def main(command: typer.Typer = app) -> None:
     try:
         command()
     except ArrStreamError as error:
-        print_error(error)
-        sys.exit(error.exit_code)
+        _leave(error)
     except KeyboardInterrupt:
         # Before a command began.
         sys.exit(interrupted().exit_code)
@@ -123,18 +135,17 @@ def main(command: typer.Typer = app) -> None:
         if os.environ.get("ARR_STREAM_DEBUG"):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            # The parser's own words, such as help, go to standard output by another way.
-            _disk_full(error)
+            from arr_stream.files import output_error
+
+            if error.filename is None:
+                # The parser's own words, such as help, go to standard output by another way.
+                give_up_output()
+            _leave(output_error(error, Path(error.filename or "standard output")))
         message = " ".join(str(error).split())
         say(f"arr-stream: internal error: {type(error).__name__}: {message}; set ARR_STREAM_DEBUG=1 for the traceback")
         sys.exit(1)
 
 
-def _disk_full(error: OSError) -> NoReturn:
-    from arr_stream.files import output_error
-
-    told = output_error(error, Path(error.filename or "standard output"))
-    if error.filename is None:
-        give_up_output()
-    print_error(told)
-    sys.exit(told.exit_code)
+def _leave(error: ArrStreamError) -> NoReturn:
+    print_error(error)
+    sys.exit(error.exit_code)

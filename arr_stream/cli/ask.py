@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.options import (
-    ASK,
     READ,
     But,
-    Group,
     LookOptions,
     OwnModelOptions,
     ReadOptions,
@@ -22,7 +20,9 @@ from arr_stream.cli.options import (
     SettingsOptions,
     Source,
     TellOptions,
+    WhenOptions,
     WriteOptions,
+    excludes,
     grouped,
     without_skipping,
 )
@@ -34,25 +34,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WhenOptions(Group):
+class FeedOptions(WhenOptions):
     """When the question is asked, and what the model is shown by then."""
 
-    panel: ClassVar = ASK
-    every: Annotated[float | None, typer.Option(help="Answer every so many seconds of the video.")] = None
-    watch: Annotated[bool, typer.Option("--watch", help="Answer at the start and when the scene changes.")] = False
     keep_dialogue: Annotated[bool, typer.Option("--keep-dialogue", help="Let the model remember its answers.")] = False
     fps: Annotated[float | None, typer.Option(help="Frames a second that the model is shown.")] = None
 
-    def __post_init__(self) -> None:
-        if self.every is not None and self.watch:
-            raise InvalidSetting("--every and --watch", remedy="choose one of them")
-
     def values(self) -> dict[str, object]:
         return {"vlm.fps": self.fps, "vlm.keep_dialogue": self.keep_dialogue or None}
-
-    @property
-    def when(self) -> Literal["end", "every", "change"]:
-        return "every" if self.every is not None else "change" if self.watch else "end"
 
 
 @grouped
@@ -60,7 +49,7 @@ def ask(
     source: Source,
     question: Annotated[str, typer.Argument(help="The question, in words.")],
     model: OwnModelOptions,
-    timing: WhenOptions,
+    timing: FeedOptions,
     look: Annotated[LookOptions, But("gaze", query="What to look for, if not the question.")],
     write: Annotated[WriteOptions, But("view", "audio", patches="Records, one JSON line a frame and an answer.")],
     read: ReadOptions,
@@ -78,16 +67,17 @@ def ask(
     _check_question(question)
     settings, notices = without_skipping(chosen.load(model, timing, look, read))
     if settings.vlm.endpoint:
-        _refuse_beside_a_server(model, keep_dialogue=timing.keep_dialogue, download=chosen.download)
+        own: dict[str, object] = {"--device": model.device, "--dtype": model.dtype, "--quantize": model.quantize}
+        own |= {"--mode": model.mode, "--keep-dialogue": timing.keep_dialogue, "--download": chosen.download}
+        excludes("--endpoint", own, "the server decides")
 
     import arr_stream
     from arr_stream.plain_text import redact_url
     from arr_stream.records.provenance import Question
     from arr_stream.vlm import make_viewer
     from arr_stream.vlm.live_watcher import LiveWatcher
-    from arr_stream.vlm.watcher import Plan
 
-    plan = Plan(question, timing.when, **({} if timing.every is None else {"every_seconds": timing.every}))
+    plan = timing.plan(question, "end")
     write.check(source)
     read = _counted_back(read, last, source, settings)
     queries = look.queries(question)
@@ -102,9 +92,8 @@ def ask(
             **read.span,
         )
         stack.enter_context(stream)
-        consumers = write.consumers(
-            stream, Question(text=redact_url(question), when=timing.when, every_seconds=timing.every)
-        )
+        asked = Question(text=redact_url(question), when=plan.when, every_seconds=timing.every)
+        consumers = write.consumers(stream, asked)
         # Last, since it takes longest: whatever else is wrong has been said by now, and Ctrl-C still ends at once.
         viewer = stack.enter_context(contextlib.closing(make_viewer(settings)))
         reporter = stack.enter_context(tell.reporting(stream.source.info.num_frames))
@@ -132,20 +121,6 @@ def _check_question(question: str) -> None:
         question.encode()
     except UnicodeEncodeError as exc:
         raise InvalidSetting("the question is not valid UTF-8", remedy="check the terminal's encoding") from exc
-
-
-def _refuse_beside_a_server(model: OwnModelOptions, *, keep_dialogue: bool, download: bool) -> None:
-    given = {
-        "--device": model.device,
-        "--dtype": model.dtype,
-        "--quantize": model.quantize,
-        "--mode": model.mode,
-        "--keep-dialogue": keep_dialogue,
-        "--download": download,
-    }
-    useless = [name for name, value in given.items() if value]
-    if useless:
-        raise InvalidSetting(f"{', '.join(useless)} beside --endpoint", remedy="leave it out: the server decides")
 
 
 def _counted_back(read: ReadOptions, last: float | None, source: str, settings: Settings) -> ReadOptions:

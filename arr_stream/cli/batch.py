@@ -22,13 +22,15 @@ from arr_stream.cli.options import (
     SettingsOptions,
     TellOptions,
     grouped,
+    needs,
 )
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.errors import BackendUnavailable, BatchIncomplete, InvalidSetting, SourceNotFound
 
 if TYPE_CHECKING:
-    from arr_stream.batch.coordinator import BatchResult, Summary
-    from arr_stream.batch.job import Engine, JobOptions
+    from arr_stream.batch.coordinator import BatchResult
+    from arr_stream.batch.engine import WorkerEngine
+    from arr_stream.batch.job import JobOptions
     from arr_stream.config import Settings
 
 BATCH = "How to go about it"
@@ -83,12 +85,12 @@ class OutputOptions(Group):
         Raises:
             InvalidSetting: One that does not exist.
         """
-        given = self.formats or ["jsonl"]
-        names = [name.strip().lower() for text in given for name in text.split(",") if name.strip()]
-        for name in names:
+        names = [name.strip().lower() for text in self.formats or ["jsonl"] for name in text.split(",")]
+        formats = tuple(dict.fromkeys(name for name in names if name))
+        for name in formats:
             if name not in _FORMATS:
                 raise InvalidSetting(f"--format {name!r} is not known", remedy=f"choose from {', '.join(_FORMATS)}")
-        return cast("tuple[Literal['jsonl', 'parquet'], ...]", tuple(dict.fromkeys(names)))
+        return cast("tuple[Literal['jsonl', 'parquet'], ...]", formats)
 
     def check(self) -> None:
         """Say at once, before anything is made, what cannot be.
@@ -128,12 +130,11 @@ class EngineOptions(Group):
     def __post_init__(self) -> None:
         if self.engine not in _ENGINES:
             raise InvalidSetting(f"--engine {self.engine!r} is not known", remedy=f"choose from {', '.join(_ENGINES)}")
-        on_ray = {"--ray-address": self.ray_address, "--ray-cpus": self.ray_cpus, "--ray-gpus": self.ray_gpus}
-        for option, value in on_ray.items():
-            if value is not None and self.engine != "ray":
-                raise InvalidSetting(f"{option} without --engine ray", remedy="give --engine ray as well")
+        if self.engine != "ray":
+            on_ray = {"--ray-address": self.ray_address, "--ray-cpus": self.ray_cpus, "--ray-gpus": self.ray_gpus}
+            needs("--engine ray", {option: value is not None for option, value in on_ray.items()})
 
-    def make(self, asked: JobOptions, files: int, inherited: Sequence[int]) -> Engine:
+    def make(self, asked: JobOptions, files: int, inherited: Sequence[int]) -> WorkerEngine:
         """The engine, a `MakeEngine`."""
         if self.engine == "ray":
             from arr_stream.batch.ray_engine import RayEngine
@@ -200,9 +201,12 @@ def batch(
     write.check()
     if workers.engine == "ray":
         _require("ray", "--engine ray", "ray")
-    folder = Path(asked.folder)
     sources = expand(
-        inputs or [], lists=given.lists or [], recursive=given.recursive, storage=asked.storage, leave_out=folder
+        inputs or [],
+        lists=given.lists or [],
+        recursive=given.recursive,
+        storage=asked.storage,
+        leave_out=Path(asked.folder),
     )
     if not sources:
         raise SourceNotFound("no input is left to do", remedy="the output folder is not searched for inputs")
@@ -216,7 +220,7 @@ def batch(
         from arr_stream.cli.models import fetch_needed
 
         fetch_needed(settings)
-    _finish(*_run(sources, asked, workers, how, tell), folder)
+    _finish(_run(sources, asked, workers, how, tell))
 
 
 def _job_options(
@@ -243,7 +247,7 @@ def _job_options(
 
 def _run(
     sources: Sequence[str], asked: JobOptions, workers: EngineOptions, how: BatchOptions, tell: TellOptions
-) -> tuple[BatchResult, Summary]:
+) -> BatchResult:
     from arr_stream.batch.batch import opened, run_batch
 
     with (
@@ -253,7 +257,7 @@ def _run(
     ):
         for notice in plan.notices:
             reporter.notice(notice)
-        result, summary = run_batch(
+        result = run_batch(
             plan,
             lock,
             workers.make,
@@ -261,15 +265,14 @@ def _run(
             retries=how.retries,
             fail_fast=how.fail_fast,
             stop=stop,
-            watch=reporter,
-            fresh=how.resume is False,
+            watch=reporter.hear,
         )
     if not tell.quiet:
-        print_summary(summary, plan.layout, log_json=tell.log_json)
-    return result, summary
+        print_summary(result, log_json=tell.log_json)
+    return result
 
 
-def _finish(result: BatchResult, summary: Summary, folder: Path) -> None:
+def _finish(result: BatchResult) -> None:
     """Leave with what the batch came to.
 
     Raises:
@@ -279,10 +282,10 @@ def _finish(result: BatchResult, summary: Summary, folder: Path) -> None:
         raise result.error
     if result.reason == "interrupted":
         raise interrupted()
-    if summary.failed:
+    if result.failed:
         raise BatchIncomplete(
-            f"{len(summary.failed)} of {counted(summary.files, 'file')} failed",
-            remedy=f"see {folder / 'errors'}; the same command tries them again",
+            f"{len(result.failed)} of {counted(len(result.plan.files), 'file')} failed",
+            remedy=f"see {result.plan.layout.folder / 'errors'}; the same command tries them again",
         )
 
 

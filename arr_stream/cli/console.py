@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ err = Console(stderr=True, highlight=False)
 
 INTERRUPTED_EXIT_CODE = 130
 _PLAIN_EVERY_SECONDS = 5.0
+Advance = Callable[[str, int, int], None]
+"""Told after each step how far the work is: in words, how much is done, and of how much."""
 _INSTEAD = {"cancelled": "(interrupted)", "failed": "(no answer)"}
 
 
@@ -69,9 +71,9 @@ def print_line(text: str) -> None:
     out.print(text, soft_wrap=True, markup=False)
 
 
-def interrupted() -> typer.Exit:
+def interrupted(what_then: str = "") -> typer.Exit:
     """Tell of Ctrl-C; what to leave with."""
-    say("arr-stream: interrupted")
+    say(f"arr-stream: interrupted{what_then}")
     return typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
@@ -227,6 +229,28 @@ def reporting(total: int | None, *, quiet: bool, log_json: bool) -> Iterator[Rep
         columns = (BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn())
         with Progress(*columns, console=err, transient=True) as progress:
             yield Bar(progress, total)
+
+
+@contextmanager
+def counting() -> Iterator[Advance]:
+    """For work without a stream: a bar on a terminal, a line every few seconds elsewhere."""
+    if err.is_terminal:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as progress:
+            task = progress.add_task("", total=None)
+            yield lambda text, done, of: progress.update(task, description=text, completed=done, total=of)
+        return
+    last = time.monotonic()
+
+    def advance(text: str, done: int, of: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PLAIN_EVERY_SECONDS:
+            last = time.monotonic()
+            say(text)
+
+    yield advance
 
 
 class AnswerPrinter:

@@ -8,68 +8,41 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from arr_stream.cli.console import out
+from arr_stream.cli.measuring import Json
 from arr_stream.errors import ArrStreamError, KeyframeFailed
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.base import PartName
+    from arr_stream.types import Frame
 
 PACKAGES = ("torch", "opencv-python-headless", "av", "numpy", "scikit-image", "rapidocr")
 OPTIONAL = (
-    "fast-slic",
-    "segment-anything",
-    "open_clip_torch",
-    "easyocr",
-    "transformers",
-    "accelerate",
-    "bitsandbytes",
-    "openai",
-    "fastapi",
-    "uvicorn",
-    "websockets",
-    "aiortc",
-    "prometheus-client",
-    "pyarrow",
-    "fsspec",
-    "ray",
+    *("fast-slic", "segment-anything", "open_clip_torch", "easyocr", "transformers", "accelerate", "bitsandbytes"),
+    *("openai", "fastapi", "uvicorn", "websockets", "aiortc", "prometheus-client", "pyarrow", "fsspec", "ray"),
 )
 OPTIONAL_BACKENDS = (
-    "clusters slic-fast",
-    "clusters sam",
-    "embeddings clip",
-    "text easyocr",
-    "model qwen3-vl",
-    "browser camera",
-    "sandbox",
+    *("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
+    *("model qwen3-vl", "browser camera", "sandbox"),
 )
-OPENCV_FLAVOURS = (
-    "opencv-python",
-    "opencv-python-headless",
-    "opencv-contrib-python",
-    "opencv-contrib-python-headless",
-)
-PART_SETTINGS: dict[PartName, str] = {
-    "clusters": "keyframes.clusters",
-    "embedding": "keyframes.embeddings",
-    "text": "keyframes.text",
+OPENCV_FLAVOURS = tuple(f"opencv{kind}-python{ending}" for kind in ("", "-contrib") for ending in ("", "-headless"))
+PARTS: dict[PartName, tuple[str, tuple[str, ...]]] = {
+    "clusters": ("keyframes.clusters", ("slic-fast", "slic-skimage", "grid", "merge", "features", "sam")),
+    "embedding": ("keyframes.embeddings", ("appearance", "clip")),
+    "text": ("keyframes.text", ("auto", "rapidocr", "easyocr")),
 }
+"""Of a keyframe: by which setting each is chosen, and what there is to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
-
-    Args:
-        group: `package`, `backend` or `device`.
-        name: What.
-        works: Whether it can be used.
-        detail: Version or figure, or why not and what to do.
-    """
+    """A `package`, `backend` or `device` that was looked at: its version or figure, or why not and what to do."""
 
     group: str
     name: str
@@ -77,7 +50,7 @@ class Finding:
     detail: str
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(as_json: Json = False) -> None:
     """Look at packages, backends and devices; ends with 1 if something that the defaults need does not work."""
     from rich.table import Table
     from rich.text import Text
@@ -101,10 +74,8 @@ def _packages() -> list[Finding]:
     findings = []
     for name in (*PACKAGES, *OPTIONAL):
         version = _version(name)
-        detail = version or (
-            "not installed (optional)" if name in OPTIONAL else "not installed; pip install arr-stream"
-        )
-        findings.append(Finding("package", name, version is not None, detail))
+        missing = "not installed (optional)" if name in OPTIONAL else "not installed; pip install arr-stream"
+        findings.append(Finding("package", name, version is not None, version or missing))
     flavours = [name for name in OPENCV_FLAVOURS if _version(name) is not None]
     if len(flavours) > 1:
         remedy = f"{' and '.join(flavours)} overwrite each other; keep opencv-python-headless alone"
@@ -122,15 +93,13 @@ def _version(package: str) -> str | None:
 def _backends() -> list[Finding]:
     """Each backend is made and used once on a small picture."""
     checks: dict[str, Callable[[], str]] = {
-        "flow dis": lambda: _try_flow("dis"),
-        "flow torch": lambda: _try_flow("torch"),
+        **{f"flow {name}": partial(_try_flow, name) for name in ("dis", "torch")},
         "flow codec": lambda: "needs H.264, MPEG-4 or HEVC input; checked when the file is opened",
         **{
-            f"clusters {name}": _part_check("clusters", name)
-            for name in ("slic-fast", "slic-skimage", "grid", "merge", "features", "sam")
+            f"{setting.partition('.')[2]} {name}": partial(_try_part, part, {setting: name})
+            for part, (setting, names) in PARTS.items()
+            for name in names
         },
-        **{f"embeddings {name}": _part_check("embedding", name) for name in ("appearance", "clip")},
-        **{f"text {name}": _part_check("text", name) for name in ("auto", "rapidocr", "easyocr")},
         "video h264": _try_encoder,
         "model qwen3-vl": _try_qwen,
         "browser camera": _try_webrtc,
@@ -149,25 +118,25 @@ def _checked(name: str, check: Callable[[], str]) -> Finding:
         return Finding("backend", name, False, f"{type(error).__name__}: {error}")
 
 
-def _part_check(part: PartName, name: str) -> Callable[[], str]:
-    """Makes one part by the backend of that name, on a small picture."""
+def _small_frame() -> Frame:
+    import numpy as np
 
-    def check() -> str:
-        import numpy as np
+    from arr_stream.types import Frame
 
-        from arr_stream.config import Settings
-        from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest, make_generator, make_part
-        from arr_stream.types import Frame, Grid
+    return Frame(0, 0.0, np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8))
 
-        picture = np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8)
-        request = KeyframeRequest(Frame(0, 0.0, picture), Grid.for_size((128, 96)), read_text=False)
-        generator = make_generator(Settings().with_values({PART_SETTINGS[part]: name}), parts=[part])
-        made = make_part(0, part, generator.jobs(request)[part])
-        if isinstance(made, KeyframeFailure):
-            raise KeyframeFailed(made.message)
-        return f"{made.backend}: {made.seconds * 1e3:.0f} ms on 128x96"
 
-    return check
+def _try_part(part: PartName, values: dict[str, object]) -> str:
+    from arr_stream.config import Settings
+    from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest, make_generator, make_part
+    from arr_stream.types import Grid
+
+    request = KeyframeRequest(_small_frame(), Grid.for_size((128, 96)), read_text=False)
+    generator = make_generator(Settings().with_values(values), parts=[part])
+    made = make_part(0, part, generator.jobs(request)[part])
+    if isinstance(made, KeyframeFailure):
+        raise KeyframeFailed(made.message)
+    return f"{made.backend}: {made.seconds * 1e3:.0f} ms on 128x96"
 
 
 def _try_flow(name: str) -> str:
@@ -175,10 +144,9 @@ def _try_flow(name: str) -> str:
 
     from arr_stream.motion import make_flow
     from arr_stream.motion.flow import FlowInput
-    from arr_stream.types import Frame
 
-    picture = np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8)
-    given = FlowInput(np.ascontiguousarray(picture[::2, ::2, 0]), Frame(0, 0.0, picture))
+    frame = _small_frame()
+    given = FlowInput(np.ascontiguousarray(frame.rgb[::2, ::2, 0]), frame)
     flow = make_flow(name, "ultrafast").estimate(given, given)
     return f"raster {flow.offset_px.shape[1]}x{flow.offset_px.shape[0]} for 128x96"
 

@@ -1,14 +1,13 @@
-"""`arr-stream eval`: how good is it, on footage with ground truth?"""
+"""`arr-stream eval`: how good is it, on footage with ground truth? `arr-stream bench`: what does each stage cost?"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from arr_stream.cli.console import out
 from arr_stream.cli.measuring import (
@@ -17,11 +16,13 @@ from arr_stream.cli.measuring import (
     Overrides,
     Plot,
     Preset,
+    Repeats,
     Sequences,
     check_picture,
+    cpu_settings,
     present,
-    refuse_moved,
     say,
+    show,
 )
 from arr_stream.config import Settings
 
@@ -31,15 +32,7 @@ if TYPE_CHECKING:
     from arr_stream.patch_set import PatchSet
 
 
-class _Eval(TyperGroup):
-    """Tells where the evaluations are that used to be commands of this group."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        refuse_moved(args)
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True, cls=_Eval)
+app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
 
 
 @app.command()
@@ -143,3 +136,23 @@ def text(
         return
     for table in text_tables(scores):
         out.print(table.rich())
+
+
+def bench(
+    source: Annotated[str, typer.Argument(help="A video file.")],
+    query: Annotated[list[str] | None, typer.Option("--query", "-q", help="As for process.")] = None,
+    frames: Annotated[int, typer.Option(min=2, help="Frames to measure on.")] = 150,
+    repeats: Repeats = 3,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a file: stages, keyframes and frames between, and baselines in the same run. Look at the ratios."""
+    settings = cpu_settings("bench", preset, overrides)
+
+    from arr_stream.evaluation.stages import bench_file
+    from arr_stream.relevance.query import Query, parse_text
+
+    queries: list[Query] = [parse_text(text) for text in query or ()]
+    report = bench_file(source, settings, queries, max_frames=frames, repeats=repeats, progress=say)
+    show(report, as_json=as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -17,7 +17,9 @@ from arr_stream.cli.options import (
     ModelOptions,
     SettingsOptions,
     TellOptions,
+    WhenOptions,
     WriteOptions,
+    excludes,
     needs,
 )
 from arr_stream.errors import EmptyQuery, InvalidSetting
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.consumer import Consumer
     from arr_stream.draw.annotate import AnnotatedVideo
-    from arr_stream.vlm.watcher import Plan
 
 LIVE, SHOW = "The source", "What to show"
 """Panels of the help."""
@@ -93,22 +94,14 @@ class QuestionOptions(Group):
 
     panel: ClassVar = ASK
     question: Annotated[str | None, typer.Option(help="What to ask the model.")] = None
-    every: Annotated[float | None, typer.Option(help="Answer every so many seconds.")] = None
-    watch: Annotated[bool, typer.Option("--watch", help="Answer when the scene changes; so without --every.")] = False
+    when: Annotated[
+        WhenOptions,
+        But(every="Answer every so many seconds.", watch="Answer when the scene changes; so without --every."),
+    ] = field(default_factory=WhenOptions)
 
     def __post_init__(self) -> None:
-        if self.every is not None and self.watch:
-            raise InvalidSetting("--every and --watch", remedy="choose one of them")
         if self.question is not None and not self.question.strip():
             raise EmptyQuery("the question is empty", remedy='ask something: --question "what is on the table?"')
-
-    def plan(self) -> Plan | None:
-        """What to ask when; None for nothing."""
-        from arr_stream.vlm.watcher import Plan
-
-        if self.question is None:
-            return None
-        return Plan(self.question, "change") if self.every is None else Plan(self.question, "every", self.every)
 
 
 @dataclass(frozen=True)
@@ -134,13 +127,13 @@ class LiveOptions(Group):
 
     def __post_init__(self) -> None:
         if self.show.serve:
-            self._refuse_what_the_page_has()
+            excludes("--serve", self._on_the_page(), "the page has it")
         elif self.ask.question is None:
-            needs("--question", {"--every": self.ask.every, "--watch": self.ask.watch})
+            needs("--question", {"--every": self.ask.when.every, "--watch": self.ask.when.watch})
             needs("--question", {"--model": self.model.model, "--endpoint": self.model.endpoint})
 
-    def _refuse_what_the_page_has(self) -> None:
-        alone = {
+    def _on_the_page(self) -> dict[str, object]:
+        return {
             "--headless": self.show.headless,
             "--record": self.write.output,
             "--patches": self.write.patches,
@@ -149,14 +142,11 @@ class LiveOptions(Group):
             "--duration": self.capture.duration,
             "--max-frames": self.capture.max_frames,
             "--question": self.ask.question,
-            "--every": self.ask.every,
-            "--watch": self.ask.watch,
+            "--every": self.ask.when.every,
+            "--watch": self.ask.when.watch,
             "--region": self.look.region,
             "--example": self.look.example,
         }
-        given = [name for name, value in alone.items() if value]
-        if given:
-            raise InvalidSetting(f"{', '.join(given)} beside --serve", remedy="leave it out: the page has it")
 
     def settings(self) -> Settings:
         """All settings, for a live source.

@@ -14,7 +14,7 @@ from arr_stream.cli.console import Reporter, counted
 from arr_stream.cli.live_options import LiveOptions
 from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.options import AlertOptions, without_skipping
-from arr_stream.cli.running import Figures, finish, make_watcher, run_told, stop_on_signals, wrote
+from arr_stream.cli.running import Figures, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.draw.annotate import Annotator
 from arr_stream.live.alerts import Alert, Alerts
 from arr_stream.live.stream import LiveStream
@@ -44,8 +44,10 @@ def run_live(source: str, options: LiveOptions) -> None:
     prepare_for_live()
     settings = options.settings()
     options.write.check(source.removeprefix("loop:"))
-    options.alerts.check(answers=options.ask.question is not None, remedy="give --question and a model as well")
-    plan, queries = options.ask.plan(), options.look.queries(options.ask.question)
+    question = options.ask.question
+    options.alerts.check(answers=question is not None, remedy="give --question and a model as well")
+    plan = None if question is None else options.ask.when.plan(question, "change")
+    queries = options.look.queries(question)
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
         window = None
@@ -214,16 +216,13 @@ def last_word(
     result: RunResult, figures: Figures, stats: SourceStats, shown_age_ms: float | None, written: Sequence[Path]
 ) -> str:
     """One line about a live run."""
-    counts = [counted(result.frames, "frame")]
-    counts += [f"{result.dropped} dropped"] if result.dropped else []
-    counts += [counted(figures.keyframes, "keyframe")]
-    counts += [counted(stats.reconnects, "reconnect")] if stats.reconnects else []
-    counts += [counted(stats.stalls, "stall")] if stats.stalls else []
-    counts += [result.reason] if result.reason != "finished" else []
+    lost = [
+        counted(number, what) for number, what in ((stats.reconnects, "reconnect"), (stats.stalls, "stall")) if number
+    ]
     times = [f"{figures.latency_ms.median or 0.0:.1f} ms a frame"]
     if figures.ages_ms.median is not None:
         times.append(f"{figures.ages_ms.median:.1f} ms old when processed")
     if shown_age_ms is not None:
         times.append(f"{shown_age_ms:.1f} ms when shown")
     lowered = f"; quality lowered by up to {figures.quality}" if figures.quality else ""
-    return f"{', '.join(counts)}; {', '.join(times)} (medians){lowered}{wrote(written)}"
+    return f"{counts(result, figures, lost)}; {', '.join(times)} (medians){lowered}{wrote(written)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -14,7 +14,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, OutputUnwritable
 
 if TYPE_CHECKING:
-    from arr_stream.evaluation.tables import Report
+    from arr_stream.evaluation.tables import Report, ResultTable
 
 ReportT = TypeVar("ReportT", bound="Report")
 
@@ -26,39 +26,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Write a picture.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files.")]
 
-MOVED = (
-    *("ablation", "atlas", "batch", "cascade", "claims", "clusters", "compare", "device", "interval"),
-    *("live", "localisation", "meaning", "query", "questions", "vlm"),
-)
-"""Measurements of the product beside others, which come with its source code."""
-
 _UNUSUAL = ("pgf", "raw", "rgba")
 """What matplotlib lists too, and nobody looks at: code that needs a LaTeX, and pixels without a header."""
-
-
-def refuse_moved(arguments: Sequence[str]) -> None:
-    """Name the command that took the place of one that was here.
-
-    Raises:
-        InvalidSetting: The first argument names one of `MOVED`, and no file.
-    """
-    if arguments and arguments[0] in MOVED and not Path(arguments[0]).exists():
-        raise InvalidSetting(
-            f"{arguments[0]}: no longer a command of arr-stream",
-            remedy=f"run `python -m benchmarks {arguments[0]}` in a checkout of its source code",
-        )
 
 
 def cpu_settings(command: str, preset: Path | None, overrides: Iterable[str] | None) -> Settings:
     """Settings of a command that measures steps one by one, which is done on the CPU.
 
-    Args:
-        command: Its name.
-        preset, overrides: As they were given.
-
     Raises:
-        InvalidSetting: `loop.device` is not `cpu`.
-        SettingsError: What `Settings.load` raises.
+        SettingsError: As `Settings.load`; or `loop.device` is not `cpu`.
     """
     settings = Settings.load(preset, overrides or ())
     if settings.loop.device != "cpu":
@@ -79,8 +55,13 @@ def show(report: Report, *, as_json: bool) -> None:
     """All tables, or everything as JSON."""
     if as_json:
         out.print_json(json.dumps(report.as_json()))
-        return
-    for table in report.tables:
+    else:
+        show_tables(report.tables)
+
+
+def show_tables(tables: Iterable[ResultTable]) -> None:
+    """Each that has rows, or what is noted instead."""
+    for table in tables:
         if table.rows:
             out.print(table.rich())
         elif table.note:
@@ -119,12 +100,7 @@ def check_picture(path: Path | None, *, force: bool) -> None:
 
 
 def write_picture(path: Path | None, draw: Callable[[Path], None], *, force: bool) -> None:
-    """Draw under a partial name, and give the file its own when it is whole.
-
-    Args:
-        path: As it was checked; None where no picture is wanted.
-        draw: Writes the file that it is given.
-        force: Replacing what is there is wanted.
+    """Let `draw` write a file where a picture is wanted: `path` as it was checked.
 
     Raises:
         OutputError: It could not be written.
@@ -132,15 +108,8 @@ def write_picture(path: Path | None, draw: Callable[[Path], None], *, force: boo
     if path is None:
         return
 
-    from arr_stream.files import make_parent, partial_path, publish, writing
+    from arr_stream.files import written_whole
 
-    make_parent(path)
-    partial = partial_path(path)
-    try:
-        with writing(path):
-            draw(partial)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    publish(path, force=force)
+    with written_whole(path, force=force) as partial:
+        draw(partial)
     err.print(f"wrote {path}", soft_wrap=True, markup=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_stream.cli.console import err, out, print_line, say
+from arr_stream.cli.measuring import Json
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
 
 if TYPE_CHECKING:
@@ -29,16 +30,12 @@ Folder = Annotated[
 
 
 @app.command("list")
-def list_models(
-    folder: Folder = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
+def list_models(folder: Folder = None, as_json: Json = False) -> None:
     """Known weights, and those that were fetched besides: kind, size, licence, and whether they are on disk."""
     from rich.table import Table
 
-    from arr_stream.weights import CATALOGUE, noted
-
     models_folder = _folder(folder)
-    rows = [_row(weights, models_folder) for weights in (*CATALOGUE.values(), *noted(models_folder))]
+    rows = [_row(each, models_folder) for each in _all(models_folder)]
     if as_json:
         out.print_json(json.dumps({"folder": str(models_folder), "models": rows}))
         return
@@ -80,16 +77,11 @@ def verify(names: Names = None, folder: Folder = None) -> None:
     from arr_stream import weights
 
     models_folder = _folder(folder)
-    wanted = [weights.known(name) for name in names or ()] or [
-        each
-        for each in (*weights.CATALOGUE.values(), *weights.noted(models_folder))
-        if weights.on_disk(each, models_folder) is not None
-    ]
-    states = set()
-    for each in wanted:
-        verdict = weights.verify(each, models_folder)
-        states.add(verdict.state)
+    there = (each for each in _all(models_folder) if weights.on_disk(each, models_folder) is not None)
+    verdicts = [weights.verify(each, models_folder) for each in [weights.known(name) for name in names or ()] or there]
+    for verdict in verdicts:
         print_line(f"{verdict.name}: {verdict.state}: {verdict.detail}")
+    states = {verdict.state for verdict in verdicts}
     if "failed" in states:
         raise typer.Exit(WeightsInvalid.exit_code)
     if "missing" in states:
@@ -124,6 +116,13 @@ def _folder(given: Path | None) -> Path:
     from arr_stream import weights
 
     return weights.folder("auto" if given is None else str(given))
+
+
+def _all(models_folder: Path) -> list[KnownWeights]:
+    """Known weights, and those that were fetched besides."""
+    from arr_stream.weights import CATALOGUE, noted
+
+    return [*CATALOGUE.values(), *noted(models_folder)]
 
 
 def _row(weights: KnownWeights, models_folder: Path) -> dict[str, object]:

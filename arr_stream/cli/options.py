@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from arr_stream.records.provenance import Question
     from arr_stream.relevance.query import Query
     from arr_stream.stream import Stream
+    from arr_stream.vlm.watcher import Plan
 
 LOOK, READ, WRITE, RUN = "What to look for", "What to read", "What to write", "How to run"
 ASK, MODEL, ALERT = "What to ask", "Which model", "Alerts"
@@ -120,9 +121,22 @@ def needs(option: str, others: dict[str, object], remedy: str | None = None) -> 
     Raises:
         InvalidSetting: One of them was given.
     """
-    given = [name for name, value in others.items() if value]
+    _refuse(others, f"without {option}", remedy or f"give {option} as well")
+
+
+def excludes(option: str, others: dict[str, object], why: str) -> None:
+    """Refuse options that say nothing beside another one.
+
+    Raises:
+        InvalidSetting: One of them was given.
+    """
+    _refuse(others, f"beside {option}", f"leave it out: {why}")
+
+
+def _refuse(options: dict[str, object], where: str, remedy: str) -> None:
+    given = [name for name, value in options.items() if value]
     if given:
-        raise InvalidSetting(f"{', '.join(given)} without {option}", remedy=remedy or f"give {option} as well")
+        raise InvalidSetting(f"{', '.join(given)} {where}", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -297,6 +311,27 @@ def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
         return settings, ()
     notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
     return settings.with_values({"selection.novelty": "mark"}), (notice,)
+
+
+@dataclass(frozen=True)
+class WhenOptions(Group):
+    """When a question is asked."""
+
+    panel: ClassVar = ASK
+    every: Annotated[float | None, typer.Option(help="Answer every so many seconds of the video.")] = None
+    watch: Annotated[bool, typer.Option("--watch", help="Answer at the start and when the scene changes.")] = False
+
+    def __post_init__(self) -> None:
+        if self.every is not None and self.watch:
+            raise InvalidSetting("--every and --watch", remedy="choose one of them")
+
+    def plan(self, question: str, otherwise: Literal["end", "change"]) -> Plan:
+        """What to ask when; `otherwise` where neither was given."""
+        from arr_stream.vlm.watcher import Plan
+
+        if self.every is not None:
+            return Plan(question, "every", self.every)
+        return Plan(question, "change" if self.watch else otherwise)
 
 
 @dataclass(frozen=True)

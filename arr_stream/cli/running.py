@@ -30,9 +30,7 @@ class Figures:
     """A consumer that counts frames and times them.
 
     Attributes:
-        frames, keyframes: How many.
-        last_ms: Latency of the last frame.
-        total_ms: Of all frames together.
+        last_ms, total_ms: Latency of the last frame, and of all together.
         latency_ms: Of the last ones; see `Recent`.
         ages_ms: From capture to the end of processing.
         quality: How far it was lowered at worst.
@@ -96,14 +94,9 @@ def run_told(
     watcher: Watcher | LiveWatcher | None = None,
     beside: Sequence[Consumer] = (),
 ) -> RunResult:
-    """Run a stream into its consumers and tell how it goes.
+    """Run a stream into its consumers, and tell how it goes and what they have to say in the end.
 
-    Args:
-        stream, stop, watcher: As for `arr_stream.run.run`.
-        consumers: What they have to say in the end is told too.
-        reporter: Where to tell it.
-        figures: Taken on the way.
-        beside: Further consumers, before those, who tell for themselves.
+    Consumers that are `beside` come before those, and tell for themselves.
     """
     from arr_stream.run import run
 
@@ -153,10 +146,15 @@ def tell_notices(consumers: Sequence[Consumer], reporter: Reporter) -> None:
 
 def last_word(result: RunResult, figures: Figures, written: Sequence[Path]) -> str:
     """One line about a run."""
-    counts = [counted(result.frames, "frame"), *([f"{result.dropped} dropped"] if result.dropped else [])]
-    counts += [counted(figures.keyframes, "keyframe"), *([result.reason] if result.reason != "finished" else [])]
     mean_ms = figures.total_ms / max(1, figures.frames)
-    return f"{', '.join(counts)}; {mean_ms:.1f} ms a frame, amortised over keyframes{wrote(written)}"
+    return f"{counts(result, figures)}; {mean_ms:.1f} ms a frame, amortised over keyframes{wrote(written)}"
+
+
+def counts(result: RunResult, figures: Figures, more: Sequence[str] = ()) -> str:
+    """What there was how often, and how it ended where it did not just finish."""
+    dropped = [f"{result.dropped} dropped"] if result.dropped else []
+    ended = [result.reason] if result.reason != "finished" else []
+    return ", ".join([counted(result.frames, "frame"), *dropped, counted(figures.keyframes, "keyframe"), *more, *ended])
 
 
 def wrote(paths: Sequence[Path]) -> str:

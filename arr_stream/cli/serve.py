@@ -141,13 +141,10 @@ def serve_sources(
     overrides: Sequence[str],
     values: Mapping[str, object],
 ) -> None:
-    """Serve sources, a stream each, until it is ended.
+    """Serve sources, a stream each that looks for `query`, until it is ended.
 
-    Args:
-        sources, server, access, alerts, tell: What was given.
-        query: What every stream looks for.
-        presets: Streams begin with the first, the page offers all.
-        overrides, values: Settings over each: `key=value`, and by dotted key over those.
+    Streams begin with the first of the presets, the page offers all. Over each of them stand `overrides`, and `values`
+    by dotted key over those.
 
     Raises:
         ArrStreamError: What was wrong.
@@ -167,6 +164,7 @@ def serve_sources(
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
     from arr_stream.web.settings import load_presets
+    from arr_stream.web.viewers import Viewers
 
     loaded = load_presets(presets, overrides, values)
     settings = loaded.settings
@@ -197,11 +195,7 @@ def serve_sources(
         listener = stack.enter_context(contextlib.closing(listen(server.host, server.port)))
         door = make_access(server.host, token=access.token, names=names, port=listener.getsockname()[1])
         fetch_needed(settings)
-        viewers = None
-        if has_model:
-            from arr_stream.web.viewers import Viewers
-
-            viewers = Viewers(settings)
+        viewers = Viewers(settings) if has_model else None
         parts = RunnerParts(
             hub,
             make_viewer=viewers.make if viewers is not None else None,
@@ -249,12 +243,9 @@ def _tell_address(access: Access, *, browser_camera: bool) -> None:
 
 
 class _Teller:
-    """Tells on standard error what happens to the streams.
+    """Tells on standard error what happens to the streams; quietly, only errors of the server itself.
 
-    Args:
-        hub: Where events come from.
-        stop: Set when the server is to end; that streams end with it needs no telling.
-        tell: As JSON lines; or, quietly, only errors of the server itself.
+    Once `stop` is set and the server is to end, it needs no telling that streams do.
     """
 
     def __init__(self, hub: EventHub, stop: threading.Event, tell: TellOptions) -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from arr_stream.cli.console import out
+from arr_stream.cli.measuring import Json, Overrides, Preset
 from arr_stream.errors import CameraNotFound
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def cameras(as_json: Json = False) -> None:
@@ -24,17 +19,16 @@ def cameras(as_json: Json = False) -> None:
     found = list_cameras()
     if as_json:
         out.print_json(json.dumps([asdict(camera) for camera in found]))
+    elif found:
+        table = Table("camera", "name", "opened by")
+        for camera in found:
+            table.add_row(str(camera.index), camera.name, f"arr-stream webcam {camera.index}")
+        out.print(table)
     if not found:
         raise CameraNotFound(
             "there is no camera on this machine",
             remedy="plug one in or allow its use, or try `arr-stream stream lavfi:testsrc2`",
         )
-    if as_json:
-        return
-    table = Table("camera", "name", "opened by")
-    for camera in found:
-        table.add_row(str(camera.index), camera.name, f"arr-stream webcam {camera.index}")
-    out.print(table)
 
 
 def channels(as_json: Json = False) -> None:
@@ -60,8 +54,8 @@ def channels(as_json: Json = False) -> None:
 
 
 def settings(
-    preset: Annotated[Path | None, typer.Option(help="Show the values with this preset.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
 ) -> None:
     """List every setting with its value and meaning. Precedence: --set and options, then the preset, then defaults."""
     from rich.table import Table

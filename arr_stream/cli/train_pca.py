@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, out
+from arr_stream.cli.console import Advance, counting, err, interrupted, out
+from arr_stream.cli.measuring import Overrides, Preset
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, SourceDamaged
 
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from arr_stream.types import Frame
 
 REPORTED_COMPONENTS = (8, 15, 16, 32, 64)
-_PLAIN_EVERY_SECONDS = 5.0
-
-Advance = Callable[[int, int], None]
-"""Told after each picture how many there were and how many features they gave."""
 
 
 def train_pca(
@@ -39,8 +33,8 @@ def train_pca(
     components: Annotated[int, typer.Option(min=16, max=4096, help="Principal directions to keep.")] = 64,
     every_seconds: Annotated[float, typer.Option(min=0.0, help="Of a video, one frame every so many seconds.")] = 1.0,
     max_vectors: Annotated[int, typer.Option(min=16, help="Stop after so many features.")] = 1_000_000,
-    preset: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset.")] = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the output.")] = False,
 ) -> None:
     """Learn on pictures and videos how a CLIP model's features vary, for the 16 embedding channels.
@@ -52,14 +46,14 @@ def train_pca(
     if clip_model is not None:
         settings = settings.with_values({"clip.model": clip_model})
 
-    from arr_stream.files import prepare_output
+    from arr_stream.files import prepare_output, written_whole
     from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 
     # Before the model is loaded: what cannot be written should be said at once.
     prepare_output(output, force)
     try:
         embedder = ClipEmbedder(settings.clip, settings.models)
-        with _progress(max_vectors) as advance:
+        with counting() as advance:
             frames = _frames(sources, every_seconds, settings.source.max_pixels)
             gathered = gather(frames, embedder, settings.grid.max_pixels, max_vectors, advance)
         if gathered.count < components:
@@ -68,10 +62,10 @@ def train_pca(
                 remedy="give more pictures, or fewer components",
             )
         pca = replace(gathered.result(embedder.space, components), method=settings.clip.method)
-        _write(pca, output, force=force)
+        with written_whole(output, force=force) as partial:
+            pca.save(partial)
     except KeyboardInterrupt:
-        err.print("arr-stream: interrupted, nothing was written", markup=False)
-        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+        raise interrupted(", nothing was written") from None
     _report(gathered, pca)
     err.print(f"wrote {output}; use it with --set clip.pca={output}", soft_wrap=True, markup=False)
 
@@ -86,7 +80,7 @@ def gather(
         embedder: Gives the features.
         max_pixels: Larger frames are scaled down to this first, as in a stream.
         max_vectors: Most features.
-        advance: Hears of every picture.
+        advance: Hears of every picture: how many features there are by then.
 
     Raises:
         KeyframeFailed: The embedder gives values that are not numbers.
@@ -101,7 +95,7 @@ def gather(
         gathered = gathered or StreamingPca(values.shape[0])
         vectors = values.reshape(values.shape[0], -1).T
         gathered.add(vectors[: max_vectors - gathered.count])
-        advance(count, gathered.count)
+        advance(f"{gathered.count} features of {count} pictures", gathered.count, max_vectors)
         if gathered.count >= max_vectors:
             break
     if gathered is None:
@@ -126,21 +120,6 @@ def _frames(sources: Sequence[str], every_seconds: float, max_pixels: int) -> It
                 err.print(f"note: {exc.message}; what came before is used", soft_wrap=True, markup=False)
 
 
-def _write(pca: Pca, output: Path, *, force: bool) -> None:
-    """All of the file or nothing of it."""
-    from arr_stream.files import make_parent, partial_path, publish, writing
-
-    make_parent(output)
-    partial = partial_path(output)
-    try:
-        with writing(output):
-            pca.save(partial)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    publish(output, force=force)
-
-
 def _report(gathered: StreamingPca, pca: Pca) -> None:
     out.print(f"{pca.space}: {pca.count} features of {pca.dimensions} numbers", markup=False)
     table = Table("directions", "variance kept")
@@ -148,28 +127,3 @@ def _report(gathered: StreamingPca, pca: Pca) -> None:
         if components <= pca.dimensions:
             table.add_row(str(components), f"{gathered.variance_kept(components):.3f}")
     out.print(table)
-
-
-@contextmanager
-def _progress(max_vectors: int) -> Iterator[Advance]:
-    """A bar on a terminal, a line every few seconds elsewhere."""
-    if not err.is_terminal:
-        yield _plain_lines()
-        return
-    columns = (BarColumn(), TextColumn("{task.completed:.0f} features of {task.fields[pictures]} pictures"))
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as progress:
-        # How many features the sources hold is not known before they are read; the limit is.
-        task = progress.add_task("", total=max_vectors, pictures=0)
-        yield lambda pictures, vectors: progress.update(task, completed=vectors, pictures=pictures)
-
-
-def _plain_lines() -> Advance:
-    last = time.monotonic()
-
-    def advance(pictures: int, vectors: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _PLAIN_EVERY_SECONDS:
-            last = time.monotonic()
-            err.print(f"{vectors} features of {pictures} pictures", markup=False)
-
-    return advance

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from arr_stream.cli.console import INTERRUPTED_EXIT_CODE, err, out
+from arr_stream.cli.console import counting, interrupted, out, say
 from arr_stream.cli.measuring import (
     Force,
     Json,
@@ -20,15 +18,13 @@ from arr_stream.cli.measuring import (
     Preset,
     check_picture,
     cpu_settings,
+    show_tables,
     write_picture,
 )
 from arr_stream.errors import OutputUnwritable
 
 if TYPE_CHECKING:
-    from arr_stream.tuning.tuner import Progress as Advance
     from arr_stream.tuning.tuner import TuneReport
-
-_PLAIN_EVERY_SECONDS = 5.0
 
 
 def tune(
@@ -62,12 +58,13 @@ def tune(
     """
     settings = cpu_settings("tune", preset, overrides).with_values({"selection.budget": budget})
 
-    from arr_stream.files import make_parent, prepare_output
+    from arr_stream.files import make_parent, prepare_output, written_whole
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.footage import load_footage
     from arr_stream.tuning.parameters import NAMES
     from arr_stream.tuning.recording import checked_kinds
     from arr_stream.tuning.report import draw_before_and_after
+    from arr_stream.tuning.report import preset as to_preset
     from arr_stream.tuning.tuner import TuneOptions
     from arr_stream.tuning.tuner import tune as tune_weights
 
@@ -91,14 +88,19 @@ def tune(
         if path is not None:
             make_parent(path)
     try:
-        with _progress() as advance:
-            report = tune_weights(footage, settings, options, advance)
+        with counting() as advance:
+
+            def progress(what: str, done: int, of: int) -> None:
+                advance(f"{what}, {done} of {of}", done, of)
+
+            report = tune_weights(footage, settings, options, progress)
     except KeyboardInterrupt:
-        err.print("arr-stream: interrupted, nothing was written", markup=False)
-        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+        raise interrupted(", nothing was written") from None
     # First: whatever becomes of the rest, the weights took longest.
     if output is not None:
-        _write_preset(report, data.resolve().name, output, force=force)
+        with written_whole(output, force=force) as partial:
+            partial.write_text(to_preset(report, data.resolve().name), encoding="utf-8")
+        say(f"wrote {output}; use it with --preset {output}")
     _print(report, data.resolve().name, as_json=as_json)
     write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
 
@@ -127,48 +129,5 @@ def _print(report: TuneReport, origin: str, *, as_json: bool) -> None:
         }
         out.print_json(json.dumps(values))
         return
-    for table in found:
-        if table.rows:
-            out.print(table.rich())
-        elif table.note:
-            out.print(table.note, markup=False)
+    show_tables(found)
     out.print(gains(report), markup=False)
-
-
-def _write_preset(report: TuneReport, origin: str, path: Path, *, force: bool) -> None:
-    from arr_stream.files import make_parent, partial_path, publish, writing
-    from arr_stream.tuning.report import preset
-
-    make_parent(path)
-    try:
-        with writing(path):
-            partial_path(path).write_text(preset(report, origin), encoding="utf-8")
-    except BaseException:
-        partial_path(path).unlink(missing_ok=True)
-        raise
-    publish(path, force=force)
-    err.print(f"wrote {path}; use it with --preset {path}", soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Advance]:
-    """A bar on a terminal, a line every few seconds elsewhere."""
-    if not err.is_terminal:
-        yield _plain_lines()
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda what, done, of: progress.update(task, description=what, completed=done, total=of)
-
-
-def _plain_lines() -> Advance:
-    last = time.monotonic()
-
-    def advance(what: str, done: int, of: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _PLAIN_EVERY_SECONDS:
-            last = time.monotonic()
-            err.print(f"{what}, {done} of {of}", soft_wrap=True, markup=False)
-
-    return advance

@@ -213,8 +213,8 @@ def _journal() -> list[bytes]:
 
 
 def _open_journal(scratch: Path) -> Run:
+    from arr_stream.batch.job import Done
     from arr_stream.batch.journal import read_journal, read_past
-    from arr_stream.batch.layout import Done
 
     path = scratch / "journal.jsonl"
 
