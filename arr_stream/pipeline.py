@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import TextEncoder
-from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import KeyframeProvider
 from arr_stream.keyframes.schedule import RefreshReason
 from arr_stream.motion.camera import motion_channel
@@ -38,7 +38,6 @@ from arr_stream.relevance.query_scorers import (
     QueryScorers,
     answer_queries,
 )
-from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.texture.array import Texture
@@ -46,6 +45,10 @@ from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.pixels import cell_difference
 from arr_stream.texture.visual import FrameLook, look_at, picture_channels
 from arr_stream.types import FloatArray, Frame, Grid
+
+if TYPE_CHECKING:
+    from arr_stream.keyframes.embeddings.pca import Pca
+    from arr_stream.relevance.semantic import SemanticSpace
 
 _SCORED_PLANES = (5, 6, 9, TEXT, HISTORY)
 """First channels of the planes that scores are made of."""
@@ -150,7 +153,11 @@ class Pipeline:
         self._state: _State | None = None
         self._query_changed = False
         self._interval_factor = 1
-        self._space = SemanticSpace(encoder, pca) if encoder is not None else None
+        self._space: SemanticSpace | None = None
+        if encoder is not None:
+            from arr_stream.relevance.semantic import SemanticSpace
+
+            self._space = SemanticSpace(encoder, pca)
         self._notices = self._ask_model()
 
     def configure(self, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from arr_stream.config import Settings
 from arr_stream.errors import SourceDamaged
 from arr_stream.keyframes.base import KeyframePart, PartName, TextEncoder
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
-from arr_stream.keyframes.embeddings.pca import Pca
 from arr_stream.keyframes.generate import (
     CountedKeyframes,
     InStepKeyframes,
@@ -42,6 +41,9 @@ from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQue
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Reading, Source
 from arr_stream.types import Frame, Grid
+
+if TYPE_CHECKING:
+    from arr_stream.keyframes.embeddings.pca import Pca
 
 _READY_SECONDS = 60.0
 """How long real time waits for the keyframe models before the first frame."""

@@ -380,3 +380,15 @@ def test_help_loads_no_heavy_package() -> None:
 def test_importing_the_package_loads_neither_torch_nor_opencv() -> None:
     code = "import sys, arr_stream; sys.exit(bool({'torch', 'cv2', 'av'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_with_the_defaults_loads_no_torch(clip: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom arr_stream.cli import main\n"
+        "try: main()\nexcept SystemExit as ended: assert not ended.code\n"
+        "print(*{'torch', 'kornia', 'matplotlib', 'transformers', 'fastapi', 'pyarrow', 'openai'} & set(sys.modules))"
+    )
+    outputs = ["-o", str(tmp_path / "shown.mp4"), "--patches", str(tmp_path / "patches.jsonl")]
+    arguments = ["process", str(clip), "-q", "red", "--max-frames", "2", *outputs]
+    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from arr_stream.plain_text import redact_url
@@ -106,7 +107,7 @@ class Provenance(_Part):
     Args:
         arr_stream: Version of this package.
         python, platform, libc: Such as `CPython 3.11.9`, `Linux x86_64` and `glibc 2.36`.
-        cpu: Which kernels torch chose for the processor, such as `AVX512`.
+        cpu: What NumPy found of the processor's vector instructions, such as `X86_V4`.
         gpu: Name of the GPU that was used; None for none.
         packages: Version of each package that has a say in the results.
         ffmpeg: Version of each of FFmpeg's libraries.
@@ -164,9 +165,14 @@ def provenance_of(stream: Stream, question: Question | None = None) -> Provenanc
     )
 
 
+def _vector_instructions() -> str:
+    """The newest kind that NumPy has kernels for here; which kernels run has a say in the last digits."""
+    kinds = np.show_config(mode="dicts")["SIMD Extensions"]
+    return str([*kinds["baseline"], *kinds["found"]][-1])
+
+
 def environment(settings: Settings) -> Provenance:
     """What would have a say in the results of a run with these settings, here and now; knows of no source."""
-    import torch
     from av import library_versions
 
     from arr_stream import __version__
@@ -176,7 +182,7 @@ def environment(settings: Settings) -> Provenance:
         python=f"{platform.python_implementation()} {platform.python_version()}",
         platform=f"{platform.system()} {platform.machine()}",
         libc=" ".join(platform.libc_ver()).strip(),
-        cpu=torch.backends.cpu.get_cpu_capability(),
+        cpu=_vector_instructions(),
         gpu=_gpu(settings),
         packages=_versions(_deciding(settings)),
         ffmpeg={name: ".".join(map(str, version)) for name, version in sorted(library_versions.items())},
@@ -281,10 +287,14 @@ def _pictures(folder: Path | None, name: str) -> list[Path]:
 
 
 def _gpu(settings: Settings) -> str | None:
+    """Where something of these settings runs in torch; else it has no say, and torch need not be loaded."""
+    made = settings.keyframes
+    models = made.clusters == "sam" or made.embeddings == "clip" or made.text == "easyocr" or bool(settings.vlm.model)
+    if settings.loop.device != "cuda" and not (models and settings.models.device in ("auto", "cuda")):
+        return None
     import torch
 
-    wants = settings.loop.device == "cuda" or settings.models.device in ("auto", "cuda")
-    return torch.cuda.get_device_name() if wants and torch.cuda.is_available() else None
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _deciding(settings: Settings) -> list[str]:

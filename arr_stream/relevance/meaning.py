@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
 from arr_stream.motion.memory import TemporalCache
-from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.texture.arrays import Array
 from arr_stream.types import FloatArray, Grid
+
+if TYPE_CHECKING:
+    from arr_stream.relevance.semantic import SemanticSpace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
