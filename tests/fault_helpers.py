@@ -24,6 +24,7 @@ import av.error
 import numpy as np
 import pytest
 
+from arr_stream.cli import console
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName, PartValue, TextFinding
 from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest, make_generator
@@ -127,6 +128,8 @@ def no_room_to_speak() -> Iterator[None]:
         pytest.skip("no /dev/full on this system")
     with Path("/dev/full").open("w") as file, contextlib.redirect_stdout(file):
         yield
+    # What could not be written waits for the next line; a process that ends never comes to that.
+    console.out.end_capture()
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from soaking.faults import WallClock, worker_pids
 from soaking.feed import Feed
 from soaking.keyframes import ORDERS_VARIABLE, SoakedWorkers
-from soaking.room import small_room
+from soaking.stage import small_room
 
 HOUR, DAY = 3600.0, 86_400.0
 QUICK = LIGHT.with_values(
@@ -240,7 +240,7 @@ def test_a_clip_without_room_leaves_no_file_and_no_handle(tmp_path: Path) -> Non
     with small_room(tmp_path / "clips") as room:
         if room is None:
             pytest.skip("needs to mount a small disk")
-        recorder = ClipRecorder(room.folder, stream_name="door", after_seconds=0.1, on_notice=notices.append)
+        recorder = ClipRecorder(tmp_path / "clips", stream_name="door", after_seconds=0.1, on_notice=notices.append)
         room.fill()
         recorder.add(0.0, picture(0))
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208

@@ -16,7 +16,7 @@ from arr_stream.errors import BackendUnavailable
 from arr_stream.web.access import AllowedSources
 from benchmarks.live.browser import CAMERA_ARGUMENTS, chromium
 from benchmarks.live.scene import Scene
-from benchmarks.live.sender import SIZE_WH, send
+from benchmarks.live.sender import send
 from tests.browser import CARD, Page, settled
 from tests.live_servers import byte_server, free_port, wait_for
 from tests.web_servers import RunningServer, running
@@ -364,7 +364,7 @@ def test_a_source_that_fails_says_why_and_is_tried_again(server: RunningServer, 
     def answer(connection: socket.socket) -> None:
         # Its end is the other side's.
         with contextlib.suppress(OSError, av.FFmpegError):
-            send(connection, Scene(SIZE_WH))
+            send(connection, Scene((640, 360)))
 
     with byte_server(answer, port):
         overlay.locator("[data-action=retry]").click()
