@@ -133,13 +133,15 @@ def cell_difference(first: Tensor, second: Tensor) -> Tensor:
 
 
 @pixels.remap.register(Tensor)
-def remap(planes: Tensor, map_px: Tensor, *, nearest: bool = False, outside: float | None = None) -> Tensor:
+def remap(planes: Tensor, map_px: Tensor, *, nearest: bool = False) -> Tensor:
     held = planes.reshape(-1, *planes.shape[-2:])
     moved = _sampled_nearest(held, map_px) if nearest else _sampled(held, map_px)
-    if outside is not None:
-        left_out = torch.full((), outside, dtype=planes.dtype, device=planes.device)
-        moved = torch.where(inside(map_px), moved, left_out)
     return moved.reshape(*planes.shape[:-2], *map_px.shape[:2])
+
+
+@pixels.blotted.register(Tensor)
+def blotted(planes: Tensor, kept: Tensor, value: float) -> Tensor:
+    return torch.where(kept, planes, torch.full((), value, dtype=planes.dtype, device=planes.device))
 
 
 def _sampled(planes: Tensor, map_px: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 
 from arr_stream.motion.flow import Flow, source_map
 from arr_stream.texture.arrays import Array, channels_first, channels_last, namespace
-from arr_stream.texture.pixels import inside, remap
+from arr_stream.texture.pixels import blotted, inside, remap
 
 # What cv2.remap moves without changing a bit; it has no kernels for others.
 _ID_TYPES = tuple(np.dtype(kind) for kind in (np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.int32))
@@ -35,8 +35,9 @@ def carry(planes: Array, flow: Flow, *, nearest: bool = False, outside: float | 
             raise ValueError(f"planes are float32, or {', '.join(map(str, _ID_TYPES))} for ids; got {planes.dtype}")
         if not nearest:
             raise ValueError(f"planes of {planes.dtype} hold ids and need nearest=True")
-    map_px = flow.map_px((planes.shape[-2], planes.shape[-1]))
-    return remap(planes, map_px, nearest=nearest, outside=outside)
+    hw = planes.shape[-2], planes.shape[-1]
+    moved = remap(planes, flow.map_px(hw), nearest=nearest)
+    return moved if outside is None else blotted(moved, flow.within(hw), outside)
 
 
 def compose(older: Flow, newer: Flow) -> Flow:
@@ -54,6 +55,6 @@ def compose(older: Flow, newer: Flow) -> Flow:
     first_map = newer.map_px(newer.hw)
     offset_px = channels_last(remap(channels_first(older.offset_px), first_map)) + newer.offset_px
     trust = remap(older.confidence, first_map) * newer.confidence
-    within = inside(first_map) & inside(source_map(offset_px))
+    within = newer.within(newer.hw) & inside(source_map(offset_px))
     # A blend of four values can exceed 1 by a rounding.
     return Flow(offset_px, xp.clip(xp.where(within, trust, 0.0), None, 1.0), newer.residual)

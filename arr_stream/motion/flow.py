@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from arr_stream.texture.arrays import Array, channels_first, channels_last, constant, namespace, to_numpy, zeros
-from arr_stream.texture.pixels import resized
+from arr_stream.texture.pixels import inside, resized
 from arr_stream.types import ByteArray, FloatArray, Frame
 
 # How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `NOISE`; what
@@ -92,6 +92,10 @@ class Flow:
     def map_px(self, hw: tuple[int, int]) -> Array:
         """`source_map` of this flow on a raster of `(h, w)`; not to be written to."""
         return self.once(("map", hw), lambda: source_map(resize_offsets(self.offset_px, hw)))
+
+    def within(self, hw: tuple[int, int]) -> Array:
+        """`[h, w]` bool: what is there now came from within the earlier frame."""
+        return self.once(("within", hw), lambda: inside(self.map_px(hw)))
 
     def to_numpy(self) -> Flow:
         """The same on the host, checked; itself where it is there."""

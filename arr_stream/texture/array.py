@@ -44,7 +44,9 @@ class Plane:
     first: int
     data: Array
     scale: float = 1.0
-    _cells: dict[tuple[int, int, int], FloatArray] = field(default_factory=dict, init=False, repr=False)
+    _cells: dict[tuple[object, ...], FloatArray] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _mips: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -60,15 +62,16 @@ class Plane:
         data = as_float(data)
         return data if self.scale == 1.0 else data * self.scale
 
-    def cells(self, texture_wh: tuple[int, int], row: int) -> Array:
-        """`[gh, gw]` float32: means over cells (ids: the sample at the middle) of one of the channels, made once."""
+    def cells(self, texture_wh: tuple[int, int], rows: tuple[int, ...]) -> Sequence[Array]:
+        """`[gh, gw]` float32 each: means over cells (ids: the sample at the middle) of some channels, made once."""
         if not isinstance(self.data, np.ndarray):
-            return self.mip(texture_wh, CELL_LEVEL)[row]
-        key = (*texture_wh, row)
+            means = self.mip(texture_wh, CELL_LEVEL)
+            return [means[row] for row in rows]
+        key = (texture_wh, rows)
         made = self._cells.get(key)
         if made is None:
-            plane = self.data[row]
-            found = _cell_middles(plane, texture_wh) if self.nearest else cell_means(plane, texture_wh) * self.scale
+            planes = self.data if len(rows) == len(self.data) else self.data[list(rows)]
+            found = _cell_middles(planes, texture_wh) if self.nearest else cell_means(planes, texture_wh) * self.scale
             made = self._cells[key] = found.astype(np.float32)
         return made
 
@@ -104,12 +107,12 @@ class Plane:
 
 
 def _cell_middles(ids: npt.NDArray[np.int32], texture_wh: tuple[int, int]) -> npt.NDArray[np.int32]:
-    """`[gh, gw]` of `[h, w]`: the sample nearest to each cell's middle."""
+    """`[C, gh, gw]` of `[C, h, w]`: the sample nearest to each cell's middle."""
     rows, columns = (
         np.minimum((np.arange(CELL_PX // 2, size, CELL_PX) + 0.5) * (samples / size), samples - 1).astype(np.intp)
-        for samples, size in zip(ids.shape, texture_wh[::-1], strict=True)
+        for samples, size in zip(ids.shape[1:], texture_wh[::-1], strict=True)
     )
-    middles: npt.NDArray[np.int32] = ids[rows[:, None], columns]
+    middles: npt.NDArray[np.int32] = ids[:, rows[:, None], columns]
     return middles
 
 
@@ -188,9 +191,14 @@ class Texture:
 
     def cells(self, channels: Sequence[int]) -> Array:
         """`[C, gh, gw]` float32: what `mip(CELL_LEVEL)` gives, as NumPy on the host and as a tensor on a device."""
-        planes = ((plane, channel - plane.first) for channel in channels for plane in (self._plane(channel),))
-        made = [plane.cells(self.texture_wh, row) for plane, row in planes]
-        return namespace(made[0]).stack(made)
+        rows: dict[int, list[int]] = {}
+        for channel in channels:
+            rows.setdefault(self._plane(channel).first, []).append(channel)
+        made: dict[int, Array] = {}
+        for first, wanted in rows.items():
+            means = self._plane(first).cells(self.texture_wh, tuple([channel - first for channel in wanted]))
+            made.update(zip(wanted, means, strict=True))
+        return namespace(made[channels[0]]).stack([made[channel] for channel in channels])
 
     def dense(self) -> Tensor:
         """The full `[40, H, W]` float32 tensor. Large: 160 MB at 1024x1024; the frame loop never builds one."""

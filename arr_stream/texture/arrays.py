@@ -118,10 +118,10 @@ def take_along(values: Array, places: Array) -> Array:
 
 def enlarged(values: Array, factor: int) -> Array:
     """`[h, w]` to `[h * factor, w * factor]`, each value repeated."""
-    if isinstance(values, np.ndarray):
-        return values.repeat(factor, axis=0).repeat(factor, axis=1)
     height, width = values.shape
-    return values[:, None, :, None].expand(height, factor, width, factor).reshape(height * factor, width * factor)
+    wide, shape = values[:, None, :, None], (height, factor, width, factor)
+    repeated = np.broadcast_to(wide, shape) if isinstance(values, np.ndarray) else wide.expand(shape)
+    return repeated.reshape(height * factor, width * factor)
 
 
 def sums_by(ids: Array, values: Array | None, count: int) -> Array:

@@ -18,13 +18,16 @@ from arr_stream.types import CELL_PX, FloatArray
 Doubles = npt.NDArray[np.float64]
 
 
-def cell_means(plane: npt.NDArray[np.uint8] | FloatArray, texture_wh: tuple[int, int]) -> Doubles:
-    """`[gh, gw]`: means over the cells of a plane `[h, w]` of any resolution, interpolated between its samples."""
-    width, height = texture_wh
-    rows, down = _reading(plane.shape[0], height)
-    columns, across = _reading(plane.shape[1], width)
-    sums = cv2.integral(plane, sdepth=cv2.CV_64F)
-    means: Doubles = down @ sums.take(rows, 0).take(columns, 1) @ across.T
+def cell_means(planes: npt.NDArray[np.uint8] | FloatArray, texture_wh: tuple[int, int]) -> Doubles:
+    """`[C, gh, gw]`: means over the cells of planes `[C, h, w]` of any resolution, interpolated between samples."""
+    (channels, height, width), (texture_w, texture_h) = planes.shape, texture_wh
+    rows, down = _reading(height, texture_h)
+    columns, across = _reading(width, texture_w)
+    # One below the other: what a plane's sums begin with falls out of every difference.
+    sums = cv2.integral(planes.reshape(channels * height, width), sdepth=cv2.CV_64F)
+    starts = np.arange(channels) * height
+    read = sums.take((starts[:, None] + rows).ravel(), 0).take(columns, 1).reshape(channels, len(rows), len(columns))
+    means: Doubles = down @ read @ across.T
     return means
 
 

@@ -84,7 +84,7 @@ def averaged(planes: Array, hw: tuple[int, int]) -> Array:
 
 
 @singledispatch
-def remap(planes: Array, map_px: Array, *, nearest: bool = False, outside: float | None = None) -> Array:
+def remap(planes: Array, map_px: Array, *, nearest: bool = False) -> Array:
     """Planes at `[h, w, 2]` positions `(x, y)`, with the border continued.
 
     Exact to rounding with 1, 3 or 4 channels, to 1/32 px with others.
@@ -93,17 +93,19 @@ def remap(planes: Array, map_px: Array, *, nearest: bool = False, outside: float
         planes: Of any type that OpenCV moves; anything but float32 needs `nearest`.
         map_px: Where each place is sampled.
         nearest: Take the nearest sample instead of the linear blend of four.
-        outside: Value of what comes from outside the picture; None continues the border.
     """
     held = channels_last(planes.view(np.uint8) if planes.dtype == np.bool_ else planes)
     method = cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
     moved = np.asarray(cv2.remap(held, map_px, None, method, borderMode=cv2.BORDER_REPLICATE))
-    moved = moved.reshape(*map_px.shape[:2], *planes.shape[:-2]).view(planes.dtype)
-    if outside is not None:
-        left_out = ~inside(map_px)
-        if left_out.any():
-            moved[left_out] = outside
-    return channels_first(moved)
+    return channels_first(moved.reshape(*map_px.shape[:2], *planes.shape[:-2]).view(planes.dtype))
+
+
+@singledispatch
+def blotted(planes: Array, kept: Array, value: float) -> Array:
+    """Planes with one value wherever `kept` `[h, w]` is False; the host writes into them."""
+    if not kept.all():
+        channels_last(planes)[~kept] = value
+    return planes
 
 
 @singledispatch
