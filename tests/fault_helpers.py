@@ -129,7 +129,8 @@ def no_room_to_speak() -> Iterator[None]:
     with Path("/dev/full").open("w") as file, contextlib.redirect_stdout(file):
         yield
     # What could not be written waits for the next line; a process that ends never comes to that.
-    console.out.end_capture()
+    with console.out.capture():
+        pass
 
 
 @contextlib.contextmanager
