@@ -249,7 +249,7 @@ def test_a_clip_without_room_leaves_no_file_and_no_handle(tmp_path: Path) -> Non
         assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
         assert len(notices) == 1 and "no space left" in notices[0].lower()
         room.empty()
-        assert not list(tmp_path / "clips".iterdir())
+        assert not list((tmp_path / "clips").iterdir())
         assert recorder.start(0.0, "motion", 0.0) is not None
         recorder.finish()
         assert len(list_clips(tmp_path / "clips")) == 1

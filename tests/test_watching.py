@@ -117,6 +117,15 @@ def test_questions_are_asked_when_the_plan_says(clip: Path, plan: Plan, expected
     assert [answer.pts_seconds for answer in answers] == pytest.approx(expected, abs=1e-3)
 
 
+def test_a_new_plan_does_not_wait_for_what_the_old_one_had_in_mind(clip: Path) -> None:
+    viewer = ScriptedViewer()
+    watcher = Watcher(viewer, Plan("what?", "every", 60.0), fps=10)
+    for patches in _watched(clip, watcher):
+        if patches.index == 4:
+            watcher.plan = Plan("and now?", "every", 1.0)
+    assert viewer.asked_at == pytest.approx([1.0, 2.0], abs=1e-3)
+
+
 def test_attention_goes_back_to_the_choice_of_cells(clip: Path) -> None:
     maps: list[FloatArray] = []
     watcher = Watcher(ScriptedViewer(), Plan("what?", "every", 1.0), attend=maps.append)

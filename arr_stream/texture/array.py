@@ -44,9 +44,7 @@ class Plane:
     first: int
     data: Array
     scale: float = 1.0
-    _cells: dict[tuple[object, ...], FloatArray] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _cells: dict[tuple[object, ...], FloatArray] = field(default_factory=dict, init=False, repr=False)
     _mips: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -62,11 +60,11 @@ class Plane:
         data = as_float(data)
         return data if self.scale == 1.0 else data * self.scale
 
-    def cells(self, texture_wh: tuple[int, int], rows: tuple[int, ...]) -> Sequence[Array]:
+    def cells(self, texture_wh: tuple[int, int], rows: tuple[int, ...]) -> Array:
         """`[gh, gw]` float32 each: means over cells (ids: the sample at the middle) of some channels, made once."""
         if not isinstance(self.data, np.ndarray):
             means = self.mip(texture_wh, CELL_LEVEL)
-            return [means[row] for row in rows]
+            return tuple([means[row] for row in rows])
         key = (texture_wh, rows)
         made = self._cells.get(key)
         if made is None:

@@ -26,6 +26,8 @@ EDGE_THRESHOLD = 40
 """Gradient (of 255) from which a place counts as an edge for the distance channel."""
 
 _NEIGHBOURS = np.ones((3, 3), np.uint8)
+_SQUARES = np.arange(256, dtype=np.float32) ** 2
+_SUM = np.ones((1, 3), np.float32)
 
 DETAIL_GAIN = 4.0
 """Detail rarely exceeds a quarter of the range."""
@@ -166,9 +168,8 @@ def saliency(lab: ByteArray) -> FloatArray:
     height, width = lab.shape[:2]
     around = cv2.blur(lab, (width // 2 | 1, height // 2 | 1), borderType=cv2.BORDER_REPLICATE)
     near = cv2.blur(lab, (3, 3))
-    # Not `cv2.magnitude`, whose last bit depends on where in memory its operands lie.
-    difference = cv2.absdiff(near, around).astype(np.float32)
-    distance = np.sqrt(np.einsum("hwc,hwc->hw", difference, difference))
+    # Sums of three squares of bytes are whole numbers, exact in whatever order.
+    distance = np.sqrt(cv2.transform(cv2.LUT(cv2.absdiff(near, around), _SQUARES), _SUM))
     salient: FloatArray = cv2.min(distance * np.float32(SALIENCY_SCALE), 1.0)
     return salient.reshape(height, width)
 

@@ -119,7 +119,7 @@ class Watcher:
         self._on_answer = on_answer
         self._started_seconds: float | None = None
         self._show_from_seconds = 0.0
-        self._ask_from_seconds = 0.0
+        self._ask_from_seconds: float | None = None
         self._asked_seconds: float | None = None
         self._answered_grey: ByteArray | None = None
         self._skipped = SkippedFrames()
@@ -137,7 +137,7 @@ class Watcher:
     def plan(self, plan: Plan) -> None:
         self._check(plan)
         self._plan = plan
-        self._asked_seconds = self._answered_grey = None
+        self._asked_seconds = self._answered_grey = self._ask_from_seconds = None
 
     def request(self, question: str) -> None:
         """Ask this with the next frame, beside the plan; from any thread. Takes the place of one not asked yet."""
@@ -185,7 +185,8 @@ class Watcher:
     def _is_due(self, seconds: float) -> bool:
         if self._started_seconds is None:
             self._started_seconds = self._show_from_seconds = seconds
-            self._ask_from_seconds = seconds + self._plan.every_seconds
+        if self._ask_from_seconds is None:
+            self._ask_from_seconds = self._after(seconds, self._plan.every_seconds)
         if seconds < self._show_from_seconds - _ROUNDED_SECONDS:
             return False
         self._show_from_seconds = self._after(seconds, 1 / self._fps)
@@ -225,10 +226,11 @@ class Watcher:
         if last and not self.answered:
             return True
         if self._plan.when == "every":
-            due = frame.pts_seconds >= self._ask_from_seconds - _ROUNDED_SECONDS
-            if due:
-                self._ask_from_seconds = self._after(frame.pts_seconds, self._plan.every_seconds)
-            return due
+            due_seconds = self._ask_from_seconds
+            if due_seconds is None or frame.pts_seconds < due_seconds - _ROUNDED_SECONDS:
+                return False
+            self._ask_from_seconds = self._after(frame.pts_seconds, self._plan.every_seconds)
+            return True
         return self._has_changed(frame, patches)
 
     def _has_changed(self, frame: Frame, patches: PatchSet) -> bool:
