@@ -116,7 +116,7 @@ def test_grid_regions_are_nearly_square() -> None:
     ("name", "package", "remedy"),
     [
         ("slic-fast", "fast_slic", "pip install --no-build-isolation fast-slic"),
-        ("slic-skimage", "skimage.segmentation", "pip install scikit-image"),
+        ("slic-skimage", "skimage", "pip install scikit-image"),
     ],
 )
 def test_missing_package_is_an_error_with_its_remedy(

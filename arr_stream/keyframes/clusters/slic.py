@@ -6,6 +6,7 @@ different regions and carry different names in the records.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -43,18 +44,19 @@ class SkimageSlic:
     method = "slic-skimage"
 
     def __init__(self, count: int) -> None:
-        try:
-            from skimage.segmentation import slic
-        except ImportError as exc:
+        # To load it takes longer than ten keyframes, and often no regions are read.
+        if find_spec("skimage") is None:
             raise BackendUnavailable(
-                f"clusters slic-skimage needs scikit-image: {exc}", remedy="run `pip install scikit-image`"
-            ) from exc
+                "clusters slic-skimage needs scikit-image, and it is not installed",
+                remedy="run `pip install scikit-image`",
+            )
         self.count = count
-        self._slic: Any = slic
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
+        from skimage.segmentation import slic
+
         rgb = picture.quarter_rgb
-        labels = self._slic(
+        labels = slic(
             rgb,
             n_segments=_fitting(self.count, rgb),
             compactness=SKIMAGE_COMPACTNESS,
