@@ -207,7 +207,7 @@ def test_each_thing_that_is_wrong_is_told(changes: dict[str, object], word: str)
 def test_a_short_soak_survives_every_kind_of_fault(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason="needs the extra `web`")
     path = os.pathsep.join([str(ROOT / "scripts"), str(ROOT)])
-    command = ["-m", "soaking", "--stream-minutes", "1.5", "--gap", "3", "--out", str(tmp_path), "--seed", "7"]
+    command = ["-m", "soaking", "--stream-minutes", "3", "--gap", "6", "--out", str(tmp_path), "--seed", "7"]
     done = subprocess.run(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
@@ -223,4 +223,4 @@ def test_a_short_soak_survives_every_kind_of_fault(tmp_path: Path) -> None:
     wrong = [verdict for verdict in written["verdicts"] if not verdict["good"] and "grows" not in verdict["what"]]
     assert not wrong, done.stderr
     assert {fault["kind"] for fault in written["faults"]} >= set(FAULTS) - {"disk-full"}
-    assert written["frames"] >= 90 * FPS and (tmp_path / "soak.png").stat().st_size > 10_000
+    assert written["frames"] >= 180 * FPS and (tmp_path / "soak.png").stat().st_size > 10_000
