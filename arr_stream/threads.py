@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 import cv2
-import numpy as np
 from threadpoolctl import ThreadpoolController
 
 _PROMPT_SECONDS = 0.0002
@@ -33,7 +32,6 @@ def one_blas_thread() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _blas() -> ThreadpoolController:
     """Of the libraries loaded by now; to look for them takes some milliseconds."""
-    np.linalg.inv(np.eye(2))
     return ThreadpoolController()
 
 

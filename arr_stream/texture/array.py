@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.texture.arrays import Array, as_float, as_tensor, namespace, to_numpy
-from arr_stream.texture.cells import cell_means
+from arr_stream.texture.cells import cell_means, nearest_samples
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS
 from arr_stream.types import CELL_PX, FloatArray
 
@@ -107,8 +107,7 @@ class Plane:
 def _cell_middles(ids: npt.NDArray[np.int32], texture_wh: tuple[int, int]) -> npt.NDArray[np.int32]:
     """`[C, gh, gw]` of `[C, h, w]`: the sample nearest to each cell's middle."""
     rows, columns = (
-        np.minimum((np.arange(CELL_PX // 2, size, CELL_PX) + 0.5) * (samples / size), samples - 1).astype(np.intp)
-        for samples, size in zip(ids.shape[1:], texture_wh[::-1], strict=True)
+        nearest_samples(samples, size, CELL_PX) for samples, size in zip(ids.shape[1:], texture_wh[::-1], strict=True)
     )
     middles: npt.NDArray[np.int32] = ids[:, rows[:, None], columns]
     return middles

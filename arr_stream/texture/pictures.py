@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from arr_stream.texture.arrays import Array, as_bytes
+from arr_stream.texture.arrays import Array, as_bytes, is_bytes
 from arr_stream.texture.pixels import lightness, reduced
 from arr_stream.types import Frame, Grid
 
@@ -23,7 +23,7 @@ class Pictures:
     def __init__(self, frame: Frame | Array, grid: Grid) -> None:
         self.rgb: Array = frame.rgb if isinstance(frame, Frame) else frame
         self.grid = grid
-        if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or "uint8" not in str(self.rgb.dtype):
+        if self.rgb.ndim != 3 or self.rgb.shape[2] != 3 or not is_bytes(self.rgb):
             raise ValueError(f"rgb must be uint8 [H, W, 3], got {self.rgb.dtype} {list(self.rgb.shape)}")
 
     @cached_property

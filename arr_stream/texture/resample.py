@@ -13,16 +13,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from arr_stream.texture import cells
+
 
 @lru_cache(maxsize=256)
 def linear_taps(samples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """For each of `size` pixels: left sample `[size]`, right sample `[size]`, weight of the right one `[size]`."""
-    position = (torch.arange(size, dtype=torch.float64) + 0.5) * (samples / size) - 0.5
-    position = position.clamp(0, samples - 1)
-    left = position.floor().long()
-    right = (left + 1).clamp(max=samples - 1)
-    weight = (position - left).float()
-    return left.to(device), right.to(device), weight.to(device)
+    left, right, weight = (torch.from_numpy(each).to(device) for each in cells.linear_taps(samples, size))
+    return left, right, weight.float()
 
 
 @lru_cache(maxsize=256)
@@ -39,9 +37,7 @@ def linear_matrix(samples: int, size: int, level: int, device: torch.device) -> 
 @lru_cache(maxsize=256)
 def nearest_index(samples: int, size: int, level: int, device: torch.device) -> Tensor:
     """`[size >> level]`: the sample nearest to the centre of each pixel of a mip level."""
-    step = 1 << level
-    pixel = torch.arange(size >> level, dtype=torch.float64) * step + step // 2
-    return ((pixel + 0.5) * (samples / size)).floor().long().clamp(max=samples - 1).to(device)
+    return torch.from_numpy(cells.nearest_samples(samples, size, 1 << level)).to(device)
 
 
 def reduced(data: Tensor, texture_wh: tuple[int, int], level: int) -> Tensor:
