@@ -335,13 +335,6 @@ def open(
         asked.append(example if isinstance(example, ExampleQuery) else load_example(example))
     reading: Reading | None = None
     if isinstance(source, str | Path):
-        reading = Reading(
-            video_stream=video_stream,
-            start_seconds=start_seconds,
-            end_seconds=end_seconds,
-            stride=stride,
-            max_frames=max_frames,
-        )
         source = open_source(
             source,
             video_stream=video_stream,
@@ -353,6 +346,14 @@ def open(
             max_pixels=settings.source.max_pixels,
             hardware=settings.source.hardware,
             sandbox=settings.sandbox if settings.source.sandbox else None,
+        )
+        # After the source, which refuses what is no time, in words.
+        reading = Reading(
+            video_stream=video_stream,
+            start_seconds=start_seconds,
+            end_seconds=end_seconds,
+            stride=stride,
+            max_frames=max_frames,
         )
     return Stream(
         source,

@@ -364,6 +364,22 @@ def test_ctrl_c_ends_soon_with_a_playable_file_and_an_end_record(start: Start, t
     assert _frame_count(video) == end.frames
 
 
+@pytest.mark.parametrize(
+    ("code", "words", "option"),
+    [
+        (51, "start nan: not a time", "--start=nan"),
+        (51, "end inf: not a time", "--end=inf"),
+        (51, "start -1.0: not a time", "--start=-1"),
+        (18, "no frame at or after 1e+300 s", "--start=1e300"),
+    ],
+)
+def test_times_that_no_video_has_are_refused(
+    refused: Refused, clip: Path, tmp_path: Path, code: int, words: str, option: str
+) -> None:
+    refused(code, words, "process", clip, option, "-o", tmp_path / "out.mp4")
+    assert not list(tmp_path.iterdir())
+
+
 def test_help_loads_no_heavy_package() -> None:
     code = (
         "import sys\nfrom arr_stream.cli import main\n"

@@ -34,6 +34,9 @@ from arr_stream.types import Frame
 
 _ANIMATIONS = {"gif", "apng"}
 
+_LAST_TICK = 1 << 62
+"""FFmpeg counts ticks in 64 bits with a sign."""
+
 # A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
 
@@ -132,7 +135,7 @@ class FfmpegSource(OnePass):
         return self._timed(None)
 
     def _sought(self, zero_ticks: int, start_seconds: float, lead_seconds: float) -> tuple[Clock, Timed] | None:
-        target = zero_ticks + int((start_seconds - lead_seconds) / self._tick)
+        target = min(zero_ticks + int((start_seconds - lead_seconds) / self._tick), _LAST_TICK)
         if target <= zero_ticks:
             return None
         try:
