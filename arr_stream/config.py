@@ -84,6 +84,12 @@ class KeyframeSettings(_Section):
     interval: int = Field(30, ge=1, description="frames from one refresh to the next")
     min_interval: int = Field(10, ge=1, description="fewest frames between refreshes for low confidence")
     min_confidence: Unit = Field(0.35, description="refresh when the mean trust in what is carried falls below this")
+    delay: int = Field(
+        8,
+        ge=0,
+        description="in a video file, frames after which what a keyframe brings joins, made beside them meanwhile; "
+        "at most one less than the interval; 0: every keyframe is waited for, as with pictures in a folder",
+    )
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
         "auto",

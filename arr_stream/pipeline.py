@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.base import TextEncoder
+from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
 from arr_stream.keyframes.schedule import RefreshReason
 from arr_stream.motion.camera import motion_channel
@@ -122,7 +122,8 @@ class Pipeline:
 
     Args:
         settings: Everything that can be set.
-        keyframes: Who runs full generation: at once (`InStepKeyframes`) or beside the frames (`KeyframeWorker`).
+        keyframes: Who runs full generation: at once (`InStepKeyframes`), beside a fixed number of frames
+            (`KeyframesBeside`), or as fast as it goes (`KeyframeWorker`).
         queries: What is asked; may be replaced at any time with `ask`.
         gaze: Where someone looked, by time.
         encoder: Encodes texts into the space of the keyframes' embeddings; without one the lexicon answers alone.
@@ -212,6 +213,12 @@ class Pipeline:
     def _ask_model(self) -> tuple[str, ...]:
         """Encode what is asked of the model; notices about it."""
         return () if self._space is None else self._space.ask(self.phrases)
+
+    def _needed_parts(self) -> frozenset[PartName]:
+        """Parts of keyframes that the queries are answered from."""
+        text = any(isinstance(query, TextQuery) and query.words for query in self._queries)
+        parts: dict[PartName, bool] = {"text": text, "embedding": bool(self.phrases)}
+        return frozenset(part for part, needed in parts.items() if needed)
 
     def _make_scorers(self, before: QueryScorers | None = None) -> QueryScorers:
         anchored = self._settings.relevance.anchoring
@@ -380,8 +387,8 @@ class Pipeline:
         """Ask for generation when it is due, and take in what has arrived; reason and notices."""
         # A device tells of its confidence at the end of a frame: to read it now would be to wait.
         trust = float(state.cache.confidence.mean()) if self._device.on_host else state.confidence
-        needs_words = any(query.needs_words for query in self._queries)
-        occasion = Occasion(trust, size_changed, cut, self._query_changed, needs_words)
+        read_text = any(query.needs_words for query in self._queries)
+        occasion = Occasion(trust, size_changed, cut, self._query_changed, read_text, self._needed_parts())
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             state.seen.forget()

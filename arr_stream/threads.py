@@ -6,8 +6,9 @@ import ctypes
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 
 import cv2
@@ -18,21 +19,50 @@ _M_ARENA_MAX = -8
 _ARENAS = 2
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Run NumPy's linear algebra on the calling thread alone, and restore the setting afterwards.
+class _OneBlasThread:
+    """The limit that `one_blas_thread` sets, for as long as anybody wants it: it holds for the whole process."""
 
-    The frame loop's matrices are small: waking other threads for them costs more than it gains, and their number, which
-    nobody here sets, has a say in the last digits.
-    """
-    with _blas().limit(limits=1, user_api="blas"):
-        yield
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limit: AbstractContextManager[object] | None = None
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._limit is None:
+                self._limit = _blas().limit(limits=1, user_api="blas")
+                self._limit.__enter__()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._limit is not None:
+                self._limit.__exit__(None, None, None)
+                self._limit = None
+
+
+_ONE_BLAS_THREAD = _OneBlasThread()
 
 
 @lru_cache(maxsize=1)
 def _blas() -> ThreadpoolController:
     """Of the libraries loaded by now; to look for them takes some milliseconds."""
     return ThreadpoolController()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Run NumPy's linear algebra on the calling thread alone, and restore the setting when nobody wants that any more.
+
+    The frame loop's matrices are small: waking other threads for them costs more than it gains, and their number, which
+    nobody here sets, has a say in the last digits.
+    """
+    _ONE_BLAS_THREAD.enter()
+    try:
+        yield
+    finally:
+        _ONE_BLAS_THREAD.leave()
 
 
 @contextmanager

@@ -25,8 +25,9 @@ from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.text import FOUND_SHARE
 from arr_stream.evaluation.truth import SceneTruth, load_truth
+from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
-from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.keyframes.generate import make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import FloatArray, Frame
@@ -249,8 +250,9 @@ def text_found(
     for sequence, truth in footage:
         made = RememberedGenerator(generator, {}, ("text",))
         running = {
-            interval: Pipeline(settings.with_values({"keyframes.interval": interval}), InStepKeyframes(made))
+            interval: Pipeline(often, make_provider(made, often.keyframes))
             for interval in intervals
+            for often in [settings.with_values({"keyframes.interval": interval})]
         }
         for frame in sequence.frames()[:most_frames]:
             polygons = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.keyframes.base import TextFinding
-from arr_stream.keyframes.text.rapid import LOOK_SIDE_PX, AutoText, RapidOcrFinder, close_windows
+from arr_stream.keyframes.text.detector import TextDetector
+from arr_stream.keyframes.text.rapid import LEAST_SCORE, LOOK_SIDE_PX, AutoText, RapidOcrFinder, close_windows
 from arr_stream.types import ByteArray, TextRegion
 from tests.keyframe_fakes import seen
 
@@ -127,3 +129,19 @@ def test_windows_cover_every_hint_and_never_overlap(
         assert any(
             (points >= (window.x0, window.y0)).all() and (points <= (window.x1, window.y1)).all() for window in windows
         )
+
+
+def test_boxes_are_those_of_rapidocr() -> None:
+    rapidocr = pytest.importorskip("rapidocr")
+    model = next((Path(rapidocr.__file__).parent / "models").glob("*_det_*.onnx"))
+    limits = {"Global.max_side_len": 1 << 20, "Det.limit_type": "max", "Det.limit_side_len": 1 << 20}
+    settings = {"Global.log_level": "critical", "Det.model_path": str(model), **limits}
+    rgb = wall(("BAKERY", 100, 150), ("OPEN", 800, 160), ("exit to the left", 300, 500))[:704]
+    theirs = rapidocr.RapidOCR(params=settings)(
+        rgb[:, :, ::-1].copy(), use_det=True, use_cls=False, use_rec=False, box_thresh=LEAST_SCORE
+    )
+    ours = TextDetector(model).boxes(rgb, LEAST_SCORE)
+    assert len(ours) == len(theirs.boxes) >= 3
+    # Theirs are rounded on their way, by up to three pixels; their scores stay in the order before sorting.
+    assert np.abs(np.array([corners for corners, _ in ours]) - theirs.boxes).max() <= 3
+    assert sorted(score for _, score in ours) == pytest.approx(sorted(theirs.scores), abs=1e-4)

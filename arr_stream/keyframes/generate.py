@@ -35,12 +35,19 @@ from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntAr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyframeRequest:
-    """Asks for full generation on a frame; text is also read where a query needs words."""
+    """Asks for full generation on a frame.
+
+    Args:
+        read_text: A query needs words, so that text is also read.
+        parts: What is to be made.
+        awaited: Those of them without which a query has no answer.
+    """
 
     frame: Frame
     grid: Grid
     read_text: bool = False
     parts: tuple[PartName, ...] = PARTS
+    awaited: frozenset[PartName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +247,7 @@ class InStepKeyframes:
         index = request.frame.index
         jobs = self.generator.jobs(request)
         outcomes = [make_part(index, part, job) for part, job in jobs.items()]
-        failures = [outcome for outcome in outcomes if isinstance(outcome, KeyframeFailure)]
-        if failures and len(failures) == len(outcomes):
-            raise KeyframeFailed(f"frame {index}: {'; '.join(failure.message for failure in failures)}")
+        require_one(outcomes)
         self._arrived += outcomes
         return tuple(jobs)
 
@@ -252,6 +257,17 @@ class InStepKeyframes:
 
     def close(self) -> None:
         self._arrived = []
+
+
+def require_one(outcomes: Sequence[KeyframePart | KeyframeFailure]) -> None:
+    """A keyframe of which nothing came is an error where frames can wait for it.
+
+    Raises:
+        KeyframeFailed: Every part failed.
+    """
+    failures = [outcome for outcome in outcomes if isinstance(outcome, KeyframeFailure)]
+    if failures and len(failures) == len(outcomes):
+        raise KeyframeFailed(f"frame {failures[0].index}: {'; '.join(failure.message for failure in failures)}")
 
 
 class KeyframeTally:

@@ -20,14 +20,16 @@ class Occasion:
         confidence: Mean trust in what is carried, in [0, 1].
         size_changed, cut: On this frame.
         query_changed: Since the last refresh.
-        needs_words: A query reads.
+        read_text: A query needs words.
+        needed: Parts that queries are answered from.
     """
 
     confidence: float
     size_changed: bool
     cut: bool
     query_changed: bool
-    needs_words: bool
+    read_text: bool
+    needed: frozenset[PartName]
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class Refresher:
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Ask for generation when it is due, and take in what has arrived; the reason, if it was asked, and notices."""
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
-        accepted = self._submit(frame, PARTS if reason is not None else self._owed_parts, occasion.needs_words)
+        accepted = self._submit(frame, PARTS if reason is not None else self._owed_parts, occasion)
         if reason is not None and accepted:
             self._requested_index, self._owed = frame.index, None
         elif reason is not None:
@@ -75,11 +77,15 @@ class Refresher:
         )
         return refresh_reason(state, settings, interval_factor)
 
-    def _submit(self, frame: Frame, wanted: tuple[PartName, ...], read_text: bool) -> tuple[PartName, ...]:
+    def _submit(self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion) -> tuple[PartName, ...]:
         """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
         if not wanted:
             return ()
-        accepted = self.provider.submit(KeyframeRequest(frame, self.cache.grid, read_text, wanted))
+        awaited = frozenset(
+            part for part in occasion.needed if occasion.query_changed or self.cache.origin(part) is None
+        )
+        request = KeyframeRequest(frame, self.cache.grid, occasion.read_text, wanted, awaited)
+        accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)
         self._owed_parts = tuple(part for part in wanted if part not in accepted)

@@ -110,7 +110,7 @@ def test_nothing_is_downloaded_or_printed(
 def test_missing_models_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import rapidocr
 
-    monkeypatch.setattr(rapidocr, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(rapidocr.__spec__, "origin", str(tmp_path / "__init__.py"))
     with pytest.raises(BackendUnavailable, match=r"no det model.*force-reinstall"):
         make("rapidocr")
 

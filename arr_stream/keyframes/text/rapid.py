@@ -21,17 +21,19 @@ two scales, fewer things are taken for text than by one look, and because the se
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
+from arr_stream.keyframes.text.detector import TextDetector
 from arr_stream.keyframes.text.regions import detect_wh, finding, region_of, straightened
 from arr_stream.types import ByteArray, TextRegion
 
@@ -45,7 +47,7 @@ _REMEDY = "run `pip install rapidocr onnxruntime`, or set keyframes.text=none"
 
 
 class RapidOcrFinder:
-    """Finds text, and reads it when asked.
+    """Finds text, and reads it when asked. Models are loaded when they are first run.
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
@@ -59,77 +61,65 @@ class RapidOcrFinder:
 
     def __init__(self, *, threads: int | None = None, detect_side_px: int = DETECT_SIDE_PX) -> None:
         self.detect_side_px = detect_side_px
-        self._engine = _make_engine(threads)
-        # The engine loads a model at its first use. Loading the detector's here makes the first keyframe as quick as
-        # any other; the recogniser's waits until a query needs words.
-        self.regions(np.zeros((32, 32, 3), np.uint8), detect_side_px)
+        self._threads = threads
+        self._models = {part: _model(part) for part in ("det", "cls", "rec")}
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise BackendUnavailable("text rapidocr needs onnxruntime", remedy=_REMEDY)
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
         return finding(picture, self.regions(picture.frame.rgb, self.detect_side_px), self.read if read else None)
 
     def regions(self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE) -> tuple[TextRegion, ...]:
         """Regions of a picture, looked at with a long side of `side_px`; boxes below `least_score` do not count."""
-        seen = resized(rgb, detect_wh((rgb.shape[1], rgb.shape[0]), side_px))
-        # The engine remembers thresholds from call to call, so each call names its own.
-        found = self._engine(_bgr(seen), use_det=True, use_cls=False, use_rec=False, box_thresh=least_score)
-        if found.boxes is None:
-            return ()
-        size_wh = (seen.shape[1], seen.shape[0])
-        return tuple(
-            region_of(corners, size_wh, score) for corners, score in zip(found.boxes, found.scores, strict=True)
-        )
+        size_wh = detect_wh((rgb.shape[1], rgb.shape[0]), side_px)
+        found = self._detector.boxes(resized(rgb, size_wh), least_score)
+        return tuple(region_of(corners, size_wh, score) for corners, score in found)
 
     def read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
         """The region with its words; unchanged where nothing can be read."""
-        line = straightened(rgb, region)
-        found = self._engine(_bgr(line), use_det=False, use_cls=False, use_rec=True)
+        line = np.ascontiguousarray(straightened(rgb, region)[:, :, ::-1])
+        found = self._reader(line, use_det=False, use_cls=False, use_rec=True)
         text = " ".join(found.txts or ()).strip()
         if not text:
             return region
         return TextRegion(region.polygon_xy, float(np.clip(min(found.scores), 0.0, 1.0)), text)
 
+    @cached_property
+    def _detector(self) -> TextDetector:
+        return TextDetector(self._models["det"], self._threads)
 
-def _make_engine(threads: int | None) -> Any:
-    # onnxruntime reports each session to its maker, unless this is set before it is loaded.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
+    @cached_property
+    def _reader(self) -> Any:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import rapidocr
-    except ImportError as exc:
-        raise BackendUnavailable(f"text rapidocr needs rapidocr: {exc}", remedy=_REMEDY) from exc
-    models = Path(rapidocr.__file__).parent / "models"
-    # Sizes are ours to choose (`_detect_wh`), so the engine's own limits are moved out of the way. Named model files
-    # keep it from looking for others on the network.
-    settings: dict[str, Any] = {
-        "Global.log_level": "critical",
-        "Global.min_side_len": 1,
-        "Global.max_side_len": 1 << 20,
-        "Global.text_score": 0.0,
-        "Det.limit_type": "max",
-        "Det.limit_side_len": 1 << 20,
-        "Det.model_path": _model(models, "det"),
-        "Cls.model_path": _model(models, "cls"),
-        "Rec.model_path": _model(models, "rec"),
-    }
-    if threads is not None:
-        settings["EngineConfig.onnxruntime.intra_op_num_threads"] = threads
-        settings["EngineConfig.onnxruntime.inter_op_num_threads"] = 1
-    try:
+
+        # Lines come as they are, so the engine's own limits are moved out of the way. Named model files keep it from
+        # looking for others on the network.
+        settings: dict[str, Any] = {
+            "Global.log_level": "critical",
+            "Global.min_side_len": 1,
+            "Global.max_side_len": 1 << 20,
+            "Global.text_score": 0.0,
+            **{f"{part.capitalize()}.model_path": str(path) for part, path in self._models.items()},
+        }
+        if self._threads is not None:
+            settings["EngineConfig.onnxruntime.intra_op_num_threads"] = self._threads
+            settings["EngineConfig.onnxruntime.inter_op_num_threads"] = 1
         return rapidocr.RapidOCR(params=settings)
-    except ImportError as exc:
-        raise BackendUnavailable(f"text rapidocr needs onnxruntime: {exc}", remedy=_REMEDY) from exc
 
 
-def _model(models: Path, part: str) -> str:
+def _model(part: str) -> Path:
+    """The file of a part's weights inside the package, which is not loaded for it."""
+    package = importlib.util.find_spec("rapidocr")
+    if package is None or package.origin is None:
+        raise BackendUnavailable("text rapidocr needs rapidocr", remedy=_REMEDY)
+    models = Path(package.origin).parent / "models"
     found = sorted(models.glob(f"*_{part}_*.onnx"))
     if not found:
         raise BackendUnavailable(
             f"text rapidocr: no {part} model in {models}", remedy="run `pip install --force-reinstall rapidocr`"
         )
-    return str(found[0])
-
-
-def _bgr(rgb: ByteArray) -> npt.NDArray[np.uint8]:
-    return np.ascontiguousarray(rgb[:, :, ::-1])
+    return found[0]
 
 
 LOOK_SIDE_PX = 544

@@ -1,0 +1,170 @@
+"""Keyframes made beside the frames and still the same on every machine: each arrives at a frame fixed beforehand."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from arr_stream.config import KeyframeSettings
+from arr_stream.keyframes.base import KeyframePart, PartName
+from arr_stream.keyframes.generate import (
+    InStepKeyframes,
+    Job,
+    KeyframeFailure,
+    KeyframeGenerator,
+    KeyframeProvider,
+    KeyframeRequest,
+    make_part,
+    require_one,
+)
+from arr_stream.threads import one_blas_thread
+
+_JOIN_SECONDS = 5.0
+
+Outcome = KeyframePart | KeyframeFailure
+
+
+@dataclass(slots=True, eq=False)
+class _Keyframe:
+    """One request on its way.
+
+    Args:
+        index: Of its frame.
+        waiting: Parts that nobody has begun to make.
+        begun: What comes of the others.
+        told: Outcomes that have arrived.
+        age: Frames since it was asked for.
+    """
+
+    index: int
+    waiting: dict[PartName, Job]
+    begun: dict[PartName, Future[Outcome]] = field(default_factory=dict)
+    told: list[Outcome] = field(default_factory=list)
+    age: int = 0
+
+
+class KeyframesBeside:
+    """A `KeyframeProvider` that generates on a thread: what is made of a frame arrives `delay` frames later.
+
+    Frames wait for it then, should it not be ready, so that results do not depend on how fast anything runs. What a
+    query has no answer without arrives at once. All else is begun when the next frame comes: nothing reads it before,
+    and after the last frame nothing does at all.
+
+    Args:
+        generator: Makes the parts; used on one thread at a time.
+        delay: Frames, at least 1.
+    """
+
+    def __init__(self, generator: KeyframeGenerator, delay: int) -> None:
+        self._generator = generator
+        self._delay = delay
+        self._under_way: deque[_Keyframe] = deque()
+        self._arrived: list[Outcome] = []
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        """Takes every part; waits for those that are awaited."""
+        jobs = self._generator.jobs(request)
+        keyframe = _Keyframe(request.frame.index, dict(jobs))
+        self._begin(keyframe, [part for part in jobs if part in request.awaited])
+        self._arrived += self._finish(keyframe)
+        self._under_way.append(keyframe)
+        return tuple(jobs)
+
+    def collect(self) -> list[Outcome]:
+        """What is due on this frame; to be called once a frame.
+
+        Raises:
+            KeyframeFailed: Every part of a keyframe failed.
+        """
+        arrived, self._arrived = self._arrived, []
+        for keyframe in self._under_way:
+            if keyframe.age == 1:
+                self._begin(keyframe, list(keyframe.waiting))
+        while self._under_way and self._under_way[0].age == self._delay:
+            keyframe = self._under_way.popleft()
+            arrived += self._finish(keyframe)
+            require_one(keyframe.told)
+        for keyframe in self._under_way:
+            keyframe.age += 1
+        return arrived
+
+    def close(self) -> None:
+        """Give up what is under way, and end the thread: at once, but for a library's call that takes seconds."""
+        atexit.unregister(self.close)
+        for keyframe in self._under_way:
+            for outcome in keyframe.begun.values():
+                outcome.cancel()
+        self._under_way.clear()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._tasks.put(None)
+            if thread.ident is not None:
+                _interrupt(thread.ident)
+            thread.join(_JOIN_SECONDS)
+
+    def _begin(self, keyframe: _Keyframe, parts: list[PartName]) -> None:
+        for part in parts:
+            outcome = keyframe.begun[part] = Future()
+            self._tasks.put(_task(keyframe.index, part, keyframe.waiting.pop(part), outcome))
+        if parts and self._thread is None:
+            self._thread = threading.Thread(target=_work, args=(self._tasks,), name="keyframes", daemon=True)
+            self._thread.start()
+            # A library that comes back to an interpreter that has ended aborts the process.
+            atexit.register(self.close)
+
+    def _finish(self, keyframe: _Keyframe) -> list[Outcome]:
+        """Wait for what was begun of it."""
+        outcomes = [outcome.result() for outcome in keyframe.begun.values()]
+        keyframe.begun.clear()
+        keyframe.told += outcomes
+        return outcomes
+
+
+def make_provider(generator: KeyframeGenerator, settings: KeyframeSettings, *, follow: bool = True) -> KeyframeProvider:
+    """Keyframes of a video file, as `keyframes.delay` has it.
+
+    Args:
+        generator: Makes the parts.
+        settings: The delay, and the interval that it stays below.
+        follow: The pictures follow one another; what is known of one that does not is no use to the next.
+    """
+    delay = min(settings.delay, settings.interval - 1) if follow else 0
+    return KeyframesBeside(generator, delay) if delay else InStepKeyframes(generator)
+
+
+def _task(index: int, part: PartName, job: Job, outcome: Future[Outcome]) -> Callable[[], None]:
+    def task() -> None:
+        if outcome.set_running_or_notify_cancel():
+            try:
+                with one_blas_thread():
+                    outcome.set_result(make_part(index, part, job))
+            except BaseException as exc:
+                # Whatever it is, a frame that waits for it is to hear of it.
+                outcome.set_exception(exc)
+                raise
+
+    return task
+
+
+def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    with suppress(_GivenUp):
+        while (task := tasks.get()) is not None:
+            task()
+
+
+class _GivenUp(BaseException):
+    """Nobody wants what a thread makes any more."""
+
+
+def _interrupt(thread: int) -> None:
+    """Let Python code of another thread raise `_GivenUp`, as Ctrl-C does in the first one."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_GivenUp))
