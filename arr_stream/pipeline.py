@@ -42,6 +42,7 @@ from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
+from arr_stream.texture.layout import CHANNELS
 from arr_stream.texture.pixels import cell_difference
 from arr_stream.texture.visual import FrameLook, look_at, picture_channels
 from arr_stream.types import FloatArray, Frame, Grid
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
     from arr_stream.relevance.semantic import SemanticSpace
 
-_SCORED_PLANES = (5, 6, 9, TEXT, HISTORY)
+_SCORED_PLANES = frozenset((5, 6, 9, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 """First channels of the planes that scores are made of."""
 
 _EIGHTH_PER_CELL = 4
@@ -352,7 +353,7 @@ class Pipeline:
         """Flow to the frame before, and whether the scene was cut between the two (then there is no flow)."""
         # A device brings the number back while it already looks for the flow.
         change = self._device.fetch(look.change)
-        previous, state.previous = state.previous, FlowInput(look.grey, frame)
+        previous, state.previous = state.previous, FlowInput(look.grey, frame, (look.eighth_grey,))
         state.colours = look.colours
         if previous is None:
             return None, False
@@ -373,7 +374,7 @@ class Pipeline:
             state.figure = Figure.nothing(cache.history, cache.reduced_hw(8))
         motion = zeros(look.grey, cache.reduced_hw(8))
         if flow is not None:
-            cache.move(self._device.run(carried, cache.moving, flow))
+            cache.move(self._device.run(carried, cache.moving, flow), flow)
             motion = self._device.run(motion_channel, flow, look.eighth_grey)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
@@ -386,7 +387,7 @@ class Pipeline:
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Ask for generation when it is due, and take in what has arrived; reason and notices."""
         # A device tells of its confidence at the end of a frame: to read it now would be to wait.
-        trust = float(state.cache.confidence.mean()) if self._device.on_host else state.confidence
+        trust = float(state.cache.trust) if self._device.on_host else state.confidence
         read_text = any(query.needs_words for query in self._queries)
         occasion = Occasion(trust, size_changed, cut, self._query_changed, read_text, self._needed_parts())
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
@@ -413,12 +414,11 @@ class Pipeline:
         """What the choice is made from, on the host."""
         settings, run, scores, difference = self._settings, self._device.run, None, None
         if not cascades(settings.selection, state.grid, on_device=not self._device.on_host):
-            planes = {first: texture.planes[first] for first in _SCORED_PLANES}
+            planes = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
             scores = run(score_cells, planes, texture.texture_wh, relevance.combined, figure, settings.scoring)
         if settings.selection.novelty != "off" and state.seen.sent is not None:
             difference = run(cell_difference, eighth_grey, state.seen.sent)
-        trust = state.cache.confidence.mean()
-        values = self._device.fetch(CellValues(relevance, figure, trust, difference, scores))()
+        values = self._device.fetch(CellValues(relevance, figure, state.cache.trust, difference, scores))()
         state.confidence = float(values.confidence)
         return values
 
@@ -447,7 +447,6 @@ class Pipeline:
         selected = np.zeros((state.grid.rows, state.grid.columns), np.float32)
         fine = choice.chosen.level == 0
         selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1
-        state.cache.history = self._device.run(
-            remembered, state.cache.history, relevance, look.visual.saliency, self._device.put(selected)
-        )
+        history = self._device.run(remembered, state.cache.history, self._device.put(selected))
+        state.cache.leave(history, relevance, look.visual.saliency)
         state.last_pts_seconds, state.last_index = frame.pts_seconds, frame.index

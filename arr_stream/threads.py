@@ -8,11 +8,11 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 import cv2
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 _PROMPT_SECONDS = 0.0002
 _M_ARENA_MAX = -8
@@ -25,30 +25,33 @@ class _OneBlasThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._limit: AbstractContextManager[object] | None = None
+        self._before: list[tuple[LibController, int]] = []
 
     def enter(self) -> None:
         with self._lock:
             self._users += 1
-            if self._limit is None:
-                self._limit = _blas().limit(limits=1, user_api="blas")
-                self._limit.__enter__()
+            if self._users == 1:
+                # Twice a frame: the controller's own way to set limits takes fifty times as long.
+                self._before = [(library, library.get_num_threads()) for library in _blas()]
+                for library, _ in self._before:
+                    library.set_num_threads(1)
 
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0 and self._limit is not None:
-                self._limit.__exit__(None, None, None)
-                self._limit = None
+            if self._users == 0:
+                for library, threads in self._before:
+                    library.set_num_threads(threads)
 
 
 _ONE_BLAS_THREAD = _OneBlasThread()
 
 
 @lru_cache(maxsize=1)
-def _blas() -> ThreadpoolController:
-    """Of the libraries loaded by now; to look for them takes some milliseconds."""
-    return ThreadpoolController()
+def _blas() -> list[LibController]:
+    """Those loaded by now; to look for them takes some milliseconds."""
+    found: list[LibController] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return found
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
+from arr_stream.evaluation.limits import touched_bytes
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.evaluation.timing import Timing
 from arr_stream.types import Grid
@@ -21,7 +22,6 @@ from benchmarks.device.bench import (
     host_table,
     named_device,
     time_host,
-    touched_bytes,
 )
 from benchmarks.device.kernels import bytes_of, copy_bytes_per_ms, kernel_table, time_kernels
 from benchmarks.scenes.clips import panning_frames, square_xywh, usual_queries

@@ -402,8 +402,8 @@ def test_a_run_with_the_defaults_loads_no_torch(clip: Path, tmp_path: Path) -> N
     code = (
         "import sys\nfrom arr_stream.cli import main\n"
         "try: main()\nexcept SystemExit as ended: assert not ended.code\n"
-        "heavy = {'torch', 'kornia', 'matplotlib', 'transformers', 'fastapi', 'pyarrow', 'openai', 'rapidocr', 'skimage'}\n"
-        "print(*heavy & set(sys.modules))"
+        "heavy = 'torch kornia matplotlib transformers fastapi pyarrow openai rapidocr skimage'.split()\n"
+        "print(*set(heavy) & set(sys.modules))"
     )
     outputs = ["-o", str(tmp_path / "shown.mp4"), "--patches", str(tmp_path / "patches.jsonl")]
     arguments = ["process", str(clip), "-q", "red", "--max-frames", "2", *outputs]

@@ -474,7 +474,7 @@ def frame(device):
     look = look_at(rgb, look.colours, GRID)
     flow = estimate(look.grey, look.grey, EIGHTH, "PRESET")
     way = Flow.still(EIGHTH, rgb)
-    moved = carried(Carried(torch.zeros((6, *EIGHTH), device=device), (way, way)), flow)
+    moved = carried(Carried(torch.zeros((4, *EIGHTH), device=device), (way, way)), flow)
     motion = motion_channel(flow, look.eighth_grey)
     _, figure = see_figure(Figure.nothing(motion, EIGHTH), look.eighth, look.visual.fine[2], motion, flow)
     place = torch.zeros(QUARTER, device=device)
@@ -491,9 +491,9 @@ def frame(device):
     for text, back in ((CarriedPlane(16, place[None], way, outside=0.0), flow), (Plane(16, place[None]), None)):
         context = QueryContext(look.quarter, motion, back, way, way, way, 0.5)
         relevance, _ = answer_queries(tasks, context, (GRID.rows, GRID.columns))
-        planes = {**picture_channels(look, rgb, motion, GRID.texture_wh), 16: text, 34: Plane(34, moved.history)}
+        planes = {**picture_channels(look, rgb, motion, GRID.texture_wh), 16: text, 36: Plane(36, moved.history)}
         score_cells(planes, GRID.texture_wh, relevance.combined, figure, Settings().scoring)
-        remembered(moved.history, relevance.combined, look.visual.saliency, figure)
+        remembered(moved.history, figure)
     cell_difference(look.eighth_grey, look.eighth_grey)
 
 

@@ -22,9 +22,7 @@ from arr_stream.cli.measuring import (
     cpu_settings,
     present,
     say,
-    show,
 )
-from arr_stream.config import Settings
 
 if TYPE_CHECKING:
     from arr_stream.evaluation.davis import Sequence
@@ -65,13 +63,14 @@ def coverage(
     force: Force = False,
 ) -> None:
     """Ask for the box around the first mask and score how much of the object the chosen cells show."""
-    settings = Settings.load(preset, overrides or ())
-    check_picture(plot, force=force)
-
     import arr_stream
+    from arr_stream.config import Settings
     from arr_stream.evaluation.coverage import evaluate_coverage
     from arr_stream.evaluation.davis import load_sequences
     from arr_stream.evaluation.plots import plot_coverage
+
+    settings = Settings.load(preset, overrides or ())
+    check_picture(plot, force=force)
 
     def open_patches(sequence: Sequence, region: tuple[float, float, float, float], tokens: int) -> Iterable[PatchSet]:
         return arr_stream.open(sequence.source, region=region, budget=tokens, settings=settings)
@@ -116,10 +115,11 @@ def text(
     as_json: Json = False,
 ) -> None:
     """Recall and precision of the text mask, words read, and processor time, on pictures with ground truth."""
-    settings = Settings.load(preset, overrides or ())
-
+    from arr_stream.config import Settings
     from arr_stream.evaluation.text import evaluate_text, load_blank, load_pictures, text_tables
     from arr_stream.keyframes.text import make_text_finder
+
+    settings = Settings.load(preset, overrides or ())
 
     pictures = load_pictures(data)
     for folder in blank or ():
@@ -146,13 +146,18 @@ def bench(
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
+    plot: Plot = None,
+    force: Force = False,
 ) -> None:
-    """Measure a file: stages, keyframes and frames between, and baselines in the same run. Look at the ratios."""
+    """Measure a file: the start, stages, keyframes and frames between, and baselines in the same run. Look at the
+    ratios."""
+    check_picture(plot, force=force)
     settings = cpu_settings("bench", preset, overrides)
 
+    from arr_stream.evaluation.plots import plot_bench
     from arr_stream.evaluation.stages import bench_file
     from arr_stream.relevance.query import Query, parse_text
 
     queries: list[Query] = [parse_text(text) for text in query or ()]
     report = bench_file(source, settings, queries, max_frames=frames, repeats=repeats, progress=say)
-    show(report, as_json=as_json)
+    present(report, as_json=as_json, plot=plot, draw=plot_bench, force=force)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from arr_stream.cli.console import err, out
-from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, OutputUnwritable
 
 if TYPE_CHECKING:
+    from arr_stream.config import Settings
     from arr_stream.evaluation.tables import Report, ResultTable
 
 ReportT = TypeVar("ReportT", bound="Report")
@@ -36,6 +36,8 @@ def cpu_settings(command: str, preset: Path | None, overrides: Iterable[str] | N
     Raises:
         SettingsError: As `Settings.load`; or `loop.device` is not `cpu`.
     """
+    from arr_stream.config import Settings
+
     settings = Settings.load(preset, overrides or ())
     if settings.loop.device != "cpu":
         raise InvalidSetting(

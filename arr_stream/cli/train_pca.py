@@ -13,7 +13,6 @@ from rich.table import Table
 
 from arr_stream.cli.console import Advance, counting, err, interrupted, out
 from arr_stream.cli.measuring import Overrides, Preset
-from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, SourceDamaged
 
 if TYPE_CHECKING:
@@ -42,13 +41,13 @@ def train_pca(
     One pass in bounded memory: every picture is used, of a video one frame every few seconds. Use the file with
     `--set clip.pca=FILE`; without one, the first keyframes of each stream have to do.
     """
-    settings = Settings.load(preset, overrides or ())
-    if clip_model is not None:
-        settings = settings.with_values({"clip.model": clip_model})
-
+    from arr_stream.config import Settings
     from arr_stream.files import prepare_output, written_whole
     from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 
+    settings = Settings.load(preset, overrides or ())
+    if clip_model is not None:
+        settings = settings.with_values({"clip.model": clip_model})
     # Before the model is loaded: what cannot be written should be said at once.
     prepare_output(output, force)
     try:

@@ -50,7 +50,7 @@ def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
     for box in coarse:
         _corners(picture, box, max(1, stroke // 2))
     chosen = _score_steps(patches, fine)
-    for row, column, end in _runs(chosen >= 0):
+    for row, column, end, _ in _runs(np.minimum(chosen, 0)):
         region = slice(ys[row], ys[row + 1]), slice(xs[column], xs[end])
         picture[region] = rgb[region]
     _outline(picture, chosen, xs, ys, stroke)
@@ -155,14 +155,16 @@ def _score_steps(patches: PatchSet, fine: npt.NDArray[np.bool_]) -> IntArray:
     return steps
 
 
-def _runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int]]:
-    """`(row, first column, column after the last)` of every stretch of True in a row."""
-    padded = np.zeros((mask.shape[0], mask.shape[1] + 2), dtype=np.int8)
-    padded[:, 1:-1] = mask
-    change = np.diff(padded, axis=1)
-    rows, first = np.nonzero(change == 1)
-    _, after = np.nonzero(change == -1)
-    return list(zip(rows.tolist(), first.tolist(), after.tolist(), strict=True))
+def _runs(values: IntArray) -> list[tuple[int, int, int, int]]:
+    """`(row, first column, column after the last, value)` of every stretch of one value from 0 on in a row."""
+    padded = np.full((values.shape[0], values.shape[1] + 2), -1, np.int32)
+    padded[:, 1:-1] = values
+    rows, first = np.nonzero(padded[:, 1:] != padded[:, :-1])
+    value = padded[rows, first + 1]
+    # Each row ends outside of any stretch, so that the next change is the stretch's end.
+    found = np.flatnonzero(value >= 0)
+    stretches = np.stack([rows[found], first[found], first[found + 1], value[found]], axis=1)
+    return list(map(tuple, stretches.tolist()))
 
 
 def _outline(
@@ -175,14 +177,12 @@ def _outline(
 ) -> None:
     """Line the inside of every border between chosen and not chosen, a stretch of one colour at a time."""
     for across, cells, x, y in ((picture, chosen, xs, ys), (picture.transpose(1, 0, 2), chosen.T, ys, xs)):
-        padded = np.pad(cells, ((1, 1), (0, 0)), constant_values=-1)
-        above, below = padded[:-2] < 0, padded[2:] < 0
-        for step, colour in enumerate(colours):
-            here = cells == step
-            for row, column, end in _runs(here & above):
-                across[y[row] : min(y[row] + stroke, y[row + 1]), x[column] : x[end]] = colour
-            for row, column, end in _runs(here & below):
-                across[max(y[row + 1] - stroke, y[row]) : y[row + 1], x[column] : x[end]] = colour
+        outside = np.ones((cells.shape[0] + 2, cells.shape[1]), bool)
+        outside[1:-1] = cells < 0
+        for row, column, end, step in _runs(np.where(outside[:-2], cells, -1)):
+            across[y[row] : min(y[row] + stroke, y[row + 1]), x[column] : x[end]] = colours[step]
+        for row, column, end, step in _runs(np.where(outside[2:], cells, -1)):
+            across[max(y[row + 1] - stroke, y[row]) : y[row + 1], x[column] : x[end]] = colours[step]
 
 
 def _corners(picture: ByteArray, box: tuple[int, int, int, int], stroke: int) -> None:

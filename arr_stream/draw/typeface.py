@@ -63,13 +63,22 @@ def draw(
     Returns:
         The column after the text.
     """
-    coverage = mask(text, size_px, bold)
-    (x, y), (height, width, _) = xy, coverage.shape
+    kept, ink = _inked(text, size_px, bold, colour)
+    (x, y), (height, width, _) = xy, ink.shape
     target = picture[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
     if target.size:
-        part = coverage[max(0, -y) :, max(0, -x) :][: target.shape[0], : target.shape[1]]
-        target[...] = (target * (256 - part) + np.array(colour, dtype=np.uint16) * part) >> 8
+        part = np.s_[max(0, -y) : max(0, -y) + target.shape[0], max(0, -x) : max(0, -x) + target.shape[1]]
+        target[...] = (target * kept[part] + ink[part]) >> 8
     return x + int(width)
+
+
+@functools.lru_cache(maxsize=256)
+def _inked(
+    text: str, size_px: int, bold: bool, colour: Colour
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+    """What is kept of the ground, `[h, w, 1]` in 0 to 256, and what the text adds to it, `[h, w, 3]` in 256ths."""
+    coverage = mask(text, size_px, bold)
+    return 256 - coverage, np.array(colour, dtype=np.uint16) * coverage
 
 
 def fitted(text: str, size_px: int, limit_px: int, bold: bool = False) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from arr_stream.evaluation.carry import CarryReport
 from arr_stream.evaluation.coverage import METHODS, CoverageReport
 from arr_stream.evaluation.flow import FlowReport
+from arr_stream.evaluation.stages import BenchReport
 
 OUR_COLOUR = "#1f6feb"
 OTHER_COLOURS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
@@ -65,6 +66,35 @@ def plot_flow(report: FlowReport, path: Path) -> None:
     panel.yaxis.set_major_formatter("{x:g}")
     panel.set_xticks(range(len(pairs)), pairs, rotation=35 if len(pairs) > 4 else 0)
     panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
+    save_figure(figure, path)
+
+
+def plot_bench(report: BenchReport, path: Path) -> None:
+    """What each stage takes beside the memory's limit, and a frame beside what it is compared with."""
+    figure, (left, right) = make_panels(2)
+    stages = [(name, kinds["between"].median) for name, kinds in report.stages.items()]
+    names = [name for name, _ in stages]
+    places = range(len(names))
+    left.bar(places, [value for _, value in stages], color=OUR_COLOUR, label="median between keyframes")
+    limits = [report.limits_ms.get(name) for name in names]
+    left.scatter(
+        [place for place, limit in zip(places, limits, strict=True) if limit is not None],
+        [limit for limit in limits if limit is not None],
+        marker="_", s=400, color=OTHER_COLOURS[1], label="at the memory's speed", zorder=3,
+    )  # fmt: skip
+    left.set_xticks(places, names, rotation=35, ha="right")
+    left.set(ylabel="ms", title=f"stages of a frame, {report.size_wh[0]}x{report.size_wh[1]}")
+    left.legend(frameon=False)
+    beside = {"between keyframes": report.between.median, "amortised": report.amortised_ms}
+    beside |= {name: timing.median for name, timing in report.baselines.items()}
+    colours = [
+        OUR_COLOUR if name in ("between keyframes", "amortised", "process") else OTHER_COLOURS[0] for name in beside
+    ]
+    bars = right.barh(list(beside), list(beside.values()), color=colours)
+    right.bar_label(bars, fmt="%.3g", padding=3)
+    right.invert_yaxis()
+    right.grid(axis="y", visible=False)
+    right.set(xlabel="ms a frame, median", title=f"first frame after {report.start.seconds:.1f} s")
     save_figure(figure, path)
 
 

@@ -45,6 +45,8 @@ def _reduced(planes: Tensor, size_wh: tuple[int, int]) -> Tensor:
     values = planes.to(torch.float32, memory_format=torch.contiguous_format)
     if across == down == 1.0:
         return values
+    if pixels.halves_first((width, height), size_wh):
+        return _reduced(halved(values), size_wh)
     if across == down == 2.0:
         return halved(values)
     if max(across, down) > 2.2:

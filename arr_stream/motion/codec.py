@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import InvalidSetting, MotionVectorsUnavailable
-from arr_stream.motion.flow import Flow, FlowInput, base_grid, photometric_check, raster_hw, to_raster
+from arr_stream.motion.flow import Flow, FlowInput, base_grid, photometric_check, raster_hw
 from arr_stream.types import ByteArray, FloatArray
 
 # The smallest block that FFmpeg exports is 8x8.
@@ -71,7 +71,7 @@ class CodecFlow:
         if previous.grey.shape != present.grey.shape:
             raise ValueError(f"grey pictures differ in size: {previous.grey.shape} and {present.grey.shape}")
         hw = raster_hw(present.grey, self._divisor)
-        pictures = to_raster(previous.grey, hw), to_raster(present.grey, hw)
+        pictures = previous.reduced(hw), present.reduced(hw)
         vectors = present.frame.motion_vectors
         if vectors is None or len(vectors) == 0:
             self._refuse_unless_intra(present)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.motion.flow import Flow, FlowInput, photometric_check, raster_hw, resize_offsets, to_raster
+from arr_stream.motion.flow import Flow, FlowInput, photometric_check, raster_hw, resize_offsets
 from arr_stream.types import ByteArray, FloatArray
 
 PRESETS = MappingProxyType(
@@ -19,13 +19,21 @@ PRESETS = MappingProxyType(
     }
 )
 
-# The presets stop the search at a quarter of the picture, where a patch of 8x8 covers 32x32 of its pixels. In a small
+# The presets end the search at a quarter of the picture, where a patch of 8x8 covers 32x32 of its pixels. In a small
 # picture that is an object; searching on to a finer level costs little there.
 _FINER_BELOW_PIXELS = ((14_000, 0), (56_000, 1))
 
-# OpenCV matches 8x8 patches on a pyramid whose finest level is a quarter: with a side below 32 some shapes and presets
-# abort (12x400) and others read past the picture.
+# OpenCV matches 8x8 patches: with smaller pictures than a few of them some shapes abort and others read past the
+# picture.
 _LEAST_SIDE_PX = 32
+
+
+# `ultrafast` places its patches of 8x8 every 4 pixels. On pictures that hold many of them every 6 halves the search's
+# time, and more rounds, which cost little, make up for most of it: on DAVIS, coverage at 40 tokens 0.817 -> 0.814,
+# overlap of carried masks 0.771 -> 0.770.
+_DENSE_STRIDE_PX, _DENSE_ITERATIONS = 4, 12
+_SPARSE_STRIDE_PX, _SPARSE_ITERATIONS = 6, 16
+_SPARSE_FROM_PIXELS = 80_000
 
 
 class DisFlow:
@@ -49,6 +57,7 @@ class DisFlow:
             raise InvalidSetting(f"raster_divisor={raster_divisor} is below 1", remedy="use a whole number from 1 on")
         self._search = cv2.DISOpticalFlow.create(PRESETS[preset])
         self._preset_scale = self._search.getFinestScale()
+        self._preset = preset
         self._divisor = raster_divisor
         self.reduction = 1
 
@@ -64,31 +73,34 @@ class DisFlow:
         if previous.grey.shape != present.grey.shape:
             raise ValueError(f"grey pictures differ in size: {previous.grey.shape} and {present.grey.shape}")
         hw = raster_hw(present.grey, self._divisor)
-        pictures = (self._reduced(previous.grey), self._reduced(present.grey))
-        offset_px = resize_offsets(self._search_offsets(*pictures), hw)
-        confidence, residual = photometric_check(to_raster(previous.grey, hw), to_raster(present.grey, hw), offset_px)
+        search_hw = self._set_search(present.grey)
+        offset_px = resize_offsets(self._search_offsets(previous.reduced(search_hw), present.reduced(search_hw)), hw)
+        confidence, residual = photometric_check(previous.reduced(hw), present.reduced(hw), offset_px)
         return Flow(offset_px, confidence, residual)
 
-    def _reduced(self, grey: ByteArray) -> ByteArray:
-        if self.reduction == 1:
-            return grey
-        height, width = grey.shape
-        size_wh = max(1, width // self.reduction), max(1, height // self.reduction)
-        return np.asarray(cv2.resize(grey, size_wh, interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-    def _finest_scale(self, pixels: int) -> int:
-        """The pyramid level at which the search ends: the preset's own, or finer for small pictures."""
+    def _set_search(self, grey: ByteArray) -> tuple[int, int]:
+        """Rows and columns at which the search ends: as many halvings of the picture as the preset has, fewer of small
+        ones."""
+        pixels = grey.size // self.reduction**2
         finer = (scale for limit, scale in _FINER_BELOW_PIXELS if pixels <= limit)
-        return min(self._preset_scale, next(finer, self._preset_scale))
+        scale = min(self._preset_scale, next(finer, self._preset_scale))
+        if self._preset == "ultrafast":
+            sparse = pixels >= _SPARSE_FROM_PIXELS
+            self._search.setPatchStride(_SPARSE_STRIDE_PX if sparse else _DENSE_STRIDE_PX)
+            self._search.setGradientDescentIterations(_SPARSE_ITERATIONS if sparse else _DENSE_ITERATIONS)
+        return raster_hw(grey, self.reduction << scale)
 
     def _search_offsets(self, previous: ByteArray, present: ByteArray) -> FloatArray:
-        """`[h, w, 2]` on the grey picture's own raster."""
+        """`[h, w, 2]` on the pictures' raster.
+
+        What OpenCV would make of larger pictures for a search that ends at a smaller size is what it is given.
+        """
         height, width = present.shape
         below, right = max(0, _LEAST_SIDE_PX - height), max(0, _LEAST_SIDE_PX - width)
         if below or right:
             previous, present = (
                 cv2.copyMakeBorder(picture, 0, below, 0, right, cv2.BORDER_REPLICATE) for picture in (previous, present)
             )
-        self._search.setFinestScale(self._finest_scale(present.size))
+        self._search.setFinestScale(0)
         offsets: FloatArray = self._search.calc(present, previous, None)
         return np.ascontiguousarray(offsets[:height, :width])

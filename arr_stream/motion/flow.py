@@ -6,7 +6,6 @@ known about the earlier frame can then be brought to the present by sampling, wi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch
@@ -16,7 +15,7 @@ import cv2
 import numpy as np
 
 from arr_stream.texture.arrays import Array, channels_first, channels_last, constant, namespace, to_numpy, zeros
-from arr_stream.texture.pixels import inside, resized
+from arr_stream.texture.pixels import averaged, inside, mean_of, resized
 from arr_stream.types import ByteArray, FloatArray, Frame
 
 # How a grey difference becomes a residual, in grey levels of 256. Sensor and coding noise stays below `NOISE`; what
@@ -25,6 +24,8 @@ from arr_stream.types import ByteArray, FloatArray, Frame
 NOISE = 4.0
 FLOOR = 8.0
 CONTRAST_SHARE = 0.25
+
+_ABOVE_ONE = float(np.nextafter(np.float32(1), np.float32(2)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,10 +66,10 @@ class Flow:
     def _check_values(self) -> None:
         for name in ("confidence", "residual"):
             plane = getattr(self, name)
-            # Written so that NaN, which compares false with everything, fails too.
-            if not (plane.min() >= 0.0 and plane.max() <= 1.0):
+            # The upper bound itself is out of range, and so is what is not a number.
+            if not cv2.checkRange(plane, minVal=0.0, maxVal=_ABOVE_ONE)[0]:
                 raise ValueError(f"{name} must lie in [0, 1], got {plane.min()} to {plane.max()}")
-        if not math.isfinite(float(self.offset_px.sum())):
+        if not cv2.checkRange(self.offset_px)[0]:
             raise ValueError("offset_px must be finite")
 
     @classmethod
@@ -92,6 +93,11 @@ class Flow:
     def map_px(self, hw: tuple[int, int]) -> Array:
         """`source_map` of this flow on a raster of `(h, w)`; not to be written to."""
         return self.once(("map", hw), lambda: source_map(resize_offsets(self.offset_px, hw)))
+
+    @property
+    def trust(self) -> Array:
+        """Mean confidence: a number, or a tensor without axes."""
+        return self.once("trust", lambda: mean_of(self.confidence))
 
     def within(self, hw: tuple[int, int]) -> Array:
         """`[h, w]` bool: what is there now came from within the earlier frame."""
@@ -120,10 +126,13 @@ class FlowInput:
     Args:
         grey: `[h, w]` lightness at half of the texture's size, at least 1x1; uint8, or float32 on a device.
         frame: The frame that `grey` was made from, for its motion vectors.
+        smaller: The same picture at smaller sizes, as far as somebody has them.
     """
 
     grey: Array
     frame: Frame
+    smaller: tuple[Array, ...] = ()
+    _kept: dict[tuple[int, int], Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if (
@@ -132,6 +141,16 @@ class FlowInput:
             or (isinstance(self.grey, np.ndarray) and self.grey.dtype != np.uint8)
         ):
             raise ValueError(f"grey must be uint8 [h, w] and not empty, got {self.grey.dtype} {list(self.grey.shape)}")
+
+    def reduced(self, hw: tuple[int, int]) -> Array:
+        """The grey picture averaged down to `(h, w)`, once: it is the earlier of two after it was the later."""
+        made = self._kept.get(hw)
+        if made is None:
+            there = (picture for picture in (self.grey, *self.smaller) if picture.shape == hw)
+            made = self._kept[hw] = next(there, None)
+            if made is None:
+                made = self._kept[hw] = averaged(self.grey, hw)
+        return made
 
 
 class FlowEstimator(Protocol):
@@ -145,14 +164,6 @@ class FlowEstimator(Protocol):
 def raster_hw(grey: Array, divisor: int) -> tuple[int, int]:
     """Rows and columns of the flow's raster: the grey picture's divided by `divisor`, at least one."""
     return max(1, grey.shape[0] // divisor), max(1, grey.shape[1] // divisor)
-
-
-def to_raster(grey: ByteArray, hw: tuple[int, int]) -> ByteArray:
-    """The grey picture averaged down to the flow's raster."""
-    if grey.shape == hw:
-        return grey
-    reduced = cv2.resize(grey, (hw[1], hw[0]), interpolation=cv2.INTER_AREA)
-    return np.ascontiguousarray(reduced)
 
 
 def resize_offsets(offset_px: Array, hw: tuple[int, int]) -> Array:

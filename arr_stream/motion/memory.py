@@ -12,15 +12,19 @@ import numpy.typing as npt
 from arr_stream.keyframes.base import PARTS, KeyframePart, LazyClusters, PartName, TextFinding
 from arr_stream.motion.carry import carry, compose
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
+from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, zeros
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.types import Clusters, Embedding, FloatArray, Grid
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
-"""Channels 34 to 39, in order; kept as one `[6, h, w]` array at an eighth of the texture's size."""
+"""Channels 34 to 39, in order."""
 
+KEPT = ("fixation", "attention", "attention_history", "gaze")
+"""Those that go from frame to frame; the other two are the frame before's own, carried when something reads them."""
+
+FIXATION = HISTORY + HISTORY_CHANNELS.index("fixation")
 FIXATION_DECAY = 0.9
 _EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
@@ -31,7 +35,8 @@ class Carried:
     """What moves with the picture.
 
     Args:
-        history: `[6, h, w]`, channels 34 to 39.
+        history: `[1, h, w]` or `[4, h, w]` at an eighth of the texture's size: fixation alone, or all of `KEPT` once
+            there has been attention or gaze.
         ways: Flows back to earlier frames.
     """
 
@@ -45,23 +50,15 @@ def carried(before: Carried, flow: Flow) -> Carried:
     return Carried(carry(before.history, flow, outside=0.0), ways)
 
 
-def remembered(history: Array, relevance: Array, saliency: Array, chosen: Array) -> Array:
+def remembered(history: Array, chosen: Array) -> Array:
     """The history that the next frame finds.
 
     Args:
-        history: `[6, h, w]`.
-        relevance: `[gh, gw]` in [0, 1] of the present frame's cells.
-        saliency: `[h, w]` in [0, 1] of the present frame.
+        history: Of the present frame.
         chosen: `[gh, gw]`, 1 where a cell was chosen.
     """
     looked = enlarged(chosen, _EIGHTH_PER_CELL)
-    fixation = FIXATION_DECAY * recalled(history, "fixation") + (1 - FIXATION_DECAY) * looked
-    return replaced(history, {0: enlarged(relevance, _EIGHTH_PER_CELL), 1: saliency, 2: fixation})
-
-
-def recalled(history: Array, name: str) -> Array:
-    """`[h, w]`: one channel of the history."""
-    return history[HISTORY_CHANNELS.index(name)]
+    return replaced(history, {0: FIXATION_DECAY * history[0] + (1 - FIXATION_DECAY) * looked})
 
 
 def _as_it_is(values: npt.NDArray[Any]) -> Array:
@@ -83,18 +80,25 @@ class TemporalCache:
     grid: Grid
     put: Callable[[npt.NDArray[Any]], Array] = _as_it_is
     history: Array = field(init=False)
+    _before: tuple[Array, Array] | None = field(init=False, default=None)
+    _flow: Flow | None = field(init=False, default=None)
     _parts: dict[PartName, KeyframePart] = field(init=False, default_factory=dict)
     _pending: dict[int, set[PartName]] = field(init=False, default_factory=dict)
     _ways: dict[int, Flow] = field(init=False, default_factory=dict)
     _followed: dict[int, Flow] = field(init=False, default_factory=dict)
+    _no_text: Plane = field(init=False)
+    _nothing_before: Plane = field(init=False)
+    _nothing_given: Plane = field(init=False)
     _embedding: Array | None = field(init=False, default=None)
     _text: Array | None = field(init=False, default=None)
     _labels: tuple[Clusters | LazyClusters, Array] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        # Channels last in memory, as the host's operators want them.
-        height, width = self.reduced_hw(8)
-        self.history = channels_first(self.put(np.zeros((height, width, len(HISTORY_CHANNELS)), np.float32)))
+        self.history = self.put(np.zeros((1, *self.reduced_hw(8)), np.float32))
+        nothing = zeros(self.history, (1, 1, 1))
+        self._no_text = Plane(TEXT, nothing)
+        self._nothing_before = Plane(HISTORY, zeros(self.history, (len(HISTORY_CHANNELS) - len(KEPT), 1, 1)))
+        self._nothing_given = Plane(FIXATION + 1, zeros(self.history, (len(KEPT) - 1, 1, 1)))
 
     def reduced_hw(self, factor: int) -> tuple[int, int]:
         """Rows and columns of the texture divided by `factor`."""
@@ -106,22 +110,22 @@ class TemporalCache:
         """What has to be moved to the next frame."""
         return Carried(self.history, (*self._ways.values(), *self._followed.values()))
 
-    def move(self, moved: Carried) -> None:
-        """Take what `carried` made of `moving`."""
+    def move(self, moved: Carried, flow: Flow) -> None:
+        """Take what `carried` made of `moving`, along the same flow."""
         ways = iter(moved.ways)
-        self.history = moved.history
+        self.history, self._flow = moved.history, flow
         self._ways = {index: next(ways) for index in self._ways}
         self._followed = {index: next(ways) for index in self._followed}
 
     def advance(self, flow: Flow) -> None:
         """Move everything to the present frame: `flow` goes from it to the frame before."""
-        self.move(carried(self.moving, flow))
+        self.move(carried(self.moving, flow), flow)
 
     def forget(self) -> None:
         """After a cut nothing that was carried holds any more."""
         for held in (self._parts, self._pending, self._ways, self._followed):
             held.clear()
-        self._embedding = self._text = self._labels = None
+        self._embedding = self._text = self._labels = self._before = None
         self.history = namespace(self.history).zeros_like(self.history)
 
     def requested(self, index: int, parts: Collection[PartName]) -> None:
@@ -180,6 +184,12 @@ class TemporalCache:
         return zeros(self.history, self.reduced_hw(8)) if way is None else way.confidence
 
     @property
+    def trust(self) -> Array | float:
+        """The mean of `confidence`."""
+        way = self.keyframe_way
+        return 0.0 if way is None else way.trust
+
+    @property
     def anchors(self) -> frozenset[int]:
         """Frames that generation was asked for and whose parts are, or may come, into use."""
         return frozenset(self._ways)
@@ -218,20 +228,25 @@ class TemporalCache:
     @property
     def planes(self) -> dict[int, Plane | LazyPlane]:
         """Channels 13 to 39 of the present frame; those of keyframes are carried when something first reads them."""
-        return {**self._region_planes(), TEXT: self.text_plane, **self._embedding_plane(), HISTORY: self.history_plane}
+        return {**self._region_planes(), TEXT: self.text_plane, **self._embedding_plane(), **self._history_planes()}
 
     @property
     def text_plane(self) -> Plane | CarriedPlane:
         """Channel 16."""
         way = self.way("text")
         if self._text is None or way is None:
-            return Plane(TEXT, zeros(self.history, (1, 1, 1)))
+            return self._no_text
         return CarriedPlane(TEXT, self._text[None], way, outside=0.0)
 
-    @property
-    def history_plane(self) -> Plane:
+    def _history_planes(self) -> dict[int, Plane | LazyPlane]:
         """Channels 34 to 39; no frame writes into what an earlier one had."""
-        return Plane(HISTORY, self.history)
+        before: Plane | LazyPlane = self._nothing_before
+        if self._before is not None and self._flow is not None:
+            before = PreviousPlane(*self._before, self._flow)
+        planes: dict[int, Plane | LazyPlane] = {HISTORY: before, FIXATION: Plane(FIXATION, self.history)}
+        if len(self.history) < len(KEPT):
+            planes[FIXATION + 1] = self._nothing_given
+        return planes
 
     def _region_planes(self) -> dict[int, Plane | LazyPlane]:
         held, hw = self._parts.get("clusters"), self.reduced_hw(4)
@@ -257,13 +272,28 @@ class TemporalCache:
         """Keep the way back to the present frame, for attention to it that comes later; one frame at a time."""
         self._followed = {index: Flow.still(self.reduced_hw(8), self.history)}
 
+    def leave(self, history: Array, relevance: Array, saliency: Array) -> None:
+        """What the next frame will know of this one.
+
+        Args:
+            history: What `remembered` made of it.
+            relevance: `[gh, gw]` in [0, 1] of its cells.
+            saliency: `[h, w]` in [0, 1].
+        """
+        self.history, self._before = history, (relevance, saliency)
+
     def remember(self, name: str, value: Array) -> None:
-        """Set a history channel on the present frame; `value` is `[h, w]` at an eighth of the texture's size."""
-        self.history = replaced(self.history, {HISTORY_CHANNELS.index(name): value})
+        """Set one of `KEPT` on the present frame; `value` is `[h, w]` at an eighth of the texture's size."""
+        if name != KEPT[0] and len(self.history) < len(KEPT):
+            # Channels last in memory, as the host's operators want them.
+            all_kept = channels_first(zeros(self.history, (*self.reduced_hw(8), len(KEPT))))
+            self.history = replaced(all_kept, {0: self.history[0]})
+        self.history = replaced(self.history, {KEPT.index(name): value})
 
     def recall(self, name: str) -> Array:
-        """A history channel as carried to the present frame."""
-        return recalled(self.history, name)
+        """One of `KEPT` as carried to the present frame."""
+        index = KEPT.index(name)
+        return self.history[index] if index < len(self.history) else zeros(self.history, self.reduced_hw(8))
 
     def attend(self, attention: FloatArray) -> None:
         """Take a consumer model's attention (`[h, w]` in [0, 1]) for channels 37 and 38."""
@@ -276,7 +306,8 @@ class TemporalCache:
 
     def forget_attention(self) -> None:
         """Channel 37 starts anew; what adds up in channel 38 stays."""
-        self.remember("attention", namespace(self.history).zeros_like(self.recall("attention")))
+        if len(self.history) == len(KEPT):
+            self.remember("attention", namespace(self.history).zeros_like(self.recall("attention")))
 
     def attend_late(self, attention: FloatArray, index: int) -> bool:
         """Take attention to a frame that was followed, carried to the present; False when its scene is gone."""

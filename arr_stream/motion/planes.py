@@ -13,7 +13,7 @@ import numpy.typing as npt
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, as_float, as_index, constant, namespace, sums_by, zeros
+from arr_stream.texture.arrays import Array, as_float, as_index, constant, enlarged, namespace, sums_by, zeros
 from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING
 
 TEXT = CHANNEL_INDEX["text"]
@@ -38,6 +38,26 @@ class CarriedPlane:
 
     def made(self) -> Plane:
         return Plane(self.first, carry(self.data, self.flow, outside=self.outside))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreviousPlane:
+    """Channels 34 and 35: what the frame before was asked for and what stood out on it, carried when they are read.
+
+    Args:
+        relevance: `[gh, gw]` of that frame's cells.
+        saliency: `[h, w]` of it, at an eighth of the texture's size.
+        flow: To that frame.
+    """
+
+    relevance: Array
+    saliency: Array
+    flow: Flow
+
+    def made(self) -> Plane:
+        relevance = enlarged(self.relevance, self.saliency.shape[0] // self.relevance.shape[0])
+        both = [carry(plane, self.flow, outside=0.0) for plane in (relevance, self.saliency)]
+        return Plane(HISTORY, namespace(relevance).stack(both))
 
 
 class RegionPlanes:

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.motion.flow import Flow, FlowInput, photometric_check, raster_hw, to_raster
+from arr_stream.motion.flow import Flow, FlowInput, photometric_check, raster_hw
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +293,8 @@ class TorchFlow:
         searched_hw = raster_hw(present.grey, self.reduction)
         with torch.no_grad():
             earlier, now = (
-                torch.from_numpy(to_raster(given.grey, searched_hw)).to(self._device).float()
-                for given in (previous, present)
+                torch.from_numpy(given.reduced(searched_hw)).to(self._device).float() for given in (previous, present)
             )
             offset_px = flow_px(earlier, now, self._preset, hw).cpu().numpy()
-        confidence, residual = photometric_check(to_raster(previous.grey, hw), to_raster(present.grey, hw), offset_px)
+        confidence, residual = photometric_check(previous.reduced(hw), present.reduced(hw), offset_px)
         return Flow(offset_px, confidence, residual)

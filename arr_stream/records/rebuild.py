@@ -13,7 +13,14 @@ from pydantic import BaseModel
 from arr_stream.answers import MOST_TOLD_CELLS, TOLD_SHARE
 from arr_stream.errors import EvaluationDataError
 from arr_stream.patch_set import Answer, Feeding, PatchSet
-from arr_stream.records.schema import AnswerRecord, FrameRecord, Header, answer_record, frame_record
+from arr_stream.records.schema import (
+    AnswerRecord,
+    FrameRecord,
+    Header,
+    answer_record,
+    recorded_scores,
+    written_fields,
+)
 from arr_stream.texture.array import Texture
 from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
 
@@ -94,12 +101,12 @@ def rebuilt_answer(record: AnswerRecord) -> Answer:
 
 def rounded_as_recorded(patches: PatchSet) -> PatchSet:
     """A patch set whose numbers are rounded as in its record: what is drawn of it can be drawn again from that."""
-    record = frame_record(patches)
+    written = written_fields(FrameRecord)
     return replace(
         patches,
-        score=np.array([cell[4] for cell in record["cells"]], np.float32),
-        confidence=record["confidence"],
-        latency_ms=record["latency_ms"],
+        score=recorded_scores(patches).astype(np.float32),
+        confidence=written["confidence"].value(patches.confidence),
+        latency_ms=written["latency_ms"].value(patches.latency_ms),
         answers=tuple(
             replace(rebuilt_answer(AnswerRecord.model_validate(answer_record(answer))), fed=answer.fed)
             for answer in patches.answers

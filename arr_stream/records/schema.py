@@ -50,6 +50,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from arr_stream.answers import model_name, most_attended
@@ -278,6 +280,12 @@ def header_record(header: Header) -> Record:
     return header.model_dump(mode="json") | {"source": redact_url(header.source)}
 
 
+def recorded_scores(patches: PatchSet) -> npt.NDArray[np.float64]:
+    """`[N]` scores as they are written, to 4 decimals."""
+    scores: npt.NDArray[np.float64] = patches.score.astype(np.float64).round(4)
+    return scores
+
+
 def frame_record(patches: PatchSet, header: Header | None = None) -> Record:
     """One frame: pixels to 2 decimals, scores and confidence to 4, milliseconds to 3.
 
@@ -285,7 +293,7 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> Record:
         ValueError: A number is not finite.
     """
     boxes = patches.cells_xyxy.round(2).astype(float).round(2).tolist()
-    scores = patches.score.astype(float).round(4).tolist()
+    scores = recorded_scores(patches).tolist()
     if not all(map(math.isfinite, scores)):
         raise ValueError(f"frame {patches.index}: a score is not finite")
     grid, feeding = patches.grid, patches.feeding

@@ -58,7 +58,7 @@ def sent(values: npt.NDArray[Any], device: torch.device | None) -> Array:
 
 def is_bytes(values: Array) -> bool:
     """Whether these are uint8."""
-    return "uint8" in str(values.dtype)
+    return bool(values.dtype == (np.uint8 if isinstance(values, np.ndarray) else namespace(values).uint8))
 
 
 def as_float(values: Array) -> Array:

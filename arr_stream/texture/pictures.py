@@ -8,6 +8,11 @@ from arr_stream.texture.arrays import Array, as_bytes, is_bytes
 from arr_stream.texture.pixels import lightness, reduced
 from arr_stream.types import Frame, Grid
 
+_LARGER = 1.05
+"""From here on a frame is larger than the texture."""
+_ABOUT = 0.95
+"""Least part of half size that a frame halved exactly may have."""
+
 
 class Pictures:
     """A frame at full, half, quarter and an eighth of the texture's size.
@@ -28,26 +33,22 @@ class Pictures:
 
     @cached_property
     def full(self) -> Array:
-        """The frame itself, or brought to the texture's size where the texture is smaller.
-
-        Frames up to the texture's own size stay as they are; the texture's channels are read through a
-        resampling operator, so copying them would only cost time.
-        """
-        width, height = self.grid.texture_wh
-        source_h, source_w = self.rgb.shape[:2]
-        if source_w > width * 1.05 and source_h > height * 1.05:
-            return as_bytes(reduced(self.rgb, (width, height)))
-        return self.rgb
+        """The frame itself, or brought to the texture's size where the texture is smaller."""
+        return full_picture(self.rgb, self.grid.texture_wh)
 
     @cached_property
     def half(self) -> Array:
-        """RGB at half size."""
-        return reduced(self.full, self.reduced_wh(2))
+        """RGB at about half size or above: the frame halved exactly, which is cheap, or brought to half size."""
+        picture, (width, height), wanted_wh = self.rgb, self.rgb.shape[1::-1], self.reduced_wh(2)
+        while not (width % 2 or height % 2) and min(width / 2 / wanted_wh[0], height / 2 / wanted_wh[1]) >= _ABOUT:
+            width, height = width // 2, height // 2
+            picture = reduced(picture, (width, height))
+        return reduced(picture, wanted_wh) if picture is self.rgb else picture
 
     @cached_property
     def grey(self) -> Array:
         """`[H/2, W/2]` lightness (BT.601 luma), half size."""
-        return lightness(self.half)
+        return reduced(lightness(self.half), self.reduced_wh(2))
 
     @cached_property
     def quarter(self) -> Array:
@@ -73,3 +74,15 @@ class Pictures:
         """Size of the texture divided by `factor`."""
         width, height = self.grid.texture_wh
         return width // factor, height // factor
+
+
+def full_picture(rgb: Array, texture_wh: tuple[int, int]) -> Array:
+    """A frame `[H, W, 3]` uint8, brought to the texture's size where the texture is smaller.
+
+    Frames up to the texture's own size stay as they are; the texture's channels are read through a resampling operator,
+    so copying them would only cost time.
+    """
+    height, width = rgb.shape[:2]
+    if width > texture_wh[0] * _LARGER and height > texture_wh[1] * _LARGER:
+        return as_bytes(reduced(rgb, texture_wh))
+    return rgb

@@ -18,16 +18,24 @@ _NEIGHBOURS = np.ones((3, 3), np.uint8)
 
 @singledispatch
 def reduced(picture: Array, size_wh: tuple[int, int]) -> Array:
-    """A picture of another size: area average where a side shrinks by whole or large factors, linear otherwise."""
+    """A picture of another size: halved exactly where it shrinks by much, then averaged or interpolated."""
     height, width = picture.shape[:2]
     if (width, height) == size_wh:
         return picture
     across, down = width / size_wh[0], height / size_wh[1]
+    if halves_first((width, height), size_wh):
+        return reduced(reduced(picture, (width // 2, height // 2)), size_wh)
     # The area average costs ten times a linear resize unless both factors are exactly 2; below about 2.2 linear
     # sampling reads nearly every pixel anyway.
     whole = across == down == 2.0
     method = cv2.INTER_AREA if whole or max(across, down) > 2.2 else cv2.INTER_LINEAR
     return np.ascontiguousarray(cv2.resize(picture, size_wh, interpolation=method))
+
+
+def halves_first(size_wh: tuple[int, int], wanted_wh: tuple[int, int]) -> bool:
+    """A picture of an even size shrinks to less than half, and by so much that an area average would be dear."""
+    factors = [side / wanted for side, wanted in zip(size_wh, wanted_wh, strict=True)]
+    return min(factors) > 2.0 and max(factors) > 2.2 and not any(side % 2 for side in size_wh)
 
 
 @singledispatch
@@ -131,7 +139,8 @@ def middle_of(values: Array) -> Array:
 @singledispatch
 def solved(matrix: Array, right: Array) -> Array:
     """`[n, m]`: symmetric, positive definite equations `[n, n]` for several right sides `[n, m]`."""
-    return np.linalg.solve(matrix, right)
+    # A tenth of what NumPy takes for a few equations.
+    return cv2.solve(matrix, right, flags=cv2.DECOMP_CHOLESKY)[1]
 
 
 @singledispatch

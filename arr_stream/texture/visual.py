@@ -13,10 +13,10 @@ from typing import Any
 import cv2
 import numpy as np
 
-from arr_stream.texture.array import Plane
+from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, is_bytes, namespace, sent
 from arr_stream.texture.layout import CHANNEL_INDEX
-from arr_stream.texture.pictures import Pictures
+from arr_stream.texture.pictures import Pictures, full_picture
 from arr_stream.texture.pixels import colour_shares, picture_planes
 from arr_stream.types import ByteArray, FloatArray, Grid
 
@@ -81,7 +81,7 @@ class FrameLook:
     """What is seen on a frame by itself.
 
     Args:
-        full: The picture at the texture's size; None where that is the frame itself.
+        full: The picture at the texture's size; None where that is the frame itself, or is made when it is read.
         grey: `[H/2, W/2]` lightness.
         quarter, eighth: The picture at a quarter and an eighth of the texture's size.
         eighth_grey: `[H/8, W/8]`.
@@ -112,7 +112,7 @@ def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
     visual = visual_channels(pictures)
     colours = colour_shares(pictures.eighth)
     return FrameLook(
-        full=None if pictures.full is rgb else pictures.full,
+        full=None if isinstance(rgb, np.ndarray) or pictures.full is rgb else pictures.full,
         grey=pictures.grey,
         quarter=pictures.quarter,
         eighth=pictures.eighth,
@@ -123,12 +123,25 @@ def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
     )
 
 
-def picture_channels(look: FrameLook, rgb: Array, motion: Array, texture_wh: tuple[int, int]) -> dict[int, Plane]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _FullPicture:
+    """Channels 0 to 2, brought to the texture's size when something reads them."""
+
+    rgb: Array
+    texture_wh: tuple[int, int]
+
+    def made(self) -> Plane:
+        return Plane(0, picture_planes(full_picture(self.rgb, self.texture_wh)), _BYTE)
+
+
+def picture_channels(
+    look: FrameLook, rgb: Array, motion: Array, texture_wh: tuple[int, int]
+) -> dict[int, Plane | LazyPlane]:
     """Channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
     visual, xp = look.visual, namespace(motion)
     coarse = xp.stack([visual.low_pass, motion, visual.saliency, visual.edge_distance])
     return {
-        0: Plane(0, picture_planes(rgb if look.full is None else look.full), _BYTE),
+        0: _FullPicture(rgb, texture_wh) if look.full is None else Plane(0, picture_planes(look.full), _BYTE),
         **_position_planes(texture_wh, None if isinstance(motion, np.ndarray) else motion.device),
         6: Plane(6, visual.fine, _BYTE if is_bytes(visual.fine) else 1.0),
         9: Plane(9, coarse),

@@ -12,6 +12,7 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import BackendUnavailable, InvalidSetting, MeasurementFailed
+from arr_stream.evaluation.limits import touched_bytes
 from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.timing import Timing
 from arr_stream.gpu.device import TorchDevice
@@ -21,7 +22,6 @@ from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator, make_generator
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
-from arr_stream.relevance.figure import FEATURES
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid
 from benchmarks.device.kernels import copy_bytes_per_ms, kernel_table, synchronize, time_kernels, upload_bytes_per_ms
@@ -95,34 +95,6 @@ def host_table(run: HostRun, bytes_per_ms: float) -> ResultTable:
             "and written. Planes that stay in the cache can be faster than that."
         ),
     )
-
-
-def touched_bytes(grid: Grid, queries: int) -> dict[str, float]:
-    """What each stage reads and leaves behind at least, in bytes; `keyframe` waits for nothing and moves nothing.
-
-    Pixels are counted at the texture's size: a quarter has a sixteenth of them.
-    """
-    width, height = grid.texture_wh
-    full = width * height
-    half, quarter, eighth = full / 4, full / 16, full / 64
-    pictures = 3 * half + half + 3 * quarter + quarter + 3 * eighth + eighth
-    visual = 3 * quarter + 3 * 4 * eighth
-    flow = (2 + 1 + 1) * 4 * eighth
-    history = 6 * 4 * eighth
-    return {
-        "visual": 3 * full + pictures + visual,
-        "flow": 2 * half + flow,
-        # The history and one way back are read and written; the motion channel is written.
-        "carry": flow + 2 * history + 2 * 3 * 4 * eighth + 4 * eighth,
-        # Each query reads the quarter picture and gives a map of float32.
-        "relevance": queries * (3 * quarter + 4 * quarter),
-        # The motion channel and what is remembered of it, the picture and its detail; a row of features a cell.
-        "figure": 3 * 4 * eighth + 3 * eighth + quarter + 4 * (FEATURES + 2) * grid.cells,
-        # The history is copied, three planes are put together.
-        "texture": 2 * history + 2 * 3 * 4 * eighth,
-        # Scored channels are read once: three of bytes at a quarter, six of float32 at an eighth, eccentricity, text.
-        "selection": 3 * quarter + 6 * 4 * eighth + 2 * 4 * quarter + 2 * eighth + 44 * grid.cells,
-    }
 
 
 _WARM_UP_FRAMES = 6

@@ -23,12 +23,12 @@ from arr_stream.gpu.visual import polar_edges
 from arr_stream.motion import usual_preset
 from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import Carried, TemporalCache, carried, remembered
+from arr_stream.motion.memory import FIXATION, Carried, TemporalCache, carried, remembered
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
 from arr_stream.relevance.choice import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.query_scorers import QueryContext, QueryInput, QueryScorers, answer_queries
-from arr_stream.texture.array import Plane, Texture
+from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import cell_difference, colour_shares
@@ -206,7 +206,7 @@ def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> I
     yield Kernel("flow", lambda: estimate(earlier.grey, look.grey, hw, preset), (earlier.grey, look.grey))
     motion = motion_channel(flow, look.eighth_grey)
     yield Kernel("motion against the camera", lambda: motion_channel(_fresh(flow), look.eighth_grey), flow)
-    moving = Carried(torch.rand((6, *hw), device=device), (flow,))
+    moving = Carried(torch.rand((1, *hw), device=device), (flow,))
     yield Kernel("carrying memory", lambda: carried(moving, _fresh(flow)), (moving, flow))
     figure, detail = Figure.nothing(motion, hw), look.visual.fine[2]
     seen = (look.eighth, detail, motion)
@@ -259,10 +259,11 @@ def _choosing(
         yield Kernel(f"relevance to {kind}", answered, (tasks, look.quarter))
     relevance, figure = torch.rand((2, *cells_hw), device=history.device)
     text = torch.zeros((1, grid.rows * 8, grid.columns * 8), device=history.device)
-    planes: dict[int, Plane | CarriedPlane] = {
+    planes: dict[int, Plane | LazyPlane] = {
         **picture_channels(look, rgb, motion, grid.texture_wh),
         TEXT: CarriedPlane(TEXT, text, flow, outside=0.0),
-        HISTORY: Plane(HISTORY, history),
+        FIXATION: Plane(FIXATION, history),
+        FIXATION + 1: Plane(FIXATION + 1, torch.zeros((3, 1, 1), device=history.device)),
     }
 
     def scored() -> Any:
@@ -271,13 +272,13 @@ def _choosing(
         return score_cells(read, grid.texture_wh, relevance, figure, settings.scoring)
 
     yield Kernel("scores of all cells", scored, (planes[6], planes[9], text, history, relevance))
-    grey, saliency = look.eighth_grey, look.visual.saliency
+    grey = look.eighth_grey
     yield Kernel("change since sent", lambda: cell_difference(grey, grey), (grey, grey))
-    kept = (history, relevance, saliency, figure)
+    kept = (history, figure)
     yield Kernel("what is remembered", lambda: remembered(*kept), kept)
 
 
-def _unread(plane: Plane | CarriedPlane) -> Plane | CarriedPlane:
+def _unread(plane: Plane | LazyPlane) -> Plane | LazyPlane:
     return Plane(plane.first, plane.data, plane.scale) if isinstance(plane, Plane) else plane
 
 
@@ -296,7 +297,9 @@ def _whole(
             **RegionPlanes(lambda: labels, flow).planes,
             TEXT: CarriedPlane(TEXT, text, flow, outside=0.0),
             EMBEDDING.start: CarriedPlane(EMBEDDING.start, embedding, flow),
-            HISTORY: Plane(HISTORY, history),
+            HISTORY: Plane(HISTORY, torch.zeros((2, 1, 1), device=device)),
+            FIXATION: Plane(FIXATION, history),
+            FIXATION + 1: Plane(FIXATION + 1, torch.zeros((3, 1, 1), device=device)),
         }
         dense_into(Texture(wh, {**picture_channels(look, rgb, motion, wh), **carrying}), out)
 
