@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ from arr_stream.sources import Source, open_source
 from arr_stream.stream import Stream
 from arr_stream.types import Frame
 
+_LOOK_SECONDS = 0.005
 FULL_GENERATION_FRAMES = 12
 """Frames that full generation is measured on; it is by far the dearest thing here."""
 
@@ -215,18 +215,26 @@ def _start(path: str | Path, settings: Settings, queries: list[Query]) -> Start:
             command, env=os.environ | module_path(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         memory_mb = None
-        if sys.platform == "win32":
-            process.wait()
-        else:
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            memory_mb = usage.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+        # What the system counts of an ended process begins with the memory of the one that started it.
+        while process.poll() is None:
+            memory_mb = _peak_memory_mb(process.pid) or memory_mb
+            time.sleep(_LOOK_SECONDS)
         seconds = time.perf_counter() - began
     if process.returncode:
         raise MeasurementFailed(
             f"{path}: process ended with exit code {process.returncode}", remedy="run `arr-stream process` on it"
         )
     return Start(seconds, memory_mb)
+
+
+def _peak_memory_mb(process_id: int) -> float | None:
+    """The most that a process had in memory so far; None where no system tells it, or it has ended."""
+    try:
+        status = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), None)
+    return None if peak is None else float(peak.split()[1]) / 1e3
 
 
 def _changes(settings: Settings) -> list[str]:
