@@ -312,11 +312,16 @@ def test_doctor_finds_the_defaults_working(run: Run, monkeypatch: pytest.MonkeyP
     assert "one OpenCV" not in findings
 
 
-def test_bench_reports_ratios(run: Run, clip: Path) -> None:
-    code, out, err = run("bench", clip, "--frames", 8, "--repeats", 1, "--json", "--set", "keyframes.text=none")
+def test_bench_reports_ratios(run: Run, clip: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "bench.png"
+    options = ("--frames", 8, "--repeats", 1, "--json", "--plot", plot, "--set", "keyframes.text=none")
+    code, out, err = run("bench", clip, *options)
     assert code == 0, err
     report = json.loads(out)
     assert report["frames"] == 8
+    assert 0.1 < report["start"]["seconds"] < 60 and report["start"]["memory_mb"] > 20
+    assert {*report["limits_ms"]} <= {*report["stages"]} and all(limit >= 0 for limit in report["limits_ms"].values())
+    assert plot.stat().st_size > 1000
     assert set(report["baselines"]) >= {"decode", "decode and encode", "process"}
     assert all(value > 0 for value in report["ratios"].values())
 

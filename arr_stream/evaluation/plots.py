@@ -94,7 +94,12 @@ def plot_bench(report: BenchReport, path: Path) -> None:
     right.bar_label(bars, fmt="%.3g", padding=3)
     right.invert_yaxis()
     right.grid(axis="y", visible=False)
-    right.set(xscale="log", xlabel="ms a frame, median", title=f"first frame after {report.start.seconds:.1f} s")
+    right.set(
+        xscale="log",
+        xlim=(min(beside.values()) / 2, max(beside.values()) * 2),
+        xlabel="ms a frame, median",
+        title=f"first frame after {report.start.seconds:.1f} s",
+    )
     save_figure(figure, path)
 
 

@@ -27,22 +27,6 @@ def drawn(name: str) -> str:
     return f"{name}-drawn.png"
 
 
-def _stages(record: Record) -> Any:
-    """Time of each stage, frames between beside keyframes."""
-    stages = record.runs[0].result["stages"]
-    figure, (panel,) = make_panels(1, (7.5, 0.34 * len(stages) + 1.2))
-    for offset, (kind, colour) in enumerate((("between", OURS), ("keyframe", OTHERS[0]))):
-        places = [index + (offset - 0.5) * 0.38 for index in range(len(stages))]
-        label = "between keyframes" if kind == "between" else "on a keyframe"
-        panel.barh(places, [kinds[kind]["median"] for kinds in stages.values()], 0.38, color=colour, label=label)
-    panel.set_yticks(range(len(stages)), stages)
-    panel.invert_yaxis()
-    panel.set(xlabel="median, ms", xscale="log")
-    panel.xaxis.set_major_formatter("{x:g}")
-    panel.legend(frameon=False)
-    return figure
-
-
 def _modes(record: Record) -> Any:
     """Vision and prefill of each mode against the cells that were chosen."""
     rows = record.runs[0].result["modes"]
@@ -60,4 +44,4 @@ def _modes(record: Record) -> Any:
     return figure
 
 
-DRAWN: dict[str, Callable[[Record], Any]] = {"stages": _stages, "modes": _modes}
+DRAWN: dict[str, Callable[[Record], Any]] = {"modes": _modes}
