@@ -91,6 +91,13 @@ def test_nothing_is_begun_for_a_last_frame(made: tuple[Slow, KeyframesBeside]) -
     assert provider.collect() and slow.begun == [(0, part) for part in PARTS]
 
 
+def test_nothing_is_begun_for_a_scene_that_is_gone(made: tuple[Slow, KeyframesBeside]) -> None:
+    slow, provider = made
+    cut = {index: replace(fakes.request(index), new_scene=True) for index in (1, 2, 3)}
+    assert arrivals(provider, {0: fakes.request(0), **cut}, 7) == [[], [], [], [], [], [], [3, 3, 3]]
+    assert slow.begun == [(3, part) for part in PARTS]
+
+
 def test_closing_gives_up_what_is_not_begun(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
     slow.seconds = 0.3

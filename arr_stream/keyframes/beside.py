@@ -55,7 +55,7 @@ class KeyframesBeside:
 
     Frames wait for it then, should it not be ready, so that results do not depend on how fast anything runs. What a
     query has no answer without arrives at once. All else is begun when the next frame comes: nothing reads it before,
-    and after the last frame nothing does at all.
+    and nothing at all after the last frame, or if that frame is of another scene.
 
     Args:
         generator: Makes the parts; used on one thread at a time.
@@ -72,6 +72,9 @@ class KeyframesBeside:
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
         """Takes every part; waits for those that are awaited."""
+        if request.new_scene:
+            for older in self._under_way:
+                older.waiting.clear()
         jobs = self._generator.jobs(request)
         keyframe = _Keyframe(request.frame.index, dict(jobs))
         self._begin(keyframe, [part for part in jobs if part in request.awaited])
@@ -100,15 +103,15 @@ class KeyframesBeside:
     def close(self) -> None:
         """Give up what is under way, and end the thread: at once, but for a library's call that takes seconds."""
         atexit.unregister(self.close)
-        for keyframe in self._under_way:
-            for outcome in keyframe.begun.values():
-                outcome.cancel()
+        begun = [outcome for keyframe in self._under_way for outcome in keyframe.begun.values()]
+        at_work = [outcome for outcome in begun if not outcome.cancel() and not outcome.done()]
         self._under_way.clear()
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._tasks.put(None)
-            if thread.ident is not None:
+            # In this order: a thread that has ended its work would be interrupted where nobody expects it.
+            if at_work and thread.ident is not None:
                 _interrupt(thread.ident)
+            self._tasks.put(None)
             thread.join(_JOIN_SECONDS)
 
     def _begin(self, keyframe: _Keyframe, parts: list[PartName]) -> None:
@@ -150,7 +153,8 @@ def _task(index: int, part: PartName, job: Job, outcome: Future[Outcome]) -> Cal
             except BaseException as exc:
                 # Whatever it is, a frame that waits for it is to hear of it.
                 outcome.set_exception(exc)
-                raise
+                if isinstance(exc, _GivenUp):
+                    raise
 
     return task
 

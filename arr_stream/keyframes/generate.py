@@ -41,6 +41,7 @@ class KeyframeRequest:
         read_text: A query needs words, so that text is also read.
         parts: What is to be made.
         awaited: Those of them without which a query has no answer.
+        new_scene: The frame has nothing in common with those before: what was asked for on them is no use any more.
     """
 
     frame: Frame
@@ -48,6 +49,7 @@ class KeyframeRequest:
     read_text: bool = False
     parts: tuple[PartName, ...] = PARTS
     awaited: frozenset[PartName] = frozenset()
+    new_scene: bool = False
 
 
 @dataclass(frozen=True, slots=True)

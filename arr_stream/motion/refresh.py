@@ -84,7 +84,8 @@ class Refresher:
         awaited = frozenset(
             part for part in occasion.needed if occasion.query_changed or self.cache.origin(part) is None
         )
-        request = KeyframeRequest(frame, self.cache.grid, occasion.read_text, wanted, awaited)
+        new_scene = occasion.cut or occasion.size_changed
+        request = KeyframeRequest(frame, self.cache.grid, occasion.read_text, wanted, awaited, new_scene)
         accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)
