@@ -204,7 +204,8 @@ def test_a_run_speaks_to_nobody(tmp_path: Path) -> None:
     write_video(tmp_path / "clip.mp4", moving_frames(3))
     outputs = ["-o", "out.mp4", "--patches", "out.jsonl", "--report", "report", "--quiet"]
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    ended = _python(["-c", code, "process", "clip.mp4", "--query", "red", *outputs], tmp_path, **home)
+    asked = ["--query", "red", "--set", "keyframes.delay=0"]
+    ended = _python(["-c", code, "process", "clip.mp4", *asked, *outputs], tmp_path, **home)
     assert json.loads(ended.stdout.splitlines()[-1]) == [0, [], True], ended.stderr
     assert (tmp_path / "out.mp4").exists()
     assert not [path for path in tmp_path.rglob("*") if "microsoft" in path.name.lower()]
