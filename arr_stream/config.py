@@ -100,6 +100,12 @@ class KeyframeSettings(_Section):
     text: Literal["auto", "rapidocr", "easyocr", "none"] = Field(
         "auto", description="how text is found; `auto` looks cheaply, and closely only where it saw something"
     )
+
+    @property
+    def frames_beside(self) -> int:
+        """Frames of a video that a keyframe is made beside: one arrives before the next is due."""
+        return min(self.delay, self.interval - 1)
+
     timeout_seconds: float = Field(
         120.0, gt=0, description="in real time, a keyframe that takes longer is given up and its models loaded anew"
     )

@@ -250,9 +250,8 @@ def text_found(
     for sequence, truth in footage:
         made = RememberedGenerator(generator, {}, ("text",))
         running = {
-            interval: Pipeline(often, make_provider(made, often.keyframes))
-            for interval in intervals
-            for often in [settings.with_values({"keyframes.interval": interval})]
+            often.keyframes.interval: Pipeline(often, make_provider(made, often.keyframes))
+            for often in (settings.with_values({"keyframes.interval": interval}) for interval in intervals)
         }
         for frame in sequence.frames()[:most_frames]:
             polygons = [

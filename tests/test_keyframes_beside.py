@@ -6,8 +6,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import arr_stream
 import arr_stream.stream
@@ -125,6 +128,14 @@ def test_a_keyframe_of_which_nothing_came_is_an_error_at_its_frame() -> None:
     with pytest.raises(KeyframeFailed, match="frame 5: text: ZeroDivisionError"):
         provider.collect()
     provider.close()
+
+
+def test_pictures_in_a_folder_wait_for_their_keyframes(tmp_path: Path) -> None:
+    for index in range(3):
+        Image.fromarray(np.full((64, 96, 3), 60 * index, np.uint8)).save(tmp_path / f"{index}.png")
+    settings = Settings().with_values({"keyframes.clusters": "grid", "keyframes.text": "none", "selection.budget": "2"})
+    with arr_stream.open(tmp_path, settings=settings) as stream:
+        assert next(iter(stream)).parts["embedding"] == (0, "appearance")
 
 
 def test_a_run_chooses_the_same_however_slow_keyframes_are(

@@ -76,12 +76,8 @@ def plot_bench(report: BenchReport, path: Path) -> None:
     names = [name for name, _ in stages]
     places = range(len(names))
     left.bar(places, [value for _, value in stages], color=OUR_COLOUR, label="median between keyframes")
-    limits = [report.limits_ms.get(name) for name in names]
-    left.scatter(
-        [place for place, limit in zip(places, limits, strict=True) if limit is not None],
-        [limit for limit in limits if limit is not None],
-        marker="_", s=400, color=OTHER_COLOURS[1], label="at the memory's speed", zorder=3,
-    )  # fmt: skip
+    limits = [report.limits_ms.get(name, float("nan")) for name in names]
+    left.scatter(places, limits, marker="_", s=400, color=OTHER_COLOURS[1], label="at the memory's speed", zorder=3)
     left.set_xticks(places, names, rotation=35, ha="right")
     left.set(ylabel="ms", title=f"stages of a frame, {report.size_wh[0]}x{report.size_wh[1]}")
     left.legend(frameon=False)

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -182,20 +183,19 @@ def _step_in_turns(
     flow_ms: list[float],
 ) -> list[PatchSet]:
     """The pipeline on every frame, each followed by bare DIS on the same pair; the first frame warms both up."""
-    provider = make_provider(generator, settings.keyframes)
-    pipeline = Pipeline(settings, provider, queries, clock=time.perf_counter)
     search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     results = []
-    for before, frame in zip([frames[0], *frames], frames, strict=False):
-        patches = pipeline.step(frame)
-        # A frame's channels would otherwise pile up.
-        patches.texture.planes.clear()
-        results.append(patches)
-        earlier = _half_grey(before)
-        start = time.perf_counter()
-        search.calc(_half_grey(frame), earlier, None)
-        flow_ms.append((time.perf_counter() - start) * 1e3)
-    provider.close()
+    with closing(make_provider(generator, settings.keyframes)) as provider:
+        pipeline = Pipeline(settings, provider, queries, clock=time.perf_counter)
+        for before, frame in zip([frames[0], *frames], frames, strict=False):
+            patches = pipeline.step(frame)
+            # A frame's channels would otherwise pile up.
+            patches.texture.planes.clear()
+            results.append(patches)
+            earlier = _half_grey(before)
+            start = time.perf_counter()
+            search.calc(_half_grey(frame), earlier, None)
+            flow_ms.append((time.perf_counter() - start) * 1e3)
     return results[1:]
 
 
@@ -211,14 +211,12 @@ def _start(path: str | Path, settings: Settings, queries: list[Query]) -> Start:
         command = module_command("arr_stream", "process", path, "--max-frames", 1, "-o", out, *asked)
         command += [word for change in _changes(settings) for word in ("--set", change)]
         began = time.perf_counter()
-        process = subprocess.Popen(
-            command, env=os.environ | module_path(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        memory_mb = None
-        # What the system counts of an ended process begins with the memory of the one that started it.
-        while process.poll() is None:
-            memory_mb = _peak_memory_mb(process.pid) or memory_mb
-            time.sleep(_LOOK_SECONDS)
+        memory_mb, quiet = None, subprocess.DEVNULL
+        with subprocess.Popen(command, env=os.environ | module_path(), stdout=quiet, stderr=quiet) as process:
+            # What the system counts of an ended process begins with the memory of the one that started it.
+            while process.poll() is None:
+                memory_mb = _peak_memory_mb(process.pid) or memory_mb
+                time.sleep(_LOOK_SECONDS)
         seconds = time.perf_counter() - began
     if process.returncode:
         raise MeasurementFailed(
@@ -354,7 +352,7 @@ def _report(
         keyframes,
         baselines,
         amortised,
-        min(settings.keyframes.delay, interval - 1),
+        settings.keyframes.frames_beside,
         {stage: moved / bytes_per_ms for stage, moved in touched.items()},
         Start(median(start.seconds for start in starts), median(memory) if memory else None),
         ratios,

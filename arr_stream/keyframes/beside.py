@@ -13,22 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from arr_stream.config import KeyframeSettings
-from arr_stream.keyframes.base import KeyframePart, PartName
+from arr_stream.keyframes.base import PartName
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
     Job,
-    KeyframeFailure,
     KeyframeGenerator,
     KeyframeProvider,
     KeyframeRequest,
+    Outcome,
     make_part,
     require_one,
 )
 from arr_stream.threads import one_blas_thread
 
 _JOIN_SECONDS = 5.0
-
-Outcome = KeyframePart | KeyframeFailure
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +138,7 @@ def make_provider(generator: KeyframeGenerator, settings: KeyframeSettings, *, f
         settings: The delay, and the interval that it stays below.
         follow: The pictures follow one another; what is known of one that does not is no use to the next.
     """
-    delay = min(settings.delay, settings.interval - 1) if follow else 0
+    delay = settings.frames_beside if follow else 0
     return KeyframesBeside(generator, delay) if delay else InStepKeyframes(generator)
 
 

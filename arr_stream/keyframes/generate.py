@@ -69,6 +69,8 @@ class KeyframeFailure:
     parts: tuple[PartName, ...] = PARTS
 
 
+Outcome = KeyframePart | KeyframeFailure
+
 Job = Callable[[], tuple[PartValue, str]]
 """Makes one part: its value, and the name of what made it."""
 
@@ -88,7 +90,7 @@ class KeyframeProvider(Protocol):
         """Ask for a keyframe; gives the parts that will be made. The others are still busy with an earlier frame."""
         ...
 
-    def collect(self) -> list[KeyframePart | KeyframeFailure]:
+    def collect(self) -> list[Outcome]:
         """What has arrived since the last call, oldest first; never waits."""
         ...
 
@@ -179,7 +181,7 @@ def needed_weights(settings: Settings) -> tuple[str, ...]:
     return tuple(needed)
 
 
-def make_part(index: int, part: PartName, job: Job) -> KeyframePart | KeyframeFailure:
+def make_part(index: int, part: PartName, job: Job) -> Outcome:
     """Do one job and check its value; whatever is raised becomes a failure of that part alone."""
     started = time.perf_counter()
     try:
@@ -238,7 +240,7 @@ class InStepKeyframes:
 
     def __init__(self, generator: KeyframeGenerator) -> None:
         self.generator = generator
-        self._arrived: list[KeyframePart | KeyframeFailure] = []
+        self._arrived: list[Outcome] = []
 
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
         """Always takes every part. One that fails is told by `collect`, as long as another works.
@@ -253,7 +255,7 @@ class InStepKeyframes:
         self._arrived += outcomes
         return tuple(jobs)
 
-    def collect(self) -> list[KeyframePart | KeyframeFailure]:
+    def collect(self) -> list[Outcome]:
         arrived, self._arrived = self._arrived, []
         return arrived
 
@@ -261,7 +263,7 @@ class InStepKeyframes:
         self._arrived = []
 
 
-def require_one(outcomes: Sequence[KeyframePart | KeyframeFailure]) -> None:
+def require_one(outcomes: Sequence[Outcome]) -> None:
     """A keyframe of which nothing came is an error where frames can wait for it.
 
     Raises:
@@ -280,7 +282,7 @@ class KeyframeTally:
         self._made: set[PartName] = set()
         self._last: dict[PartName, str] = {}
 
-    def add(self, outcome: KeyframePart | KeyframeFailure) -> None:
+    def add(self, outcome: Outcome) -> None:
         """Count what came of a request."""
         if isinstance(outcome, KeyframePart):
             self._made.add(outcome.part)
@@ -313,7 +315,7 @@ class CountedKeyframes:
     def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
         return self._provider.submit(request)
 
-    def collect(self) -> list[KeyframePart | KeyframeFailure]:
+    def collect(self) -> list[Outcome]:
         arrived = self._provider.collect()
         for outcome in arrived:
             self._tally.add(outcome)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName
-from arr_stream.keyframes.generate import KeyframeRequest
-from arr_stream.keyframes.worker import KeyframeWorkers, Outcome
+from arr_stream.keyframes.generate import KeyframeRequest, Outcome
+from arr_stream.keyframes.worker import KeyframeWorkers
 
 _MOST_TICKETS = 256
 _OF_THE_SCHEDULE = {"interval", "min_interval", "min_confidence", "cut_threshold"}

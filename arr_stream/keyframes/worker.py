@@ -24,11 +24,12 @@ from typing import Any
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, KeyframeFailed
-from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
+from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import (
     KeyframeFailure,
     KeyframeGenerator,
     KeyframeRequest,
+    Outcome,
     make_generator,
     make_part,
 )
@@ -38,8 +39,6 @@ _START_TIMEOUT_SECONDS = 120.0
 _BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _JOIN_SECONDS = 2.0
-
-Outcome = KeyframePart | KeyframeFailure
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,10 +146,8 @@ class FlowInput:
         """The grey picture averaged down to `(h, w)`, once: it is the earlier of two after it was the later."""
         made = self._kept.get(hw)
         if made is None:
-            there = (picture for picture in (self.grey, *self.smaller) if picture.shape == hw)
-            made = self._kept[hw] = next(there, None)
-            if made is None:
-                made = self._kept[hw] = averaged(self.grey, hw)
+            there = [picture for picture in (self.grey, *self.smaller) if picture.shape == hw]
+            made = self._kept[hw] = there[0] if there else averaged(self.grey, hw)
         return made
 
 

@@ -178,14 +178,8 @@ class TemporalCache:
         return None if index is None else self._ways[index]
 
     @property
-    def confidence(self) -> Array:
-        """`[H/8, W/8]` trust in what is carried from the newest keyframe; 0 before the first one."""
-        way = self.keyframe_way
-        return zeros(self.history, self.reduced_hw(8)) if way is None else way.confidence
-
-    @property
     def trust(self) -> Array | float:
-        """The mean of `confidence`."""
+        """Mean trust in what is carried from the newest keyframe; 0 before the first one."""
         way = self.keyframe_way
         return 0.0 if way is None else way.trust
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from arr_stream.types import ByteArray, FloatArray
 
-STRIDE_PX = 32
-"""Both sides of a picture must be multiples of it."""
+# onnxruntime reports each session to its maker, unless this is set before it is loaded.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _TEXT_FROM = 0.3
 """Probability from which a place belongs to a kernel of text."""
@@ -39,8 +39,6 @@ class TextDetector:
     """
 
     def __init__(self, model: Path, threads: int | None = None) -> None:
-        # onnxruntime reports each session to its maker, unless this is set before it is loaded.
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -54,7 +52,7 @@ class TextDetector:
         """Corners `[4, 2]` of each box in pixels, from the upper left one clockwise, with its mean probability.
 
         Args:
-            rgb: `[h, w, 3]`, both sides multiples of `STRIDE_PX`.
+            rgb: `[h, w, 3]`, both sides multiples of 32.
             least_score: Boxes below it do not count.
 
         Returns:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -90,7 +89,6 @@ class RapidOcrFinder:
 
     @cached_property
     def _reader(self) -> Any:
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import rapidocr
 
         # Lines come as they are, so the engine's own limits are moved out of the way. Named model files keep it from
