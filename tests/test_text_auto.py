@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -145,3 +147,14 @@ def test_boxes_are_those_of_rapidocr() -> None:
     # Theirs are rounded on their way, by up to three pixels; their scores stay in the order before sorting.
     assert np.abs(np.array([corners for corners, _ in ours]) - theirs.boxes).max() <= 3
     assert sorted(score for _, score in ours) == pytest.approx(sorted(theirs.scores), abs=1e-4)
+
+
+def test_arithmetic_stays_exact_where_text_is_looked_for() -> None:
+    code = (
+        "import numpy as np\n"
+        "from arr_stream.keyframes.text.rapid import RapidOcrFinder\n"
+        "RapidOcrFinder(threads=1).regions(np.zeros((64, 64, 3), np.uint8), 64)\n"
+        "print(np.float32(1e-39) * np.float32(0.5))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(said.stdout) > 0
