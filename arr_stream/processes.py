@@ -244,6 +244,11 @@ def module_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def environment(threads: int) -> dict[str, str]:
     """This process's, with pools of so many threads."""
     return {**os.environ, **dict.fromkeys(POOLS, str(threads)), **module_path()}

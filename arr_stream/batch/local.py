@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import cast
 from arr_stream.batch.engine import Loaded, Lost, Message, WorkerEngine
 from arr_stream.batch.job import Attempt, JobOptions
 from arr_stream.errors import WorkerLost
-from arr_stream.processes import ChildProcess, Ready, Reply, ending, environment, serving_command
+from arr_stream.processes import ChildProcess, Ready, Reply, ending, environment, serving_command, usable_cores
 
 _CLOSE_SECONDS = 5.0
 _GRACE_SECONDS = 0.5
@@ -143,11 +142,6 @@ class _Process(ChildProcess):
             while True:
                 self._heard.put((self, self.receive()))
         self._heard.put((self, None))
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def do_files(work: Work) -> Callable[[Attempt, Reply], None]:

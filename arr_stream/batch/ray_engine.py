@@ -30,11 +30,11 @@ from arr_stream import __version__
 from arr_stream.batch.engine import Lost, Message, WorkerEngine
 from arr_stream.batch.job import Attempt, JobOptions
 from arr_stream.batch.layout import Layout
-from arr_stream.batch.local import usable_cores
 from arr_stream.batch.ray_worker import RayWorker, Sign
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting
 from arr_stream.plain_text import redact_url
+from arr_stream.processes import usable_cores
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

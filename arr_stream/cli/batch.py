@@ -148,7 +148,8 @@ class EngineOptions(Group):
                 gpus_per_worker=self.ray_gpus,
                 stall_seconds=self.stall,
             )
-        from arr_stream.batch.local import LocalEngine, usable_cores
+        from arr_stream.batch.local import LocalEngine
+        from arr_stream.processes import usable_cores
 
         workers = min(files, self.jobs or max(1, usable_cores() // 2))
         return LocalEngine(asked, jobs=workers, inherited=inherited, stall_seconds=self.stall)

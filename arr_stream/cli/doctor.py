@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -181,10 +180,10 @@ def _devices() -> list[Finding]:
     import cv2
     import torch
 
+    from arr_stream.processes import usable_cores
     from arr_stream.sources.live import list_cameras
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    findings = [Finding("device", "cpu", True, f"{cores} cores, OpenCV uses {cv2.getNumThreads()} threads")]
+    findings = [Finding("device", "cpu", True, f"{usable_cores()} cores, OpenCV uses {cv2.getNumThreads()} threads")]
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from arr_stream.processes import usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,11 @@ def timed(into: list[float], scale: float = 1.0, clock: Callable[[], float] = ti
     into.append((clock() - started) * 1e3 * scale)
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def machine() -> str:
     """What times depend on, in a line."""
     import torch
 
-    return f"{processor_name()}, {cores()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{processor_name()}, {usable_cores()} cores, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def processor_name() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
@@ -30,6 +29,7 @@ from arr_stream.keyframes.base import (
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.text import make_text_finder
+from arr_stream.processes import usable_cores
 from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntArray
 
 
@@ -159,7 +159,7 @@ def make_generator(
         WeightsInvalid: Weights that are damaged or of another model.
         InvalidSetting: A name that does not exist.
     """
-    threads = threads or max(1, (os.cpu_count() or 1) // 2)
+    threads = threads or max(1, usable_cores() // 2)
     needs_embedder = "embedding" in parts or ("clusters" in parts and settings.keyframes.clusters == "features")
     embedder = OncePerPicture(make_embedder(settings, threads)) if needs_embedder else None
     return StandardGenerator(

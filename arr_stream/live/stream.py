@@ -19,6 +19,7 @@ from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live.quality import STEPS, Governor
 from arr_stream.live_reader import LiveReader
 from arr_stream.patch_set import PatchSet
+from arr_stream.processes import usable_cores
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
@@ -26,6 +27,13 @@ from arr_stream.stream import Stream, fetch_weights
 from arr_stream.types import FloatArray, Frame, Grid
 
 _MOST_POINTS = 256
+
+_TURNS = threading.BoundedSemaphore(max(1, usable_cores() // 2))
+"""Frames of all live streams of the process that are worked on at a time.
+
+Each frame leaves the interpreter for OpenCV many times; where more threads than this come back to it, they wait for one
+another more than they work. The other cores decode, draw, encode and make keyframes.
+"""
 
 
 class PointerGaze:
@@ -146,7 +154,8 @@ class LiveStream(Stream):
                 started = time.monotonic()
                 self._fit_regions(frame)
                 notices = self._obey()
-                patches = self.pipeline.step(frame)
+                with _TURNS:
+                    patches = self.pipeline.step(frame)
                 quality = self._governor.step
                 yield replace(patches, quality=quality, notices=(*notices, *patches.notices))
                 if self.settings.live.adapt:

@@ -12,7 +12,8 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import ResultTable, Value
-from arr_stream.evaluation.timing import cores, machine
+from arr_stream.evaluation.timing import machine
+from arr_stream.processes import usable_cores
 from arr_stream.types import Frame
 from benchmarks.scenes.shapes import moving_scene
 
@@ -83,7 +84,7 @@ class ClaimsPlan:
     rounds: int = 5
     between: int = 10
     scenes: int = 10
-    threads: int = field(default_factory=cores)
+    threads: int = field(default_factory=usable_cores)
     progress: Callable[[str], None] = lambda _: None
 
     @cached_property

@@ -58,7 +58,7 @@ def claims(
     settings = cpu_settings("claims", preset, overrides)
     size_wh = parse_size(size or (QUICK_SIZE if quick else "1024x1024"))
 
-    from arr_stream.evaluation.timing import cores
+    from arr_stream.processes import usable_cores
     from benchmarks.claims.base import ClaimsPlan
     from benchmarks.claims.run import PARTS, bench_claims
 
@@ -70,7 +70,7 @@ def claims(
         rounds=min(repeats, 2) if quick else repeats,
         between=4 if quick else 10,
         scenes=3 if quick else 10,
-        threads=threads or cores(),
+        threads=threads or usable_cores(),
         progress=say,
     )
     show(bench_claims(tuple(dict.fromkeys(part or PARTS)), plan), as_json=as_json)
@@ -177,7 +177,7 @@ def live(
         list[str] | None,
         typer.Option(
             "--part",
-            help="page, browser-camera, rate, three, keyframes, first-picture, outage or memory; "
+            help="page, browser-camera, rate, three, four, keyframes, first-picture, outage or memory; "
             "repeat it for several. All but memory where none is named.",
         ),
     ] = None,

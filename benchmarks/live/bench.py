@@ -8,13 +8,16 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from arr_stream.consumer import total_ms
 from arr_stream.errors import InvalidSetting, MeasurementFailed
-from arr_stream.evaluation.timing import Timing
+from arr_stream.evaluation.timing import Timing, timed
 from benchmarks.live.browser import (
     CAMERA_ARGUMENTS,
     CAMERA_SCRIPT,
@@ -26,7 +29,7 @@ from benchmarks.live.browser import (
     watched_page,
 )
 from benchmarks.live.figures import Figure, LivePlan, LiveReport, percentiles
-from benchmarks.live.process import Child, captures, family_rss_bytes, free_port, live_server, start_sender
+from benchmarks.live.process import Child, captures, family_rss_bytes, free_port, live_server, start_sender, wait_until
 from benchmarks.live.scene import MODULUS
 from benchmarks.results.records import describe_machine
 
@@ -114,6 +117,7 @@ _LEAST_SHARE = 29 / 30
 
 _LEAST_KEYFRAME_SECONDS = 30.0
 _MOST_RECORDS = 900
+_STEADY_ROUNDS = 300
 _QUIET_AGE = 15
 """So many frames after it was asked for, a keyframe is done: what slows frames from then on is something else."""
 
@@ -134,9 +138,16 @@ def measure_three(plan: LivePlan) -> list[Figure]:
     ]
 
 
+def measure_four(plan: LivePlan) -> list[Figure]:
+    """Four streams that nobody watches."""
+    fps = min(_processed_fps([30.0] * 4, plan, plan.seconds, watched=False))
+    return [Figure("four", "four streams of 30 fps without a page, the slowest", fps, "a second", 29.0, at_least=True)]
+
+
 def measure_keyframes(plan: LivePlan) -> list[Figure]:
     """The time that each frame takes while keyframes are made in the background, from the records."""
     seconds = max(plan.seconds, _LEAST_KEYFRAME_SECONDS)
+    steady_ms = Timing.of(_steady_load_ms())
     with (
         live_server(counters=[30], settings=plan.settings) as (server, _),
         chromium() as browser,
@@ -159,22 +170,44 @@ def measure_keyframes(plan: LivePlan) -> list[Figure]:
         Figure(part, "frame latency, p99", latencies_ms.p99, "ms"),
         Figure(part, "p99 / median", latencies_ms.p99 / latencies_ms.median, "times", 2.0),
         Figure(part, "p99 / median, while none is made", quiet_ms.p99 / latencies_ms.median, "times"),
+        Figure(
+            part,
+            "p99 / median of a load that is always the same, just before",
+            steady_ms.p99 / steady_ms.median,
+            "times",
+        ),
         Figure(part, f"keyframes in {len(records)} frames", float(made), ""),
     ]
 
 
-def _processed_fps(counters: Sequence[float], plan: LivePlan, seconds: float) -> list[float]:
-    """Frames processed a second of each stream, with the page open."""
-    with (
-        live_server(counters=counters, settings=plan.settings) as (server, _),
-        chromium() as browser,
-        watched_page(browser, server.address) as page,
-    ):
-        wait_for_pictures(page, _WARM_UP_PICTURES)
+def _steady_load_ms() -> list[float]:
+    """Times of what takes the same each time, once a frame of a camera, but for what else the machine does."""
+    values = np.random.default_rng(0).random((500, 500), np.float32)
+    times_ms: list[float] = []
+    for _ in range(_STEADY_ROUNDS):
+        with timed(times_ms):
+            for _ in range(20):
+                np.sqrt(values + 1, out=values)
+        time.sleep(1 / 30)
+    return times_ms
+
+
+def _processed_fps(counters: Sequence[float], plan: LivePlan, seconds: float, *, watched: bool = True) -> list[float]:
+    """Frames processed a second of each stream, with the page open or without."""
+    with live_server(counters=counters, settings=plan.settings) as (server, _), ExitStack() as stack:
+        page = stack.enter_context(watched_page(stack.enter_context(chromium()), server.address)) if watched else None
+        if page is not None:
+            wait_for_pictures(page, _WARM_UP_PICTURES)
+        else:
+            wait_until(
+                lambda: min(_frames(server).values()) > _WARM_UP_PICTURES,
+                f"{_WARM_UP_PICTURES} frames of each stream",
+                30.0,
+            )
         before, started = _frames(server), time.monotonic()
         time.sleep(seconds)
         after, ended = _frames(server), time.monotonic()
-        streams = {shown.stream for shown in take_shown(page)}
+        streams = before.keys() if page is None else {shown.stream for shown in take_shown(page)}
     if len(streams) != len(counters):
         raise MeasurementFailed(f"the page showed {len(streams)} of {len(counters)} streams")
     return [(after[id] - before[id]) / (ended - started) for id in before]
@@ -315,6 +348,7 @@ PARTS: dict[str, Callable[[LivePlan], list[Figure]]] = {
     "browser-camera": measure_browser_camera,
     "rate": measure_rate,
     "three": measure_three,
+    "four": measure_four,
     "keyframes": measure_keyframes,
     "first-picture": measure_first_picture,
     "outage": measure_outage,

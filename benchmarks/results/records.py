@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.timing import cores, processor_name
+from arr_stream.evaluation.timing import processor_name
+from arr_stream.processes import usable_cores
 
 PACKAGES = (
     *("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr", "kornia"),
@@ -109,7 +110,7 @@ def describe_machine() -> dict[str, str]:
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     return {
         "processor": processor_name(),
-        "cores": str(cores()),
+        "cores": str(usable_cores()),
         "memory": _memory(),
         "GPU": gpu,
         "system": platform.system() + " " + platform.release().partition("-")[0],

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.processes import usable_cores
 from arr_stream.types import ByteArray, FloatArray
 
 # onnxruntime reports each session to its maker, unless this is set before it is loaded.
@@ -45,7 +46,7 @@ class TextDetector:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         # It counts the caller's thread, which `_run` leaves idle.
-        options.intra_op_num_threads = (threads or os.cpu_count() or 1) + 1
+        options.intra_op_num_threads = (threads or usable_cores()) + 1
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
         # Threads that wait by spinning take their cores from the frames.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
