@@ -44,11 +44,10 @@ def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
     picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=dim), dtype=np.uint8)
     stroke = stroke_px(height)
     fine = patches.level == 0
-    coarse = list(_boxes(patches, ~fine, xs, ys))
-    for x0, y0, x1, y1 in coarse:
-        picture[y0:y1, x0:x1] = cv2.convertScaleAbs(rgb[y0:y1, x0:x1], alpha=(1.0 + 2 * dim) / 3)
-    for box in coarse:
-        _corners(picture, box, max(1, stroke // 2))
+    coarse = _boxes(patches, ~fine, xs, ys)
+    for x0, y0, x1, y1 in coarse.tolist():
+        cv2.convertScaleAbs(rgb[y0:y1, x0:x1], picture[y0:y1, x0:x1], (1.0 + 2 * dim) / 3)
+    _corners(picture, coarse, max(1, stroke // 2))
     chosen = _score_steps(patches, fine)
     for row, column, end, _ in _runs(np.minimum(chosen, 0)):
         region = slice(ys[row], ys[row + 1]), slice(xs[column], xs[end])
@@ -136,15 +135,12 @@ def _edges(cells: int, size_px: int) -> list[int]:
     return [int(edge) for edge in np.linspace(0, size_px, cells + 1).round()]
 
 
-def _boxes(
-    patches: PatchSet, which: npt.NDArray[np.bool_], xs: list[int], ys: list[int]
-) -> list[tuple[int, int, int, int]]:
+def _boxes(patches: PatchSet, which: npt.NDArray[np.bool_], xs: list[int], ys: list[int]) -> IntArray:
+    """`[N, 4]`: `x0, y0, x1, y1` in pixels."""
     rows, columns, span = patches.rows[which], patches.columns[which], patches.span[which]
-    ends = np.minimum(columns + span, len(xs) - 1), np.minimum(rows + span, len(ys) - 1)
-    return [
-        (xs[x0], ys[y0], xs[x1], ys[y1])
-        for x0, y0, x1, y1 in zip(columns.tolist(), rows.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True)
-    ]
+    right, below = np.minimum(columns + span, len(xs) - 1), np.minimum(rows + span, len(ys) - 1)
+    x, y = np.array(xs, np.int32), np.array(ys, np.int32)
+    return np.stack([x[columns], y[rows], x[right], y[below]], axis=1)
 
 
 def _score_steps(patches: PatchSet, fine: npt.NDArray[np.bool_]) -> IntArray:
@@ -176,22 +172,33 @@ def _outline(
     colours: tuple[Colour, ...] = SCORE_COLOURS,
 ) -> None:
     """Line the inside of every border between chosen and not chosen, a stretch of one colour at a time."""
+    paints = [np.array(colour, np.uint8) for colour in colours]
     for across, cells, x, y in ((picture, chosen, xs, ys), (picture.transpose(1, 0, 2), chosen.T, ys, xs)):
-        outside = np.ones((cells.shape[0] + 2, cells.shape[1]), bool)
+        count = len(cells)
+        outside = np.ones((count + 2, cells.shape[1]), bool)
         outside[1:-1] = cells < 0
-        for row, column, end, step in _runs(np.where(outside[:-2], cells, -1)):
-            across[y[row] : min(y[row] + stroke, y[row + 1]), x[column] : x[end]] = colours[step]
-        for row, column, end, step in _runs(np.where(outside[2:], cells, -1)):
-            across[max(y[row + 1] - stroke, y[row]) : y[row + 1], x[column] : x[end]] = colours[step]
+        borders = np.where(np.concatenate([outside[:-2], outside[2:]]), np.concatenate([cells, cells]), -1)
+        for row, column, end, step in _runs(borders):
+            if row < count:
+                start, stop = y[row], min(y[row] + stroke, y[row + 1])
+            else:
+                start, stop = max(y[row - count + 1] - stroke, y[row - count]), y[row - count + 1]
+            across[start:stop, x[column] : x[end]] = paints[step]
 
 
-def _corners(picture: ByteArray, box: tuple[int, int, int, int], stroke: int) -> None:
-    x0, y0, x1, y1 = box
-    arm = max(2, min(x1 - x0, y1 - y0) // 6)
-    for across, left, top, right, bottom in ((picture, *box), (picture.transpose(1, 0, 2), y0, x0, y1, x1)):
-        for rows in (slice(top, min(top + stroke, bottom)), slice(max(bottom - stroke, top), bottom)):
-            across[rows, left : min(left + arm, right)] = _COARSE
-            across[rows, max(right - arm, left) : right] = _COARSE
+def _corners(picture: ByteArray, boxes: IntArray, stroke: int) -> None:
+    """Mark the corners of `boxes` `[N, 4]` on the inside."""
+    if not len(boxes):
+        return
+    inset = stroke // 2
+    x0, y0, x1, y1 = boxes.T + np.array([[inset], [inset], [inset - stroke], [inset - stroke]], np.int32)
+    arm = np.maximum(2, np.minimum(x1 - x0, y1 - y0) // 6)
+    bends = [
+        np.stack([x + sign_x * arm, y, x, y, x, y + sign_y * arm], axis=1)
+        for x, sign_x in ((x0, 1), (x1, -1))
+        for y, sign_y in ((y0, 1), (y1, -1))
+    ]
+    cv2.polylines(picture, list(np.concatenate(bends).reshape(-1, 3, 2)), False, _COARSE, stroke)
 
 
 def centred(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:

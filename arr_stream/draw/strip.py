@@ -82,10 +82,8 @@ class Strip:
             if left * 2 + _width(pieces + memory, size) <= width:
                 pieces += memory
                 break
-        x = left
-        for piece in pieces:
-            x += round(piece.gap * size)
-            x = typeface.draw(band, piece.text, (x, y), size, piece.colour, bold=piece.bold)
+        line = [typeface.Piece(each.text, each.colour, each.bold, round(each.gap * size)) for each in pieces]
+        x = typeface.draw_line(band, line, (left, y), size)
         self._draw_asked(band, size, x + round(size * 1.5), y)
 
     def _pieces(self, patches: PatchSet, detail: _Detail) -> list[_Piece]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,8 @@ from PIL import Image, ImageDraw, ImageFont
 from arr_stream.types import ByteArray
 
 Colour = tuple[int, int, int]
+
+_Inked = tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]
 
 WHITE: Colour = (244, 246, 248)
 GREY: Colour = (158, 166, 176)
@@ -63,7 +67,33 @@ def draw(
     Returns:
         The column after the text.
     """
-    kept, ink = _inked(text, size_px, bold, colour)
+    return _lay(picture, _inked(text, size_px, bold, colour), xy)
+
+
+class Piece(NamedTuple):
+    """Part of a line.
+
+    Args:
+        gap_px: Room before it.
+    """
+
+    text: str
+    colour: Colour
+    bold: bool = False
+    gap_px: int = 0
+
+
+def draw_line(picture: ByteArray, pieces: Sequence[Piece], xy: tuple[int, int], size_px: int) -> int:
+    """As `draw`, one piece after the other, in one go."""
+    inks = []
+    for piece in pieces:
+        inks += [_gap(piece.gap_px, size_px), _inked(piece.text, size_px, piece.bold, piece.colour)]
+    kept, ink = (np.concatenate(of_all, axis=1) for of_all in zip(*inks, strict=True))
+    return _lay(picture, (kept, ink), xy)
+
+
+def _lay(picture: ByteArray, inked: _Inked, xy: tuple[int, int]) -> int:
+    kept, ink = inked
     (x, y), (height, width, _) = xy, ink.shape
     target = picture[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
     if target.size:
@@ -73,12 +103,16 @@ def draw(
 
 
 @functools.lru_cache(maxsize=256)
-def _inked(
-    text: str, size_px: int, bold: bool, colour: Colour
-) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
-    """What is kept of the ground, `[h, w, 1]` in 0 to 256, and what the text adds to it, `[h, w, 3]` in 256ths."""
-    coverage = mask(text, size_px, bold)
+def _inked(text: str, size_px: int, bold: bool, colour: Colour) -> _Inked:
+    """What is kept of the ground, in 0 to 256, and what the text adds to it, in 256ths; both `[h, w, 3]`."""
+    coverage = np.repeat(mask(text, size_px, bold), 3, axis=2)
     return 256 - coverage, np.array(colour, dtype=np.uint16) * coverage
+
+
+@functools.lru_cache(maxsize=64)
+def _gap(width_px: int, size_px: int) -> _Inked:
+    height = mask("0", size_px).shape[0]
+    return np.full((height, width_px, 3), 256, np.uint16), np.zeros((height, width_px, 3), np.uint16)
 
 
 def fitted(text: str, size_px: int, limit_px: int, bold: bool = False) -> str:
