@@ -90,6 +90,12 @@ class KeyframeSettings(_Section):
         description="in a video file, frames after which what a keyframe brings joins, made beside them meanwhile; "
         "at most one less than the interval; 0: every keyframe is waited for, as with pictures in a folder",
     )
+    text_interval: int = Field(
+        120,
+        ge=1,
+        description="frames from one look for text over the whole picture to the next; keyframes between them look "
+        "where it is new (`text=auto`, on the processor, unless a query is about words)",
+    )
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
         "auto",

@@ -264,7 +264,8 @@ class RememberedGenerator:
         self.owed_ms = 0.0
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
-        jobs = self._inner.jobs(request)
+        # What is found in a part of the picture depends on what was known before, which differs from run to run.
+        jobs = self._inner.jobs(replace(request, text_before=None))
         return {
             part: partial(self._make, (request.frame.index, part, request.read_text), jobs[part])
             for part in jobs

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from arr_stream.motion.carry import carry, compose
+from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.dis import DisFlow
 from arr_stream.motion.flow import Flow, FlowInput, base_grid, photometric_check
 from arr_stream.types import FloatArray, Frame
@@ -232,3 +232,29 @@ def read_flo(path: Path) -> FloatArray:
     flow = np.frombuffer(content, np.float32, offset=12).reshape(height, width, 2).copy()
     flow[np.abs(flow) > 1e6] = np.nan
     return flow
+
+
+@given(rasters, st.tuples(st.floats(-3, 3), st.floats(-3, 3)), st.floats(0.95, 1.05))
+def test_points_go_where_the_picture_went(hw: tuple[int, int], shift: tuple[float, float], growth: float) -> None:
+    """A zoom with a shift, under which every point has one place."""
+    then = np.random.default_rng(0).random((20, 2), np.float32)
+    now_px = base_grid(hw)
+    flow = Flow(
+        ((now_px - shift) / growth - now_px).astype(np.float32), np.ones(hw, np.float32), np.zeros(hw, np.float32)
+    )
+    now, trust = carried_points(then, flow)
+    expected_px = (then * hw[::-1] - 0.5) * growth + shift
+    # Beyond the raster the flow goes on as at its rim.
+    within = ((expected_px >= 0) & (expected_px <= np.array(hw[::-1]) - 1)).all(1)
+    assert now[within] * hw[::-1] - 0.5 == pytest.approx(expected_px[within], abs=0.05)
+    assert (trust[within] == 1).all()
+
+
+def test_points_that_nothing_comes_from_are_not_trusted() -> None:
+    hw = (8, 16)
+    folded = np.zeros((*hw, 2), np.float32)
+    # Columns 4 to 7 of the earlier frame are hidden now: what is there comes from columns 8 to 11.
+    folded[:, 4:8, 0] = 4
+    flow = Flow(folded, np.ones(hw, np.float32), np.zeros(hw, np.float32))
+    _, trust = carried_points(np.float32([[5.5 / 16, 0.5], [1.5 / 16, 0.5], [13.5 / 16, 0.5]]), flow)
+    assert trust.tolist() == [0, 1, 1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import cv2
 import numpy as np
 import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import BudgetError, KeyframeFailed
-from arr_stream.keyframes.base import KeyframePart, PartName, PartValue
+from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
     Job,
@@ -361,3 +362,56 @@ def test_tiny_and_odd_frames_work(hw: tuple[int, int]) -> None:
         patches = pipeline.step(Frame(index, index / 30, rng.integers(0, 255, (*hw, 3), np.uint8)))
         assert 1 <= len(patches) <= patches.grid.cells
         assert patches.texture.dense().isfinite().all()
+
+
+class _Asked(InStepKeyframes):
+    """Remembers what was asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(make_generator(settings))
+        self.requests: list[KeyframeRequest] = []
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        self.requests.append(request)
+        return super().submit(request)
+
+
+def _looking_for_text() -> tuple[Pipeline, _Asked]:
+    settings = Settings().with_values(
+        {**BASE, "keyframes.interval": 4, "keyframes.text_interval": 12, "keyframes.text": "auto"}
+    )
+    provider = _Asked(settings)
+    return Pipeline(settings, provider), provider
+
+
+def test_text_is_looked_for_where_the_picture_is_new() -> None:
+    pipeline, provider = _looking_for_text()
+    frames = moving_square(26)
+    for frame in frames[:25]:
+        pipeline.step(frame)
+    before = {request.frame.index: request.text_before for request in provider.requests}
+    assert [index for index, known in before.items() if known is None] == [0, 12, 24]
+    assert [index for index, known in before.items() if known is not None] == [4, 8, 16, 20]
+    assert all(known.new.mean() < 0.3 for known in before.values() if known is not None)
+    pipeline.ask([parse_text('"exit"')])
+    pipeline.step(frames[25])
+    assert provider.requests[-1].read_text and provider.requests[-1].text_before is None
+
+
+def test_known_text_moves_with_the_picture() -> None:
+    random = np.random.default_rng(0)
+    ground = cv2.resize(random.integers(60, 120, (60, 80, 3), np.uint8), (960, 480), interpolation=cv2.INTER_CUBIC)
+    cv2.putText(ground, "BAKERY", (400, 240), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (250, 250, 245), 3, cv2.LINE_AA)
+    pipeline, provider = _looking_for_text()
+    for index in range(5):
+        left = 20 * index
+        pipeline.step(Frame(index, index / 30, np.ascontiguousarray(ground[:, left : left + 640])))
+    (found,) = pipeline._state.cache.text.regions
+    (expected,) = provider.generator.text_finder.find(
+        KeyframeInput(provider.requests[0].frame, provider.requests[0].grid), read=False
+    ).regions
+    (moved,) = provider.requests[1].text_before.regions
+    assert np.array(moved.polygon_xy) == pytest.approx(np.array(expected.polygon_xy) - (80 / 640, 0), abs=0.01)
+    assert found == moved
+    # What came in at the right is new.
+    assert provider.requests[1].text_before.new[:, -8:].mean() > 0.9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_stream.keyframes.base import TextFinding
+from arr_stream.keyframes.base import KeyframeInput, TextBefore, TextFinding
 from arr_stream.keyframes.text.detector import TextDetector
-from arr_stream.keyframes.text.rapid import LEAST_SCORE, LOOK_SIDE_PX, AutoText, RapidOcrFinder, close_windows
+from arr_stream.keyframes.text.rapid import LEAST_SCORE, LOOK_SIDE_PX, AutoText, RapidOcrFinder, close_windows, search
 from arr_stream.types import ByteArray, TextRegion
 from tests.keyframe_fakes import seen
 
@@ -54,6 +55,14 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[TextRegion]:
 
 def look(finder: AutoText | RapidOcrFinder, rgb: ByteArray, *, read: bool = False) -> TextFinding:
     return finder.find(seen(rgb), read=read)
+
+
+def after(rgb: ByteArray, regions: tuple[TextRegion, ...], *new: tuple[slice, slice]) -> KeyframeInput:
+    """A picture that is new in places alone, given in 32nds of its sides."""
+    places = np.zeros((32, 32), bool)
+    for place in new:
+        places[place] = True
+    return dataclasses.replace(seen(rgb), text_before=TextBefore(regions, places))
 
 
 def wall(*words: tuple[str, int, int], scale: float = 1.2) -> ByteArray:
@@ -131,6 +140,66 @@ def test_windows_cover_every_hint_and_never_overlap(
         assert any(
             (points >= (window.x0, window.y0)).all() and (points <= (window.x1, window.y1)).all() for window in windows
         )
+
+
+def test_what_is_known_is_not_looked_for_again(finder: AutoText, looks: list[tuple[int, int]]) -> None:
+    rgb = wall(("BAKERY", 100, 150))
+    known = look(finder, rgb).regions
+    looks.clear()
+    assert finder.find(after(rgb, known), read=False).regions == known
+    assert looks == []
+    assert finder.name == "auto: rapidocr, 1 known, nothing found cheaply"
+
+
+def test_what_is_new_is_looked_at_by_itself(finder: AutoText, looks: list[tuple[int, int]]) -> None:
+    known = look(finder, wall(("BAKERY", 100, 150))).regions
+    looks.clear()
+    both = wall(("BAKERY", 100, 150), ("GARAGE", 900, 600))
+    finding = finder.find(after(both, known, np.s_[24:28, 21:28]), read=True)
+    assert finding.regions[0] == finder._finder.read(both, known[0])
+    assert [region.text for region in finding.regions] == ["BAKERY", "GARAGE"]
+    assert sum(width * height for width, height in looks) < 1280 * 720 / 5
+
+
+def test_text_that_reaches_into_what_is_new_is_looked_at_as_a_whole(finder: AutoText) -> None:
+    rgb = wall(("BAKERY", 100, 150))
+    (known,) = look(finder, rgb).regions
+    right = round(known.polygon_xy[1][0] * 32)
+    (again,) = finder.find(after(rgb, (known,), np.s_[:10, right : right + 2]), read=False).regions
+    assert np.array(again.polygon_xy) == pytest.approx(np.array(known.polygon_xy), abs=0.02)
+    assert finder.find(after(wall(), (known,), np.s_[:10, :10]), read=False).regions == ()
+
+
+def test_where_most_is_new_all_is_looked_at(finder: AutoText, looks: list[tuple[int, int]]) -> None:
+    finder.find(after(wall(), (), np.s_[:, :20]), read=False)
+    assert looks == [(1280, 720)]
+
+
+@settings(max_examples=50)
+@given(boxes, boxes, sizes)
+def test_every_new_place_is_looked_at_and_no_text_is_lost(
+    new: list[tuple[float, float, float, float]],
+    known: list[tuple[float, float, float, float]],
+    size_wh: tuple[int, int],
+) -> None:
+    regions = tuple(TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 0.5) for x0, y0, x1, y1 in known)
+    places = np.zeros((16, 24), bool)
+    for x0, y0, x1, y1 in new:
+        places[round(min(y0, y1) * 15) : round(max(y0, y1) * 15), round(min(x0, x1) * 23) : round(max(x0, x1) * 23)] = (
+            True
+        )
+    found = search(TextBefore(regions, places), size_wh)
+    assert sorted(map(id, (*found.known, *found.doubtful))) == sorted(map(id, regions))
+    looked = np.zeros((size_wh[1], size_wh[0]), bool)
+    for window in found.places:
+        looked[window.y0 : window.y1, window.x0 : window.x1] = True
+    for row, column in np.argwhere(places):
+        middle = int((row + 0.5) / 16 * size_wh[1]), int((column + 0.5) / 24 * size_wh[0])
+        assert looked[middle]
+    for region in found.known:
+        x0, y0 = np.min(region.polygon_xy, axis=0) * size_wh
+        x1, y1 = np.max(region.polygon_xy, axis=0) * size_wh
+        assert not looked[int(y0) : int(np.ceil(y1)), int(x0) : int(np.ceil(x1))].any()
 
 
 def test_boxes_are_those_of_rapidocr() -> None:

@@ -256,7 +256,7 @@ def _full_generation(
     frames: list[Frame], settings: Settings, queries: list[Query], generator: KeyframeGenerator
 ) -> Timing:
     """Everything anew on every frame: what the carrying saves."""
-    every = settings.with_values({"keyframes.interval": 1})
+    every = settings.with_values({"keyframes.interval": 1, "keyframes.text_interval": 1})
     pipeline = Pipeline(every, InStepKeyframes(generator), queries, clock=time.perf_counter)
     chosen = frames[:: max(1, len(frames) // FULL_GENERATION_FRAMES)][: FULL_GENERATION_FRAMES + 1]
     return Timing.of([total_ms(pipeline.step(frame).latency_ms) for frame in chosen][1:])

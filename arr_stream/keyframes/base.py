@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from arr_stream.errors import ArrStreamError, KeyframeFailed
 from arr_stream.types import ByteArray, Clusters, Embedding, FloatArray, Frame, Grid, IntArray, TextRegion
@@ -21,12 +22,30 @@ EMBEDDING_CHANNELS = 16
 """Channels of the texture for an embedding; one in a joint space is projected to them."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TextBefore:
+    """What is known of the text on a frame before anybody looks.
+
+    Args:
+        regions: Those found on an earlier frame, moved to where they are on this one.
+        new: `[h, w]` bool, on any raster: where the picture cannot be told from the earlier frame.
+    """
+
+    regions: tuple[TextRegion, ...]
+    new: npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True, eq=False)
 class KeyframeInput:
-    """One frame as the parts of generation see it; reduced pictures, of `W, H = grid.texture_wh`, are made once."""
+    """One frame as the parts of generation see it; reduced pictures, of `W, H = grid.texture_wh`, are made once.
+
+    Args:
+        text_before: Text needs to be looked for only where the picture is new; None: everywhere.
+    """
 
     frame: Frame
     grid: Grid
+    text_before: TextBefore | None = None
 
     @property
     def quarter_hw(self) -> tuple[int, int]:

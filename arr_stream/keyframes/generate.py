@@ -23,6 +23,7 @@ from arr_stream.keyframes.base import (
     LazyClusters,
     PartName,
     PartValue,
+    TextBefore,
     TextFinder,
     TextFinding,
 )
@@ -42,6 +43,7 @@ class KeyframeRequest:
         parts: What is to be made.
         awaited: Those of them without which a query has no answer.
         new_scene: The frame has nothing in common with those before: what was asked for on them is no use any more.
+        text_before: See `KeyframeInput`.
     """
 
     frame: Frame
@@ -50,6 +52,7 @@ class KeyframeRequest:
     parts: tuple[PartName, ...] = PARTS
     awaited: frozenset[PartName] = frozenset()
     new_scene: bool = False
+    text_before: TextBefore | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class StandardGenerator:
         self.text_finder = text_finder
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
-        picture = KeyframeInput(request.frame, request.grid)
+        picture = KeyframeInput(request.frame, request.grid, request.text_before)
         jobs: dict[PartName, Job] = {}
         if (clusterer := self.clusterer) is not None:
             jobs["clusters"] = lambda: ((made := clusterer.cluster(picture)), made.method)

@@ -7,6 +7,9 @@ import numpy as np
 from arr_stream.motion.flow import Flow, source_map
 from arr_stream.texture.arrays import Array, channels_first, channels_last, namespace
 from arr_stream.texture.pixels import blotted, inside, remap
+from arr_stream.types import FloatArray
+
+_APPROACHES = 5
 
 # What cv2.remap moves without changing a bit; it has no kernels for others.
 _ID_TYPES = tuple(np.dtype(kind) for kind in (np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.int32))
@@ -38,6 +41,30 @@ def carry(planes: Array, flow: Flow, *, nearest: bool = False, outside: float | 
     hw = planes.shape[-2], planes.shape[-1]
     moved = remap(planes, flow.map_px(hw), nearest=nearest)
     return moved if outside is None else blotted(moved, flow.within(hw), outside)
+
+
+def carried_points(points_xy: FloatArray, flow: Flow) -> tuple[FloatArray, FloatArray]:
+    """Where points of the earlier frame are on the present one.
+
+    Flow tells the reverse, so each place is approached until what is there now was at the point then.
+
+    Args:
+        points_xy: `[N, 2]`, normalised to [0, 1].
+        flow: Backward flow from the present frame to the points', on the host.
+
+    Returns:
+        Their places, `[N, 2]`, which may lie outside of the frame, and the trust in each, `[N]` in [0, 1]; 0 for a
+        point that nothing on the present frame comes from.
+    """
+    size = np.array(flow.hw[::-1], np.float32)
+    then_px = points_xy * size - 0.5
+    now_px = then_px
+    for _ in range(_APPROACHES):
+        offset_px = remap(channels_first(flow.offset_px), now_px[None])[:, 0].T
+        missed_px = np.abs(now_px + offset_px - then_px).max(1, initial=0)
+        now_px = then_px - offset_px
+    trust = np.where(missed_px < 1, remap(flow.confidence, now_px[None])[0], 0.0)
+    return (now_px + 0.5) / size, trust.astype(np.float32)
 
 
 def compose(older: Flow, newer: Flow) -> Flow:

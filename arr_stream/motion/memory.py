@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.keyframes.base import PARTS, KeyframePart, LazyClusters, PartName, TextFinding
-from arr_stream.motion.carry import carry, compose
+from arr_stream.keyframes.base import PARTS, KeyframePart, LazyClusters, PartName, TextBefore, TextFinding
+from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
 from arr_stream.texture.array import LazyPlane, Plane
@@ -28,6 +28,8 @@ FIXATION = HISTORY + HISTORY_CHANNELS.index("fixation")
 FIXATION_DECAY = 0.9
 _EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
+_KNOWN = 0.5
+"""Trust from which what is known of an earlier frame holds for this one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,6 +201,26 @@ class TemporalCache:
         """The text finding in use."""
         held = self._parts.get("text")
         return held.value if held is not None and isinstance(held.value, TextFinding) else None
+
+    @property
+    def text_before(self) -> TextBefore | None:
+        """What the text finding in use says of the present frame; None without one, and on a device."""
+        text, way = self.text, self.way("text")
+        if text is None or way is None or not isinstance(way.confidence, np.ndarray):
+            return None
+        new, size = way.confidence < _KNOWN, np.array(way.hw[::-1])
+        regions = []
+        for region in text.regions:
+            corners, trust = carried_points(np.array(region.polygon_xy, np.float32), way)
+            least, most = corners.min(0).clip(0, 1), corners.max(0).clip(0, 1)
+            if (least == most).any():
+                continue
+            if trust.min() >= _KNOWN:
+                regions.append(replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in corners.clip(0, 1))))
+            else:
+                (left, top), (right, bottom) = np.floor(least * size), np.ceil(most * size)
+                new[int(top) : int(bottom), int(left) : int(right)] = True
+        return TextBefore(tuple(regions), new)
 
     def way(self, part: PartName) -> Flow | None:
         """The way back to the keyframe that a part in use came from."""

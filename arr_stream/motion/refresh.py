@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arr_stream.config import KeyframeSettings
-from arr_stream.keyframes.base import PARTS, PartName
+from arr_stream.keyframes.base import PARTS, PartName, TextBefore
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
 from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_reason
 from arr_stream.motion.memory import TemporalCache
@@ -47,13 +47,18 @@ class Refresher:
     _owed: RefreshReason | None = field(init=False, default=None)
     _owed_parts: tuple[PartName, ...] = field(init=False, default=())
     _failed: bool = field(init=False, default=False)
+    _whole_text_index: int | None = field(init=False, default=None)
 
     def step(
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Ask for generation when it is due, and take in what has arrived; the reason, if it was asked, and notices."""
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
-        accepted = self._submit(frame, PARTS if reason is not None else self._owed_parts, occasion)
+        wanted = PARTS if reason is not None else self._owed_parts
+        whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
+        accepted = self._submit(frame, wanted, occasion, None if whole_text else self.cache.text_before)
+        if whole_text and "text" in accepted:
+            self._whole_text_index = frame.index
         if reason is not None and accepted:
             self._requested_index, self._owed = frame.index, None
         elif reason is not None:
@@ -77,7 +82,15 @@ class Refresher:
         )
         return refresh_reason(state, settings, interval_factor)
 
-    def _submit(self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion) -> tuple[PartName, ...]:
+    def _text_is_due(self, frame: Frame, occasion: Occasion, interval: int) -> bool:
+        """Text is to be looked for everywhere, not only where the picture is new."""
+        if occasion.cut or occasion.size_changed or occasion.read_text or self._whole_text_index is None:
+            return True
+        return frame.index - self._whole_text_index >= interval
+
+    def _submit(
+        self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion, text_before: TextBefore | None
+    ) -> tuple[PartName, ...]:
         """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
         if not wanted:
             return ()
@@ -85,7 +98,7 @@ class Refresher:
             part for part in occasion.needed if occasion.query_changed or self.cache.origin(part) is None
         )
         new_scene = occasion.cut or occasion.size_changed
-        request = KeyframeRequest(frame, self.cache.grid, occasion.read_text, wanted, awaited, new_scene)
+        request = KeyframeRequest(frame, self.cache.grid, occasion.read_text, wanted, awaited, new_scene, text_before)
         accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)
@@ -97,6 +110,8 @@ class Refresher:
         for outcome in self.provider.collect():
             if isinstance(outcome, KeyframeFailure):
                 self.cache.dropped(outcome.index, outcome.parts)
+                if "text" in outcome.parts:
+                    self._whole_text_index = None
                 self._failed = len(outcome.parts) == len(PARTS) or self.cache.keyframe_index is None
                 notices.append(f"keyframe {outcome.index} failed: {outcome.message}; next try at the next keyframe")
             elif self.cache.adopt(outcome):

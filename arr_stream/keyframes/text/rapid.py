@@ -23,15 +23,16 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
+from arr_stream.keyframes.base import KeyframeInput, TextBefore, TextFinding, resized
 from arr_stream.keyframes.text.detector import TextDetector
 from arr_stream.keyframes.text.regions import detect_wh, finding, region_of, straightened
 from arr_stream.types import ByteArray, TextRegion
@@ -71,7 +72,7 @@ class RapidOcrFinder:
     def regions(self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE) -> tuple[TextRegion, ...]:
         """Regions of a picture, looked at with a long side of `side_px`; boxes below `least_score` do not count."""
         size_wh = detect_wh((rgb.shape[1], rgb.shape[0]), side_px)
-        found = self._detector.boxes(resized(rgb, size_wh), least_score)
+        found = _detector(self._models["det"], self._threads).boxes(resized(rgb, size_wh), least_score)
         return tuple(region_of(corners, size_wh, score) for corners, score in found)
 
     def read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
@@ -82,10 +83,6 @@ class RapidOcrFinder:
         if not text:
             return region
         return TextRegion(region.polygon_xy, float(np.clip(min(found.scores), 0.0, 1.0)), text)
-
-    @cached_property
-    def _detector(self) -> TextDetector:
-        return TextDetector(self._models["det"], self._threads)
 
     @cached_property
     def _reader(self) -> Any:
@@ -104,6 +101,12 @@ class RapidOcrFinder:
             settings["EngineConfig.onnxruntime.intra_op_num_threads"] = self._threads
             settings["EngineConfig.onnxruntime.inter_op_num_threads"] = 1
         return rapidocr.RapidOCR(params=settings)
+
+
+@lru_cache(maxsize=2)
+def _detector(model: Path, threads: int | None) -> TextDetector:
+    """One for all finders of the process: it takes longer to be loaded than to look."""
+    return TextDetector(model, threads)
 
 
 def _model(part: str) -> Path:
@@ -128,6 +131,11 @@ CLOSE_SIDE_PX = 1280
 """Long side of the frame in the close look; it is never enlarged for it beyond `LOOK_SIDE_PX`."""
 MARGIN_PX = 32
 """How far around a hint the close look goes, at the scale of the first."""
+
+_NEW_MARGIN_PX = 12
+"""How far around a new place the first look goes, at its own scale."""
+_MOST_NEW = 0.5
+"""Where windows would cover more of the frame than this, all of it is looked at."""
 
 _PART = "auto: rapidocr"
 
@@ -174,36 +182,90 @@ class AutoText:
         """What ran on the last frame."""
 
     def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
-        rgb = picture.frame.rgb
-        windows = close_windows(self._finder.regions(rgb, LOOK_SIDE_PX, LOOK_SCORE), picture.frame.size_wh)
-        found = tuple(self._close_look(rgb, windows))
-        self.name = f"{_PART}, nothing found cheaply"
-        if windows:
-            places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
-            self.name = f"{_PART}, looked closely at {places}{', read' if read and found else ''}"
+        rgb, size_wh = picture.frame.rgb, picture.frame.size_wh
+        places, doubtful, known = search(picture.text_before, size_wh)
+        long_side = max(size_wh)
+        hints = self._look(rgb, places, LOOK_SIDE_PX / long_side, LOOK_SCORE)
+        windows = close_windows([*hints, *doubtful], size_wh)
+        close_px = min(CLOSE_SIDE_PX, max(LOOK_SIDE_PX, long_side))
+        found = (*known, *self._look(rgb, windows, close_px / long_side, LEAST_SCORE))
+        self.name = _name(known, windows, read=read and bool(found))
         return finding(picture, found, self._finder.read if read else None)
 
-    def _close_look(self, rgb: ByteArray, windows: Sequence[Window]) -> Iterator[TextRegion]:
-        height, width = rgb.shape[:2]
-        long_side = max(width, height)
-        scale = min(CLOSE_SIDE_PX, max(LOOK_SIDE_PX, long_side)) / long_side
+    def _look(self, rgb: ByteArray, windows: Sequence[Window], scale: float, least_score: float) -> list[TextRegion]:
+        found = []
         for window in windows:
             crop = window.crop(rgb)
-            for region in self._finder.regions(crop, max(crop.shape[:2]) * scale):
-                yield window.to_frame(region, (width, height))
+            for region in self._finder.regions(crop, max(crop.shape[:2]) * scale, least_score):
+                found.append(window.to_frame(region, (rgb.shape[1], rgb.shape[0])))
+        return found
 
 
-def close_windows(hints: Sequence[TextRegion], size_wh: tuple[int, int]) -> list[Window]:
+def _name(known: Sequence[TextRegion], windows: Sequence[Window], *, read: bool) -> str:
+    places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
+    return ", ".join(
+        [
+            _PART,
+            *([f"{len(known)} known"] if known else []),
+            f"looked closely at {places}" if windows else "nothing found cheaply",
+            *(["read"] if read else []),
+        ]
+    )
+
+
+class Search(NamedTuple):
+    """Where on a frame text is to be looked for.
+
+    Args:
+        places: Where it may be.
+        doubtful: Regions that were known, and reach into such a place: to be looked at closely whatever is seen there.
+        known: Regions elsewhere, which are still right.
+    """
+
+    places: list[Window]
+    doubtful: list[TextRegion]
+    known: list[TextRegion]
+
+
+def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
+    """Everywhere, or only where the picture is new."""
+    everywhere = [Window(0, 0, *size_wh)]
+    if before is None:
+        return Search(everywhere, [], [])
+    height, width = before.new.shape
+    _, _, boxes, _ = cv2.connectedComponentsWithStats(before.new.astype(np.uint8))
+    hints = [_rectangle(x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h, _ in boxes[1:]]
+    known: list[TextRegion] = list(before.regions)
+    doubtful: list[TextRegion] = []
+    places = close_windows(hints, size_wh, _NEW_MARGIN_PX)
+    while reached := [region for region in known if any(_box(region, size_wh).touches(place) for place in places)]:
+        known = [region for region in known if region not in reached]
+        doubtful += reached
+        places = close_windows([*hints, *doubtful], size_wh, _NEW_MARGIN_PX)
+    if sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in places) > _MOST_NEW * size_wh[0] * size_wh[1]:
+        return Search(everywhere, list(before.regions), [])
+    return Search(places, doubtful, known)
+
+
+def _rectangle(x0: float, y0: float, x1: float, y1: float) -> TextRegion:
+    return TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 1.0)
+
+
+def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -> Window:
+    """The upright box around a region, within the frame."""
+    corners = np.array(region.polygon_xy) * size_wh
+    (x0, y0), (x1, y1) = corners.min(axis=0) - margin_px, corners.max(axis=0) + margin_px
+    return Window(
+        max(0, math.floor(x0)), max(0, math.floor(y0)), min(size_wh[0], math.ceil(x1)), min(size_wh[1], math.ceil(y1))
+    )
+
+
+def close_windows(hints: Sequence[TextRegion], size_wh: tuple[int, int], margin_px: float = MARGIN_PX) -> list[Window]:
     """The parts of a frame to look at closely: each hint with a margin, joined until no two overlap."""
-    width, height = size_wh
-    margin = MARGIN_PX * max(size_wh) / LOOK_SIDE_PX
+    margin_px *= max(size_wh) / LOOK_SIDE_PX
     separate: list[Window] = []
     for hint in hints:
-        corners = np.array(hint.polygon_xy) * size_wh
-        (x0, y0), (x1, y1) = corners.min(axis=0) - margin, corners.max(axis=0) + margin
-        window = Window(
-            max(0, math.floor(x0)), max(0, math.floor(y0)), min(width, math.ceil(x1)), min(height, math.ceil(y1))
-        )
+        window = _box(hint, size_wh, margin_px)
         # A union may reach what neither of its parts did, so each is tried again on all that are left.
         while touching := next((other for other in separate if window.touches(other)), None):
             separate.remove(touching)
