@@ -94,7 +94,7 @@ class KeyframeSettings(_Section):
         120,
         ge=1,
         description="frames from one look for text over the whole picture to the next; keyframes between them look "
-        "where it is new (`text=auto`, on the processor, unless a query is about words)",
+        "where it is new (`text=auto`, unless a query is about words)",
     )
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(

@@ -204,10 +204,11 @@ class TemporalCache:
 
     @property
     def text_before(self) -> TextBefore | None:
-        """What the text finding in use says of the present frame; None without one, and on a device."""
+        """What the text finding in use says of the present frame; None without one. A device is waited for."""
         text, way = self.text, self.way("text")
-        if text is None or way is None or not isinstance(way.confidence, np.ndarray):
+        if text is None or way is None:
             return None
+        way = way.to_numpy()
         new, size = way.confidence < _KNOWN, np.array(way.hw[::-1])
         regions = []
         for region in text.regions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arr_stream.config import KeyframeSettings
-from arr_stream.keyframes.base import PARTS, PartName, TextBefore
+from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
 from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_reason
 from arr_stream.motion.memory import TemporalCache
@@ -55,10 +55,7 @@ class Refresher:
         """Ask for generation when it is due, and take in what has arrived; the reason, if it was asked, and notices."""
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         wanted = PARTS if reason is not None else self._owed_parts
-        whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
-        accepted = self._submit(frame, wanted, occasion, None if whole_text else self.cache.text_before)
-        if whole_text and "text" in accepted:
-            self._whole_text_index = frame.index
+        accepted = self._submit(frame, wanted, occasion, settings.text_interval * interval_factor)
         if reason is not None and accepted:
             self._requested_index, self._owed = frame.index, None
         elif reason is not None:
@@ -89,7 +86,7 @@ class Refresher:
         return frame.index - self._whole_text_index >= interval
 
     def _submit(
-        self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion, text_before: TextBefore | None
+        self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion, text_interval: int
     ) -> tuple[PartName, ...]:
         """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
         if not wanted:
@@ -98,10 +95,14 @@ class Refresher:
             part for part in occasion.needed if occasion.query_changed or self.cache.origin(part) is None
         )
         new_scene = occasion.cut or occasion.size_changed
+        whole_text = self._text_is_due(frame, occasion, text_interval)
+        text_before = None if whole_text or "text" not in wanted else self.cache.text_before
         request = KeyframeRequest(frame, self.cache.grid, occasion.read_text, wanted, awaited, new_scene, text_before)
         accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)
+        if whole_text and "text" in accepted:
+            self._whole_text_index = frame.index
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
         return accepted
 
