@@ -6,11 +6,11 @@ thread: share of the pixels of legible words that the mask covers, words more th
 
 | long side | pixels | words | precision | seconds |
 |---|---|---|---|---|
-| 480 | 0.34 | 5/21 | 0.64 | 0.02 |
-| 640 | 0.60 | 14/21 | 0.56 | 0.05 |
-| 736 | 0.62 | 15/21 | 0.62 | 0.07 |
-| 960 | 0.62 | 15/21 | 0.30 | 0.13 |
-| 1280 | 0.69 | 16/21 | 0.27 | 0.23 |
+| 480 | 0.34 | 5/21 | 0.64 | 0.05 |
+| 640 | 0.60 | 14/21 | 0.56 | 0.09 |
+| 736 | 0.62 | 15/21 | 0.62 | 0.13 |
+| 960 | 0.62 | 15/21 | 0.30 | 0.25 |
+| 1280 | 0.69 | 16/21 | 0.27 | 0.37 |
 
 Enlarging helps as well: photos reduced to 480x270 gave 5/21 words as they are and 12/21 brought to 736.
 
