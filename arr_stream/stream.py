@@ -40,7 +40,7 @@ from arr_stream.relevance.gaze import GazeSource, load_gaze
 from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, load_example, parse_text
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Reading, Source
-from arr_stream.types import Frame, Grid
+from arr_stream.types import FloatArray, Frame, Grid
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
@@ -167,6 +167,13 @@ class Stream:
         self.queries = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
         self._check_queries()
         self.pipeline.ask(self.queries)
+
+    def attend(self, attention: FloatArray, index: int | None = None) -> bool:
+        """Tell where a model looked: `[gh, gw]` in [0, 1], a value a cell; raises those cells' scores from now on.
+
+        See `Pipeline.attend`.
+        """
+        return self.pipeline.attend(attention, index)
 
     def __iter__(self) -> Iterator[PatchSet]:
         try:

@@ -41,6 +41,10 @@ def _cells(patches: PatchSet) -> set[tuple[int, int]]:
     return set(zip(patches.rows[fine].tolist(), patches.columns[fine].tolist(), strict=True))
 
 
+LOOKED_AT = {(0, column) for column in range(2, 8)}
+"""Cells at the rim, where nothing moves."""
+
+
 class LateProvider:
     """Results arrive a number of frames after they were asked for; generation number `failing` fails."""
 
@@ -234,6 +238,17 @@ def test_all_channels_are_alive() -> None:
         if channel.name != "text" and not channel.name.startswith("embedding"):
             assert float(plane.abs().max()) > 0, channel.name
     assert (dense[EMBEDDING].abs().amax(dim=(1, 2)) > 0).sum() >= 8
+
+
+@pytest.mark.parametrize("asked", [None, "where is the star", "red"])
+def test_what_a_model_looked_at_counts_whatever_was_asked(asked: str | None) -> None:
+    frames = moving_square(2)
+    pipeline = _pipeline([] if asked is None else [parse_text(asked)])
+    assert not _cells(pipeline.step(frames[0])) & LOOKED_AT
+    attention = np.zeros((6, 8), np.float32)
+    attention[tuple(np.transpose(sorted(LOOKED_AT)))] = 1
+    pipeline.attend(attention)
+    assert len(_cells(pipeline.step(frames[1])) & LOOKED_AT) >= 5
 
 
 def test_attention_of_a_consumer_is_carried_and_raises_relevance() -> None:

@@ -142,10 +142,6 @@ class LiveStream(Stream):
         """See `Pipeline.follow`; of the pipeline that runs now, which a change of settings may have replaced."""
         self.pipeline.follow()
 
-    def attend(self, attention: FloatArray, index: int) -> bool:
-        """See `Pipeline.attend`."""
-        return self.pipeline.attend(attention, index)
-
     def __iter__(self) -> Iterator[PatchSet]:
         noted = 0
         try:

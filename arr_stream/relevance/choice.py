@@ -108,11 +108,7 @@ def score_cells(
 
 def balance_all(table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None) -> Balance:
     """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, `[cells]` relevance and figure."""
-    if isinstance(relevance, np.ndarray):
-        frame: tuple[float | Array, float | Array] = (_most(relevance), 0.0 if figure is None else _most(figure))
-    else:
-        frame = relevance.max(), 0.0 if figure is None else figure.max()
-    return _balance(table, relevance, figure, frame, weights)
+    return _balance(table, relevance, figure, _frame(table, relevance, figure, weights), weights)
 
 
 def realize_relevance(
@@ -209,7 +205,7 @@ def score_cascaded(
         skip: Cells, of any shape, that cannot be chosen.
         figure: `[cells]`, where it is known.
     """
-    frame = _most(relevance), 0.0 if figure is None else _most(figure)
+    frame = _frame(table, relevance, figure, weights)
     # A region's means show what it is made of, but not a small thing inside it that the query wants.
     of_regions = _balance(
         mean_of_region(table, regions),
@@ -251,6 +247,17 @@ def _regions(
     return regions_of_cells(divide(labels, importance, max(1, tokens // CANONICAL_EACH), CANONICAL_EACH))
 
 
+def _frame(
+    table: Array, relevance: Array, figure: Array | None, weights: ScoringSettings
+) -> tuple[float | Array, float | Array]:
+    """How well the question is answered anywhere, by the words or by where a model looked, and the highest figure."""
+    attended = weights.attention * Sample(table, relevance)["attention"]
+    asked = namespace(relevance).maximum(relevance, attended)
+    if isinstance(asked, np.ndarray):
+        return _most(asked), 0.0 if figure is None else _most(figure)
+    return asked.max(), 0.0 if figure is None else figure.max()
+
+
 def _balance(
     table: Array,
     relevance: Array,
@@ -258,7 +265,7 @@ def _balance(
     frame: tuple[float | Array, float | Array],
     weights: ScoringSettings,
 ) -> Balance:
-    """Scores of the cells or regions of a table; `frame` is the highest relevance and the highest figure on it."""
+    """Scores of the cells or regions of a table; `frame` is what `_frame` tells of it."""
     return balance_tensions(Sample(table, relevance, figure, frame[1]), frame[0], weights)
 
 
