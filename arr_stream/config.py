@@ -187,9 +187,7 @@ class SelectionSettings(_Section):
     strategy: Literal["topk", "proportional", "canonical", "tiers", "hybrid"] = Field(
         "topk", description="how scores become cells"
     )
-    cascade: Literal["auto", "on", "off"] = Field(
-        "auto", description="score regions first, then only the cells of the best; `auto`: on grids above 1024 cells"
-    )
+    cascade: Literal["on", "off"] = Field("off", description="score regions first, then only the cells of the best")
     hybrid_grid_share: Unit = Field(0.5, description="share of the tokens that `hybrid` leaves to the grid")
     levels: bool = Field(True, description="spend a share of the tokens on coarse cells for context")
     context_share: Unit = Field(0.1, description="largest share of the tokens for coarse cells")

@@ -26,7 +26,7 @@ from arr_stream.motion.memory import TemporalCache, carried, remembered
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher
 from arr_stream.patch_set import PatchSet
-from arr_stream.relevance.choice import CellScores, Choice, cascades, realize_relevance, score_cells
+from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.meaning import Meanings, renew_meanings
@@ -413,7 +413,7 @@ class Pipeline:
     ) -> CellValues:
         """What the choice is made from, on the host."""
         settings, run, scores, difference = self._settings, self._device.run, None, None
-        if not cascades(settings.selection, state.grid, on_device=not self._device.on_host):
+        if settings.selection.cascade == "off":
             planes = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
             scores = run(score_cells, planes, texture.texture_wh, relevance.combined, figure, settings.scoring)
         if settings.selection.novelty != "off" and state.seen.sent is not None:

@@ -74,14 +74,19 @@ class Grid:
     def for_size(cls, size_wh: tuple[int, int], *, max_pixels: int = 1 << 62) -> Grid:
         """The grid of a frame: each side rounded to the nearest multiple of 32, at least one cell.
 
-        Frames of more than `max_pixels` are scaled down to it first, as Qwen's own image processor does.
+        Frames that are more than `max_pixels` when so rounded are scaled down, and rounded down, to stay within it, as
+        by Qwen's own image processor. One cell is the least, whatever the limit.
         """
         width, height = size_wh
         if width < 1 or height < 1:
             raise ValueError(f"a frame has at least 1x1 pixels, got {width}x{height}")
-        scale = min(1.0, math.sqrt(max_pixels / (width * height)))
-        rows = max(1, round(height * scale / CELL_PX))
-        columns = max(1, round(width * scale / CELL_PX))
+        rows, columns = max(1, round(height / CELL_PX)), max(1, round(width / CELL_PX))
+        most = max(1, max_pixels // CELL_PX**2)
+        if rows * columns > most:
+            scale = math.sqrt(max_pixels / (width * height)) / CELL_PX
+            rows, columns = max(1, int(height * scale)), max(1, int(width * scale))
+            # A frame less than a cell high is still one cell high.
+            rows, columns = min(rows, most // columns or 1), min(columns, most // rows or 1)
         return cls(size_wh, rows, columns)
 
     @property

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS, EMBEDDING
 from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
+from arr_stream.types import Grid
 from tests.textures import HEIGHT, WIDTH, random_texture
 
 DEVICES = [
@@ -112,3 +113,19 @@ def test_sizes_must_be_whole_cells() -> None:
 def test_levels_beyond_a_cell_are_refused() -> None:
     with pytest.raises(ValueError, match="0 to 5"):
         random_texture().mip(6)
+
+
+@given(st.tuples(st.integers(1, 9000), st.integers(1, 9000)), st.integers(1024, 1 << 22))
+def test_a_grid_stays_within_its_limit(size_wh: tuple[int, int], max_pixels: int) -> None:
+    grid = Grid.for_size(size_wh, max_pixels=max_pixels)
+    assert 1 <= grid.cells <= max_pixels // 1024
+    if grid.cells > 64 and max(size_wh) < 4 * min(size_wh):
+        assert grid.columns / grid.rows == pytest.approx(size_wh[0] / size_wh[1], rel=0.25)
+
+
+@pytest.mark.parametrize("size_wh", [(640, 360), (1366, 768), (1920, 1080), (3840, 2160), (1080, 1920), (4000, 3000)])
+def test_the_grid_is_that_of_the_models_own_processor(size_wh: tuple[int, int]) -> None:
+    resize = pytest.importorskip("transformers.models.qwen2_vl.image_processing_qwen2_vl").smart_resize
+    height, width = resize(size_wh[1], size_wh[0], factor=32, min_pixels=1024, max_pixels=1 << 20)
+    grid = Grid.for_size(size_wh, max_pixels=1 << 20)
+    assert (grid.columns * 32, grid.rows * 32) == (width, height)

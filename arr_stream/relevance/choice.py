@@ -32,10 +32,6 @@ from arr_stream.texture.arrays import Array, namespace, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
 
-CASCADE_FROM_CELLS = 1024
-"""Grids up to this size are scored whole where the cascade is left to choose: an eighth of them would be fewer cells
-than a usual budget. On larger ones the cascade saves places but no time, see docs/atlas.md."""
-
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = SCORED_CHANNELS.index(CHANNEL_INDEX["edge_distance"])
 _SALIENCY = SCORED_CHANNELS.index(CHANNEL_INDEX["saliency"])
@@ -71,12 +67,6 @@ class Choice:
     score: FloatArray
     scorer: IntArray
     cells_scored: int
-
-
-def cascades(settings: SelectionSettings, grid: Grid, *, on_device: bool = False) -> bool:
-    """Whether regions are scored first; on a device that would cost more than it saves."""
-    auto = settings.cascade == "auto" and grid.cells > CASCADE_FROM_CELLS and not on_device
-    return settings.cascade == "on" or auto
 
 
 def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, int]) -> Array:
