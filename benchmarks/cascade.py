@@ -178,7 +178,9 @@ def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
     def whole() -> CascadeScores:
         count = len(scene.relevance)
         balance = balance_all(scene.table, scene.relevance, DEFAULT_WEIGHTS)
-        scores = CellScores(balance.score, balance.by_scorer.argmax(axis=0), scene.relevance)
+        scores = CellScores(
+            balance.score, balance.by_scorer.argmax(axis=0), scene.relevance, np.zeros_like(scene.relevance)
+        )
         return CascadeScores(scores, np.ones(count, bool), count)
 
     def cascade() -> CascadeScores:

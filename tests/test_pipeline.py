@@ -324,6 +324,22 @@ def test_gaze_fades_and_moves_with_the_picture() -> None:
     assert int(peaks[-1].max(axis=0).argmax()) > int(peaks[0].max(axis=0).argmax())
 
 
+@pytest.mark.parametrize(("asked", "least"), [(None, 0.3), ("red", 0.15)])
+def test_where_someone_looks_gets_a_share_of_the_budget(asked: str | None, least: float) -> None:
+    gaze = GazeTrack(np.array([0.0], np.float64), np.array([[0.8, 0.75]], np.float32))
+    queries = [] if asked is None else [parse_text(asked)]
+    looking, other = (_pipeline(queries, given, selection__budget=30) for given in (gaze, None))
+    near = []
+    for index, frame in enumerate(moving_square(20, (256, 512))):
+        at = dataclasses.replace(frame, pts_seconds=index / 8)
+        both = looking.step(at), other.step(at)
+        assert len(both[0]) == 30
+        near.append([sum(np.hypot(row - 5.5, column - 12.3) < 3 for row, column in _cells(each)) for each in both])
+    assert max(least * 30, near[0][1]) <= near[0][0] <= 11
+    # They looked away more than two seconds ago.
+    assert near[-1][0] < near[0][0]
+
+
 @pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers", "hybrid"])
 @pytest.mark.parametrize("cascade", ["on", "off"])
 def test_every_strategy_keeps_the_budget_and_gives_reasons(strategy: str, cascade: str) -> None:

@@ -32,8 +32,10 @@ from arr_stream.texture.arrays import Array, namespace, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
 
+_FAINTEST_GAZE = 0.05
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = SCORED_CHANNELS.index(CHANNEL_INDEX["edge_distance"])
+_GAZE = SCORED_CHANNELS.index(CHANNEL_INDEX["gaze"])
 _SALIENCY = SCORED_CHANNELS.index(CHANNEL_INDEX["saliency"])
 
 
@@ -44,12 +46,13 @@ class CellScores:
     Args:
         score: `[cells]` in [0, 1]; a cell that was passed over has half of its region's.
         scorer: `[cells]` int, index into `SCORERS`: which way of knowing spoke loudest.
-        saliency: `[cells]` in [0, 1].
+        saliency, gaze: `[cells]` in [0, 1].
     """
 
     score: Array
     scorer: Array
     saliency: Array
+    gaze: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +96,9 @@ def score_cells(
     """
     table = cell_table(planes, texture_wh)
     balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1))
-    return CellScores(balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, _SALIENCY])
+    return CellScores(
+        balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, _SALIENCY], table[:, _GAZE]
+    )
 
 
 def balance_all(table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None) -> Balance:
@@ -141,7 +146,7 @@ def realize_relevance(
         scores, count = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     assert scores is not None
-    score = scores.score.reshape(eligible.shape)
+    score, looked_at = share_with_gaze(scores, allowed, settings.gaze_share / (1 + _most(flat)), tokens)
     coarse_most = int(settings.context_share * tokens) if settings.levels else 0
     if settings.strategy == "topk" or regions is None:
         chosen = allocate_tokens(score, allowed, tokens, coarse_most)
@@ -154,9 +159,36 @@ def realize_relevance(
             )
         else:
             chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
-    reasons: IntArray = scores.scorer[chosen.rows * grid.columns + chosen.columns].astype(np.int32)
+    reasons = np.where(looked_at, SCORERS.index("perspective"), scores.scorer.reshape(eligible.shape))[
+        chosen.rows, chosen.columns
+    ].astype(np.int32)
     reasons[chosen.level > 0] = SCORERS.index("context")
     return Choice(chosen, score, reasons, count)
+
+
+def share_with_gaze(
+    scores: CellScores, allowed: npt.NDArray[np.bool_], share: float, tokens: int
+) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Scores `[gh, gw]` by which a share of the tokens goes to where someone looks, and which cells that raised.
+
+    The share fades with the gaze from half its strength on; within it the score falls with the distance from the gaze.
+
+    Args:
+        scores: Of all cells.
+        allowed: `[gh, gw]`, cells that may be chosen.
+        share: Of the tokens, while someone looks at this very moment.
+        tokens: Cells to choose.
+    """
+    score, gaze = scores.score.reshape(allowed.shape), scores.gaze.reshape(allowed.shape) * allowed
+    raised = np.zeros(allowed.shape, bool)
+    count = min(round(share * tokens * min(1.0, 2 * _most(gaze))), int((gaze > _FAINTEST_GAZE).sum()))
+    if count > 0:
+        raised.flat[np.argsort(-gaze, axis=None, kind="stable")[:count]] = True
+        # The best of the others that is left without a token.
+        others = np.sort(score[allowed & ~raised])[::-1]
+        passed = others[tokens - count] if len(others) > tokens - count else 0.0
+        score = np.where(raised, np.maximum(score, passed + (1 - passed) * gaze / 2), score)
+    return score, raised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +253,7 @@ def score_cascaded(
     scorer[cells] = balance.by_scorer.argmax(axis=0)
     looked_at = np.zeros(len(score), bool)
     looked_at[cells] = True
-    scores = CellScores(score, scorer, table[:, _SALIENCY])
+    scores = CellScores(score, scorer, table[:, _SALIENCY], table[:, _GAZE])
     return CascadeScores(scores, looked_at, min(len(score), len(cells) + len(regions.ids)))
 
 
