@@ -170,6 +170,14 @@ def test_text_that_reaches_into_what_is_new_is_looked_at_as_a_whole(finder: Auto
     assert finder.find(after(wall(), (known,), np.s_[:10, :10]), read=False).regions == ()
 
 
+def test_text_that_a_close_look_sees_again_is_there_once(finder: AutoText) -> None:
+    """The second word's window, wider than what is new, reaches into the first."""
+    known = look(finder, wall(("BAKERY", 100, 150))).regions
+    both = wall(("BAKERY", 100, 150), ("GARAGE", 100, 240))
+    finding = finder.find(after(both, known, np.s_[9:11, 3:8]), read=True)
+    assert sorted(region.text or "" for region in finding.regions) == ["BAKERY", "GARAGE"]
+
+
 def test_where_most_is_new_all_is_looked_at(finder: AutoText, looks: list[tuple[int, int]]) -> None:
     finder.find(after(wall(), (), np.s_[:, :20]), read=False)
     assert looks == [(1280, 720)]

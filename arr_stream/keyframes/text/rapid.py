@@ -186,7 +186,7 @@ class AutoText:
         places, doubtful, known = search(picture.text_before, size_wh)
         long_side = max(size_wh)
         hints = self._look(rgb, places, LOOK_SIDE_PX / long_side, LOOK_SCORE)
-        windows = close_windows([*hints, *doubtful], size_wh)
+        windows, _, known = windows_around([*hints, *doubtful], known, size_wh, MARGIN_PX)
         close_px = min(CLOSE_SIDE_PX, max(LOOK_SIDE_PX, long_side))
         found = (*known, *self._look(rgb, windows, close_px / long_side, LEAST_SCORE))
         self.name = _name(known, windows, read=read and bool(found))
@@ -235,16 +235,25 @@ def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
     height, width = before.new.shape
     _, _, boxes, _ = cv2.connectedComponentsWithStats(before.new.astype(np.uint8))
     hints = [_rectangle(x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h, _ in boxes[1:]]
-    known: list[TextRegion] = list(before.regions)
-    doubtful: list[TextRegion] = []
-    places = close_windows(hints, size_wh, _NEW_MARGIN_PX)
-    while reached := [region for region in known if any(_box(region, size_wh).touches(place) for place in places)]:
-        known = [region for region in known if region not in reached]
-        doubtful += reached
-        places = close_windows([*hints, *doubtful], size_wh, _NEW_MARGIN_PX)
+    places, doubtful, known = windows_around(hints, before.regions, size_wh, _NEW_MARGIN_PX)
     if sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in places) > _MOST_NEW * size_wh[0] * size_wh[1]:
         return Search(everywhere, list(before.regions), [])
     return Search(places, doubtful, known)
+
+
+def windows_around(
+    hints: Sequence[TextRegion], known: Sequence[TextRegion], size_wh: tuple[int, int], margin_px: float
+) -> tuple[list[Window], list[TextRegion], list[TextRegion]]:
+    """Windows around hints and around every known region that a window would cut; those regions, and the others."""
+    reached: list[TextRegion] = []
+    left = list(known)
+    while True:
+        windows = close_windows([*hints, *reached], size_wh, margin_px)
+        touched = [any(_box(region, size_wh).touches(window) for window in windows) for region in left]
+        if not any(touched):
+            return windows, reached, left
+        reached += [region for region, touches in zip(left, touched, strict=True) if touches]
+        left = [region for region, touches in zip(left, touched, strict=True) if not touches]
 
 
 def _rectangle(x0: float, y0: float, x1: float, y1: float) -> TextRegion:
