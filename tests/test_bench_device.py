@@ -120,8 +120,8 @@ def test_whole_frames_are_timed_by_what_is_asked() -> None:
     table = frame_table(SETTINGS, CPU, SIZE_WH, 3)
     assert _column(table, "asked for") == [*usual_queries(panning_frames(SIZE_WH, 1)[0])]
     cells = Grid.for_size(SIZE_WH).cells
-    # Seven numbers a cell, one a query, and one; one a cell more where something was sent before.
-    assert _column(table, "bytes back") == [4 * (8 * cells + queries + 1) for queries in (0, 1, 1, 1, 3)]
+    # Eight numbers a cell, one a query, and one; one a cell more where something was sent before.
+    assert _column(table, "bytes back") == [4 * (9 * cells + queries + 1) for queries in (0, 1, 1, 1, 3)]
     dense = dense_table(SETTINGS.with_values({"keyframes.interval": 3}), CPU, SIZE_WH)
     between, keyframe, amortised = _column(dense, "ms")
     assert amortised == pytest.approx((keyframe + 2 * between) / 3)
