@@ -320,7 +320,7 @@ def test_a_texture_stays_as_it_was() -> None:
 def test_little_comes_back() -> None:
     device = TorchDevice("cpu")
     patches = Pipeline(_with_torch_flow(), _provider(), QUERIES["several"], device=device).step(_scene(1)[0])
-    # Seven numbers a cell on a first frame, one a query, and one.
+    # Eight numbers a cell on a first frame, one a query, and one.
     assert device.fetched_bytes == 4 * (8 * patches.grid.cells + 3 + 1) < 0.02 * _scene(1)[0].rgb.nbytes
 
 
