@@ -8,7 +8,7 @@ import cv2
 
 from arr_stream.consumer import total_ms
 from arr_stream.draw import typeface
-from arr_stream.draw.typeface import ACCENT, ALARM, GREY, WHITE, Colour
+from arr_stream.draw.typeface import ACCENT, ALARM, GREY, WHITE, Colour, Piece
 from arr_stream.patch_set import Feeding, PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.types import ByteArray
@@ -17,15 +17,6 @@ MIN_HEIGHT_PX = 160
 """Below this the strip would hide more than it tells, and is left out."""
 
 _GLOW_FRAMES = 12
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    text: str
-    colour: Colour
-    bold: bool = False
-    gap: float = 0.35
-    """Room before it, in font sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +64,7 @@ class Strip:
         band[...] = cv2.convertScaleAbs(band, alpha=0.26, beta=5)
         left = round(size * 0.7)
         y = (band.shape[0] - typeface.mask("0", size).shape[0]) // 2
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         for detail in _DETAILS:
             pieces = self._pieces(patches, detail)
             if left * 2 + _width(pieces, size) <= width:
@@ -82,39 +73,38 @@ class Strip:
             if left * 2 + _width(pieces + memory, size) <= width:
                 pieces += memory
                 break
-        line = [typeface.Piece(each.text, each.colour, each.bold, round(each.gap * size)) for each in pieces]
-        x = typeface.draw_line(band, line, (left, y), size)
+        x = typeface.draw_line(band, pieces, (left, y), size)
         self._draw_asked(band, size, x + round(size * 1.5), y)
 
-    def _pieces(self, patches: PatchSet, detail: _Detail) -> list[_Piece]:
+    def _pieces(self, patches: PatchSet, detail: _Detail) -> list[Piece]:
         age = patches.keyframe_age
         glow = _mix(GREY, ACCENT, 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES))
         confidence = max(0.0, min(1.0, patches.confidence))
         pieces = [
-            _Piece(f"{len(patches)}", WHITE, True, 0.0),
-            _Piece(f"/{patches.grid.cells}", GREY, gap=0.0),
-            _Piece(detail.tokens, GREY),
-            _Piece("◆", glow, gap=detail.gap),
-            _Piece(detail.keyframe, GREY),
-            _Piece(f"+{age}", WHITE, True, 0.35),
-            _Piece((self._reason or "") if detail.reason else "", glow),
-            _Piece(detail.confidence, GREY, gap=detail.gap),
-            _Piece(f"{confidence:.2f}", _trust_colour(confidence), True, 0.35 if detail.confidence else detail.gap),
+            Piece(f"{len(patches)}", WHITE, True, 0.0),
+            Piece(f"/{patches.grid.cells}", GREY, gap=0.0),
+            Piece(detail.tokens, GREY),
+            Piece("◆", glow, gap=detail.gap),
+            Piece(detail.keyframe, GREY),
+            Piece(f"+{age}", WHITE, True, 0.35),
+            Piece((self._reason or "") if detail.reason else "", glow),
+            Piece(detail.confidence, GREY, gap=detail.gap),
+            Piece(f"{confidence:.2f}", _trust_colour(confidence), True, 0.35 if detail.confidence else detail.gap),
         ]
         if patches.latency_ms:
             pieces += [
-                _Piece(f"{total_ms(patches.latency_ms):.1f}", WHITE, True, detail.gap),
-                _Piece("ms", GREY, gap=0.25),
+                Piece(f"{total_ms(patches.latency_ms):.1f}", WHITE, True, detail.gap),
+                Piece("ms", GREY, gap=0.25),
             ]
         return [piece for piece in pieces if piece.text]
 
-    def _memory(self, gap: float) -> list[list[_Piece]]:
+    def _memory(self, gap: float) -> list[list[Piece]]:
         """Tokens that the model holds, longest form first; nothing where no model watches."""
         if self._feeding is None:
             return []
         colour = ALARM if self._feeding.error else ACCENT if self._feeding.rebuilt else WHITE
-        tokens = _Piece(f"{self._feeding.memory_tokens}", colour, True)
-        return [[_Piece(label, GREY, gap=gap), tokens] for label in ("memory", "mem")]
+        tokens = Piece(f"{self._feeding.memory_tokens}", colour, True)
+        return [[Piece(label, GREY, gap=gap), tokens] for label in ("memory", "mem")]
 
     def _draw_asked(self, band: ByteArray, size: int, start: int, y: int) -> None:
         if not self._asked:
@@ -136,7 +126,7 @@ def band_px(size_px: int) -> int:
     return round(size_px * 1.85)
 
 
-def _width(pieces: list[_Piece], size: int) -> int:
+def _width(pieces: list[Piece], size: int) -> int:
     return sum(round(piece.gap * size) + typeface.width_px(piece.text, size, piece.bold) for piece in pieces)
 
 

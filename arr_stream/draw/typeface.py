@@ -74,20 +74,20 @@ class Piece(NamedTuple):
     """Part of a line.
 
     Args:
-        gap_px: Room before it.
+        gap: Room before it, in font sizes.
     """
 
     text: str
     colour: Colour
     bold: bool = False
-    gap_px: int = 0
+    gap: float = 0.35
 
 
 def draw_line(picture: ByteArray, pieces: Sequence[Piece], xy: tuple[int, int], size_px: int) -> int:
     """As `draw`, one piece after the other, in one go."""
     inks = []
     for piece in pieces:
-        inks += [_gap(piece.gap_px, size_px), _inked(piece.text, size_px, piece.bold, piece.colour)]
+        inks += [_gap(round(piece.gap * size_px), size_px), _inked(piece.text, size_px, piece.bold, piece.colour)]
     kept, ink = (np.concatenate(of_all, axis=1) for of_all in zip(*inks, strict=True))
     return _lay(picture, (kept, ink), xy)
 

@@ -159,9 +159,8 @@ def realize_relevance(
             )
         else:
             chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
-    reasons = np.where(looked_at, SCORERS.index("perspective"), scores.scorer.reshape(eligible.shape))[
-        chosen.rows, chosen.columns
-    ].astype(np.int32)
+    reasons: IntArray = scores.scorer[chosen.rows * grid.columns + chosen.columns].astype(np.int32)
+    reasons[looked_at[chosen.rows, chosen.columns]] = SCORERS.index("perspective")
     reasons[chosen.level > 0] = SCORERS.index("context")
     return Choice(chosen, score, reasons, count)
 
@@ -179,8 +178,10 @@ def share_with_gaze(
         share: Of the tokens, while someone looks at this very moment.
         tokens: Cells to choose.
     """
-    score, gaze = scores.score.reshape(allowed.shape), scores.gaze.reshape(allowed.shape) * allowed
-    raised = np.zeros(allowed.shape, bool)
+    score, raised = scores.score.reshape(allowed.shape), np.zeros(allowed.shape, bool)
+    if not scores.gaze.any():
+        return score, raised
+    gaze = scores.gaze.reshape(allowed.shape) * allowed
     count = min(round(share * tokens * min(1.0, 2 * _most(gaze))), int((gaze > _FAINTEST_GAZE).sum()))
     if count > 0:
         raised.flat[np.argsort(-gaze, axis=None, kind="stable")[:count]] = True
