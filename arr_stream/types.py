@@ -153,8 +153,8 @@ class TextRegion:
 
     Args:
         polygon_xy: Four or more corners, normalised to [0, 1].
-        confidence: Detector's or recogniser's score in [0, 1].
-        text: What is written; None when it was only detected.
+        confidence: How sure the detector is of the place and, once it is read, the reader of its words, in [0, 1].
+        text: What is written; None while it is only detected.
     """
 
     polygon_xy: tuple[tuple[float, float], ...]

@@ -241,7 +241,7 @@ def _regions_at_once(settings: Settings) -> Settings:
     return settings
 
 
-Made = dict[tuple[int, PartName, bool], tuple[PartValue, str, float]]
+Made = dict[tuple[int, PartName], tuple[PartValue, str, float]]
 
 
 class RememberedGenerator:
@@ -267,12 +267,10 @@ class RememberedGenerator:
         # What is found in a part of the picture depends on what was known before, which differs from run to run.
         jobs = self._inner.jobs(replace(request, text_before=None))
         return {
-            part: partial(self._make, (request.frame.index, part, request.read_text), jobs[part])
-            for part in jobs
-            if part in self._parts
+            part: partial(self._make, (request.frame.index, part), jobs[part]) for part in jobs if part in self._parts
         }
 
-    def _make(self, key: tuple[int, PartName, bool], job: Job) -> tuple[PartValue, str]:
+    def _make(self, key: tuple[int, PartName], job: Job) -> tuple[PartValue, str]:
         if key not in self._made:
             started = time.perf_counter()
             value, backend = job()

@@ -72,7 +72,7 @@ class _Signs:
 
     name = "signs"
 
-    def find(self, picture: object, *, read: bool) -> TextFinding:
+    def find(self, picture: object) -> TextFinding:
         corners = ((0.1, 0.25), (0.45, 0.25), (0.45, 0.6), (0.1, 0.6))
         mask = np.zeros((96, 128), np.float32)
         mask[24:58, 13:58] = 1

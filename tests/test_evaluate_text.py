@@ -29,9 +29,8 @@ class Fixed:
     def __init__(self, *boxes: tuple[tuple[int, int, int, int], str | None]) -> None:
         self.regions = tuple(TextRegion(_unit(box), 0.9, words) for box, words in boxes)
 
-    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
-        found = self.regions if read else tuple(TextRegion(r.polygon_xy, r.confidence) for r in self.regions)
-        return TextFinding(text_mask(self.regions, picture.quarter_hw), found)
+    def find(self, picture: KeyframeInput) -> TextFinding:
+        return TextFinding(text_mask(self.regions, picture.quarter_hw), self.regions)
 
 
 def _unit(box: tuple[int, int, int, int]) -> tuple[tuple[float, float], ...]:
@@ -86,7 +85,7 @@ def test_exactly_the_words(tmp_path: Path) -> None:
     result = score(photos(tmp_path), (WORD, None), (OTHER, None))
     assert result.recall == result.precision == 1.0
     assert (result.words_found, result.words, result.something_found, result.pictures) == (2, 2, 1, 1)
-    assert (result.verbatim, result.readable, result.read_ms) == (0, 0, None)
+    assert (result.verbatim, result.readable) == (0, 0)
 
 
 def test_half_a_word_and_as_much_beside_it(tmp_path: Path) -> None:
@@ -117,7 +116,6 @@ def test_illegible_words_count_neither_way(tmp_path: Path) -> None:
 def test_words_read(tmp_path: Path, read: str | None, verbatim: int, matched: int) -> None:
     result = score(receipts(tmp_path), (WORD, read))
     assert (result.verbatim, result.matched, result.readable) == (verbatim, matched, 1)
-    assert result.read_ms is not None
 
 
 def test_words_read_elsewhere_do_not_count(tmp_path: Path) -> None:
@@ -168,6 +166,6 @@ def test_command_line(tmp_path: Path) -> None:
     assert scores["receipts", "rapidocr"]["verbatim"] == 1 and scores["receipts", "none"]["verbatim"] == 0
     assert scores["receipts", "rapidocr"]["recall"] > 0.5
     assert scores["without text", "rapidocr"]["something_found"] == 0
-    table = CliRunner().invoke(app, [str(tmp_path), "--backend", "none", "--no-read"])
+    table = CliRunner().invoke(app, [str(tmp_path), "--backend", "none"])
     assert table.exit_code == 0
     assert "receipts" in table.output and "…" not in table.output

@@ -45,7 +45,7 @@ class Failing:
 
     embed = cluster
 
-    def find(self, picture: object, *, read: bool) -> Any:
+    def find(self, picture: object) -> Any:
         raise ZeroDivisionError("on purpose")
 
 

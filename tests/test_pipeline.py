@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NoReturn
 
 import cv2
 import numpy as np
@@ -162,14 +163,25 @@ def test_refreshes_come_at_the_interval_and_on_a_cut() -> None:
     assert reasons == ["first", None, None, None, None, "interval", None, None, "cut", None, None, None]
 
 
-def test_a_new_query_asks_for_a_refresh() -> None:
+def test_a_new_query_is_answered_from_what_is_kept() -> None:
     pipeline = _pipeline()
     frames = moving_square(3)
     pipeline.step(frames[0])
     pipeline.ask([parse_text("red")])
     patches = pipeline.step(frames[1])
-    assert patches.refresh_reason == "query"
+    assert patches.refresh_reason is None
     assert square_cells(frames[1]) <= _cells(patches)
+
+
+def test_a_new_query_asks_for_a_refresh_where_what_it_needs_was_never_made() -> None:
+    pipeline, provider = _looking_for_text()
+    works, provider.generator.text_finder = provider.generator.text_finder, _NeverFinds()
+    frames = moving_square(3)
+    pipeline.step(frames[0])
+    provider.generator.text_finder = works
+    pipeline.ask([parse_text("text")])
+    assert pipeline.step(frames[1]).refresh_reason == "query"
+    pipeline.ask([parse_text('"exit"')])
     assert pipeline.step(frames[2]).refresh_reason is None
 
 
@@ -407,6 +419,13 @@ class _Asked(InStepKeyframes):
         return super().submit(request)
 
 
+class _NeverFinds:
+    name = "never"
+
+    def find(self, picture: KeyframeInput) -> NoReturn:
+        raise RuntimeError("no such model")
+
+
 def _looking_for_text() -> tuple[Pipeline, _Asked]:
     settings = Settings().with_values(
         {**BASE, "keyframes.interval": 4, "keyframes.text_interval": 12, "keyframes.text": "auto"}
@@ -421,12 +440,13 @@ def test_text_is_looked_for_where_the_picture_is_new() -> None:
     for frame in frames[:25]:
         pipeline.step(frame)
     before = {request.frame.index: request.text_before for request in provider.requests}
-    assert [index for index, known in before.items() if known is None] == [0, 12, 24]
-    assert [index for index, known in before.items() if known is not None] == [4, 8, 16, 20]
-    assert all(known.new.mean() < 0.3 for known in before.values() if known is not None)
+    whole = [index for index, known in before.items() if known is None or known.new.all()]
+    assert list(before) == [0, 4, 8, 12, 16, 20, 24] and whole == [0, 12, 24]
+    assert all(known.new.mean() < 0.3 for index, known in before.items() if index not in whole)
     pipeline.ask([parse_text('"exit"')])
-    pipeline.step(frames[25])
-    assert provider.requests[-1].read_text and provider.requests[-1].text_before is None
+    for frame in moving_square(29)[25:]:
+        pipeline.step(frame)
+    assert provider.requests[-1].frame.index == 28 and provider.requests[-1].text_before.new.all()
 
 
 def test_known_text_moves_with_the_picture() -> None:
@@ -439,7 +459,7 @@ def test_known_text_moves_with_the_picture() -> None:
         pipeline.step(Frame(index, index / 30, np.ascontiguousarray(ground[:, left : left + 640])))
     (found,) = pipeline._state.cache.text.regions
     (expected,) = provider.generator.text_finder.find(
-        KeyframeInput(provider.requests[0].frame, provider.requests[0].grid), read=False
+        KeyframeInput(provider.requests[0].frame, provider.requests[0].grid)
     ).regions
     (moved,) = provider.requests[1].text_before.regions
     assert np.array(moved.polygon_xy) == pytest.approx(np.array(expected.polygon_xy) - (80 / 640, 0), abs=0.01)

@@ -105,7 +105,6 @@ def test_a_fully_known_query_has_no_notice() -> None:
 def test_quoted_words_in_every_kind_of_quote(text: str) -> None:
     query = parse_text(text)
     assert query.words == ("Exit A",)
-    assert query.needs_words
 
 
 def test_apostrophes_are_not_quotes() -> None:
@@ -121,13 +120,12 @@ def test_quoted_colours_are_read_and_not_seen() -> None:
 
 def test_any_writing_unless_a_word_is_named() -> None:
     assert parse_text("text").words == ("",)
-    assert not parse_text("text").needs_words
     assert parse_text('the text "STOP"').words == ("STOP",)
 
 
 def test_what_a_query_needs() -> None:
     assert parse_text("moving red").needs_motion and not parse_text("red").needs_motion
-    assert not RegionQuery((0, 0, 1, 1)).needs_motion and not RegionQuery((0, 0, 1, 1)).needs_words
+    assert not RegionQuery((0, 0, 1, 1)).needs_motion
 
 
 # ---- words in the scene
@@ -176,9 +174,8 @@ def test_word_mask_says_how_sure_the_reading_was() -> None:
     assert 0.8 <= mask.max() < 1
 
 
-def test_unread_text_counts_only_as_anything_written() -> None:
+def test_unread_text_is_no_word() -> None:
     assert not word_mask([_sign(None)], "stop", (40, 80)).any()
-    assert word_mask([_sign(None)], "", (40, 80)).max() == 1
 
 
 def test_word_mask_survives_regions_beyond_the_frame() -> None:

@@ -24,8 +24,8 @@ models = pytest.importorskip("easyocr_en_models")
 pytest.importorskip("easyocr")
 
 
-def look(finder: EasyOcrFinder, rgb: ByteArray, *, read: bool = False) -> TextFinding:
-    return finder.find(seen(rgb), read=read)
+def look(finder: EasyOcrFinder, rgb: ByteArray) -> TextFinding:
+    return finder.find(seen(rgb))
 
 
 def board(*words: tuple[str, int, int], ink: int = 20) -> ByteArray:
@@ -41,7 +41,7 @@ def finder() -> EasyOcrFinder:
 
 
 def test_words_of_one_line_are_one_region(finder: EasyOcrFinder) -> None:
-    finding = look(finder, board(("OPEN", 30, 60), ("DAILY", 118, 60), ("CLOSED", 60, 150)), read=True)
+    finding = look(finder, board(("OPEN", 30, 60), ("DAILY", 118, 60), ("CLOSED", 60, 150)))
     assert sorted(region.text or "" for region in finding.regions) == ["CLOSED", "OPEN DAILY"]
     assert all(region.confidence > 0.8 for region in finding.regions)
     height = finding.mask.shape[0]
@@ -51,7 +51,7 @@ def test_words_of_one_line_are_one_region(finder: EasyOcrFinder) -> None:
 def test_slanted_words_keep_their_slant(finder: EasyOcrFinder) -> None:
     turn = cv2.getRotationMatrix2D((160, 90), 20, 1.0)
     turned = cv2.warpAffine(board(("BAKERY", 80, 100)), turn, (320, 180), borderMode=cv2.BORDER_REPLICATE)
-    (region,) = look(finder, np.ascontiguousarray(turned, dtype=np.uint8), read=True).regions
+    (region,) = look(finder, np.ascontiguousarray(turned, dtype=np.uint8)).regions
     corners = np.array(region.polygon_xy) * (320, 180)
     rise = np.degrees(np.arctan2(corners[0, 1] - corners[1, 1], corners[1, 0] - corners[0, 0]))
     assert rise == pytest.approx(20, abs=4)
@@ -74,7 +74,7 @@ def test_no_folder_is_made_and_no_module_path_added(monkeypatch: pytest.MonkeyPa
 
     path = list(sys.path)
     monkeypatch.setattr(os, "mkdir", refuse)
-    look(EasyOcrFinder(threads=1, device="cpu", detect_side_px=64), board(), read=True)
+    look(EasyOcrFinder(threads=1, device="cpu", detect_side_px=64), board())
     assert sys.path == path
 
 

@@ -130,7 +130,7 @@ def _try_part(part: PartName, values: dict[str, object]) -> str:
     from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest, make_generator, make_part
     from arr_stream.types import Grid
 
-    request = KeyframeRequest(_small_frame(), Grid.for_size((128, 96)), read_text=False)
+    request = KeyframeRequest(_small_frame(), Grid.for_size((128, 96)))
     generator = make_generator(Settings().with_values(values), parts=[part])
     made = make_part(0, part, generator.jobs(request)[part])
     if isinstance(made, KeyframeFailure):

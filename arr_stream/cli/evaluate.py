@@ -108,7 +108,6 @@ def text(
     backend: Annotated[list[str] | None, typer.Option(help="Finder, as in keyframes.text.")] = None,
     blank: Annotated[list[Path] | None, typer.Option(help="Folder of pictures without any text.")] = None,
     blank_every: Annotated[int, typer.Option(min=1, help="Take each Nth of those.")] = 10,
-    read: Annotated[bool, typer.Option(help="Also read, where the ground truth says what is written.")] = True,
     threads: Annotated[int, typer.Option(min=1, help="Threads for each finder.")] = 1,
     preset: Preset = None,
     overrides: Overrides = None,
@@ -130,7 +129,7 @@ def text(
         return lambda: make_text_finder(chosen, threads)
 
     finders = {name: maker(name) for name in backend or ["auto", "rapidocr"]}
-    scores = evaluate_text(pictures, finders, read=read, progress=say)
+    scores = evaluate_text(pictures, finders, progress=say)
     if as_json:
         out.print_json(json.dumps([score.as_json() for score in scores]))
         return

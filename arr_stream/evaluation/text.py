@@ -21,7 +21,7 @@ import numpy.typing as npt
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.tables import ResultTable, Value, plain
 from arr_stream.evaluation.timing import timed
-from arr_stream.keyframes.base import KeyframeInput, TextFinder
+from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextFinder
 from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
 from arr_stream.types import ByteArray, Frame, Grid, TextRegion
@@ -89,7 +89,7 @@ class TextScore:
         words_found, words: Words covered by at least `FOUND_SHARE`, and all.
         verbatim, matched, readable: Words read without error (but for case, accents, punctuation and blanks), words
             that a quoted query finds, and all whose text is known.
-        detect_ms, read_ms: Median processor time of a picture, for finding alone and for finding with reading.
+        milliseconds: Median processor time of a picture.
     """
 
     folder: str
@@ -104,8 +104,7 @@ class TextScore:
     verbatim: int
     matched: int
     readable: int
-    detect_ms: float
-    read_ms: float | None
+    milliseconds: float
 
     @property
     def recall(self) -> float | None:
@@ -129,14 +128,13 @@ def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
             f"{score.words_found}/{score.words}",
             f"{score.verbatim}/{score.readable}" if score.readable else None,
             f"{score.matched}/{score.readable}" if score.readable else None,
-            round(score.detect_ms),
-            None if score.read_ms is None else round(score.read_ms),
+            round(score.milliseconds),
         )
         for score in scores
         if score.words
     ]
     blank: list[tuple[Value, ...]] = [
-        (score.folder, score.finder, f"{score.something_found}/{score.pictures}", score.detect_ms)
+        (score.folder, score.finder, f"{score.something_found}/{score.pictures}", score.milliseconds)
         for score in scores
         if not score.words
     ]
@@ -145,7 +143,7 @@ def text_tables(scores: Sequence[TextScore]) -> list[ResultTable]:
             "Pictures with text; ms are processor time of one thread, median of the pictures",
             (
                 *("pictures", "finder", "seen on", "recall", "precision"),
-                *("found", "read", "matched", "ms", "ms with reading"),
+                *("found", "read", "matched", "ms"),
             ),
             tuple(lines),
             "Finders take turns: compare their times with each other only.",
@@ -193,7 +191,6 @@ def evaluate_text(
     pictures: Sequence[TextPicture],
     finders: Mapping[str, Callable[[], TextFinder]],
     *,
-    read: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[TextScore]:
     """One score for every folder and finder.
@@ -203,7 +200,6 @@ def evaluate_text(
     Args:
         pictures: What to look at.
         finders: Makers by name.
-        read: Also read words, where the ground truth says what they are.
         progress: Told the name of each picture.
 
     Raises:
@@ -213,27 +209,23 @@ def evaluate_text(
     made = {name: make() for name, make in finders.items()}
     for finder in made.values():
         # Models load at their first use, which is nobody's picture.
-        finder.find(pictures[0].input(), read=read)
+        finder.find(pictures[0].input())
     looks: dict[tuple[str, str], list[TextScore]] = {}
     for picture in pictures:
         progress(picture.path.name)
         seen = picture.input()
         for name, finder in made.items():
-            looks.setdefault((picture.folder, name), []).append(_look(picture, seen, name, finder, read))
+            looks.setdefault((picture.folder, name), []).append(_look(picture, seen, name, finder))
     return [_sum(several) for several in looks.values()]
 
 
-def _look(picture: TextPicture, seen: KeyframeInput, name: str, finder: TextFinder, read: bool) -> TextScore:
+def _look(picture: TextPicture, seen: KeyframeInput, name: str, finder: TextFinder) -> TextScore:
     spent: list[float] = []
     with timed(spent, clock=time.process_time):
-        finding = finder.find(seen, read=False)
-    known = [word for word in picture.words if word.legible and folded(word.text or "")] if read else []
-    similarities = np.zeros(0)
-    if known:
-        with timed(spent, clock=time.process_time):
-            reading = finder.find(seen, read=True)
-        similarities = np.array([_best_reading(word, reading.regions) for word in known])
-    found = np.asarray(finding.mask > 0)
+        finding = finder.find(seen)
+    known = [word for word in picture.words if word.legible and folded(word.text or "")]
+    similarities = np.array([_best_reading(word, finding.regions) for word in known])
+    found = np.asarray(finding.mask > TEXT_READ)
     masks = [word.mask(found.shape) for word in picture.words if word.legible]
     true = _union(masks, found.shape)
     illegible = _union([word.mask(found.shape) for word in picture.words if not word.legible], found.shape)
@@ -251,8 +243,7 @@ def _look(picture: TextPicture, seen: KeyframeInput, name: str, finder: TextFind
         verbatim=int((similarities == 1).sum()),
         matched=int((similarities >= WORD_RATIO).sum()),
         readable=len(similarities),
-        detect_ms=spent[0],
-        read_ms=spent[1] if known else None,
+        milliseconds=spent[0],
     )
 
 
@@ -281,12 +272,10 @@ def _sum(looks: Sequence[TextScore]) -> TextScore:
     counts = {
         each.name: sum(getattr(look, each.name) for look in looks) for each in fields(TextScore) if each.type == "int"
     }
-    read_ms = [look.read_ms for look in looks if look.read_ms is not None]
     return replace(
         looks[0],
         **counts,
-        detect_ms=float(np.median([look.detect_ms for look in looks])),
-        read_ms=float(np.median(read_ms)) if read_ms else None,
+        milliseconds=float(np.median([look.milliseconds for look in looks])),
     )
 
 

@@ -22,6 +22,10 @@ EMBEDDING_CHANNELS = 16
 """Channels of the texture for an embedding; one in a joint space is projected to them."""
 
 
+TEXT_READ = 0.5
+"""Channel 16 is above this where text was read, and up to it where a place looks like text."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TextBefore:
     """What is known of the text on a frame before anybody looks.
@@ -29,10 +33,12 @@ class TextBefore:
     Args:
         regions: Those found on an earlier frame, moved to where they are on this one.
         new: `[h, w]` bool, on any raster: where the picture cannot be told from the earlier frame.
+        likely: `[H/4, W/4]` in [0, 1]: how text-like places looked on the earlier frame, moved likewise.
     """
 
     regions: tuple[TextRegion, ...]
     new: npt.NDArray[np.bool_]
+    likely: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +77,9 @@ class TextFinding:
     """Where something is written.
 
     Args:
-        mask: `[H/4, W/4]` float32 in [0, 1]: how surely there is text, at a quarter of the texture's size.
-        regions: The regions behind the mask.
+        mask: `[H/4, W/4]` float32 in [0, 1]: how surely there is text, at a quarter of the texture's size; above
+            `TEXT_READ` what was read, up to it what only looks like text.
+        regions: What was read.
     """
 
     mask: FloatArray
@@ -201,8 +208,8 @@ class TextFinder(Protocol):
         """As it stands in the records."""
         ...
 
-    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
-        """Places of text; their words only where `read` is true, since reading costs more than finding."""
+    def find(self, picture: KeyframeInput) -> TextFinding:
+        """Places of text with their words."""
         ...
 
 

@@ -39,7 +39,6 @@ class KeyframeRequest:
     """Asks for full generation on a frame.
 
     Args:
-        read_text: A query needs words, so that text is also read.
         parts: What is to be made.
         awaited: Those of them without which a query has no answer.
         new_scene: The frame has nothing in common with those before: what was asked for on them is no use any more.
@@ -48,7 +47,6 @@ class KeyframeRequest:
 
     frame: Frame
     grid: Grid
-    read_text: bool = False
     parts: tuple[PartName, ...] = PARTS
     awaited: frozenset[PartName] = frozenset()
     new_scene: bool = False
@@ -123,7 +121,7 @@ class StandardGenerator:
         if (embedder := self.embedder) is not None:
             jobs["embedding"] = lambda: (embedder.embed(picture), embedder.name)
         if (finder := self.text_finder) is not None:
-            jobs["text"] = lambda: (finder.find(picture, read=request.read_text), finder.name)
+            jobs["text"] = lambda: (finder.find(picture), finder.name)
         return {part: job for part, job in jobs.items() if part in request.parts}
 
 

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.keyframes.base import PARTS, KeyframePart, LazyClusters, PartName, TextBefore, TextFinding
+from arr_stream.keyframes.base import (
+    PARTS,
+    TEXT_READ,
+    KeyframePart,
+    LazyClusters,
+    PartName,
+    TextBefore,
+    TextFinding,
+)
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
@@ -209,6 +217,7 @@ class TemporalCache:
         if text is None or way is None:
             return None
         way = way.to_numpy()
+        likely = carry(np.minimum(text.mask, TEXT_READ), way, outside=0.0)
         new, size = way.confidence < _KNOWN, np.array(way.hw[::-1])
         regions = []
         for region in text.regions:
@@ -221,7 +230,7 @@ class TemporalCache:
             else:
                 (left, top), (right, bottom) = np.floor(least * size), np.ceil(most * size)
                 new[int(top) : int(bottom), int(left) : int(right)] = True
-        return TextBefore(tuple(regions), new)
+        return TextBefore(tuple(regions), new, likely)
 
     def way(self, part: PartName) -> Flow | None:
         """The way back to the keyframe that a part in use came from."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from arr_stream.config import KeyframeSettings
 from arr_stream.keyframes.base import PARTS, PartName
@@ -20,7 +22,7 @@ class Occasion:
         confidence: Mean trust in what is carried, in [0, 1].
         size_changed, cut: On this frame.
         query_changed: Since the last refresh.
-        read_text: A query needs words.
+        about_text: A query asks for what is written.
         needed: Parts that queries are answered from.
     """
 
@@ -28,7 +30,7 @@ class Occasion:
     size_changed: bool
     cut: bool
     query_changed: bool
-    read_text: bool
+    about_text: bool
     needed: frozenset[PartName]
 
 
@@ -74,14 +76,18 @@ class Refresher:
             confidence=occasion.confidence,
             size_changed=occasion.size_changed,
             cut=occasion.cut,
-            query_changed=occasion.query_changed,
+            query_changed=occasion.query_changed and bool(self._missing(occasion)),
             failed=self._failed,
         )
         return refresh_reason(state, settings, interval_factor)
 
+    def _missing(self, occasion: Occasion) -> frozenset[PartName]:
+        """What queries are answered from and was never made of this scene."""
+        return frozenset(part for part in occasion.needed if self.cache.origin(part) is None)
+
     def _text_is_due(self, frame: Frame, occasion: Occasion, interval: int) -> bool:
         """Text is to be looked for everywhere, not only where the picture is new."""
-        if occasion.cut or occasion.size_changed or occasion.read_text or self._whole_text_index is None:
+        if occasion.cut or occasion.size_changed or occasion.about_text or self._whole_text_index is None:
             return True
         return frame.index - self._whole_text_index >= interval
 
@@ -91,13 +97,13 @@ class Refresher:
         """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
         if not wanted:
             return ()
-        awaited = frozenset(
-            part for part in occasion.needed if occasion.query_changed or self.cache.origin(part) is None
-        )
+        awaited = self._missing(occasion)
         new_scene = occasion.cut or occasion.size_changed
         whole_text = self._text_is_due(frame, occasion, text_interval)
-        text_before = None if whole_text or "text" not in wanted else self.cache.text_before
-        request = KeyframeRequest(frame, self.cache.grid, occasion.read_text, wanted, awaited, new_scene, text_before)
+        text_before = self.cache.text_before if "text" in wanted else None
+        if whole_text and text_before is not None:
+            text_before = replace(text_before, new=np.ones_like(text_before.new))
+        request = KeyframeRequest(frame, self.cache.grid, wanted, awaited, new_scene, text_before)
         accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)

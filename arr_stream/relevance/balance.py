@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.scorers import Sample, information, participation, perspective
+from arr_stream.relevance.scorers import Sample, information, participation, perspective, writing
 from arr_stream.texture.arrays import Array, namespace
 
 
@@ -37,7 +37,7 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
 
     - focus = participation * (1 - w.settling * (1 - perspective)): the question leads, and of what answers it equally
       well, what moves as a thing comes first;
-    - diversify = w.information * information + w.perspective * perspective + w.stay * fixation;
+    - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
     - c = w.commitment * answered ** w.commitment_power: commitment grows with how well the question is answered
       anywhere on this frame, by the words or by where a model looked, so that a query without a match falls back to
       looking around.
@@ -56,7 +56,7 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
     focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
     by_scorer = namespace(seen).stack(
         [
-            (1 - commitment) * weights.information * known,
+            (1 - commitment) * (weights.information * known + weights.text * writing(sample, weights)),
             (1 - commitment) * (weights.perspective * seen + weights.stay * sample["fixation"]),
             commitment * focus,
         ]

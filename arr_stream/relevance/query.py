@@ -70,11 +70,6 @@ class TextQuery:
         return tuple(term.text for term in self.terms if isinstance(term, WordTerm))
 
     @property
-    def needs_words(self) -> bool:
-        """The scene's text must be recognised, not only found."""
-        return any(self.words)
-
-    @property
     def needs_motion(self) -> bool:
         return any(isinstance(term, MotionTerm) for term in self.terms)
 
@@ -128,10 +123,6 @@ class RegionQuery:
         return f"region {self._numbers}{at}"
 
     @property
-    def needs_words(self) -> bool:
-        return False
-
-    @property
     def needs_motion(self) -> bool:
         return False
 
@@ -172,10 +163,6 @@ class ExampleQuery:
     @property
     def label(self) -> str:
         return f"example {self.path.name}"
-
-    @property
-    def needs_words(self) -> bool:
-        return False
 
     @property
     def needs_motion(self) -> bool:

@@ -253,8 +253,8 @@ class TextScorer:
             return None
         if self._masks is None or self._masks[0] is not text:
             hw = given.cache.reduced_hw(4)
-            masks = tuple(given.put(word_mask(text.regions, word, hw)) for word in self._query.words)
-            self._masks = (text, masks)
+            masks = (word_mask(text.regions, word, hw) if word else text.mask for word in self._query.words)
+            self._masks = (text, tuple(map(given.put, masks)))
         return self._masks[1]
 
 

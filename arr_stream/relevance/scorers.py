@@ -51,11 +51,16 @@ class Sample:
 
 
 def information(sample: Sample, weights: ScoringSettings) -> Array:
-    """How much there is to see: edges of either polarity, fine detail, nearness to structure, and what is written."""
+    """How much there is to see: edges of either polarity, fine detail, nearness to structure."""
     edges = namespace(sample.values).maximum(sample["edge_rising"], sample["edge_falling"])
     near = 1 - sample["edge_distance"]
     seen = weights.edges * edges + weights.high_pass * sample["high_pass"] + weights.structure * near
-    return seen * _left_by_motion(sample, weights) + weights.text * sample["text"]
+    return seen * _left_by_motion(sample, weights)
+
+
+def writing(sample: Sample, weights: ScoringSettings) -> Array:
+    """What is written, and what looks as if something were."""
+    return sample["text"] * _left_by_motion(sample, weights)
 
 
 def perspective(sample: Sample, weights: ScoringSettings) -> Array:

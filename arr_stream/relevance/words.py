@@ -39,12 +39,11 @@ _ALIKE = frozenset((a, b) for group in _LOOK_ALIKE for a in group for b in group
 def word_mask(regions: Iterable[TextRegion], word: str, hw: tuple[int, int]) -> FloatArray:
     """`[h, w]` float32: where a word is written, 1 where it was read exactly, down to `WORD_RATIO` where nearly.
 
-    A region counts as a whole, even where the word is only a part of its line. An empty word stands for anything
-    written, recognised or not.
+    A region counts as a whole, even where the word is only a part of its line.
     """
     mask = np.zeros(hw, np.float32)
     for region in regions:
-        strength = 1.0 if not word.strip() else word_similarity(region.text or "", word)
+        strength = word_similarity(region.text or "", word)
         if strength < WORD_RATIO:
             continue
         corners = np.asarray(region.polygon_xy, np.float64) * (hw[1], hw[0]) - 0.5

@@ -15,7 +15,7 @@ class NoText:
 
     name = "none"
 
-    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
+    def find(self, picture: KeyframeInput) -> TextFinding:
         return TextFinding(np.zeros(picture.quarter_hw, np.float32))
 
 

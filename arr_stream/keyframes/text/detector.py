@@ -7,19 +7,14 @@ loaded, twenty times as long as the network.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.processes import usable_cores
+from arr_stream.keyframes.text.network import Network
 from arr_stream.types import ByteArray, FloatArray
-
-# onnxruntime reports each session to its maker, unless this is set before it is loaded.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _TEXT_FROM = 0.3
 """Probability from which a place belongs to a kernel of text."""
@@ -33,7 +28,7 @@ _JOINED = np.ones((2, 2), np.uint8)
 
 
 class TextDetector:
-    """Finds boxes around lines of text.
+    """Tells where text is likely; `boxes_of` draws boxes around its lines.
 
     Args:
         model: ONNX file, `[1, 3, h, w]` in [-1, 1] (blue first) to `[1, 1, h, w]` probabilities.
@@ -41,55 +36,26 @@ class TextDetector:
     """
 
     def __init__(self, model: Path, threads: int | None = None) -> None:
-        import onnxruntime
+        self._network = Network(model, threads)
 
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        # It counts the caller's thread, which `_run` leaves idle.
-        options.intra_op_num_threads = (threads or usable_cores()) + 1
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        # Threads that wait by spinning take their cores from the frames.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # A process's first session sets that for the thread that makes it, too: here, one that ends.
-        with ThreadPoolExecutor(1) as thread:
-            self._session = thread.submit(
-                onnxruntime.InferenceSession, str(model), options, providers=["CPUExecutionProvider"]
-            ).result()
-        self._input = self._session.get_inputs()[0].name
-
-    def boxes(self, rgb: ByteArray, least_score: float) -> list[tuple[FloatArray, float]]:
-        """Corners `[4, 2]` of each box in pixels, from the upper left one clockwise, with its mean probability.
-
-        Args:
-            rgb: `[h, w, 3]`, both sides multiples of 32.
-            least_score: Boxes below it do not count.
-
-        Returns:
-            Line by line from above, each from the left.
-        """
+    def probability(self, rgb: ByteArray) -> FloatArray:
+        """`[h, w]` of a picture `[h, w, 3]` with sides that are multiples of 32."""
         planes = cv2.dnn.blobFromImage(rgb, 2 / 255, mean=(127.5, 127.5, 127.5), swapRB=True)
-        return _by_line(_boxes(self._run(planes)[0, 0], least_score))
+        plane: FloatArray = self._network(planes)[0, 0]
+        return plane
 
-    def _run(self, planes: FloatArray) -> FloatArray:
-        """The network's output, made by onnxruntime's own threads.
 
-        Much of what the last layers multiply is so small that a processor takes 50 times as long over it as over other
-        numbers, unless it may call it zero: a state of each thread, which onnxruntime sets for its own.
-        """
-        outcome: Future[FloatArray] = Future()
+def boxes_of(probability: FloatArray, least_score: float) -> list[tuple[FloatArray, float]]:
+    """Corners `[4, 2]` of each box in pixels, from the upper left one clockwise, with its mean probability.
 
-        def tell(outputs: list[FloatArray], _: object, error: str) -> None:
-            if error:
-                outcome.set_exception(RuntimeError(error))
-            else:
-                outcome.set_result(outputs[0])
+    Args:
+        probability: `[h, w]`.
+        least_score: Boxes below it do not count.
 
-        self._session.run_async(None, {self._input: planes}, tell, None)
-        try:
-            return outcome.result()
-        finally:
-            # Whoever is interrupted must not leave the interpreter while a thread comes back to it.
-            wait([outcome])
+    Returns:
+        Line by line from above, each from the left.
+    """
+    return _by_line(_boxes(probability, least_score))
 
 
 def _boxes(probability: FloatArray, least_score: float) -> list[tuple[FloatArray, float]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ _REMEDY = "pip install 'arr-stream[easyocr]'"
 
 
 class EasyOcrFinder:
-    """Finds text, and reads English when asked.
+    """Finds text, and reads it as English where it can: CRAFT is surer of its places than the reader of its words.
 
     Args:
         threads: Threads for torch; None leaves the choice to it.
@@ -68,9 +68,10 @@ class EasyOcrFinder:
         self._detector = _load_detector(self._models / "craft_mlt_25k.pth", self._device)
         self._reader: _Reader | None = None
 
-    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
+    def find(self, picture: KeyframeInput) -> TextFinding:
+        rgb = picture.frame.rgb
         with torch_threads(self._threads), torch.inference_mode():
-            return finding(picture, tuple(self._detect(picture.frame.rgb)), self._read if read else None)
+            return finding(picture, [self._with_words(rgb, region) for region in self._detect(rgb)])
 
     def _detect(self, rgb: ByteArray) -> Iterator[TextRegion]:
         from easyocr.craft_utils import getDetBoxes
@@ -87,12 +88,10 @@ class EasyOcrFinder:
         for corners in _lines([np.asarray(word) * to_frame for word in words]):
             yield region_of(corners, size_wh, _peak(text, np.clip(corners / size_wh, 0.0, 1.0)))
 
-    def _read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
-        """The region with its words; unchanged where nothing can be read."""
+    def _with_words(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
         if self._reader is None:
             self._reader = _Reader.load(self._models / "english_g2.pth", self._device)
-        text, confidence = self._reader.read(straightened(rgb, region))
-        return TextRegion(region.polygon_xy, confidence, text) if text else region
+        return replace(region, text=self._reader.read(straightened(rgb, region)) or None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,12 +111,12 @@ class _Reader:
             network = Model(input_channel=1, output_channel=256, hidden_size=256, num_class=len(converter.character))
         return cls(_with_weights(network, path, device), converter, device)
 
-    def read(self, line: ByteArray) -> tuple[str, float]:
-        """What is written on an upright line `[h, w, 3]`, and how sure that is, in [0, 1]."""
+    def read(self, line: ByteArray) -> str:
+        """What is written on an upright line `[h, w, 3]`."""
         text, confidence = self._read(line, contrast=0.0)
         if confidence < _UNSURE:
             text, confidence = max((text, confidence), self._read(line, contrast=0.5), key=lambda read: read[1])
-        return text.strip(), min(1.0, confidence)
+        return text.strip()
 
     def _read(self, line: ByteArray, contrast: float) -> tuple[str, float]:
         from easyocr.recognition import AlignCollate, recognizer_predict

@@ -23,31 +23,41 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.keyframes.base import KeyframeInput, TextBefore, TextFinding, resized
-from arr_stream.keyframes.text.detector import TextDetector
-from arr_stream.keyframes.text.regions import detect_wh, finding, region_of, straightened
-from arr_stream.types import ByteArray, TextRegion
+from arr_stream.keyframes.text.detector import TextDetector, boxes_of
+from arr_stream.keyframes.text.reader import TextReader
+from arr_stream.keyframes.text.regions import (
+    LEAST_CONFIDENCE,
+    believed,
+    detect_wh,
+    finding,
+    hints_of,
+    region_of,
+    straightened,
+)
+from arr_stream.types import ByteArray, FloatArray, TextRegion
 
 DETECT_SIDE_PX = 640
 """Long side of the picture that detection sees; beyond it cost grows faster than what is found."""
 
-LEAST_SCORE = 0.5
-"""Mean probability of text in a box from which the box counts."""
+LEAST_SCORE = 0.3
+"""Mean probability of text in a box from which the box is read."""
 
 _REMEDY = "run `pip install rapidocr onnxruntime`, or set keyframes.text=none"
 
 
 class RapidOcrFinder:
-    """Finds text, and reads it when asked. Models are loaded when they are first run.
+    """Finds text, and believes what can be read. Models are loaded when they are first run.
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
@@ -62,51 +72,46 @@ class RapidOcrFinder:
     def __init__(self, *, threads: int | None = None, detect_side_px: int = DETECT_SIDE_PX) -> None:
         self.detect_side_px = detect_side_px
         self._threads = threads
-        self._models = {part: _model(part) for part in ("det", "cls", "rec")}
+        self._models = {part: _model(part) for part in ("det", "rec")}
         if importlib.util.find_spec("onnxruntime") is None:
             raise BackendUnavailable("text rapidocr needs onnxruntime", remedy=_REMEDY)
 
-    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
-        return finding(picture, self.regions(picture.frame.rgb, self.detect_side_px), self.read if read else None)
+    def find(self, picture: KeyframeInput) -> TextFinding:
+        rgb = picture.frame.rgb
+        regions, hints = self.look(rgb, self.detect_side_px)
+        return finding(picture, self.read(rgb, regions), hints)
 
-    def regions(self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE) -> tuple[TextRegion, ...]:
-        """Regions of a picture, looked at with a long side of `side_px`; boxes below `least_score` do not count."""
+    def look(
+        self, rgb: ByteArray, side_px: float, least_score: float = LEAST_SCORE
+    ) -> tuple[list[TextRegion], FloatArray]:
+        """Unread regions of a picture, and how text-like its places are, `[h, w]`.
+
+        Args:
+            rgb: The picture.
+            side_px: Its long side in the detector's eyes.
+            least_score: Regions whose mean probability is below it do not count.
+        """
         size_wh = detect_wh((rgb.shape[1], rgb.shape[0]), side_px)
-        found = _detector(self._models["det"], self._threads).boxes(resized(rgb, size_wh), least_score)
-        return tuple(region_of(corners, size_wh, score) for corners, score in found)
+        seen = resized(rgb, size_wh)
+        probability = _detector(self._models["det"], self._threads).probability(seen)
+        found = boxes_of(probability, least_score)
+        return [region_of(corners, size_wh, score) for corners, score in found], hints_of(probability, seen)
 
-    def read(self, rgb: ByteArray, region: TextRegion) -> TextRegion:
-        """The region with its words; unchanged where nothing can be read."""
-        line = np.ascontiguousarray(straightened(rgb, region)[:, :, ::-1])
-        found = self._reader(line, use_det=False, use_cls=False, use_rec=True)
-        text = " ".join(found.txts or ()).strip()
-        if not text:
-            return region
-        return TextRegion(region.polygon_xy, float(np.clip(min(found.scores), 0.0, 1.0)), text)
+    def read(self, rgb: ByteArray, regions: Iterable[TextRegion]) -> list[TextRegion]:
+        """Those of the unread regions that can be read, with their words."""
+        reader = _reader(self._models["rec"], self._threads)
+        return believed((region, reader.read(straightened(rgb, region))) for region in regions)
 
-    @cached_property
-    def _reader(self) -> Any:
-        import rapidocr
 
-        # Lines come as they are, so the engine's own limits are moved out of the way. Named model files keep it from
-        # looking for others on the network.
-        settings: dict[str, Any] = {
-            "Global.log_level": "critical",
-            "Global.min_side_len": 1,
-            "Global.max_side_len": 1 << 20,
-            "Global.text_score": 0.0,
-            **{f"{part.capitalize()}.model_path": str(path) for part, path in self._models.items()},
-        }
-        if self._threads is not None:
-            settings["EngineConfig.onnxruntime.intra_op_num_threads"] = self._threads
-            settings["EngineConfig.onnxruntime.inter_op_num_threads"] = 1
-        return rapidocr.RapidOCR(params=settings)
+# One of each for all finders of the process: they take longer to be loaded than to look.
+@lru_cache(maxsize=2)
+def _detector(model: Path, threads: int | None) -> TextDetector:
+    return TextDetector(model, threads)
 
 
 @lru_cache(maxsize=2)
-def _detector(model: Path, threads: int | None) -> TextDetector:
-    """One for all finders of the process: it takes longer to be loaded than to look."""
-    return TextDetector(model, threads)
+def _reader(model: Path, threads: int | None) -> TextReader:
+    return TextReader(model, threads)
 
 
 def _model(part: str) -> Path:
@@ -123,9 +128,9 @@ def _model(part: str) -> Path:
     return found[0]
 
 
-LOOK_SIDE_PX = 544
+LOOK_SIDE_PX = 640
 """Long side of the frame in the first look."""
-LOOK_SCORE = 0.2
+LOOK_SCORE = 0.1
 """Score from which the first look's hints are followed up."""
 CLOSE_SIDE_PX = 1280
 """Long side of the frame in the close look; it is never enlarged for it beyond `LOOK_SIDE_PX`."""
@@ -136,6 +141,8 @@ _NEW_MARGIN_PX = 12
 """How far around a new place the first look goes, at its own scale."""
 _MOST_NEW = 0.5
 """Where windows would cover more of the frame than this, all of it is looked at."""
+_MISSED = 0.7
+"""What remains of the confidence in text that a later look does not find."""
 
 _PART = "auto: rapidocr"
 
@@ -157,6 +164,15 @@ class Window(NamedTuple):
     def crop(self, rgb: ByteArray) -> ByteArray:
         return np.ascontiguousarray(rgb[self.y0 : self.y1, self.x0 : self.x1])
 
+    def paste(self, plane: FloatArray, whole: FloatArray, size_wh: tuple[int, int]) -> None:
+        """Write a plane of the crop, of any resolution, into its place in a plane of the whole frame."""
+        height, width = whole.shape
+        x0, x1 = (round(x * width / size_wh[0]) for x in (self.x0, self.x1))
+        y0, y1 = (round(y * height / size_wh[1]) for y in (self.y0, self.y1))
+        if x0 < x1 and y0 < y1:
+            part = cv2.resize(plane, (x1 - x0, y1 - y0), interpolation=cv2.INTER_AREA)
+            whole[y0:y1, x0:x1] = part.reshape(y1 - y0, x1 - x0)
+
     def to_frame(self, region: TextRegion, size_wh: tuple[int, int]) -> TextRegion:
         """A region of the crop as one of the frame."""
         width, height = self.x1 - self.x0, self.y1 - self.y0
@@ -167,7 +183,7 @@ class Window(NamedTuple):
 
 
 class AutoText:
-    """Looks for text cheaply, then closely where it saw something, and reads only when asked.
+    """Looks for text cheaply, then closely where it saw something, and believes what it can read there.
 
     Args:
         threads: Threads for onnxruntime; None leaves the choice to it.
@@ -181,34 +197,53 @@ class AutoText:
         self.name = _PART
         """What ran on the last frame."""
 
-    def find(self, picture: KeyframeInput, *, read: bool) -> TextFinding:
+    def find(self, picture: KeyframeInput) -> TextFinding:
         rgb, size_wh = picture.frame.rgb, picture.frame.size_wh
         places, doubtful, known = search(picture.text_before, size_wh)
+        likely = np.zeros(picture.quarter_hw, np.float32) if picture.text_before is None else picture.text_before.likely
         long_side = max(size_wh)
-        hints = self._look(rgb, places, LOOK_SIDE_PX / long_side, LOOK_SCORE)
-        windows, _, known = windows_around([*hints, *doubtful], known, size_wh, MARGIN_PX)
+        hints = self._look(rgb, places, LOOK_SIDE_PX / long_side, LOOK_SCORE, likely)
+        windows, reached, known = windows_around([*hints, *doubtful], known, size_wh, MARGIN_PX)
         close_px = min(CLOSE_SIDE_PX, max(LOOK_SIDE_PX, long_side))
-        found = (*known, *self._look(rgb, windows, close_px / long_side, LEAST_SCORE))
-        self.name = _name(known, windows, read=read and bool(found))
-        return finding(picture, found, self._finder.read if read else None)
+        found = self._finder.read(rgb, self._look(rgb, windows, close_px / long_side, LEAST_SCORE))
+        self.name = _name(known, windows)
+        return finding(picture, [*known, *found, *_missed([*doubtful, *reached], found, size_wh)], likely)
 
-    def _look(self, rgb: ByteArray, windows: Sequence[Window], scale: float, least_score: float) -> list[TextRegion]:
-        found = []
+    def _look(
+        self,
+        rgb: ByteArray,
+        windows: Sequence[Window],
+        scale: float,
+        least_score: float,
+        likely: FloatArray | None = None,
+    ) -> list[TextRegion]:
+        """What is found in windows; how text-like their places are is written into `likely`."""
+        found, size_wh = [], (rgb.shape[1], rgb.shape[0])
         for window in windows:
             crop = window.crop(rgb)
-            for region in self._finder.regions(crop, max(crop.shape[:2]) * scale, least_score):
-                found.append(window.to_frame(region, (rgb.shape[1], rgb.shape[0])))
+            regions, hints = self._finder.look(crop, max(crop.shape[:2]) * scale, least_score)
+            found += [window.to_frame(region, size_wh) for region in regions]
+            if likely is not None:
+                window.paste(hints, likely, size_wh)
         return found
 
 
-def _name(known: Sequence[TextRegion], windows: Sequence[Window], *, read: bool) -> str:
+def _missed(known: Iterable[TextRegion], found: Sequence[TextRegion], size_wh: tuple[int, int]) -> Iterator[TextRegion]:
+    """Regions that were known and are not found again where the picture is as it was: by and by they are forgotten."""
+    seen = [_box(region, size_wh) for region in found]
+    for region in known:
+        confidence = region.confidence * _MISSED
+        if confidence >= LEAST_CONFIDENCE and not any(_box(region, size_wh).touches(box) for box in seen):
+            yield replace(region, confidence=confidence)
+
+
+def _name(known: Sequence[TextRegion], windows: Sequence[Window]) -> str:
     places = "1 place" if len(windows) == 1 else f"{len(windows)} places"
     return ", ".join(
         [
             _PART,
             *([f"{len(known)} known"] if known else []),
             f"looked closely at {places}" if windows else "nothing found cheaply",
-            *(["read"] if read else []),
         ]
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.keyframes.base import KeyframeInput, TextFinding
+from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextFinding
 from arr_stream.types import ByteArray, FloatArray, TextRegion
 
 Floats = npt.NDArray[np.floating]
@@ -17,12 +17,63 @@ TALL = 1.5
 """From this height, in widths, a region is taken for a line that runs down the picture."""
 
 
-def finding(
-    picture: KeyframeInput, found: tuple[TextRegion, ...], read: Callable[[ByteArray, TextRegion], TextRegion] | None
-) -> TextFinding:
-    """What was found, its words read where there is something to `read` them; the mask keeps the detector's scores."""
-    mask = text_mask(found, picture.quarter_hw)
-    return TextFinding(mask, tuple(read(picture.frame.rgb, region) for region in found) if read else found)
+LEAST_CONFIDENCE = 0.2
+"""What is less sure than this is not taken for text."""
+_ALONE = 0.5
+"""What a sign by itself counts: a wheel may be read as an 8, a gable as an A."""
+
+
+_FAINTEST = 1e-3
+"""A probability that says nothing."""
+_NEAR = np.ones((25, 25), np.uint8)
+_LEAST_CONTRAST = 6
+"""Grey levels between the lightest and the darkest of what is near a place."""
+
+
+def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArray | None = None) -> TextFinding:
+    """What was found, over what looks like text (`hints`, at any resolution)."""
+    mask = TEXT_READ * text_mask(found, picture.quarter_hw)
+    mask[mask > 0] += TEXT_READ
+    if hints is not None:
+        size_wh = picture.quarter_hw[::-1]
+        mask = np.maximum(mask, cv2.resize(hints, size_wh, interpolation=cv2.INTER_AREA).reshape(mask.shape))
+    return TextFinding(mask, tuple(found))
+
+
+def hints_of(probability: FloatArray, rgb: ByteArray) -> FloatArray:
+    """How text-like places are, in [0, `TEXT_READ`]: by the order of magnitude of a detector's probability.
+
+    Where the picture `rgb`, of the same size, is even, there is nothing to read, whatever a network makes of it.
+
+    Writing that no box is drawn around mostly lies among the likeliest places all the same: of the legible words on
+    the ten photos of `eval text`, 3 of 21 are not found at 640 px, and those lie within the first 147 of 880 cells.
+    """
+    orders = np.log10(np.maximum(probability, _FAINTEST), dtype=np.float32)
+    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEAR)
+    orders[contrast < _LEAST_CONTRAST] = np.log10(_FAINTEST)
+    return np.asarray(TEXT_READ * (1 - orders / np.log10(_FAINTEST, dtype=np.float32)), dtype=np.float32).clip(
+        0, TEXT_READ
+    )
+
+
+def believed(read: Iterable[tuple[TextRegion, tuple[str, float]]]) -> list[TextRegion]:
+    """Regions with their words, as sure as the detector and the reader are together.
+
+    A detector alone takes wheels, windows and lines on a road for text; nothing can be read there. On the ten photos
+    of `eval text` and 18 frames of film, the mask that RapidOCR's detector gives at 1280 px covers 6% of frames without
+    text, and 0.3% once unreadable places are left out; no legible word is lost.
+
+    Args:
+        read: Regions with the detector's score, and with what stands there and how sure the reader is of it.
+    """
+    sure = (
+        TextRegion(
+            region.polygon_xy, region.confidence * min(1.0, confidence) * (_ALONE if len(text) == 1 else 1), text
+        )
+        for region, (text, confidence) in read
+    )
+    return [region for region in sure if region.text and region.confidence >= LEAST_CONFIDENCE]
 
 
 def region_of(corners: Floats, size_wh: tuple[int, int], confidence: float) -> TextRegion:

@@ -1,0 +1,67 @@
+"""A network on onnxruntime alone, run by threads of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from arr_stream.processes import usable_cores
+from arr_stream.types import FloatArray
+
+# onnxruntime reports each session to its maker, unless this is set before it is loaded.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
+class Network:
+    """An ONNX file with one input and one output.
+
+    Args:
+        model: The file.
+        threads: For onnxruntime; None for one a core.
+    """
+
+    def __init__(self, model: Path, threads: int | None = None) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        # It counts the caller's thread, which a run leaves idle.
+        options.intra_op_num_threads = (threads or usable_cores()) + 1
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        # Threads that wait by spinning take their cores from the frames.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # A process's first session sets that for the thread that makes it, too: here, one that ends.
+        with ThreadPoolExecutor(1) as thread:
+            self._session = thread.submit(
+                onnxruntime.InferenceSession, str(model), options, providers=["CPUExecutionProvider"]
+            ).result()
+        self._input = self._session.get_inputs()[0].name
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says of itself."""
+        named: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+        return named
+
+    def __call__(self, planes: FloatArray) -> FloatArray:
+        """The output, made by onnxruntime's own threads.
+
+        Much of what the last layers multiply is so small that a processor takes 50 times as long over it as over other
+        numbers, unless it may call it zero: a state of each thread, which onnxruntime sets for its own.
+        """
+        outcome: Future[FloatArray] = Future()
+
+        def tell(outputs: list[FloatArray], _: object, error: str) -> None:
+            if error:
+                outcome.set_exception(RuntimeError(error))
+            else:
+                outcome.set_result(outputs[0])
+
+        self._session.run_async(None, {self._input: planes}, tell, None)
+        try:
+            return outcome.result()
+        finally:
+            # Whoever is interrupted must not leave the interpreter while a thread comes back to it.
+            wait([outcome])
