@@ -375,7 +375,7 @@ class Pipeline:
         motion = zeros(look.grey, cache.reduced_hw(8))
         if flow is not None:
             cache.move(self._device.run(carried, cache.moving, flow), flow)
-            motion = self._device.run(motion_channel, flow, look.eighth_grey)
+            motion = self._device.run(motion_channel, flow, cache.keyframe_way, look.eighth_grey)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
             bump = splat(points, cache.reduced_hw(8)) if len(points) else None

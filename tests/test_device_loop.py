@@ -475,7 +475,7 @@ def frame(device):
     flow = estimate(look.grey, look.grey, EIGHTH, "PRESET")
     way = Flow.still(EIGHTH, rgb)
     moved = carried(Carried(torch.zeros((4, *EIGHTH), device=device), (way, way)), flow)
-    motion = motion_channel(flow, look.eighth_grey)
+    motion = motion_channel(flow, None, look.eighth_grey)
     _, figure = see_figure(Figure.nothing(motion, EIGHTH), look.eighth, look.visual.fine[2], motion, flow)
     place = torch.zeros(QUARTER, device=device)
     weights, beta = torch.zeros((13, 128), device=device), torch.zeros(129, device=device)

@@ -139,6 +139,18 @@ def test_without_a_query_the_moving_object_wins_attention() -> None:
     assert set(patches.query.tolist()) == {-1}
 
 
+def test_what_moves_slowly_is_seen_to_have_moved_since_the_keyframe() -> None:
+    """A pixel every third frame, which no two frames tell from noise."""
+    pipeline = _pipeline()
+    for index in range(25):
+        (frame,) = moving_square(1, (384, 512), start_xy=(100 + index // 3, 120), side=96, colour=(90, 120, 100))
+        patches = pipeline.step(dataclasses.replace(frame, index=index, pts_seconds=index / 30))
+    motion = patches.texture.plane("motion")
+    inside = motion[120 // 8 : 216 // 8, 108 // 8 : 204 // 8]
+    assert inside.mean() > 0.3
+    assert (motion.sum() - inside.sum()) / (motion.size - inside.size) < 0.05
+
+
 def test_several_queries_have_their_own_scores_and_one_choice() -> None:
     pipeline = _pipeline([parse_text("red"), parse_text("blue")])
     patches = pipeline.step(moving_square(1)[0])

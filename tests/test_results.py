@@ -361,10 +361,10 @@ class TestTables:
         assert shown("strategies", report, "tiers")[0] == ("`tiers`", 0.4, 0.5, 0.4, 0.5)
 
     def test_text(self) -> None:
-        score = TextScore("photos", "auto", 10, 9, 60, 80, 100, 16, 21, 0, 0, 0, 46.2, None)
+        score = TextScore("photos", "auto", 10, 9, 60, 80, 100, 16, 21, 0, 0, 0, 46.2)
         blank = dataclasses.replace(score, folder="leaves", something_found=1, pixels_true=0, words_found=0, words=0)
         first, second = tables_of(record("text", json.loads(json.dumps([score.as_json(), blank.as_json()]))))
-        assert first.rows == (("photos", "auto", "9/10", 0.6, 0.75, "16/21", None, None, 46, None),)
+        assert first.rows == (("photos", "auto", "9/10", 0.6, 0.75, "16/21", None, None, 46),)
         assert second.rows == (("leaves", "auto", "1/10", 46.2),)
 
     def test_localisation(self) -> None:

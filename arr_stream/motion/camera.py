@@ -15,6 +15,8 @@ ROUNDS = 2
 TOLERANCE_PX = 0.25
 FULL_MOTION_PX = 0.6
 """Speed against a camera that stands still, in pixels of an eighth of the texture, that counts as full motion."""
+SLOW_MOTION = 0.6
+"""What motion counts at most that only adds up over the frames since the keyframe."""
 STRUCTURE_CONTRAST = 16.0
 """Mean contrast of neighbours, in grey levels of 255, from which flow can be told from the picture alone."""
 STRUCTURE_SIDE_PX = 9
@@ -83,23 +85,38 @@ def visible_structure(grey: Array) -> Array:
 
 
 def independent_motion(
-    offset_px: Array, camera_px: Array, structure: Array, *, full_px: float = FULL_MOTION_PX
+    offset_px: Array, camera_px: Array, structure: Array, *, full_px: float = FULL_MOTION_PX, parallax: float = 0.5
 ) -> Array:
     """How much each place is seen to move against the camera, `[h, w]` in [0, 1].
 
-    It is 1 at `full_px` pixels a frame and above where `structure` (see `visible_structure`) is.
+    It is 1 at `full_px` pixels and above where `structure` (see `visible_structure`) is.
 
-    The measure is relative to camera motion as well, since parallax and flow error grow with it.
+    The measure is relative to camera motion as well, since parallax and flow error grow with it: `full_px` grows by
+    `parallax` of the camera's mean speed.
     """
     speed = speed_px(offset_px - camera_px)
-    scaled = speed * (1 / (full_px + 0.5 * mean_of(speed_px(camera_px))))
+    scaled = speed * (1 / (full_px + parallax * mean_of(speed_px(camera_px))))
     return namespace(speed).clip(scaled, None, 1.0) * structure
 
 
-def motion_channel(flow: Flow, eighth_grey: Array) -> Array:
-    """Channel 10, `[H/8, W/8]` in [0, 1]: what moves against the camera, and what the flow cannot explain."""
-    independent = independent_motion(flow.offset_px, camera_of(flow), visible_structure(eighth_grey))
-    return namespace(independent).maximum(independent, flow.residual)
+def motion_channel(flow: Flow, way: Flow | None, eighth_grey: Array) -> Array:
+    """Channel 10, `[H/8, W/8]` in [0, 1]: what moves against the camera, and what the flow cannot explain.
+
+    What goes half a pixel a frame is lost in the flow's noise from one frame to the next. Since the keyframe it has
+    come a long way, and counts for that as far as the camera stood still: parallax adds up, too.
+
+    Args:
+        flow: To the frame before.
+        way: To the keyframe, None before there is one.
+        eighth_grey: `[H/8, W/8]` lightness.
+    """
+    structure = visible_structure(eighth_grey)
+    independent = independent_motion(flow.offset_px, camera_of(flow), structure)
+    moving = namespace(independent).maximum(independent, flow.residual)
+    if way is None:
+        return moving
+    slow = independent_motion(way.offset_px, camera_of(way), structure, parallax=2.0)
+    return namespace(moving).maximum(moving, SLOW_MOTION * slow * way.confidence)
 
 
 def speed_px(flow_px: Array) -> Array:

@@ -41,7 +41,7 @@ def compare(
     Args:
         footage: Clips with their truths.
         budgets: Tokens a frame, or shares of the grid such as `10%`.
-        settings: Of ours; `keyframes.text` only holds for clips with known text, elsewhere it is `none`.
+        settings: Of ours.
         features: What rules on features look at, by short names; each rule runs once with each.
         seeds: Random choices.
         progress: Told what comes next.
@@ -77,8 +77,6 @@ def _on_clip(
     known = known_clip(clip, settings.grid.max_pixels)
     plain = make_clip(clip.frames(), known.grid, None)
     described = {short: make_clip(clip.frames(), known.grid, maker) for short, maker in features.items()}
-    if "text" not in known.counts:
-        settings = settings.with_values({"keyframes.text": "none"})
 
     for budget in budgets:
         tokens = budget_tokens(budget, known.grid.cells)

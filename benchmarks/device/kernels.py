@@ -204,8 +204,10 @@ def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> I
     preset = usual_preset("torch", settings.motion.preset)
     flow = estimate(earlier.grey, look.grey, hw, preset)
     yield Kernel("flow", lambda: estimate(earlier.grey, look.grey, hw, preset), (earlier.grey, look.grey))
-    motion = motion_channel(flow, look.eighth_grey)
-    yield Kernel("motion against the camera", lambda: motion_channel(_fresh(flow), look.eighth_grey), flow)
+    motion = motion_channel(flow, None, look.eighth_grey)
+    yield Kernel(
+        "motion against the camera", lambda: motion_channel(_fresh(flow), _fresh(flow), look.eighth_grey), flow
+    )
     moving = Carried(torch.rand((1, *hw), device=device), (flow,))
     yield Kernel("carrying memory", lambda: carried(moving, _fresh(flow)), (moving, flow))
     figure, detail = Figure.nothing(motion, hw), look.visual.fine[2]
@@ -244,7 +246,7 @@ def _choosing(
     settings: Settings,
 ) -> Iterator[Kernel]:
     cells_hw, there = (grid.rows, grid.columns), TorchDevice(str(history.device), graphs=False)
-    motion = motion_channel(flow, look.eighth_grey)
+    motion = motion_channel(flow, None, look.eighth_grey)
     context = QueryContext(look.quarter, motion, flow, flow, flow, flow, settings.relevance.trust)
     cache = TemporalCache(grid, there.put)
     first, second = (QueryInput(frame, grid, cache, {}, there.put, there.put_region) for frame in frames)
