@@ -245,6 +245,10 @@ class ExampleUnreadable(QueryError):
     exit_code = 32
 
 
+class MaskUnreadable(QueryError):
+    exit_code = 34
+
+
 class GazeUnreadable(QueryError):
     exit_code = 33
 

@@ -37,7 +37,16 @@ from arr_stream.motion.device import Device, HostDevice
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeSource, load_gaze
-from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery, load_example, parse_text
+from arr_stream.relevance.query import (
+    ExampleQuery,
+    MaskQuery,
+    Query,
+    RegionQuery,
+    TextQuery,
+    load_example,
+    load_mask,
+    parse_text,
+)
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Reading, Source
 from arr_stream.types import FloatArray, Frame, Grid
@@ -202,7 +211,7 @@ class Stream:
 
     def _check_queries(self) -> None:
         for query in self.queries:
-            if isinstance(query, RegionQuery):
+            if isinstance(query, RegionQuery | MaskQuery):
                 query.checked(self.source.info.size_wh)
 
     def _make_provider(self, settings: Settings) -> KeyframeProvider:
@@ -295,6 +304,7 @@ def open(
     query: str | Sequence[str] | None = None,
     *,
     region: tuple[float, float, float, float] | None = None,
+    mask: str | Path | None = None,
     region_at_seconds: float = 0.0,
     example: str | Path | ExampleQuery | None = None,
     queries: Sequence[Query] = (),
@@ -315,6 +325,7 @@ def open(
         source: Path, glob, or a source made elsewhere.
         query: What to look for in words; several are scored apart and combined.
         region: Box `x, y, w, h` in pixels of the first frame, followed from `region_at_seconds` on.
+        mask: Picture of a frame's size, white where the object is on that frame, followed likewise.
         example: Picture of what to look for.
         queries: Queries made elsewhere, beside the ones above.
         budget: Tokens a frame, or a share of the grid such as `"10%"`; overrides the settings.
@@ -340,6 +351,8 @@ def open(
     asked: list[Query] = [parse_text(text) for text in ([query] if isinstance(query, str) else query or ())]
     if region is not None:
         asked.append(RegionQuery(region, region_at_seconds))
+    if mask is not None:
+        asked.append(load_mask(mask, region_at_seconds))
     if example is not None:
         asked.append(example if isinstance(example, ExampleQuery) else load_example(example))
     reading: Reading | None = None

@@ -343,7 +343,7 @@ def test_eval_on_a_folder_of_footage(run: Run, tmp_path: Path) -> None:
     code, out, err = run("eval", "carry", tmp_path, "--interval", 6, "--json", "--plot", tmp_path / "i.png")
     assert code == 0, err
     by_tracker = {row["tracker"]: row["iou"] for row in json.loads(out)["rows"]}
-    assert by_tracker["arr-stream"] > by_tracker["not moved"]
+    assert by_tracker["arr-stream, mask"] > by_tracker["not moved"]
     assert run("eval", "carry", tmp_path / "frames")[0] == 80
     assert run("eval", "carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png")[0] == 20
     assert run("eval", "carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png", "--force")[0] == 0

@@ -39,7 +39,13 @@ def test_sums(tmp_path: Path) -> None:
     assert rows["not moved"].iou == pytest.approx(np.mean([*still, still[0], still[2]]))
     assert rows["not moved"].by_sequence == {"a": pytest.approx(rows["not moved"].iou)}
     values = report.as_json()
-    assert {row["tracker"] for row in values["rows"]} == {"perfect", "not moved", "DIS alone", "arr-stream"}
+    assert {row["tracker"] for row in values["rows"]} == {
+        "perfect",
+        "not moved",
+        "DIS alone",
+        "arr-stream, mask",
+        "arr-stream, box",
+    }
     assert all(row["times_the_flow"] >= 0 for row in values["rows"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import NoReturn
 
 import cv2
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.errors import BudgetError, KeyframeFailed
+from arr_stream.errors import BudgetError, KeyframeFailed, RegionOutsideFrame
 from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
@@ -23,10 +24,10 @@ from arr_stream.keyframes.generate import (
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
-from arr_stream.relevance.query import ExampleQuery, RegionQuery, parse_text
+from arr_stream.relevance.query import ExampleQuery, MaskQuery, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
 from arr_stream.types import SCORERS, Frame
-from tests.scenes import moving_square, square_cells
+from tests.scenes import background, moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
 
@@ -149,6 +150,31 @@ def test_what_moves_slowly_is_seen_to_have_moved_since_the_keyframe() -> None:
     inside = motion[120 // 8 : 216 // 8, 108 // 8 : 204 // 8]
     assert inside.mean() > 0.3
     assert (motion.sum() - inside.sum()) / (motion.size - inside.size) < 0.05
+
+
+def test_a_mask_is_followed_as_it_is() -> None:
+    """A ring: a box around it would ask for its middle too."""
+    frames = moving_square(10, (384, 512), start_xy=(96, 96), side=160)
+    y, x = np.mgrid[:384, :512]
+
+    def ring(frame: Frame) -> np.ndarray:
+        left, top = 96 + 4 * frame.index, 96 + frame.index
+        inner = (x >= left + 48) & (x < left + 112) & (y >= top + 48) & (y < top + 112)
+        outer = (x >= left) & (x < left + 160) & (y >= top) & (y < top + 160)
+        return outer & ~inner
+
+    for frame in frames:
+        hole = ~ring(frame)
+        frame.rgb[hole] = background((384, 512))[hole]
+    pipeline = _pipeline([MaskQuery(Path("ring.png"), ring(frames[0]))])
+    for frame in frames:
+        patches = pipeline.step(frame)
+    share = ring(frames[-1]).reshape(12, 32, 16, 32).mean((1, 3))
+    chosen = np.zeros(share.shape, bool)
+    chosen[tuple(zip(*_cells(patches), strict=True))] = True
+    assert share[chosen].sum() > 0.9 * np.sort(share, axis=None)[-chosen.sum() :].sum()
+    with pytest.raises(RegionOutsideFrame, match="512x384"):
+        _pipeline([MaskQuery(Path("ring.png"), ring(frames[0]))]).step(moving_square(1)[0])
 
 
 def test_several_queries_have_their_own_scores_and_one_choice() -> None:

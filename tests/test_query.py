@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, RegionOutsideFrame
+from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
 from arr_stream.relevance.lexicon import PlaceTerm, WordTerm
 from arr_stream.relevance.membership import Senses, text_relevance
-from arr_stream.relevance.query import RegionQuery, load_example, parse_region, parse_text
+from arr_stream.relevance.query import RegionQuery, load_example, load_mask, parse_region, parse_text
 from arr_stream.relevance.words import word_mask, word_similarity
 from arr_stream.types import TextRegion
 
@@ -244,6 +244,36 @@ def test_a_checked_region_lies_in_the_frame(xywh: tuple[float, float, float, flo
         return
     assert x >= 0 and y >= 0 and w > 0 and h > 0
     assert x + w <= size_wh[0] + 1e-9 and y + h <= size_wh[1] + 1e-9
+
+
+# ---- masks
+
+
+@pytest.mark.parametrize("kind", ["L", "RGB", "RGBA", "P", "1"])
+def test_a_mask_is_where_a_picture_is_neither_black_nor_transparent(tmp_path: Path, kind: str) -> None:
+    truth = np.zeros((24, 40), bool)
+    truth[4:10, 8:30] = True
+    picture = Image.fromarray((truth * 255).astype(np.uint8))
+    if kind == "RGBA":
+        picture = Image.merge("RGBA", [Image.new("L", (40, 24), 90)] * 3 + [picture])
+    picture.convert(kind).save(tmp_path / "first.png")
+    query = load_mask(tmp_path / "first.png", 0.5)
+    np.testing.assert_array_equal(query.mask, truth)
+    assert query.label == "mask first.png at 0.5 s"
+    assert query.checked((40, 24)) is query
+    with pytest.raises(RegionOutsideFrame, match=r"first\.png has 40x24 pixels, the frame 80x48"):
+        query.checked((80, 48))
+
+
+def test_masks_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(MaskUnreadable, match=r"mask .*none\.png: no such file"):
+        load_mask(tmp_path / "none.png")
+    (tmp_path / "words.png").write_text("no picture")
+    with pytest.raises(MaskUnreadable, match=r"words\.png: cannot be read"):
+        load_mask(tmp_path / "words.png")
+    Image.new("L", (8, 8)).save(tmp_path / "black.png")
+    with pytest.raises(MaskUnreadable, match=r"black\.png is black everywhere"):
+        load_mask(tmp_path / "black.png")
 
 
 # ---- example pictures

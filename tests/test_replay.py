@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -367,6 +368,19 @@ class TestRunningAgain:
         )
         code, _, err = run("replay", records, "--check")
         assert code == 85 and said in err and err.count("\n") == 1
+
+
+def test_a_mask_is_asked_for_again(run: Run, clip: Path, tmp_path: Path) -> None:
+    mask, records = tmp_path / "mask.png", tmp_path / "r.jsonl"
+    shape = np.zeros((192, 256, 3), np.uint8)
+    shape[60:108, 40:88] = 255
+    cv2.imwrite(str(mask), shape)
+    assert run("process", clip, "--mask", mask, "--patches", records, *FAST)[0] == 0
+    assert lines_of(records)[1]["query_scores"][0] > 0.7
+    assert run("replay", records, "--check")[0] == 0
+    cv2.imwrite(str(mask), shape[::2, ::2])
+    code, _, err = run("process", clip, "--mask", mask, "--patches", records, "--force", *FAST)
+    assert code == 31 and "mask.png has 128x96 pixels, the frame 256x192" in err and err.count("\n") == 1
 
 
 def test_a_recording_keeps_answers_with_their_frames_and_refuses_disorder(tmp_path: Path) -> None:

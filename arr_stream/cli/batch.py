@@ -177,7 +177,7 @@ class BatchOptions(Group):
 def batch(
     given: InputOptions,
     read: Annotated[ReadOptions, But("video_stream")],
-    look: Annotated[LookOptions, But("gaze")],
+    look: Annotated[LookOptions, But("gaze", "mask")],
     write: OutputOptions,
     chosen: SettingsOptions,
     workers: EngineOptions,

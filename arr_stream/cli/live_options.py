@@ -115,7 +115,7 @@ class LiveModelOptions(ModelOptions):
 class LiveOptions(Group):
     """What `webcam` and `stream` are given besides their source."""
 
-    look: Annotated[LookOptions, But("region_at", "gaze", region="Box x,y,w,h in pixels.")]
+    look: Annotated[LookOptions, But("region_at", "mask", "gaze", region="Box x,y,w,h in pixels.")]
     capture: CaptureOptions
     show: ShowOptions
     write: Annotated[RecordOptions, But("audio", patches="Records, one JSON line a frame and an answer.")]

@@ -146,14 +146,17 @@ class LookOptions(Group):
     panel: ClassVar = LOOK
     query: Annotated[list[str] | None, typer.Option("--query", "-q", help="What to look for; may be repeated.")] = None
     region: Annotated[str | None, typer.Option(help="Box x,y,w,h in pixels of the first frame.")] = None
-    region_at: Annotated[float, typer.Option(help="Time in seconds of the frame the box belongs to.")] = 0.0
+    mask: Annotated[Path | None, typer.Option(help="Picture, white where the object is on the first frame.")] = None
+    region_at: Annotated[float, typer.Option(help="Time in seconds of the frame the box or mask belongs to.")] = 0.0
     example: Annotated[Path | None, typer.Option(help="Picture of what to look for.")] = None
     gaze: Annotated[Path | None, typer.Option(help="CSV of gaze samples: pts_seconds,x,y.")] = None
     budget: Annotated[str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.")] = None
 
     def __post_init__(self) -> None:
-        if self.region_at and self.region is None:
-            raise InvalidSetting("--region-at without --region", remedy="give --region x,y,w,h as well")
+        if self.region_at and self.region is None and self.mask is None:
+            raise InvalidSetting(
+                "--region-at without --region or --mask", remedy="give --region x,y,w,h or --mask FILE as well"
+            )
 
     def values(self) -> dict[str, object]:
         return {"selection.budget": self.budget}
@@ -167,7 +170,7 @@ class LookOptions(Group):
         from arr_stream.relevance.query import make_queries
 
         texts = self.query if self.query is not None or otherwise is None else [otherwise]
-        return make_queries(texts or (), self.region, self.region_at, self.example)
+        return make_queries(texts or (), self.region, self.region_at, self.example, self.mask)
 
 
 @dataclass(frozen=True)

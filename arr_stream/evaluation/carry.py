@@ -1,17 +1,19 @@
-"""How well is a region carried? The mask of every Nth frame is given, and carried over the frames between."""
+"""How well is a region carried? The mask of every Nth frame, or the box around it, is given, and carried over the
+frames between."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask, read_paired
+from arr_stream.evaluation.davis import Mask, read_paired, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.motion import make_flow
@@ -72,25 +74,38 @@ class ChainedDis:
 
 
 class Anchored:
-    """As the pipeline carries a region: along the flow, and corrected by what the region looks like."""
+    """As the pipeline carries a region: along the flow, and corrected by what the region looks like.
 
-    def __init__(self) -> None:
+    Args:
+        exact: It is given as a mask query gives it, else as the box of a region query.
+    """
+
+    def __init__(self, *, exact: bool) -> None:
+        self._exact = exact
         self._estimator = make_flow("dis", "ultrafast")
 
     def start(self, frame: Frame, mask: Mask) -> None:
         self._grid = Grid.for_size(frame.size_wh)
         pictures = Pictures(frame, self._grid)
         self._previous = FlowInput(pictures.grey, frame)
-        soft = cv2.resize(mask.astype(np.float32), pictures.reduced_wh(4), interpolation=cv2.INTER_AREA)
+        given = mask if self._exact or not mask.any() else _boxed(mask)
+        soft = cv2.resize(given.astype(np.float32), pictures.reduced_wh(4), interpolation=cv2.INTER_AREA)
         self._tracker = RegionTracker()
-        self._tracker.start(pictures.quarter, soft, exact=True)
+        self._tracker.start(pictures.quarter, soft, exact=self._exact)
 
     def step(self, frame: Frame) -> Mask:
         pictures = Pictures(frame, self._grid)
         present = FlowInput(pictures.grey, frame)
         flow = self._estimator.estimate(self._previous, present)
         self._previous = present
-        return _binary(self._tracker.step(pictures.quarter, flow), frame)
+        return _binary(self._tracker.follow(pictures.quarter, flow).posterior, frame)
+
+
+def _boxed(mask: Mask) -> Mask:
+    x, y, width, height = (round(side) for side in tight_box(mask))
+    box = np.zeros_like(mask)
+    box[y : y + height, x : x + width] = True
+    return box
 
 
 def _binary(soft: np.ndarray, frame: Frame) -> Mask:
@@ -101,7 +116,8 @@ def _binary(soft: np.ndarray, frame: Frame) -> Mask:
 TRACKERS: dict[str, Callable[[], MaskTracker]] = {
     "not moved": Still,
     "DIS alone": ChainedDis,
-    "arr-stream": Anchored,
+    "arr-stream, mask": partial(Anchored, exact=True),
+    "arr-stream, box": partial(Anchored, exact=False),
 }
 
 

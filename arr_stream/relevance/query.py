@@ -1,4 +1,4 @@
-"""What the user asks for: a text, a region of a frame, or an example picture.
+"""What the user asks for: a text, a region of a frame, an object's mask on it, or an example picture.
 
     query = parse_text('red car on the left')
     query.notice()   # -> does not know 'car' ...
@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, RegionOutsideFrame
+from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
 from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
 from arr_stream.types import ByteArray
 
@@ -149,6 +150,47 @@ class RegionQuery:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MaskQuery:
+    """An object's own shape.
+
+    Args:
+        path: Where it was read from.
+        mask: `[H, W]` bool, in source pixels.
+        at_seconds: Presentation time of the frame that it belongs to.
+    """
+
+    path: Path
+    mask: npt.NDArray[np.bool_]
+    at_seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        at = f" at {self.at_seconds:g} s" if self.at_seconds else ""
+        return f"mask {self.path.name}{at}"
+
+    @property
+    def needs_motion(self) -> bool:
+        return False
+
+    def notice(self) -> str | None:
+        return None
+
+    def checked(self, size_wh: tuple[int, int]) -> MaskQuery:
+        """Itself.
+
+        Raises:
+            RegionOutsideFrame: It is not of the frame's size.
+        """
+        height, width = self.mask.shape
+        if (width, height) != size_wh:
+            raise RegionOutsideFrame(
+                f"mask {self.path} has {width}x{height} pixels, the frame {size_wh[0]}x{size_wh[1]}",
+                remedy="give a mask of the frame's size",
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ExampleQuery:
     """A picture of what is wanted.
 
@@ -172,7 +214,7 @@ class ExampleQuery:
         return None
 
 
-Query = TextQuery | RegionQuery | ExampleQuery
+Query = TextQuery | RegionQuery | MaskQuery | ExampleQuery
 
 
 def parse_text(text: str) -> TextQuery:
@@ -226,9 +268,45 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
     Raises:
         ExampleUnreadable: Missing, not a picture, damaged, too large or wholly transparent.
     """
+    path = Path(path)
+    try:
+        rgba = _read_rgba(path, max_pixels)
+    except _NotAPicture as exc:
+        raise ExampleUnreadable(f"example {path}{exc}", remedy=exc.remedy) from exc
+    if not rgba[..., 3].any():
+        raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with something in it")
+    return ExampleQuery(path, _flatten(rgba))
+
+
+def load_mask(path: str | Path, at_seconds: float = 0.0, *, max_pixels: int = 100_000_000) -> MaskQuery:
+    """An object's mask: a picture that is neither black nor transparent where the object is.
+
+    Raises:
+        MaskUnreadable: Missing, not a picture, damaged, too large, or black everywhere.
+    """
+    path = Path(path)
+    try:
+        rgba = _read_rgba(path, max_pixels)
+    except _NotAPicture as exc:
+        raise MaskUnreadable(f"mask {path}{exc}", remedy=exc.remedy) from exc
+    mask = (rgba[..., :3] > 0).any(axis=2) & (rgba[..., 3] > 0)
+    if not mask.any():
+        raise MaskUnreadable(f"mask {path} is black everywhere", remedy="paint white where the object is")
+    return MaskQuery(path, mask, at_seconds)
+
+
+class _NotAPicture(Exception):
+    """Says what is wrong with a file, to follow its name."""
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(fault)
+        self.remedy = remedy
+
+
+def _read_rgba(path: Path, max_pixels: int) -> ByteArray:
+    """`[H, W, 4]` uint8, upright."""
     from PIL import Image
 
-    path = Path(path)
     remedy = f"give a picture ({', '.join(EXAMPLE_FORMATS)})"
     try:
         with warnings.catch_warnings():
@@ -236,26 +314,25 @@ def load_example(path: str | Path, *, max_pixels: int = 100_000_000) -> ExampleQ
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path, formats=EXAMPLE_FORMATS) as image:
                 if image.width * image.height > max_pixels:
-                    raise ExampleUnreadable(
-                        f"example {path} has {image.width}x{image.height} pixels, the limit is {max_pixels}",
-                        remedy="crop it to what you look for",
-                    )
-                rgba = _upright_rgba(image)
+                    size = f"{image.width}x{image.height}"
+                    raise _NotAPicture(f" has {size} pixels, the limit is {max_pixels}", "crop it to what you look for")
+                return _upright_rgba(image)
     except FileNotFoundError as exc:
-        raise ExampleUnreadable(f"example {path}: no such file", remedy=remedy) from exc
+        raise _NotAPicture(": no such file", remedy) from exc
     except Image.DecompressionBombError as exc:
-        raise ExampleUnreadable(f"example {path}: too many pixels", remedy="crop it to what you look for") from exc
-    except ExampleUnreadable:
+        raise _NotAPicture(": too many pixels", "crop it to what you look for") from exc
+    except _NotAPicture:
         raise
     except Exception as exc:  # Pillow's decoders raise almost anything on damaged files, TypeError and KeyError too.
-        raise ExampleUnreadable(f"example {path}: cannot be read as a picture: {exc}", remedy=remedy) from exc
-    if not rgba[..., 3].any():
-        raise ExampleUnreadable(f"example {path} is wholly transparent", remedy="give a picture with something in it")
-    return ExampleQuery(path, _flatten(rgba))
+        raise _NotAPicture(f": cannot be read as a picture: {exc}", remedy) from exc
 
 
 def make_queries(
-    texts: Sequence[str], region: str | None, region_at_seconds: float, example: str | Path | None
+    texts: Sequence[str],
+    region: str | None,
+    at_seconds: float,
+    example: str | Path | None,
+    mask: str | Path | None = None,
 ) -> list[Query]:
     """Queries as they are given on a command line; see the functions above.
 
@@ -264,7 +341,9 @@ def make_queries(
     """
     queries: list[Query] = [parse_text(text) for text in texts]
     if region is not None:
-        queries.append(parse_region(region, region_at_seconds))
+        queries.append(parse_region(region, at_seconds))
+    if mask is not None:
+        queries.append(load_mask(mask, at_seconds))
     if example is not None:
         queries.append(load_example(example))
     return queries

@@ -20,7 +20,7 @@ from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm
 from arr_stream.relevance.membership import Senses, combine, text_relevance
-from arr_stream.relevance.query import ExampleQuery, Query, RegionQuery, TextQuery
+from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
 from arr_stream.texture.arrays import Array, as_float, namespace, take, take_along, zeros
 from arr_stream.texture.pictures import Pictures
@@ -278,14 +278,14 @@ class RegionTask:
 
 
 class RegionScorer:
-    """A box on one frame, followed through the stream.
+    """A box, or an object's mask, on one frame, followed through the stream.
 
     Args:
-        query: The region; before its time comes the relevance is 0.
+        query: Which; before its time comes the relevance is 0.
         anchored: Keep it on what it looks like, instead of carrying it along the flow alone.
     """
 
-    def __init__(self, query: RegionQuery, *, anchored: bool = True) -> None:
+    def __init__(self, query: RegionQuery | MaskQuery, *, anchored: bool = True) -> None:
         self._query = query
         self._anchoring = DEFAULT if anchored else UNANCHORED
         self._region: Region | None = None
@@ -296,15 +296,24 @@ class RegionScorer:
         if given.frame.pts_seconds + 1e-6 < self._query.at_seconds:
             return RegionTask(None, drawn=False)
         tracker = RegionTracker(self._anchoring)
-        tracker.start(given.quarter, self._box_mask(given.frame, given.cache.reduced_hw(4)), exact=False)
+        mask = self._mask(given.frame.size_wh, given.cache.reduced_hw(4))
+        tracker.start(given.quarter, mask, exact=isinstance(self._query, MaskQuery))
         return RegionTask(given.put_region(tracker), drawn=True)
 
     def take(self, keep: Any, given: QueryInput) -> None:
         self._region = keep
 
-    def _box_mask(self, frame: Frame, hw: tuple[int, int]) -> FloatArray:
-        width, height = frame.size_wh
-        x, y, w, h = self._query.checked((width, height)).xywh
+    def _mask(self, size_wh: tuple[int, int], hw: tuple[int, int]) -> FloatArray:
+        """`[h, w]` in [0, 1] at a quarter of the texture's size.
+
+        Raises:
+            RegionOutsideFrame: It does not fit the frame.
+        """
+        query, (width, height) = self._query.checked(size_wh), size_wh
+        if isinstance(query, MaskQuery):
+            share: FloatArray = averaged(query.mask.astype(np.float32), hw)
+            return share
+        x, y, w, h = query.xywh
         mask: FloatArray = np.outer(overlap(hw[0], height, y, y + h), overlap(hw[1], width, x, x + w))
         return mask.astype(np.float32)
 
@@ -442,7 +451,7 @@ def _scorer(query: Query, by_model: bool, anchored: bool) -> QueryScorer:
     match query:
         case TextQuery():
             return TextScorer(query, by_model)
-        case RegionQuery():
+        case RegionQuery() | MaskQuery():
             return RegionScorer(query, anchored=anchored)
         case ExampleQuery():
             return ExampleScorer(query)

@@ -12,10 +12,10 @@ from arr_stream.errors import NotReplayable, RecordsDiffer, SourceNotFound
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.digest import Digest, canonical, comparable
 from arr_stream.records.json_lines import read_lines
-from arr_stream.records.provenance import Asked, AskedExample, AskedRegion, Provenance, environment
+from arr_stream.records.provenance import Asked, AskedExample, AskedMask, AskedRegion, Provenance, environment
 from arr_stream.records.recording import Recording, check_file, check_source, missing, source_of
 from arr_stream.records.schema import Header, frame_record, header_record
-from arr_stream.relevance.query import Query, RegionQuery, load_example, parse_text
+from arr_stream.relevance.query import Query, RegionQuery, load_example, load_mask, parse_text
 from arr_stream.stream import Stream
 from arr_stream.stream import open as open_stream
 from arr_stream.types import Frame
@@ -200,6 +200,9 @@ def _repeatable(recording: Recording) -> Provenance:
 def _query(asked: Asked) -> Query:
     if isinstance(asked, AskedRegion):
         return RegionQuery(asked.xywh, asked.at_seconds)
+    if isinstance(asked, AskedMask):
+        check_file(asked.picture)
+        return load_mask(asked.picture.path, asked.at_seconds)
     if isinstance(asked, AskedExample):
         check_file(asked.picture)
         return load_example(asked.picture.path)
