@@ -60,7 +60,8 @@ def projection_claims(plan: ClaimsPlan) -> tuple[list[Claim], list[ResultTable]]
     own, gathered = variance_kept(pca, features)
     asked, unasked = (retrieval(scenes, features, encoder, pca, asked=asked) for asked in (True, False))
     overlap = evaluate_projected(embedder, encoder, pca, scenes=plan.scenes, chosen=CHOSEN)
-    where = f"{MODEL}, {plan.scenes} scenes that it was not trained on"
+    numbers = features[0].values.shape[0]
+    where = f"{MODEL} ({numbers} numbers a place), {plan.scenes} drawn scenes that it was not trained on"
     claims = [
         _claim(
             f"variance that {CHANNELS} directions keep",

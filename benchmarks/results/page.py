@@ -238,7 +238,7 @@ HEADLINES: tuple[Headline, ...] = (
     Headline("The same by number of tokens, beside the best possible", "coverage", _coverage),
     Headline("A frame between keyframes, everything in it", "stages", _stage),
     Headline(
-        "Generating everything on every frame, against a frame on average",
+        "Generating what the choice reads (embedding and text, no clusters) on every frame, against a frame on average",
         "stages",
         _times("full generation / amortised"),
     ),
