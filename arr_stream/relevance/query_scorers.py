@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +30,10 @@ from arr_stream.types import FloatArray, Frame, Grid
 
 LEAST_MEANING = 0.02
 """What a model scores below this is chance: its scores never quite reach 0."""
+
+
+_AROUND_WORDS = np.ones((5, 5), np.uint8)
+"""Words are asked for with a little around them, so that cells that hold but the end of one are chosen too."""
 
 
 class Region(Protocol):
@@ -254,7 +259,7 @@ class TextScorer:
         if self._masks is None or self._masks[0] is not text:
             hw = given.cache.reduced_hw(4)
             masks = (word_mask(text.regions, word, hw) if word else text.mask for word in self._query.words)
-            self._masks = (text, tuple(map(given.put, masks)))
+            self._masks = (text, tuple(given.put(cv2.dilate(mask, _AROUND_WORDS)) for mask in masks))
         return self._masks[1]
 
 
