@@ -279,7 +279,7 @@ def test_where_the_moving_thing_is_right_motion_wins() -> None:
     report = _toy()
     before, after = (report.mean(runs, held_out=True, kind="nothing") for runs in (report.before, report.after))
     assert report.weights.motion > report.start.motion + 0.1
-    assert after > before + 0.2
+    assert after > before + 0.15
     assert [each.name for each in report.division.held_out] == ["walk1", "walk3"]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 from arr_stream.processes import usable_cores
 from arr_stream.types import FloatArray
@@ -33,10 +35,9 @@ class Network:
         # Threads that wait by spinning take their cores from the frames.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # A process's first session sets that for the thread that makes it, too: here, one that ends.
-        with ThreadPoolExecutor(1) as thread:
-            self._session = thread.submit(
-                onnxruntime.InferenceSession, str(model), options, providers=["CPUExecutionProvider"]
-            ).result()
+        self._session = _made_apart(
+            lambda: onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        )
         self._input = self._session.get_inputs()[0].name
 
     @property
@@ -65,3 +66,18 @@ class Network:
         finally:
             # Whoever is interrupted must not leave the interpreter while a thread comes back to it.
             wait([outcome])
+
+
+def _made_apart(make: Callable[[], Any]) -> Any:
+    """What `make` gives, made in a thread that ends."""
+    outcome: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(make())
+        except BaseException as exc:
+            outcome.set_exception(exc)
+
+    # Not a daemon, whatever the caller is: should the caller be interrupted, a process that ends waits for it.
+    threading.Thread(target=work, name="network", daemon=False).start()
+    return outcome.result()
