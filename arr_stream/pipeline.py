@@ -388,8 +388,7 @@ class Pipeline:
         """Ask for generation when it is due, and take in what has arrived; reason and notices."""
         # A device tells of its confidence at the end of a frame: to read it now would be to wait.
         trust = float(state.cache.trust) if self._device.on_host else state.confidence
-        needed = self._needed_parts()
-        occasion = Occasion(trust, size_changed, cut, self._query_changed, "text" in needed, needed)
+        occasion = Occasion(trust, size_changed, cut, self._query_changed, self._needed_parts())
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             state.seen.forget()

@@ -22,7 +22,6 @@ class Occasion:
         confidence: Mean trust in what is carried, in [0, 1].
         size_changed, cut: On this frame.
         query_changed: Since the last refresh.
-        about_text: A query asks for what is written.
         needed: Parts that queries are answered from.
     """
 
@@ -30,7 +29,6 @@ class Occasion:
     size_changed: bool
     cut: bool
     query_changed: bool
-    about_text: bool
     needed: frozenset[PartName]
 
 
@@ -87,7 +85,7 @@ class Refresher:
 
     def _text_is_due(self, frame: Frame, occasion: Occasion, interval: int) -> bool:
         """Text is to be looked for everywhere, not only where the picture is new."""
-        if occasion.cut or occasion.size_changed or occasion.about_text or self._whole_text_index is None:
+        if occasion.cut or occasion.size_changed or "text" in occasion.needed or self._whole_text_index is None:
             return True
         return frame.index - self._whole_text_index >= interval
 
