@@ -20,7 +20,7 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.carry import evaluate_carry
+from arr_stream.evaluation.carry import OURS, evaluate_carry
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.text import FOUND_SHARE
@@ -50,7 +50,6 @@ VISIBLE = 0.5
 """Share of a word that must be in sight for it to count."""
 
 _TEXT = CHANNEL_INDEX["text"]
-_OURS = "arr-stream"
 _ALMOST = 0.02
 _ROUNDING = 1e-9
 
@@ -149,7 +148,7 @@ def evaluate_interval(
     runs = run_in_turns(sequences, variants, settings=settings, questions=ASKED, progress=progress)
     progress("masks")
     carried = evaluate_carry(sequences, [interval for interval in ordered if interval > 1], progress=progress)
-    iou = {row.interval: row.iou for row in carried.rows if row.tracker == _OURS}
+    iou = {row.interval: row.iou for row in carried.rows if row.tracker == OURS}
     progress("texts to a model")
     by_age = meaning_by_age(settings, clips, max(2, ordered[-1] if most_frames is None else most_frames))
     progress("words")

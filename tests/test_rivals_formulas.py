@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from arr_stream.selection.allocation import Allocation
@@ -165,6 +165,8 @@ def test_frames_share_by_softmax_at_a_hundredth() -> None:
 def test_vidcom2_is_its_formula(
     seed: int, frames: int, rows: int, columns: int, channels: int, data: st.DataObject
 ) -> None:
+    # Two cells alone lie equally far from their mean: which is kept is a matter of rounding.
+    assume((frames, rows * columns) != (1, 2))
     clip, plain = drawn(seed, frames, rows, columns, 2 * channels)
     tokens = data.draw(st.integers(1, rows * columns))
     chosen = RULES["vidcom2"].choose(clip, tokens)

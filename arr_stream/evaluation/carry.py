@@ -113,10 +113,12 @@ def _binary(soft: np.ndarray, frame: Frame) -> Mask:
     return np.asarray(full > 0.5)
 
 
+OURS = "arr-stream, mask"
+
 TRACKERS: dict[str, Callable[[], MaskTracker]] = {
     "not moved": Still,
     "DIS alone": ChainedDis,
-    "arr-stream, mask": partial(Anchored, exact=True),
+    OURS: partial(Anchored, exact=True),
     "arr-stream, box": partial(Anchored, exact=False),
 }
 

@@ -168,7 +168,7 @@ class KeyframeWorker:
             self._discard()
 
     def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
-        """Let the process work on a request; what it makes arrives as it is made. A failure if it did not last."""
+        """Let the process work on a request; what it makes arrives as it is made. A failure if it did not last that long."""
         index = request.frame.index
         left = set(request.parts)
 
@@ -190,7 +190,8 @@ class KeyframeWorker:
             message, details = f"keyframe worker: {type(exc).__name__}: {exc}", traceback.format_exc()
             if isinstance(exc, ArrStreamError):
                 message, details = str(exc), exc.details if isinstance(exc, _Lost) else ""
-            return KeyframeFailure(index, message, details, tuple(part for part in request.parts if part in left))
+            missing = tuple(part for part in request.parts if part in left)
+            return KeyframeFailure(index, message, details, missing) if missing else None
         self._losses = 0
         self._start_error = None
         return None

@@ -89,8 +89,25 @@ class TextQuery:
         )
 
 
+class _Shown:
+    """What is asked for is shown, so that every word of it is understood."""
+
+    __slots__ = ()
+
+    @property
+    def needs_motion(self) -> bool:
+        return False
+
+    def notice(self) -> str | None:
+        return None
+
+
+def _at(seconds: float) -> str:
+    return f" at {seconds:g} s" if seconds else ""
+
+
 @dataclass(frozen=True, slots=True)
-class RegionQuery:
+class RegionQuery(_Shown):
     """A box around what is wanted.
 
     Args:
@@ -120,15 +137,7 @@ class RegionQuery:
 
     @property
     def label(self) -> str:
-        at = f" at {self.at_seconds:g} s" if self.at_seconds else ""
-        return f"region {self._numbers}{at}"
-
-    @property
-    def needs_motion(self) -> bool:
-        return False
-
-    def notice(self) -> str | None:
-        return None
+        return f"region {self._numbers}{_at(self.at_seconds)}"
 
     def checked(self, size_wh: tuple[int, int]) -> RegionQuery:
         """This region cut to a frame; up to one pixel beyond an edge is taken for rounding.
@@ -150,7 +159,7 @@ class RegionQuery:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MaskQuery:
+class MaskQuery(_Shown):
     """An object's own shape.
 
     Args:
@@ -165,15 +174,7 @@ class MaskQuery:
 
     @property
     def label(self) -> str:
-        at = f" at {self.at_seconds:g} s" if self.at_seconds else ""
-        return f"mask {self.path.name}{at}"
-
-    @property
-    def needs_motion(self) -> bool:
-        return False
-
-    def notice(self) -> str | None:
-        return None
+        return f"mask {self.path.name}{_at(self.at_seconds)}"
 
     def checked(self, size_wh: tuple[int, int]) -> MaskQuery:
         """Itself.
@@ -191,7 +192,7 @@ class MaskQuery:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExampleQuery:
+class ExampleQuery(_Shown):
     """A picture of what is wanted.
 
     Args:
@@ -205,13 +206,6 @@ class ExampleQuery:
     @property
     def label(self) -> str:
         return f"example {self.path.name}"
-
-    @property
-    def needs_motion(self) -> bool:
-        return False
-
-    def notice(self) -> str | None:
-        return None
 
 
 Query = TextQuery | RegionQuery | MaskQuery | ExampleQuery

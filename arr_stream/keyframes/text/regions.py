@@ -22,7 +22,6 @@ LEAST_CONFIDENCE = 0.2
 _ALONE = 0.5
 """What a sign by itself counts: a wheel may be read as an 8, a gable as an A."""
 
-
 _FAINTEST = 1e-3
 """A probability that says nothing."""
 _NEAR = np.ones((25, 25), np.uint8)
