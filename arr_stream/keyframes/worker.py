@@ -168,7 +168,7 @@ class KeyframeWorker:
             self._discard()
 
     def _answer(self, request: KeyframeRequest) -> KeyframeFailure | None:
-        """Let the process work on a request; what it makes arrives as it is made. A failure if it did not last that long."""
+        """Let the process work on a request; what it makes arrives as it is made. A failure if it ends before that."""
         index = request.frame.index
         left = set(request.parts)
 
