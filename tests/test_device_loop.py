@@ -423,7 +423,7 @@ def test_a_fused_step_gives_the_same() -> None:
     flow, grey = Flow.still((6, 7), torch.zeros(1)), torch.rand(6, 7) * 255
     flow = Flow(flow.offset_px + 0.5, flow.confidence, flow.residual)
     tensors: list[torch.Tensor] = []
-    form = flatten(((flow, grey), {}), tensors)
+    form = flatten(((flow, Flow.still((6, 7), torch.zeros(1)), grey), {}), tensors)
     flat = Flat(motion_channel, form)
     expected = flat(*tensors)
     got = fused(flat, tensors)(*tensors)

@@ -337,17 +337,29 @@ class RegionTracker:
 
     def _sought(self, rgb: ByteArray) -> FloatArray:
         """After a cut: where the region was last, if it looks the same (a flash, or back from a cutaway)."""
-        shape, self.confidence = self._known.shape, 0.0
-        prior = cv2.blur(self._known, (9, 9)).reshape(shape) * np.float32(self._settings.memory)
-        place, box = ObjectFrame.of(self._known, (0, shape[0], 0, shape[1])), _support(prior)
+        prior = cv2.blur(self._known, (9, 9)).reshape(self._known.shape) * np.float32(self._settings.memory)
+        self._posterior, self.confidence = self._agreed(rgb, prior, ObjectFrame.of(self._known, _whole(prior)))
+        return self._posterior
+
+    def resume(self, rgb: ByteArray, mask: FloatArray) -> bool:
+        """Go on from where the region is found again, if the picture `[h, w, 3]` agrees with the mask `[h, w]`."""
+        posterior, confidence = self._agreed(
+            rgb, np.minimum(mask, self._settings.ceiling), ObjectFrame.of(mask, _whole(mask))
+        )
+        if not confidence:
+            return False
+        self._posterior = self._known = posterior
+        self.confidence = confidence
+        return True
+
+    def _agreed(self, rgb: ByteArray, prior: FloatArray, place: ObjectFrame | None) -> tuple[FloatArray, float]:
+        """Posterior `[h, w]` and confidence; zero where the picture does not agree."""
+        nothing, box = np.zeros_like(prior), _support(prior)
         if place is None or box is None:
-            return np.zeros_like(prior)
+            return nothing, 0.0
         near = prior[box[0] : box[1], box[2] : box[3]]
         posterior, agreement = self._judged(rgb, near, np.zeros_like(near), place, box)
-        if agreement < 0.5:
-            return np.zeros_like(prior)
-        self.confidence = agreement
-        return posterior
+        return (posterior, agreement) if agreement >= 0.5 else (nothing, 0.0)
 
     def _carried(self, flow: Flow, box: Box) -> FloatArray:
         """The prior `[rows, columns]` of a box."""
@@ -453,6 +465,10 @@ class RegionTracker:
         wide = cv2.GaussianBlur(close, (0, 0), 4.0, borderType=cv2.BORDER_CONSTANT)
         halo = cv2.resize(close + 0.5 * wide, shape[::-1], interpolation=cv2.INTER_LINEAR).reshape(shape)
         return np.asarray(np.minimum(posterior + np.float32(self._settings.hedge) * halo, 1), dtype=np.float32)
+
+
+def _whole(mask: FloatArray) -> Box:
+    return 0, mask.shape[0], 0, mask.shape[1]
 
 
 def _reach(flow: Flow, support: Box | None, shape: tuple[int, ...]) -> Box | None:

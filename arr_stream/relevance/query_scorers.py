@@ -19,11 +19,12 @@ from arr_stream.motion.anchor import DEFAULT, UNANCHORED, ColourModel, RegionTra
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.lexicon import ColourTerm, LightTerm
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
-from arr_stream.texture.arrays import Array, as_float, namespace, take, take_along, zeros
+from arr_stream.texture.arrays import Array, as_float, namespace, take, take_along, to_numpy, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
@@ -32,12 +33,20 @@ LEAST_MEANING = 0.02
 """What a model scores below this is chance: its scores never quite reach 0."""
 
 
+_LOOK_EVERY = 3
+"""Frames from one look at whether a region still shows its object to the next."""
+
 _AROUND_WORDS = np.ones((5, 5), np.uint8)
 """Words are asked for with a little around them, so that cells that hold but the end of one are chosen too."""
 
 
 class Region(Protocol):
     """A region on its way through the stream, at a quarter of the texture's size."""
+
+    @property
+    def posterior(self) -> Array:
+        """`[h, w]` in [0, 1]: where it is."""
+        ...
 
     def follow(self, rgb: Array, flow: Flow | None) -> Region:
         """The region on the next picture; see `RegionTracker.step`."""
@@ -270,20 +279,23 @@ class RegionTask:
     Args:
         region: As it was on the frame before, or, where it was drawn on this frame, is now; None before its time.
         drawn: It was learned on this very frame.
+        confidence: `[1, 1]`, how surely it is where it is followed.
     """
 
     region: Region | None
     drawn: bool
+    confidence: Array | float = 1.0
 
     def answer(self, context: QueryContext) -> Answer:
         if self.region is None:
             return Answer(context.nothing(), False)
         region = self.region if self.drawn else self.region.follow(context.quarter, context.flow)
-        return Answer(region.relevance(), not self.drawn and context.flow is not None, region)
+        relevance = region.relevance() * self.confidence
+        return Answer(relevance, not self.drawn and context.flow is not None, region)
 
 
 class RegionScorer:
-    """A box, or an object's mask, on one frame, followed through the stream.
+    """A box, or an object's mask, on one frame, followed through the stream, and found again where it was lost.
 
     Args:
         query: Which; before its time comes the relevance is 0.
@@ -292,21 +304,34 @@ class RegionScorer:
 
     def __init__(self, query: RegionQuery | MaskQuery, *, anchored: bool = True) -> None:
         self._query = query
-        self._anchoring = DEFAULT if anchored else UNANCHORED
+        self._tracker = RegionTracker(DEFAULT if anchored else UNANCHORED)
+        self._anchored = anchored
         self._region: Region | None = None
+        self._redetector: Redetector | None = None
+        self._confidence: Array | float = 1.0
+        self._steps = 0
 
     def task(self, given: QueryInput) -> QueryTask:
         if self._region is not None:
-            return RegionTask(self._region, drawn=False)
+            return RegionTask(self._region, False, self._confidence)
         if given.frame.pts_seconds + 1e-6 < self._query.at_seconds:
             return RegionTask(None, drawn=False)
-        tracker = RegionTracker(self._anchoring)
         mask = self._mask(given.frame.size_wh, given.cache.reduced_hw(4))
-        tracker.start(given.quarter, mask, exact=isinstance(self._query, MaskQuery))
-        return RegionTask(given.put_region(tracker), drawn=True)
+        self._tracker.start(given.quarter, mask, exact=isinstance(self._query, MaskQuery))
+        if self._anchored and self._tracker.confidence:
+            self._redetector = Redetector(given.quarter, self._tracker.posterior)
+        return RegionTask(given.put_region(self._tracker), drawn=True)
 
     def take(self, keep: Any, given: QueryInput) -> None:
         self._region = keep
+        if self._redetector is None or keep is None:
+            return
+        self._steps += 1
+        if self._steps % _LOOK_EVERY == 0:
+            finding = self._redetector.look(given.quarter, to_numpy(keep.posterior))
+            self._confidence = given.put(np.full((1, 1), finding.confidence, np.float32))
+            if finding.mask is not None and self._tracker.resume(given.quarter, finding.mask):
+                self._region = given.put_region(self._tracker)
 
     def _mask(self, size_wh: tuple[int, int], hw: tuple[int, int]) -> FloatArray:
         """`[h, w]` in [0, 1] at a quarter of the texture's size.
