@@ -77,9 +77,7 @@ class SpendingReport(Report):
         rows = [row for row in self.rows if row.kind == kind]
         clips = len({row.clip for row in rows})
         columns = ("allowed /s", "tokens", "spent /s", "moving /s", "quiet /s", "sent", "up to date")
-        return ResultTable(
-            f"The object while it moves, {kind}, {clips} clips", columns, tuple(_means(rows)), digits=2
-        )
+        return ResultTable(f"The object while it moves, {kind}, {clips} clips", columns, tuple(_means(rows)), digits=2)
 
 
 def _means(rows: Sequence[SpendingRow]) -> Iterator[tuple[str | int | float, ...]]:
@@ -152,7 +150,7 @@ def score_spending(clip: Footage, method: str, per_second: float, settings: Sett
 
 
 def held_footage(clip: Footage, quiet_frames: int = 90) -> Footage:
-    """A clip between its first and its last frame, each held so long under a sensor's noise; nothing moves meanwhile."""
+    """A clip between its first and its last frame, each held so long under a sensor's noise."""
 
     def pictures() -> Iterator[ByteArray]:
         frames = [frame.rgb for frame in clip.frames()]

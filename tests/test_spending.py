@@ -22,7 +22,10 @@ from arr_stream.relevance.query import parse_text
 from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.spending import LOWEST_PRICE, Offer, Purse, Spending, price_of, reserve_tokens
 from arr_stream.types import Frame
+from arr_stream.vlm.live_watcher import LiveWatcher
 from arr_stream.vlm.watcher import Plan, Watcher
+from benchmarks.scenes.photographs import visit_footage
+from benchmarks.spending import EACH_FRAME, METHODS, OVER_TIME, evaluate_spending, held_footage
 from tests.conftest import Run
 from tests.media import write_video
 from tests.scenes import background, moving_square, square_cells
@@ -208,7 +211,7 @@ def test_frames_that_change_their_size_are_no_first_frames() -> None:
 def test_a_question_is_worth_a_frame_less_what_the_model_has() -> None:
     frames = [Frame(index, index / FPS, moving_square(1)[0].rgb) for index in range(40)]
     pipeline = _pipeline()
-    first = [pipeline.step(frame) for frame in frames[:30]][0]
+    first, *_ = [pipeline.step(frame) for frame in frames[:30]]
     pipeline.ask([parse_text("red")])
     answer = pipeline.step(frames[30])
     had, asked = _cells(first), _cells(answer)
@@ -250,7 +253,7 @@ def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[
 
 
 def test_a_run_with_empty_frames_is_written_replayed_and_drawn(run: Run, visited: list[Frame], tmp_path: Path) -> None:
-    clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited[40:80]], fps=FPS)
+    clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited[50:74]], fps=FPS)
     records, again, video = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "a.mp4"
     options = ["--budget", "12", "--budget-per-second", "60", "--set", "keyframes.text=none"]
     report = tmp_path / "report"
@@ -265,3 +268,39 @@ def test_a_run_with_empty_frames_is_written_replayed_and_drawn(run: Run, visited
     assert code == 0 and "the same records" in out + err, err
     code, _, err = run("process", clip, "--patches", again, *options)
     assert code == 0 and again.read_bytes() == records.read_bytes()
+
+
+def test_a_live_model_pays_for_the_frames_that_it_is_handed(visited: list[Frame]) -> None:
+    pipeline = _pipeline()
+    passed: list[int] = []
+    viewer = ScriptedViewer(seconds=0.2)
+    watcher = Watcher(viewer, Plan("what?", "every", 0.2), fps=30)
+    live = LiveWatcher(watcher, follow=pipeline.follow, attend=None, pass_over=lambda: passed.append(index))
+    try:
+        for index, frame in enumerate(visited[:40]):
+            live.watch(frame, pipeline.step(frame), "last" if index == 39 else None)
+    finally:
+        live.close()
+    handed = set(range(40)) - set(passed)
+    assert {0, 39} <= handed and len(passed) == len(set(passed)) > 0
+    assert {patches.index for patches in viewer.shown} <= handed
+
+
+def test_visits_are_measured_three_ways_at_the_same_cost() -> None:
+    (clip,) = visit_footage(20, 20, sceneries=("coffee",), size_wh=(320, 192))
+    base = Settings().with_values({"keyframes.text": "none"})
+    report = evaluate_spending([clip], [60.0], base.with_values({"selection.budget": "12"}))
+    rows = {row.method: row for row in report.rows}
+    assert tuple(rows) == METHODS and len(report.tables[0].rows) == len(METHODS)
+    over_time, each_frame = rows[OVER_TIME], rows[EACH_FRAME]
+    assert over_time.event > 2 * over_time.quiet
+    assert over_time.sent > each_frame.sent and over_time.up_to_date > each_frame.up_to_date
+    assert each_frame.tokens_per_frame == pytest.approx(over_time.tokens_per_frame, abs=0.5)
+
+
+def test_a_held_clip_moves_only_in_its_middle() -> None:
+    (clip,) = visit_footage(2, 6, sceneries=("coffee",), size_wh=(320, 192))
+    held = held_footage(clip, 4)
+    truths = list(held.truths())
+    assert [truth.moving is None for truth in truths] == [True] * 4 + [False] * 10 + [True] * 4
+    assert len(list(held.frames())) == len(truths)

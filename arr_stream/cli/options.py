@@ -159,7 +159,8 @@ class LookOptions(Group):
     def __post_init__(self) -> None:
         if self.budget_per_second is not None and not 0 <= self.budget_per_second < math.inf:
             raise BudgetError(
-                f"--budget-per-second {self.budget_per_second:g}", remedy="give tokens above 0, or 0 for every frame alike"
+                f"--budget-per-second {self.budget_per_second:g}",
+                remedy="give tokens above 0, or 0 for every frame alike",
             )
         if self.region_at and self.region is None and self.mask is None:
             raise InvalidSetting(

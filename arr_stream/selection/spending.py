@@ -92,7 +92,7 @@ class Spending:
         self._purse = Purse()
         self._settled: FloatArray | None = None
         self._whole = True
-        self._before = self._purse, self._settled, self._whole
+        self._before: tuple[Purse, FloatArray | None, bool] = self._purse, self._settled, self._whole
 
     def restart(self) -> None:
         """A new scene: the model has nothing of it. What may be spent stays."""
