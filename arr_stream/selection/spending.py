@@ -21,8 +21,11 @@ from arr_stream.selection.novelty import CHANGE_THRESHOLD
 from arr_stream.types import FloatArray
 
 RESERVE_SECONDS = 3.0
-"""Income that is kept at most; one whole frame where that is more. Ten seconds show about as much of an event and leave more
-of a short clip's tokens unspent, one second spends more of them on quiet stretches (`python -m benchmarks spending`)."""
+"""Income that is kept at most; one whole frame where that is more.
+
+Ten seconds show about as much of an event and leave more of a short clip's tokens unspent, one second spends more of
+them on quiet stretches (`python -m benchmarks spending`).
+"""
 
 LOWEST_PRICE = 0.05
 """Gain for which a cell is sent from a full reserve: below it lie flat cells, and scores that flicker at rest."""
