@@ -184,6 +184,12 @@ class SelectionSettings(_Section):
     budget: str = Field(
         "auto", description="tokens a frame, or a share of the grid (`10%`); `auto`: 273, or a smaller grid"
     )
+    per_second: float = Field(
+        0.0,
+        ge=0,
+        description="tokens a second of the stream's time, spent where something happens, at most `budget` a frame and "
+        "none on what the model has (whatever `novelty` says); 0: `budget` on every frame",
+    )
     strategy: Literal["topk", "proportional", "canonical", "tiers", "hybrid"] = Field(
         "topk", description="how scores become cells"
     )

@@ -40,6 +40,7 @@ from arr_stream.relevance.query_scorers import (
 )
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
+from arr_stream.selection.spending import Spending
 from arr_stream.texture.array import Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
@@ -155,6 +156,7 @@ class Pipeline:
         self._state: _State | None = None
         self._query_changed = False
         self._interval_factor = 1
+        self._spending = Spending()
         self._space: SemanticSpace | None = None
         if encoder is not None:
             from arr_stream.relevance.semantic import SemanticSpace
@@ -177,6 +179,8 @@ class Pipeline:
             self._state.tokens = budget_tokens(settings.selection.budget, self._state.grid.cells)
         if settings.motion != self._settings.motion:
             self._estimator = self._device.make_flow(settings.motion)
+        if not settings.selection.per_second:
+            self._spending = Spending()
         language_changed = settings.relevance.language != self._settings.relevance.language
         self._settings = settings
         if language_changed:
@@ -196,6 +200,7 @@ class Pipeline:
         """
         self._queries = tuple(queries)
         self._query_changed = True
+        self._spending.ask()
         self._notices = self._ask_model()
         if self._state is not None:
             self._state.scorers = self._make_scorers(self._state.scorers)
@@ -263,6 +268,12 @@ class Pipeline:
         state.cache.attend(eighth)
         return True
 
+    def take_back(self) -> None:
+        """The last frame was not shown to the model: a budget over time spends its tokens on a later one."""
+        if self._settings.selection.per_second and self._state is not None:
+            self._state.seen.take_back()
+            self._spending.take_back()
+
     def step(self, frame: Frame) -> PatchSet:
         """Take the next frame and choose its cells.
 
@@ -297,7 +308,7 @@ class Pipeline:
         )
         watch.lap("figure")
         values = self._value(state, texture, relevance, figure, look.eighth_grey)
-        choice, fresh = self._choose(state, texture, values, look.eighth_grey)
+        choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
         self._remember(state, frame, look, relevance.combined, choice)
         watch.lap("selection")
         chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframe_index
@@ -337,6 +348,7 @@ class Pipeline:
         # A stream whose pictures become too small for the budget goes on with whole frames.
         tokens = (budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells)
         self._device.forget()
+        self._spending.restart()
         cache = TemporalCache(grid, self._device.put)
         self._state = _State(
             grid=grid,
@@ -371,6 +383,7 @@ class Pipeline:
         if cut:
             cache.forget()
             state.seen.forget()
+            self._spending.restart()
             state.figure = Figure.nothing(cache.history, cache.reduced_hw(8))
         motion = zeros(look.grey, cache.reduced_hw(8))
         if flow is not None:
@@ -391,7 +404,9 @@ class Pipeline:
         occasion = Occasion(trust, size_changed, cut, self._query_changed, self._needed_parts())
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
-            state.seen.forget()
+            # Over time a refresh alone is no event: what the model has, it keeps.
+            if not self._settings.selection.per_second:
+                state.seen.forget()
             self._query_changed = False
         notices, self._notices = (*self._notices, *told), ()
         return reason, notices
@@ -412,20 +427,24 @@ class Pipeline:
     ) -> CellValues:
         """What the choice is made from, on the host."""
         settings, run, scores, difference = self._settings, self._device.run, None, None
-        if settings.selection.cascade == "off":
+        selection = settings.selection
+        if selection.cascade == "off":
             planes = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
             scores = run(score_cells, planes, texture.texture_wh, relevance.combined, figure, settings.scoring)
-        if settings.selection.novelty != "off" and state.seen.sent is not None:
+        if (selection.novelty != "off" or selection.per_second) and state.seen.sent is not None:
             difference = run(cell_difference, eighth_grey, state.seen.sent)
         values = self._device.fetch(CellValues(relevance, figure, state.cache.trust, difference, scores))()
         state.confidence = float(values.confidence)
         return values
 
     def _choose(
-        self, state: _State, texture: Texture, values: CellValues, eighth_grey: Array
+        self, state: _State, texture: Texture, values: CellValues, eighth_grey: Array, frame: Frame
     ) -> tuple[Choice, npt.NDArray[np.bool_]]:
         """The cells of this frame, and which of them are new to the model."""
-        settings, seen = self._settings.selection, state.seen
+        settings, seen, offer = self._settings.selection, state.seen, None
+        if settings.per_second:
+            offer = self._spending.offer(frame.pts_seconds, settings.per_second, state.tokens, values.difference)
+        skips = settings.novelty == "skip" and offer is None
         choice = realize_relevance(
             texture,
             state.grid,
@@ -434,12 +453,16 @@ class Pipeline:
             settings,
             self._settings.scoring,
             state.tokens,
-            seen.known(eighth_grey, values.difference) if settings.novelty == "skip" else None,
+            seen.known(eighth_grey, values.difference) if skips else None,
             values.figure,
+            offer,
         )
-        if settings.novelty == "off":
+        if offer is not None:
+            self._spending.spend(offer, state.tokens, choice.score, choice.chosen)
+        elif settings.novelty == "off":
             return choice, np.ones(len(choice.chosen), bool)
-        return choice, seen.send(choice.chosen, eighth_grey, values.difference)
+        new_scene = offer is not None and offer.settled is None
+        return choice, seen.send(choice.chosen, eighth_grey, values.difference, whole=new_scene)
 
     def _remember(self, state: _State, frame: Frame, look: FrameLook, relevance: Array, choice: Choice) -> None:
         """What the next frame will know of this one."""

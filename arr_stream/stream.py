@@ -309,6 +309,7 @@ def open(
     example: str | Path | ExampleQuery | None = None,
     queries: Sequence[Query] = (),
     budget: int | str | None = None,
+    budget_per_second: float | None = None,
     settings: Settings | None = None,
     gaze_csv: str | Path | None = None,
     realtime: bool = False,
@@ -329,6 +330,7 @@ def open(
         example: Picture of what to look for.
         queries: Queries made elsewhere, beside the ones above.
         budget: Tokens a frame, or a share of the grid such as `"10%"`; overrides the settings.
+        budget_per_second: Tokens a second, spent where something happens; `budget` is then the most of a frame.
         settings: Everything else; `Settings.load(preset)` reads a preset.
         gaze_csv: Gaze samples (`pts_seconds,x,y`).
         realtime: Play at the source's own speed, dropping what cannot be kept up with.
@@ -345,9 +347,8 @@ def open(
         >>> for patches in open("street.mp4", query="red", budget=40):
         ...     print(len(patches), patches.cells_xyxy[0])
     """
-    settings = settings or Settings()
-    if budget is not None:
-        settings = settings.with_values({"selection.budget": str(budget)})
+    given = {"selection.budget": budget, "selection.per_second": budget_per_second}
+    settings = (settings or Settings()).with_values({key: each for key, each in given.items() if each is not None})
     asked: list[Query] = [parse_text(text) for text in ([query] if isinstance(query, str) else query or ())]
     if region is not None:
         asked.append(RegionQuery(region, region_at_seconds))

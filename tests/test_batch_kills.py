@@ -288,13 +288,14 @@ def test_a_file_that_always_kills_its_worker_is_given_up_and_the_others_are_done
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--budget-per-second", 40)], ids=["each frame", "over time"])
+def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path, options: tuple[object, ...]) -> None:
     given = write_clips(tmp_path / "in", 4, frames=20)
     found = []
     for jobs, order in ((1, 1), (3, -1)):
         out = tmp_path / f"out{jobs}"
         first, *others = given[::order]
-        with _batch(first, out, *others, jobs=jobs) as batch:
+        with _batch(first, out, *others, *options, jobs=jobs) as batch:
             assert batch.wait() == 0, batch.said
         found.append(_digests(out))
     assert found[0] == found[1] and len(found[0]) == 4

@@ -175,6 +175,16 @@ def test_settings_mean_the_same(changes: dict[str, object]) -> None:
     assert np.mean(overlaps) >= 0.92
 
 
+def test_a_budget_over_time_is_spent_alike() -> None:
+    host, device = _both(())
+    for pipeline in (host, device):
+        pipeline.configure(SETTINGS.with_values({"selection.per_second": 150.0}))
+    steps = [(host.step(frame), device.step(frame)) for frame in _scene(40)]
+    tokens = np.array([[len(each) for each in pair] for pair in steps])
+    assert (tokens[0] == 30).all() and (tokens[1:] == 0).any(axis=0).all() and (tokens[1:].sum(axis=0) > 30).all()
+    assert np.abs(np.diff(tokens.cumsum(axis=0))).max() <= 3
+
+
 PARTS_OF_SCORES = [
     "edges",
     "high_pass",

@@ -101,10 +101,17 @@ def ask(
         for notice in notices:
             reporter.notice(notice)
         attend = stream.pipeline.attend if settings.vlm.feedback else None
+        follow, take_back = stream.pipeline.follow, stream.pipeline.take_back
         watcher = make_watcher(
-            viewer, plan, fps=settings.vlm.fps, reporter=reporter, stop=stop, attend=None if realtime else attend
+            viewer,
+            plan,
+            fps=settings.vlm.fps,
+            reporter=reporter,
+            stop=stop,
+            attend=None if realtime else attend,
+            pass_over=None if realtime else take_back,
         )
-        live = LiveWatcher(watcher, follow=stream.pipeline.follow, attend=attend) if realtime else None
+        live = LiveWatcher(watcher, follow=follow, attend=attend, pass_over=take_back) if realtime else None
         figures = Figures()
         result = run_told(stream, consumers, reporter, figures, stop=stop, watcher=live or watcher)
         if result.frames:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 import typer
 
 from arr_stream.cli.console import Reporter, reporting
-from arr_stream.errors import InvalidSetting, OutputUnwritable
+from arr_stream.errors import BudgetError, InvalidSetting, OutputUnwritable
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
@@ -151,15 +152,23 @@ class LookOptions(Group):
     example: Annotated[Path | None, typer.Option(help="Picture of what to look for.")] = None
     gaze: Annotated[Path | None, typer.Option(help="CSV of gaze samples: pts_seconds,x,y.")] = None
     budget: Annotated[str | None, typer.Option(help="Tokens a frame, or a share of the grid such as 10%.")] = None
+    budget_per_second: Annotated[
+        float | None, typer.Option(help="Tokens a second, spent where something happens; --budget is a frame's most.")
+    ] = None
 
     def __post_init__(self) -> None:
+        if self.budget_per_second is not None and not 0 <= self.budget_per_second < math.inf:
+            raise BudgetError(
+                f"--budget-per-second {self.budget_per_second:g}",
+                remedy="give tokens above 0, or 0 for every frame alike",
+            )
         if self.region_at and self.region is None and self.mask is None:
             raise InvalidSetting(
                 "--region-at without --region or --mask", remedy="give --region x,y,w,h or --mask FILE as well"
             )
 
     def values(self) -> dict[str, object]:
-        return {"selection.budget": self.budget}
+        return {"selection.budget": self.budget, "selection.per_second": self.budget_per_second}
 
     def queries(self, otherwise: str | None = None) -> list[Query]:
         """What is asked; without any `--query`, the text `otherwise`.

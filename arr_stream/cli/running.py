@@ -120,6 +120,7 @@ def make_watcher(
     reporter: Reporter,
     stop: threading.Event,
     attend: Callable[[FloatArray], object] | None = None,
+    pass_over: Callable[[], object] | None = None,
 ) -> Watcher:
     """Shows frames to a model, whose answers go to standard output; see `Watcher` for the rest."""
     from arr_stream.vlm.watcher import Watcher
@@ -130,6 +131,7 @@ def make_watcher(
         plan,
         fps=fps,
         attend=attend,
+        pass_over=pass_over,
         on_ask=printer.begin,
         on_text=printer.piece,
         on_answer=printer.answer,

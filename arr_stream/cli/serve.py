@@ -82,7 +82,7 @@ class AccessOptions(Group):
 def serve(
     server: ServerOptions,
     access: AccessOptions,
-    look: Annotated[LookOptions, But("region", "region_at", "mask", "example", "gaze", "budget")],
+    look: Annotated[LookOptions, But("region", "region_at", "mask", "example", "gaze", "budget", "budget_per_second")],
     alerts: Annotated[
         AlertOptions,
         But(

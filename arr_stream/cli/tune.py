@@ -56,7 +56,8 @@ def tune(
 
     Use what is written with `--preset FILE.toml`.
     """
-    settings = cpu_settings("tune", preset, overrides).with_values({"selection.budget": budget})
+    fixed = {"selection.budget": budget, "selection.per_second": 0.0}
+    settings = cpu_settings("tune", preset, overrides).with_values(fixed)
 
     from arr_stream.files import make_parent, prepare_output, written_whole
     from arr_stream.tuning.fitting import FitOptions

@@ -430,7 +430,7 @@ class StreamRunner:
             stop=self._stop,
         )
         attend = stream.attend if self._settings.vlm.feedback else None
-        return LiveWatcher(watcher, follow=stream.follow, attend=attend)
+        return LiveWatcher(watcher, follow=stream.follow, attend=attend, pass_over=stream.take_back)
 
     def _count(self, patches: PatchSet) -> None:
         self._processed += 1

@@ -142,6 +142,10 @@ class LiveStream(Stream):
         """See `Pipeline.follow`; of the pipeline that runs now, which a change of settings may have replaced."""
         self.pipeline.follow()
 
+    def take_back(self) -> None:
+        """See `Pipeline.take_back`; of the pipeline that runs now."""
+        self.pipeline.take_back()
+
     def __iter__(self) -> Iterator[PatchSet]:
         noted = 0
         try:

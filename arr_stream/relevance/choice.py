@@ -26,6 +26,7 @@ from arr_stream.selection.cascade import (
 )
 from arr_stream.selection.division import divide
 from arr_stream.selection.quotas import CANONICAL_EACH
+from arr_stream.selection.spending import Offer
 from arr_stream.selection.strategies import choose_by_region, choose_hybrid
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, namespace, to_numpy
@@ -116,6 +117,7 @@ def realize_relevance(
     tokens: int,
     skip: npt.NDArray[np.bool_] | None = None,
     figure: FloatArray | None = None,
+    offer: Offer | None = None,
 ) -> Choice:
     """Choose the cells of one frame.
 
@@ -129,6 +131,7 @@ def realize_relevance(
         tokens: Cells to choose.
         skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
         figure: `[gh, gw]` what belongs to something that moves, where that is known; only for regions.
+        offer: What a budget over time leaves of the tokens, and for which cells; None for all.
     """
     flat, saliency = relevance.ravel(), scores.saliency if scores is not None else None
     table = None
@@ -148,6 +151,10 @@ def realize_relevance(
     assert scores is not None
     score, looked_at = share_with_gaze(scores, allowed, settings.gaze_share / (1 + _most(flat)), tokens)
     coarse_most = int(settings.context_share * tokens) if settings.levels else 0
+    if offer is not None:
+        wanted, tokens = offer.wanted(score), offer.tokens
+        eligible, allowed = eligible & wanted, allowed & wanted
+        coarse_most = coarse_most if offer.whole else 0
     if settings.strategy == "topk" or regions is None:
         chosen = allocate_tokens(score, allowed, tokens, coarse_most)
     else:

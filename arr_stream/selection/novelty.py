@@ -42,6 +42,7 @@ class SeenCells:
         self._put = put
         self._level = np.full(self._shape, _NEVER, np.int8)
         self.sent: Array | None = None
+        self._before = self._level, self.sent
 
     def forget(self) -> None:
         """After a refresh the model's context is rebuilt: everything is new again."""
@@ -69,11 +70,17 @@ class SeenCells:
         known: Mask = self.unchanged(eighth_grey, difference) & (self._level == 0)
         return known
 
-    def send(self, chosen: Allocation, eighth_grey: Array, difference: FloatArray | None = None) -> Mask:
-        """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail."""
+    def send(
+        self, chosen: Allocation, eighth_grey: Array, difference: FloatArray | None = None, *, whole: bool = False
+    ) -> Mask:
+        """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail.
+
+        With `whole`, what changes in the others counts from this picture on as well.
+        """
+        self._before = self._level.copy(), self.sent
         stale = self.change(eighth_grey, difference) >= CHANGE_THRESHOLD
         fresh = np.empty(len(chosen), bool)
-        sending = np.zeros(self._shape, bool)
+        sending = np.full(self._shape, whole)
         fine = chosen.level == 0
         r, c = chosen.rows[fine], chosen.columns[fine]
         fresh[fine] = stale[r, c] | (self._level[r, c] > 0)
@@ -86,6 +93,10 @@ class SeenCells:
         before = namespace(eighth_grey).zeros_like(eighth_grey) if self.sent is None else self.sent
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
         return fresh
+
+    def take_back(self) -> None:
+        """What was noted last was not sent."""
+        self._level, self.sent = self._before
 
     def _send_blocks(self, level: int, chosen: Allocation, stale: Mask, fresh: Mask, sending: Mask) -> None:
         """The same for the chosen blocks of one level of detail, which do not overlap: all of them at once."""

@@ -26,7 +26,7 @@ from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
-from arr_stream.types import FloatArray
+from arr_stream.types import FloatArray, Frame
 
 Kind = Literal["nothing", "region", "words"]
 """How the object is asked for: not at all, by the box of its first mask, or by its name."""
@@ -80,12 +80,12 @@ class _RecordingPipeline(Pipeline):
 
     sample: Sample | None = None
 
-    def _choose(self, state: Any, texture: Texture, values: CellValues, eighth_grey: Any) -> Any:
+    def _choose(self, state: Any, texture: Texture, values: CellValues, eighth_grey: Any, frame: Frame) -> Any:
         table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
         given = values.relevance.combined, values.figure
         relevance, moving = (torch.from_numpy(each.ravel().copy()) for each in given)
         self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)))
-        return super()._choose(state, texture, values, eighth_grey)
+        return super()._choose(state, texture, values, eighth_grey, frame)
 
 
 def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:

@@ -36,6 +36,7 @@ class LiveWatcher:
         watcher: Shows frames and asks; made with `attend=None`, since its answers come late.
         follow: Called when the last frame is handed over, so that attention to it can be carried.
         attend: Takes attention and the index of the frame that it belongs to; None to leave it.
+        pass_over: Called for each frame that the model is not shown, before the next one is stepped.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class LiveWatcher:
         *,
         follow: Callable[[], None],
         attend: Callable[[FloatArray, int], object] | None,
+        pass_over: Callable[[], object] | None = None,
     ) -> None:
         self._watcher = watcher
         self._closing = threading.Event()
@@ -52,6 +54,7 @@ class LiveWatcher:
         watcher.on_begin = self._superseded.clear
         self._follow = follow
         self._attend = attend
+        self._pass_over = pass_over
         self._skipped = SkippedFrames()
         self._queue: queue.Queue[tuple[Frame, PatchSet, Future[PatchSet]] | None] = queue.Queue(1)
         self._pending: Future[PatchSet] | None = None
@@ -68,11 +71,15 @@ class LiveWatcher:
         if self._pending is not None and (ending is not None or self._pending.done()):
             patches = self._with_pending(patches, self._pending)
         if ending is not None:
-            return _merged(patches, self._shown(frame, self._skipped.onto(patches), ending))
-        if self._pending is not None:
+            shown = self._watcher.watch(frame, _bare(self._skipped.onto(patches)), ending)
+            return _merged(patches, shown)
+        busy = self._pending is not None
+        if busy or not self._watcher.wants(frame.pts_seconds):
             self._skipped.add(patches)
-            if self._watcher.supersedes(patches):
+            if busy and self._watcher.supersedes(patches):
                 self._superseded.set()
+            if self._pass_over is not None:
+                self._pass_over()
             return patches
         if self._attend is not None:
             self._follow()
@@ -113,12 +120,9 @@ class LiveWatcher:
         while (handed := self._queue.get()) is not None:
             frame, patches, shown = handed
             try:
-                shown.set_result(self._shown(frame, patches))
+                shown.set_result(self._watcher.show(frame, _bare(patches)))
             except BaseException as exc:
                 shown.set_exception(exc)
-
-    def _shown(self, frame: Frame, patches: PatchSet, ending: Ending | None = None) -> PatchSet:
-        return self._watcher.watch(frame, replace(patches, answers=(), notices=(), feeding=None), ending)
 
     def _with_pending(self, patches: PatchSet, pending: Future[PatchSet]) -> PatchSet:
         """What has come of the frame that was under way, with a newer frame's; its attention goes where it is used."""
@@ -128,6 +132,11 @@ class LiveWatcher:
         if self._attend is not None and attention is not None and any(answer.error is None for answer in shown.answers):
             self._attend(attention, shown.index)
         return _merged(patches, shown)
+
+
+def _bare(patches: PatchSet) -> PatchSet:
+    """Without what came of earlier frames."""
+    return replace(patches, answers=(), notices=(), feeding=None)
 
 
 def _merged(patches: PatchSet, shown: PatchSet) -> PatchSet:

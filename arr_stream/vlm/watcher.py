@@ -15,7 +15,8 @@ from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 
 CHANGED_SHARE = 0.3
-"""Share of the chosen cells that must look different before the scene counts as changed."""
+"""Share of the chosen cells, of as many as a frame has had, that must look different before the scene counts as
+changed."""
 
 Ending = Literal["last", "stopped"]
 """What a frame may be: the last one of the stream, or the last one of a run that was stopped, which asks no more."""
@@ -76,6 +77,7 @@ class Watcher:
         plan: What to ask, and when.
         fps: Frames a second, of the stream's own time, that are shown.
         attend: Takes where an answer looked, `[gh, gw]`, for the choice of the next frames; None to leave it.
+        pass_over: Called for each frame that the model is not shown, before the next one is stepped.
         on_ask: Called with the time of the stream, in seconds, when a question is asked.
         on_text: Called with each piece of an answer.
         on_answer: Called with each answer when it is whole, failed ones included.
@@ -101,6 +103,7 @@ class Watcher:
         *,
         fps: float = 2.0,
         attend: Callable[[FloatArray], object] | None = None,
+        pass_over: Callable[[], object] | None = None,
         on_ask: Callable[[float], None] | None = None,
         on_text: OnText | None = None,
         on_answer: Callable[[Answer], None] | None = None,
@@ -114,6 +117,7 @@ class Watcher:
         self._plan = plan
         self._fps = fps
         self._attend = attend
+        self._pass_over = pass_over
         self._on_ask = on_ask
         self._on_text = on_text
         self._on_answer = on_answer
@@ -122,6 +126,7 @@ class Watcher:
         self._ask_from_seconds: float | None = None
         self._asked_seconds: float | None = None
         self._answered_grey: ByteArray | None = None
+        self._most_cells = 0
         self._skipped = SkippedFrames()
         self._requested: str | None = None
         self._on_request = False
@@ -160,17 +165,26 @@ class Watcher:
         """
         if ending == "stopped":
             return patches
-        last = ending == "last"
-        if not (self._is_due(frame.pts_seconds) or last or self._requested is not None):
+        if not self.wants(frame.pts_seconds) and ending is None:
             self._skipped.add(patches)
+            if self._pass_over is not None:
+                self._pass_over()
             return patches
+        return self.show(frame, patches, last=ending == "last")
+
+    def wants(self, pts_seconds: float) -> bool:
+        """Whether the frame of this time is to be shown: once for each, in their order."""
+        return self._is_due(pts_seconds) or self._requested is not None
+
+    def show(self, frame: Frame, patches: PatchSet, *, last: bool = False) -> PatchSet:
+        """Show the next frame and ask what is to be asked with it; its patch set, with what the model made of it."""
         feeding, notices = self._show(frame, patches)
         answers: tuple[Answer, ...] = ()
         question = self._question(frame, patches, last)
         if question is not None:
             answer = self._ask(question, frame, patches.grid, feeding)
             if answer.fed is not None:
-                feeding = feeding.then(answer.fed)
+                feeding = answer.fed if feeding is None else feeding.then(answer.fed)
             answers = (answer,)
         return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
 
@@ -198,7 +212,11 @@ class Watcher:
         steps = math.floor((seconds - self._started_seconds + _ROUNDED_SECONDS) / step_seconds) + 1
         return self._started_seconds + steps * step_seconds
 
-    def _show(self, frame: Frame, patches: PatchSet) -> tuple[Feeding, tuple[str, ...]]:
+    def _show(self, frame: Frame, patches: PatchSet) -> tuple[Feeding | None, tuple[str, ...]]:
+        if not len(patches):
+            # Nothing that the model does not have: what it was to know of this frame goes with the next one.
+            self._skipped.add(patches)
+            return None, ()
         shown = self._skipped.onto(patches)
         try:
             feeding = self.viewer.see(frame, shown)
@@ -239,13 +257,16 @@ class Watcher:
             return False
         grey = Pictures(frame, patches.grid).eighth_grey
         if self._answered_grey is None or grey.shape != self._answered_grey.shape:
+            self._most_cells = len(patches)
             return True
         if not len(patches):
             return False
         changed = cell_difference(grey, self._answered_grey) >= CHANGE_THRESHOLD
-        return bool(changed[patches.rows, patches.columns].mean() >= CHANGED_SHARE)
+        # With a budget over time a few cells that changed may be all that were chosen.
+        self._most_cells = max(self._most_cells, len(patches))
+        return bool(changed[patches.rows, patches.columns].sum() >= CHANGED_SHARE * self._most_cells)
 
-    def _ask(self, question: str, frame: Frame, grid: Grid, feeding: Feeding) -> Answer:
+    def _ask(self, question: str, frame: Frame, grid: Grid, feeding: Feeding | None) -> Answer:
         self._asked_seconds = frame.pts_seconds
         self.question = question
         if self.on_begin is not None:
@@ -263,7 +284,8 @@ class Watcher:
             answer = self.viewer.ask(question, on_text=on_text, stop=self.stop)
         except ArrStreamError as exc:
             # A model that was shown nothing has nothing to say; what kept it from seeing is the cause.
-            self.failure = exc if feeding.error is None or self.failure is None else self.failure
+            shown = feeding is None or feeding.error is None
+            self.failure = exc if shown or self.failure is None else self.failure
             answer = Answer(
                 question,
                 "".join(said),

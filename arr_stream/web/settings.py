@@ -18,6 +18,7 @@ from arr_stream.errors import InvalidSetting, PresetNotFound
 
 RUNNING = (
     "selection.budget",
+    "selection.per_second",
     "selection.strategy",
     "selection.cascade",
     "selection.hybrid_grid_share",

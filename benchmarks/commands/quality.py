@@ -145,6 +145,33 @@ def interval(
     present(report, as_json=as_json, plot=plot, draw=plot_interval, force=force)
 
 
+def spending(
+    data: Annotated[
+        Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated visits alone without it.")
+    ] = None,
+    per_second: Annotated[
+        list[float] | None, typer.Option(min=1, help="Tokens a second; may be given again (100 and 300).")
+    ] = None,
+    quiet: Annotated[int, typer.Option(min=2, help="Frames at rest before an event, and after it.")] = 90,
+    frames: MostFrames = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Quiet, an event, quiet: a budget over time beside the same number of tokens on every frame."""
+    settings = cpu_settings("spending", preset, overrides)
+
+    from benchmarks.scenes.footage import davis_footage
+    from benchmarks.scenes.photographs import visit_footage
+    from benchmarks.spending import evaluate_spending, held_footage
+
+    clips = visit_footage(quiet, frames or 60)
+    if data is not None:
+        clips += [held_footage(clip, quiet) for clip in davis_footage(data, frames)]
+    rates = list(dict.fromkeys(per_second or [100.0, 300.0]))
+    show(evaluate_spending(clips, rates, settings, progress=say), as_json=as_json)
+
+
 def cascade(
     data: Annotated[
         Path | None, typer.Argument(help="Folder with frames/SEQ and masks/SEQ; generated scenes alone without it.")

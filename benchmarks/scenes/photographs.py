@@ -2,6 +2,7 @@
 
 `generated_footage`: photographs that scikit-image carries. Three things stand on each, and one moves over it. In half
 of the scenes they are generated shapes, in the other half pieces of the other photographs.
+`visit_footage`: the same scenes at rest, but for the time that a thing takes to cross them.
 `text_footage`: photographs with outlined words.
 
 So the same scene exists with every camera, and what differs between two results is the camera alone.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -85,6 +86,46 @@ def _generated(number: int, scenery: str, camera: Camera, frames: int, size_wh: 
     name = f"{scenery}, {camera}"
     words = _thing(number).words
     return Footage(name, "generated", camera, words, lambda: GeneratedSource(name, pictures, frames), truths)
+
+
+def visit_footage(
+    quiet_frames: int = 90,
+    visit_frames: int = 60,
+    *,
+    sceneries: tuple[str, ...] = SCENERIES,
+    size_wh: tuple[int, int] = SIZE_WH,
+) -> list[Footage]:
+    """Scenes under a still camera that a thing enters on the left and leaves on the right, quiet before and after.
+
+    Args:
+        quiet_frames: Before it comes, and again after it has gone.
+        visit_frames: While it crosses.
+        sceneries: Photographs.
+        size_wh: Of the frames.
+    """
+    frames = 2 * quiet_frames + visit_frames
+    return [_visit(number, name, quiet_frames, frames, size_wh) for number, name in enumerate(sceneries)]
+
+
+def _visit(number: int, scenery: str, quiet: int, frames: int, size_wh: tuple[int, int]) -> Footage:
+    @lru_cache(maxsize=1)
+    def scene() -> _Scene:
+        still = _make_scene(number, scenery, "still", frames, size_wh)
+        along = np.interp(np.arange(frames), [quiet - 1, frames - quiet], [-_THING_PX / 2, size_wh[0] + _THING_PX / 2])
+        across = np.full(frames, size_wh[1] / 2)
+        return replace(still, path_xy=still.corner_xy + np.stack([along, across], axis=1))
+
+    def pictures() -> Iterator[ByteArray]:
+        for index in range(frames):
+            yield with_grain(_seen(scene(), index, size_wh)[0], 1000 * number + index)
+
+    def truths() -> Iterator[Truth]:
+        for index in range(frames):
+            mask = _seen(scene(), index, size_wh)[1]
+            yield Truth(mask, (mask,), moving=mask)
+
+    name = f"{scenery}, a visit"
+    return Footage(name, "generated", "still", None, lambda: GeneratedSource(name, pictures, frames), truths)
 
 
 def _make_scene(number: int, scenery: str, camera: Camera, frames: int, size_wh: tuple[int, int]) -> _Scene:

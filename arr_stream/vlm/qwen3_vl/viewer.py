@@ -74,7 +74,7 @@ class QwenViewer:
 
     Args:
         loaded: The model.
-        settings: `vlm` and `selection.novelty` are read.
+        settings: `vlm`, `selection.novelty` and `selection.per_second` are read.
 
     Attributes:
         name: The model's name.
@@ -87,6 +87,7 @@ class QwenViewer:
         self.name = loaded.name
         self._settings = settings.vlm
         self._novelty = settings.selection.novelty
+        self._per_second = settings.selection.per_second
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
@@ -106,7 +107,8 @@ class QwenViewer:
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
         """See `Viewer.see`.
 
-        In `video`, frames wait for their partner: two share a block, the cells of either within the budget of one.
+        In `video`, frames wait for their partner: two share a block, the cells of either within the budget of one, or
+        all of them with a budget over time.
 
         Raises:
             NothingChosen: The patch set is empty.
@@ -227,7 +229,10 @@ class QwenViewer:
         if self._settings.mode == "weight":
             grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
             return Cells.whole((grid.rows, grid.columns), relevance)
-        return merged([shown.cells for shown in frames]).best(max(len(shown.cells) for shown in frames))
+        sizes = [len(shown.cells) for shown in frames]
+        # What a budget over time has chosen it chooses once.
+        most = sum(sizes) if self._per_second else max(sizes)
+        return merged([shown.cells for shown in frames]).best(most)
 
     def _new(self, chosen: Cells, shown: _ChosenFrame) -> Cells:
         """Those that the model does not have, or that have changed."""

@@ -1,0 +1,156 @@
+"""A budget over time: tokens come in as a stream's time passes, and are spent where something happens.
+
+What has come in and was not spent is a reserve of some seconds. How full it is sets a price: a cell is sent if the
+model gains at least so much by it. An even flow of events finds the price at which as much is spent as comes in; an
+event after a quiet time finds a full reserve and a low price. No later frame is looked at, and time that goes back
+pays nothing.
+
+A price that grows exponentially as the budget goes is that of Zhou, Chakrabarty and Lukose, "Budget constrained
+bidding in keyword auctions and online knapsack problems" (2008), for offers that come one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.selection.allocation import Allocation
+from arr_stream.selection.novelty import CHANGE_THRESHOLD
+from arr_stream.types import FloatArray
+
+RESERVE_SECONDS = 3.0
+"""Income that is kept at most; one whole frame where that is more.
+
+Ten seconds show about as much of an event and leave more of a short clip's tokens unspent, one second spends more of
+them on quiet stretches (`python -m benchmarks spending`).
+"""
+
+LOWEST_PRICE = 0.05
+"""Gain for which a cell is sent from a full reserve: below it lie flat cells, and scores that flicker at rest."""
+
+_HELD = np.float32(np.inf)
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """What may be spent.
+
+    Args:
+        tokens: Whole ones and parts of one, at least 0.
+        pts_seconds: Time of the last frame; None before the first.
+    """
+
+    tokens: float = 0.0
+    pts_seconds: float | None = None
+
+    def at(self, pts_seconds: float, per_second: float, frame_most: int) -> Purse:
+        """With the income up to a frame; the first frame finds just enough for itself."""
+        if self.pts_seconds is None:
+            return Purse(frame_most, pts_seconds)
+        income = per_second * max(0.0, pts_seconds - self.pts_seconds)
+        return Purse(min(self.tokens + income, reserve_tokens(per_second, frame_most)), pts_seconds)
+
+    def without(self, tokens: int) -> Purse:
+        """After some were spent."""
+        return Purse(self.tokens - tokens, self.pts_seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """What one frame may spend, and on what.
+
+    Args:
+        tokens: Most cells.
+        price: Least gain.
+        changed: `[gh, gw]`, differs from what was last sent or passed over; None: everything is new.
+        settled: `[gh, gw]`, score for which a cell was passed over, infinite where the model has it; None: nowhere.
+        whole: A new scene or question: worth what a whole frame costs.
+    """
+
+    tokens: int
+    price: float
+    changed: Mask | None = None
+    settled: FloatArray | None = None
+    whole: bool = False
+
+    def gain(self, score: FloatArray) -> FloatArray:
+        """`[gh, gw]`: a changed cell gains its whole score, another what its score has risen since it was settled."""
+        if self.changed is None or self.settled is None:
+            return score
+        return np.where(self.changed, score, score - self.settled)
+
+    def wanted(self, score: FloatArray) -> Mask:
+        """`[gh, gw]`: worth their price."""
+        wanted: Mask = self.gain(score) >= self.price
+        return wanted
+
+
+class Spending:
+    """What a stream has to spend, and what there is to gain, from frame to frame."""
+
+    def __init__(self) -> None:
+        self._purse = Purse()
+        self._settled: FloatArray | None = None
+        self._whole = True
+        self._before: tuple[Purse, FloatArray | None, bool] = self._purse, self._settled, self._whole
+
+    def restart(self) -> None:
+        """A new scene: the model has nothing of it. What may be spent stays."""
+        self._settled, self._whole = None, True
+
+    def ask(self) -> None:
+        """A new question: what was passed over may be wanted; what the model has, it has."""
+        if self._settled is not None:
+            self._settled = np.where(self._settled == _HELD, _HELD, np.float32(0))
+        self._whole = True
+
+    def offer(self, pts_seconds: float, per_second: float, frame_most: int, difference: FloatArray | None) -> Offer:
+        """Take the time of the next frame.
+
+        Args:
+            pts_seconds: Its presentation time.
+            per_second: Tokens that come in each second.
+            frame_most: Most tokens of a frame.
+            difference: `[gh, gw]` from what was last sent or passed over, in grey levels; None before anything was.
+        """
+        self._purse = self._purse.at(pts_seconds, per_second, frame_most)
+        tokens = min(frame_most, int(self._purse.tokens))
+        price = 0.0 if self._whole else price_of(self._purse.tokens, reserve_tokens(per_second, frame_most))
+        changed = None if difference is None or self._settled is None else difference >= CHANGE_THRESHOLD
+        return Offer(tokens, price, changed, self._settled, self._whole)
+
+    def spend(self, offer: Offer, frame_most: int, score: FloatArray, chosen: Allocation) -> None:
+        """Pay for the cells that were chosen."""
+        self._before = self._purse, self._settled, self._whole
+        settled = np.zeros_like(score) if offer.settled is None else offer.settled.copy()
+        if offer.whole:
+            passed = _beyond_best(offer.gain(score), frame_most)
+            settled[passed] = np.maximum(settled, score)[passed]
+        fine = chosen.level == 0
+        settled[chosen.rows[fine], chosen.columns[fine]] = _HELD
+        self._purse, self._settled, self._whole = self._purse.without(len(chosen)), settled, False
+
+    def take_back(self) -> None:
+        """The cells of the last frame were not sent: they cost nothing."""
+        self._purse, self._settled, self._whole = self._before
+
+
+def reserve_tokens(per_second: float, frame_most: int) -> float:
+    """Most tokens that are kept."""
+    return max(RESERVE_SECONDS * per_second, frame_most)
+
+
+def price_of(tokens: float, reserve: float) -> float:
+    """Least gain for which a cell is sent: 1 with an empty reserve, `LOWEST_PRICE` with a full one."""
+    price: float = LOWEST_PRICE ** (tokens / reserve)
+    return price
+
+
+def _beyond_best(gain: FloatArray, most: int) -> Mask:
+    """`[gh, gw]`: what even a whole frame would not show."""
+    beyond: Mask = gain < np.partition(gain, -most, axis=None)[-most]
+    return beyond

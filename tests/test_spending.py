@@ -1,0 +1,306 @@
+"""A budget over time: what may be spent, where it is spent, and what becomes of it when nobody is shown the frame."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arr_stream
+from arr_stream.config import Settings
+from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.patch_set import PatchSet
+from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.query import parse_text
+from arr_stream.selection.allocation import allocate_tokens
+from arr_stream.selection.spending import LOWEST_PRICE, Offer, Purse, Spending, price_of, reserve_tokens
+from arr_stream.types import Frame
+from arr_stream.vlm.live_watcher import LiveWatcher
+from arr_stream.vlm.watcher import Plan, Watcher
+from benchmarks.scenes.photographs import visit_footage
+from benchmarks.spending import EACH_FRAME, METHODS, OVER_TIME, evaluate_spending, held_footage
+from tests.conftest import Run
+from tests.media import write_video
+from tests.scenes import background, moving_square, square_cells
+from tests.test_watching import ScriptedViewer
+
+BASE = {"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "12", "selection.per_second": 60.0}
+MOST = 12
+FPS = 30
+EVENT = range(60, 84)
+"""Frames of `visited` on which the square crosses."""
+
+
+def _pipeline(queries: Sequence[str] = (), **values: object) -> Pipeline:
+    settings = Settings().with_values(BASE | {key.replace("__", "."): value for key, value in values.items()})
+    return Pipeline(settings, InStepKeyframes(make_generator(settings)), [parse_text(text) for text in queries])
+
+
+def _chosen(patches: PatchSet) -> tuple[object, ...]:
+    return patches.rows.tolist(), patches.columns.tolist(), patches.level.tolist(), patches.score.tolist()
+
+
+def _cells(patches: PatchSet) -> set[tuple[int, int]]:
+    fine = patches.level == 0
+    return set(zip(patches.rows[fine].tolist(), patches.columns[fine].tolist(), strict=True))
+
+
+def _still(count: int) -> list[Frame]:
+    """Nothing happens, but for the sensor's noise."""
+    noise = np.random.default_rng(5)
+    scenery = background((192, 256)).astype(np.int16)
+    pictures = [scenery + noise.integers(-3, 4, scenery.shape[:2], np.int16)[..., None] for _ in range(count)]
+    return [Frame(index, index / FPS, rgb.clip(0, 255).astype(np.uint8)) for index, rgb in enumerate(pictures)]
+
+
+@pytest.fixture(scope="module")
+def visited() -> list[Frame]:
+    """A still scene that a square crosses, and that is still again."""
+    frames = _still(120)
+    crossing = moving_square(len(EVENT), start_xy=(0, 60), step_xy=(8, 0))
+    for index, moved in zip(EVENT, crossing, strict=True):
+        frames[index] = Frame(index, index / FPS, moved.rgb)
+    return frames
+
+
+@pytest.fixture(scope="module")
+def spent(visited: list[Frame]) -> list[PatchSet]:
+    pipeline = _pipeline()
+    return [pipeline.step(frame) for frame in visited]
+
+
+TIMES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
+
+
+@given(TIMES, st.floats(0.1, 1e5), st.integers(1, 40), st.data())
+@settings(deadline=None)
+def test_never_more_is_spent_than_came_in(
+    times: list[float], per_second: float, most: int, data: st.DataObject
+) -> None:
+    spending, total, earned, before = Spending(), 0, float(most), times[0]
+    for seconds in times:
+        earned += per_second * max(0.0, seconds - before)
+        before = seconds
+        score = np.random.default_rng(data.draw(st.integers(0, 99))).random((5, 8), np.float32)
+        difference = data.draw(st.sampled_from((None, np.zeros_like(score), np.full_like(score, 99))))
+        if data.draw(st.booleans()):
+            spending.restart()
+        offer = spending.offer(seconds, per_second, most, difference)
+        assert 0 <= offer.tokens <= most
+        chosen = allocate_tokens(score, offer.wanted(score), offer.tokens, 0)
+        spending.spend(offer, most, score, chosen)
+        total += len(chosen)
+        assert total <= earned * (1 + 1e-9) + 1e-6
+
+
+@given(TIMES, st.floats(0.1, 1e5), st.integers(1, 40))
+def test_a_purse_never_shrinks_by_time_nor_outgrows_its_reserve(
+    times: list[float], per_second: float, most: int
+) -> None:
+    purse = Purse()
+    for seconds in times:
+        later = purse.at(seconds, per_second, most)
+        assert purse.tokens <= later.tokens <= reserve_tokens(per_second, most)
+        purse = later
+    assert Purse().at(times[0], per_second, most).tokens == most
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_the_fuller_the_reserve_the_lower_the_price(first: float, second: float) -> None:
+    low, high = sorted((first, second))
+    assert LOWEST_PRICE <= price_of(high, 1.0) <= price_of(low, 1.0) <= 1
+
+
+def test_what_the_model_has_gains_nothing_until_it_changes() -> None:
+    score = np.array([[0.9, 0.5, 0.2]], np.float32)
+    unchanged = np.zeros_like(score)
+    spending = Spending()
+    first = spending.offer(0.0, 2.0, 2, None)
+    spending.spend(first, 2, score, allocate_tokens(score, first.wanted(score), first.tokens, 0))
+    later = spending.offer(9.0, 2.0, 2, unchanged)
+    assert not later.wanted(score).any(), "the third was passed over, and is worth what it was"
+    assert later.wanted(score + np.float32([0, 0, 0.3])).tolist() == [[False, False, True]]
+    changed = spending.offer(9.0, 2.0, 2, np.array([[50, 0, 0]], np.float32))
+    assert changed.wanted(score).tolist() == [[True, False, False]]
+
+
+def test_an_offer_without_a_past_wants_everything() -> None:
+    assert Offer(3, 0.0).wanted(np.zeros((2, 2), np.float32)).all()
+
+
+def test_a_still_scene_costs_its_first_frame_and_little_more(spent: list[PatchSet]) -> None:
+    assert len(spent[0]) == MOST
+    assert sum(map(len, spent[1 : EVENT.start])) <= MOST / 2
+
+
+def test_an_event_gets_more_than_the_mean_and_never_more_than_a_frame_may(
+    visited: list[Frame], spent: list[PatchSet]
+) -> None:
+    tokens = np.array([len(patches) for patches in spent])
+    assert tokens.max() <= MOST
+    assert tokens[EVENT].mean() > 2 * tokens.mean()
+    assert tokens.sum() <= MOST + 60 * visited[-1].pts_seconds
+    assert all(patches.fresh.all() for patches in spent)
+
+
+def test_an_event_is_what_the_tokens_go_to(spent: list[PatchSet]) -> None:
+    """Where the square is, or has just been."""
+    crossing = moving_square(len(EVENT), start_xy=(0, 60), step_xy=(8, 0))
+    way = set[tuple[int, int]]().union(*(square_cells(each, start_xy=(0, 60), step_xy=(8, 0)) for each in crossing))
+    shown = [cell for patches in spent[EVENT.start : EVENT.stop] for cell in _cells(patches)]
+    assert np.mean([cell in way for cell in shown]) > 0.8
+
+
+def test_no_later_frame_is_looked_at(visited: list[Frame], spent: list[PatchSet]) -> None:
+    pipeline = _pipeline()
+    for frame, expected in itertools.islice(zip(visited, spent, strict=True), EVENT.start + 8):
+        assert _chosen(pipeline.step(frame)) == _chosen(expected)
+    other = Frame(EVENT.start + 8, (EVENT.start + 8) / FPS, np.ascontiguousarray(visited[0].rgb[::-1] // 4))
+    assert _chosen(pipeline.step(other)) != _chosen(spent[EVENT.start + 8])
+
+
+def test_a_steady_flow_of_events_is_paid_evenly() -> None:
+    pipeline = _pipeline(selection__per_second=90.0)
+    rolling = background((192, 256 + 4 * 240), 3)
+    tokens = [
+        len(pipeline.step(Frame(index, index / FPS, np.ascontiguousarray(rolling[:, 4 * index : 4 * index + 256]))))
+        for index in range(240)
+    ]
+    halves = [sum(tokens[start : start + 60]) / 2 for start in (120, 180)]
+    assert halves == pytest.approx([90, 90], rel=0.15)
+    assert max(tokens[120:]) < MOST
+
+
+@pytest.mark.parametrize("strategy", ["topk", "proportional", "canonical", "tiers", "hybrid"])
+@pytest.mark.parametrize("cascade", ["on", "off"])
+@pytest.mark.parametrize("novelty", ["skip", "off"])
+def test_every_way_to_choose_keeps_within_what_is_there(
+    visited: list[Frame], strategy: str, cascade: str, novelty: str
+) -> None:
+    pipeline = _pipeline(selection__strategy=strategy, selection__cascade=cascade, selection__novelty=novelty)
+    tokens = [len(pipeline.step(frame)) for frame in visited[50:80]]
+    assert tokens[0] == MOST and 0 in tokens
+    assert sum(tokens) <= MOST + 60 * 29 / FPS
+    assert sum(tokens[EVENT.start - 50 :]) > 0
+
+
+def test_a_cut_shows_what_the_reserve_allows() -> None:
+    pipeline = _pipeline()
+    for frame in _still(30):
+        pipeline.step(frame)
+    cut = pipeline.step(Frame(30, 1.0, np.ascontiguousarray(background((192, 256), 9)[::-1] // 4)))
+    assert cut.refresh_reason == "cut" and len(cut) == MOST
+    again = pipeline.step(Frame(31, 1 + 1 / FPS, _still(1)[0].rgb))
+    assert again.refresh_reason == "cut" and len(again) == MOST
+
+
+def test_frames_that_change_their_size_are_no_first_frames() -> None:
+    pipeline = _pipeline(selection__per_second=3.0)
+    sizes = [(160, 224), (192, 256)] * 30
+    frames = [Frame(index, index / FPS, background(hw, index)) for index, hw in enumerate(sizes)]
+    assert sum(len(pipeline.step(frame)) for frame in frames) <= MOST + 3 * 2
+
+
+def test_a_question_is_worth_a_frame_less_what_the_model_has() -> None:
+    frames = [Frame(index, index / FPS, moving_square(1)[0].rgb) for index in range(40)]
+    pipeline = _pipeline()
+    first, *_ = [pipeline.step(frame) for frame in frames[:30]]
+    pipeline.ask([parse_text("red")])
+    answer = pipeline.step(frames[30])
+    had, asked = _cells(first), _cells(answer)
+    assert len(answer) == MOST and not had & asked
+    assert square_cells(frames[0]) <= had | asked
+
+
+def test_it_can_be_switched_while_a_stream_runs(visited: list[Frame]) -> None:
+    pipeline = _pipeline(selection__per_second=0.0)
+    before = pipeline.step(visited[0])
+    pipeline.configure(Settings().with_values(BASE))
+    tokens = [len(pipeline.step(frame)) for frame in visited[1:40]]
+    assert len(before) == tokens[0] == MOST and sum(tokens[1:]) <= MOST / 2
+    pipeline.configure(Settings().with_values(BASE | {"selection.per_second": 0.0}))
+    assert len(pipeline.step(visited[40])) == MOST
+
+
+def test_what_was_not_shown_costs_nothing_and_is_offered_again() -> None:
+    frames = [Frame(index, 0.0, moving_square(1)[0].rgb) for index in range(3)]
+    pipeline = _pipeline()
+    first = pipeline.step(frames[0])
+    pipeline.take_back()
+    assert _cells(pipeline.step(frames[1])) == _cells(first)
+    assert len(pipeline.step(frames[2])) == 0
+
+
+def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[Frame], tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited], fps=FPS)
+    viewer = ScriptedViewer()
+    with arr_stream.open(clip, budget=12, budget_per_second=20, settings=Settings().with_values(BASE)) as stream:
+        watcher = Watcher(viewer, Plan("what?"), fps=5, pass_over=stream.pipeline.take_back)
+        told = [watcher.watch(stream.frame, patches, "last" if patches.index == 119 else None) for patches in stream]
+    shown = [len(patches) for patches in viewer.shown]
+    assert 0 not in shown and shown[0] == MOST
+    assert max(shown[1:]) > 4, "what came in between two shown frames is there for the next"
+    assert sum(shown) <= MOST + 20 * visited[-1].pts_seconds
+    assert not any(patches.notices for patches in told)
+    assert [answer.finish for patches in told for answer in patches.answers] == ["stop"]
+
+
+def test_a_run_with_empty_frames_is_written_replayed_and_drawn(run: Run, visited: list[Frame], tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited[50:74]], fps=FPS)
+    records, again, video = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "a.mp4"
+    options = ["--budget", "12", "--budget-per-second", "60", "--set", "keyframes.text=none"]
+    report = tmp_path / "report"
+    code, _, err = run("process", clip, "--patches", records, "-o", video, "--report", report, *options)
+    assert code == 0, err
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    tokens = [len(line["cells"]) for line in lines if line["type"] == "frame"]
+    assert lines[0]["config"]["selection"]["per_second"] == 60 and 0 in tokens and max(tokens[1:]) > 0
+    with av.open(str(video)) as container:
+        assert sum(1 for _ in container.decode(video=0)) == len(tokens)
+    code, out, err = run("replay", records, "--check")
+    assert code == 0 and "the same records" in out + err, err
+    code, _, err = run("process", clip, "--patches", again, *options)
+    assert code == 0 and again.read_bytes() == records.read_bytes()
+
+
+def test_a_live_model_pays_for_the_frames_that_it_is_handed(visited: list[Frame]) -> None:
+    pipeline = _pipeline()
+    passed: list[int] = []
+    viewer = ScriptedViewer(seconds=0.2)
+    watcher = Watcher(viewer, Plan("what?", "every", 0.2), fps=30)
+    live = LiveWatcher(watcher, follow=pipeline.follow, attend=None, pass_over=lambda: passed.append(index))
+    try:
+        for index, frame in enumerate(visited[:40]):
+            live.watch(frame, pipeline.step(frame), "last" if index == 39 else None)
+    finally:
+        live.close()
+    handed = set(range(40)) - set(passed)
+    assert {0, 39} <= handed and len(passed) == len(set(passed)) > 0
+    assert {patches.index for patches in viewer.shown} <= handed
+
+
+def test_visits_are_measured_three_ways_at_the_same_cost() -> None:
+    (clip,) = visit_footage(20, 20, sceneries=("coffee",), size_wh=(320, 192))
+    base = Settings().with_values({"keyframes.text": "none"})
+    report = evaluate_spending([clip], [60.0], base.with_values({"selection.budget": "12"}))
+    rows = {row.method: row for row in report.rows}
+    assert tuple(rows) == METHODS and len(report.tables[0].rows) == len(METHODS)
+    over_time, each_frame = rows[OVER_TIME], rows[EACH_FRAME]
+    assert over_time.event > 2 * over_time.quiet
+    assert over_time.sent > each_frame.sent and over_time.up_to_date > each_frame.up_to_date
+    assert each_frame.tokens_per_frame == pytest.approx(over_time.tokens_per_frame, abs=0.5)
+
+
+def test_a_held_clip_moves_only_in_its_middle() -> None:
+    (clip,) = visit_footage(2, 6, sceneries=("coffee",), size_wh=(320, 192))
+    held = held_footage(clip, 4)
+    truths = list(held.truths())
+    assert [truth.moving is None for truth in truths] == [True] * 4 + [False] * 10 + [True] * 4
+    assert len(list(held.frames())) == len(truths)
