@@ -36,6 +36,8 @@ FIXATION = HISTORY + HISTORY_CHANNELS.index("fixation")
 FIXATION_DECAY = 0.9
 _EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
+_SPENT = 1e-6
+"""What has faded to this is 0: processors take long over numbers next to nothing."""
 _KNOWN = 0.5
 """Trust from which what is known of an earlier frame holds for this one."""
 
@@ -326,12 +328,11 @@ class TemporalCache:
         self._attended(self.put(attention))
 
     def _attended(self, attention: Array) -> None:
-        faded = self.recall("attention_history") * FIXATION_DECAY
         self.remember("attention", attention)
-        self.remember("attention_history", namespace(faded).maximum(faded, attention))
+        self._add("attention_history", attention)
 
     def forget_attention(self) -> None:
-        """Channel 37 starts anew; what adds up in channel 38 stays."""
+        """Channel 37 starts anew; channel 38 fades in its own time."""
         if len(self.history) == len(KEPT):
             self.remember("attention", namespace(self.history).zeros_like(self.recall("attention")))
 
@@ -343,7 +344,23 @@ class TemporalCache:
         self._attended(carry(self.put(attention), flow, outside=0.0))
         return True
 
-    def look(self, gaze: FloatArray | None, elapsed_seconds: float) -> None:
-        """Let the gaze history fade by the time that passed, then add new gaze (`[h, w]` in [0, 1])."""
-        faded = self.recall("gaze") * 0.5 ** (max(0.0, elapsed_seconds) / GAZE_HALF_LIFE_SECONDS)
-        self.remember("gaze", faded if gaze is None else namespace(faded).maximum(faded, self.put(gaze)))
+    def hand_over(self, asked: FloatArray) -> None:
+        """Add what a question was about that is asked no longer (`[h, w]` in [0, 1]) to channel 38."""
+        self._add("attention_history", self.put(asked))
+
+    def look(self, gaze: FloatArray) -> None:
+        """Add new gaze (`[h, w]` in [0, 1]) to channel 39."""
+        self._add("gaze", self.put(gaze))
+
+    def fade(self, elapsed_seconds: float, history_half_life_seconds: float) -> None:
+        """Let channels 38 and 39 fade by the time that passed."""
+        if len(self.history) < len(KEPT):
+            return
+        half_lives = {"attention_history": history_half_life_seconds, "gaze": GAZE_HALF_LIFE_SECONDS}
+        elapsed = max(0.0, elapsed_seconds)
+        faded = {KEPT.index(name): self.recall(name) * 0.5 ** (elapsed / half) for name, half in half_lives.items()}
+        self.history = replaced(self.history, {at: plane * (plane > _SPENT) for at, plane in faded.items()})
+
+    def _add(self, name: str, value: Array) -> None:
+        before = self.recall(name)
+        self.remember(name, namespace(before).maximum(before, value))
