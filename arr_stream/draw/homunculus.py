@@ -1,7 +1,7 @@
 """The frame as the tokens see it: what many cells were chosen from grows, the rest shrinks.
 
 So is the body drawn on the cortex (Penfield and Boldrey, 1937), each part as large as what is spent on it. Density is
-evened out by turns along rows and along columns, each time by its own cumulative sum, which cannot fold.
+evened out by turns along rows and along columns, each by its own cumulative sum.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from arr_stream.types import ByteArray, FloatArray, Frame, IntArray
 
 _PER_CELL = 4
 """Nodes of the lattice to a cell and side."""
-_GAIN = 8.0
-"""Density where a cell is chosen on every frame, over that where none ever is, less 1."""
-_BLUR_CELLS = 0.7
+_GAIN = 6.0
+"""Density where most was chosen, over that where nothing ever was, less 1."""
+_LEAST_OFTEN = 1e-3
+"""Where less was chosen everywhere than this, nothing grows."""
+_BLUR_CELLS = 1.0
+_ACROSS = 1 / 12
+"""Blur of what is evened out along a line across lines, over its length: neighbours that went apart would fold."""
 _TURNS = ((1, 0.5), (0, 1.0), (1, 1.0))
 """Axis, and the power of the density that is evened out along it: the first goes half-way, so that both grow alike."""
 _DIM = 0.55
 _LINE: Colour = (210, 215, 225)
 _LINE_OPACITY = 0.22
 _SUBPIXEL_BITS = 4
+
+Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +51,7 @@ class Warp:
 
 
 def token_density(patches: PatchSet) -> FloatArray:
-    """`[4 * gh + 1, 4 * gw + 1]` in [1, 9]: how often cells around each node were chosen lately, this frame included.
+    """`[4 * gh + 1, 4 * gw + 1]` in [1, 7]: how often cells around each node were chosen lately, this frame included.
 
     Fixation history goes with the picture and fades by time, so that the warp of a video changes gently.
     """
@@ -53,10 +59,10 @@ def token_density(patches: PatchSet) -> FloatArray:
     chosen = (score_steps(patches) >= 0).astype(np.float32)
     before = cv2.resize(patches.texture.plane("fixation"), hw[::-1], interpolation=cv2.INTER_AREA)
     often = FIXATION_DECAY * before.reshape(hw) + (1 - FIXATION_DECAY) * chosen
-    often = often / max(float(often.max()), 1e-6)
     fine = cv2.resize(often, (_PER_CELL * hw[1] + 1, _PER_CELL * hw[0] + 1), interpolation=cv2.INTER_LINEAR)
     sigma = _BLUR_CELLS * _PER_CELL
-    return 1 + _GAIN * np.asarray(cv2.GaussianBlur(fine, (0, 0), sigma, borderType=cv2.BORDER_REFLECT), np.float32)
+    smooth = np.asarray(cv2.GaussianBlur(fine, (0, 0), sigma, borderType=cv2.BORDER_REFLECT), np.float32)
+    return 1 + _GAIN * smooth / max(float(smooth.max()), _LEAST_OFTEN)
 
 
 def equalised(density: FloatArray) -> Warp:
@@ -74,7 +80,7 @@ def equalised(density: FloatArray) -> Warp:
         if axis:
             there, back = _evened(weight, there, back)
         else:
-            turned = _evened(weight.T, _turned(there), _turned(back))
+            turned = _evened(np.ascontiguousarray(weight.T), _turned(there), _turned(back))
             there, back = (_turned(each) for each in turned)
     return Warp(there.astype(np.float32), back.astype(np.float32))
 
@@ -113,12 +119,10 @@ def _outlines(steps: IntArray, points: IntArray) -> dict[int, list[IntArray]]:
     return sides
 
 
-Places = npt.NDArray[np.float64]
-"""`[h, w, 2]`, x and y in [0, 1]."""
-
-
-def _evened(weight: Places, there: Places, back: Places) -> tuple[Places, Places]:
+def _evened(weight: Numbers, there: Numbers, back: Numbers) -> tuple[Numbers, Numbers]:
     """Both directions of a warp after one turn along the rows by weights `[h, w]` on its picture."""
+    sigma = weight.shape[1] * _ACROSS
+    weight = np.asarray(cv2.GaussianBlur(weight, (1, 0), sigma, sigmaY=sigma, borderType=cv2.BORDER_REFLECT))
     steps = (weight[:, 1:] + weight[:, :-1]) / 2
     share = np.concatenate([np.zeros((len(weight), 1)), steps.cumsum(1)], axis=1)
     share /= share[:, -1:]
@@ -132,7 +136,7 @@ def _evened(weight: Places, there: Places, back: Places) -> tuple[Places, Places
     return np.stack([_at(share, there), there[..., 1]], axis=2), back
 
 
-def _at(values: npt.NDArray[np.floating], places: Places) -> npt.NDArray[np.float64]:
+def _at(values: npt.NDArray[np.floating], places: Numbers) -> Numbers:
     """Values `[h, w]` of the lattice at places, linearly between nodes."""
     height, width = values.shape
     x, y = places[..., 0].clip(0, 1) * (width - 1), places[..., 1].clip(0, 1) * (height - 1)
@@ -143,14 +147,14 @@ def _at(values: npt.NDArray[np.floating], places: Places) -> npt.NDArray[np.floa
     return np.asarray(upper * (1 - down) + lower * down)
 
 
-def _stretch(back: Places) -> npt.NDArray[np.float64]:
+def _stretch(back: Numbers) -> Numbers:
     """`[h, w]`: area of the frame that lies at each node of the picture, over the mean."""
     (x_down, x_right), (y_down, y_right) = (np.gradient(back[..., axis]) for axis in (0, 1))
     area = x_right * y_down - x_down * y_right
     return np.asarray(np.maximum(area / area.mean(), 1e-3))
 
 
-def _turned(places: Places) -> Places:
+def _turned(places: Numbers) -> Numbers:
     """Rows as columns, x as y."""
     return places.transpose(1, 0, 2)[..., ::-1]
 

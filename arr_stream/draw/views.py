@@ -150,7 +150,8 @@ def source_view(frame: Frame, patches: PatchSet) -> ByteArray:
 
 def history_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """What was asked or looked at before and still has a claim (channel 38), as heat over the darkened picture."""
-    values = _enlarged(patches.texture.plane("attention_history"), frame.size_wh)
+    plane = patches.texture.plane("attention_history").astype(np.float32, copy=False)
+    values = _enlarged(plane, frame.size_wh)
     dark = cv2.convertScaleAbs(grey_of(frame.rgb), alpha=0.45)
     picture = np.asarray(cv2.add(dark, coloured(values, 0.0, 1.0, "heat")), dtype=np.uint8)
     _legend(picture, "history", "0", "1", colour_table("heat"))
@@ -167,6 +168,8 @@ VIEWS: dict[str, View] = {
     "history": history_view,
     "homunculus": homunculus_view,
 }
+WARPED = frozenset({"homunculus"})
+"""Views on which places are not where they are on the frame."""
 
 
 def _ids(patches: PatchSet, size_wh: tuple[int, int]) -> IntArray:
