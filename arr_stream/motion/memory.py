@@ -37,7 +37,7 @@ FIXATION_DECAY = 0.9
 _EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
 _SPENT = 1e-6
-"""What has faded to this is 0: processors take long over numbers next to nothing."""
+"""What has faded to this part is 0: processors take long over numbers next to nothing."""
 _KNOWN = 0.5
 """Trust from which what is known of an earlier frame holds for this one."""
 
@@ -98,6 +98,7 @@ class TemporalCache:
     _pending: dict[int, set[PartName]] = field(init=False, default_factory=dict)
     _ways: dict[int, Flow] = field(init=False, default_factory=dict)
     _followed: dict[int, Flow] = field(init=False, default_factory=dict)
+    _left: dict[str, float] = field(init=False, default_factory=dict)
     _no_text: Plane = field(init=False)
     _nothing_before: Plane = field(init=False)
     _nothing_given: Plane = field(init=False)
@@ -135,7 +136,7 @@ class TemporalCache:
 
     def forget(self) -> None:
         """After a cut nothing that was carried holds any more."""
-        for held in (self._parts, self._pending, self._ways, self._followed):
+        for held in (self._parts, self._pending, self._ways, self._followed, self._left):
             held.clear()
         self._embedding = self._text = self._labels = self._before = None
         self.history = namespace(self.history).zeros_like(self.history)
@@ -354,13 +355,19 @@ class TemporalCache:
 
     def fade(self, elapsed_seconds: float, history_half_life_seconds: float) -> None:
         """Let channels 38 and 39 fade by the time that passed."""
-        if len(self.history) < len(KEPT):
-            return
         half_lives = {"attention_history": history_half_life_seconds, "gaze": GAZE_HALF_LIFE_SECONDS}
-        elapsed = max(0.0, elapsed_seconds)
-        faded = {KEPT.index(name): self.recall(name) * 0.5 ** (elapsed / half) for name, half in half_lives.items()}
-        self.history = replaced(self.history, {at: plane * (plane > _SPENT) for at, plane in faded.items()})
+        faded = {}
+        for name, left in list(self._left.items()):
+            factor = 0.5 ** (max(0.0, elapsed_seconds) / half_lives[name])
+            self._left[name] = left * factor
+            if self._left[name] < _SPENT:
+                del self._left[name]
+                factor = 0.0
+            faded[KEPT.index(name)] = self.recall(name) * factor
+        if faded:
+            self.history = replaced(self.history, faded)
 
     def _add(self, name: str, value: Array) -> None:
         before = self.recall(name)
         self.remember(name, namespace(before).maximum(before, value))
+        self._left[name] = 1.0
