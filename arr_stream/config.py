@@ -155,6 +155,9 @@ class RelevanceSettings(_Section):
     anchoring: bool = Field(
         True, description="keep a region on what its object looks like, instead of carrying it along the flow alone"
     )
+    history_half_life_seconds: float = Field(
+        3.0, gt=0, description="time in which the claim of what was asked or looked at before is halved"
+    )
 
 
 class ScoringSettings(_Section):
@@ -170,6 +173,7 @@ class ScoringSettings(_Section):
     fovea: Unit = Field(0.6, description="perspective: what the farthest place loses against the fovea")
     capture: Unit = Field(0.5, description="what information and saliency lose where something moves on the frame")
     attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
+    history: Unit = Field(0.2, description="participation: how much what was asked or looked at before adds")
     information: Unit = Field(0.3, description="weight of information where no question leads")
     perspective: Unit = Field(0.8, description="weight of perspective there")
     stay: Unit = Field(0.05, description="weight there of where one looked lately")

@@ -100,6 +100,19 @@ class CellValues:
     scores: CellScores | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What was asked of the last frame, and where it was found."""
+
+    queries: tuple[Query, ...]
+    relevance: QueryRelevance
+
+    def given_up(self, queries: Sequence[Query]) -> FloatArray:
+        """`[gh, gw]` in [0, 1]: the relevance of cells whose query is not among these."""
+        gone = [index for index, query in enumerate(self.queries) if query not in queries]
+        return np.where(np.isin(self.relevance.query, gone), self.relevance.combined, 0).astype(np.float32)
+
+
 @dataclass(slots=True)
 class _State:
     """What is remembered of a stream while its frames keep one size."""
@@ -111,6 +124,7 @@ class _State:
     seen: SeenCells
     figure: Figure
     scorers: QueryScorers
+    asked: _Asked | None = None
     previous: FlowInput | None = None
     colours: Array | None = None
     meanings: Meanings = field(default_factory=Meanings)
@@ -196,7 +210,7 @@ class Pipeline:
         """Replace the queries from the next frame on.
 
         Texts that go to a model are encoded here; what the last keyframe knows is then scored anew, without another
-        look at its picture.
+        look at its picture. Where a query that is given up was found on the last frame joins channel 38.
         """
         self._queries = tuple(queries)
         self._query_changed = True
@@ -380,6 +394,7 @@ class Pipeline:
     def _carry(self, state: _State, flow: Flow | None, look: FrameLook, frame: Frame, *, cut: bool) -> Array:
         """Bring the memory to this frame; gives the motion channel, `[H/8, W/8]`."""
         cache = state.cache
+        self._hand_over(state)
         if cut:
             cache.forget()
             state.seen.forget()
@@ -389,11 +404,19 @@ class Pipeline:
         if flow is not None:
             cache.move(self._device.run(carried, cache.moving, flow), flow)
             motion = self._device.run(motion_channel, flow, cache.keyframe_way, look.eighth_grey)
+        cache.fade(frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
-            bump = splat(points, cache.reduced_hw(8)) if len(points) else None
-            cache.look(bump, frame.pts_seconds - state.last_pts_seconds)
+            if len(points):
+                cache.look(splat(points, cache.reduced_hw(8)))
         return motion
+
+    def _hand_over(self, state: _State) -> None:
+        """What the last frame was asked, and this one is not, joins the history where it was found."""
+        if state.asked is not None and state.asked.queries != self._queries:
+            about = state.asked.given_up(self._queries)
+            if about.any():
+                state.cache.hand_over(enlarged(about, _EIGHTH_PER_CELL))
 
     def _refresh(
         self, state: _State, frame: Frame, *, size_changed: bool, cut: bool
@@ -434,7 +457,7 @@ class Pipeline:
         if (selection.novelty != "off" or selection.per_second) and state.seen.sent is not None:
             difference = run(cell_difference, eighth_grey, state.seen.sent)
         values = self._device.fetch(CellValues(relevance, figure, state.cache.trust, difference, scores))()
-        state.confidence = float(values.confidence)
+        state.confidence, state.asked = float(values.confidence), _Asked(self._queries, values.relevance)
         return values
 
     def _choose(

@@ -356,6 +356,90 @@ def test_a_new_query_forgets_where_the_model_looked_for_the_old_one() -> None:
     assert texture.plane("attention").max() == 0 and texture.plane("attention_history").max() > 0.9
 
 
+def _two_squares(count: int, fps: float = 10) -> list[Frame]:
+    """A red square that goes right, and a blue one at the lower right that stands still."""
+    frames = []
+    for frame in moving_square(count, step_xy=(2, 0)):
+        rgb = frame.rgb.copy()
+        rgb[128:176, 192:240] = (30, 30, 220)
+        frames.append(Frame(frame.index, frame.index / fps, rgb))
+    return frames
+
+
+RED_THING = (slice(2, 4), slice(1, 4))
+BLUE_THING = (slice(4, 6), slice(6, 8))
+
+
+@pytest.mark.parametrize("asked", ["blue", None])
+def test_what_was_asked_before_keeps_a_claim_that_fades(asked: str | None) -> None:
+    with_history, without = (
+        _pipeline([parse_text("red")], scoring__history=weight, relevance__history_half_life_seconds=0.5)
+        for weight in (0.2, 0.0)
+    )
+    claims, led, blue = [], [], []
+    for frame in _two_squares(30):
+        if frame.index == 5:
+            for pipeline in (with_history, without):
+                pipeline.ask([] if asked is None else [parse_text(asked)])
+        kept, plain = with_history.step(frame), without.step(frame)
+        claims.append(kept.texture.cells([CHANNELS[38].index])[0])
+        led.append(_lead(kept) / _lead(plain))
+        blue.append([len(_cells(each) & _within(BLUE_THING)) for each in (kept, plain)])
+    assert not any(claim.any() for claim in claims[:5]) and led[:5] == [1] * 5, "the question is the same"
+    assert _mean(claims[5], RED_THING) > 4 * _mean(claims[5], BLUE_THING)
+    assert led[5] > led[15] > led[25] > 1
+    # Two seconds are four half-lives.
+    assert claims[5].max() > 0.5 and 0 < claims[25].max() < claims[5].max() / 8
+    if asked:
+        assert all(abs(kept - plain) <= 1 and plain >= 2 for kept, plain in blue[6:])
+
+
+def _lead(patches: PatchSet) -> float:
+    """Score of the red thing over that of the frame."""
+    return _mean(patches.relevance, RED_THING) / float(patches.relevance.mean())
+
+
+def _mean(cells: np.ndarray, place: tuple[slice, slice]) -> float:
+    return float(cells[place].mean())
+
+
+def _within(place: tuple[slice, slice]) -> set[tuple[int, int]]:
+    rows, columns = place
+    return {(row, column) for row in range(rows.start, rows.stop) for column in range(columns.start, columns.stop)}
+
+
+def test_a_question_that_comes_again_or_was_put_to_no_frame_leaves_nothing() -> None:
+    pipeline = _pipeline([parse_text("red")])
+    for frame in _two_squares(6):
+        pipeline.ask([parse_text("blue")])
+        pipeline.ask([parse_text("red")])
+        assert not pipeline.step(frame).texture.plane("attention_history").any()
+
+
+def test_history_changes_nothing_while_the_question_stays() -> None:
+    claiming, without = (_pipeline([parse_text("red")], scoring__history=weight) for weight in (1.0, 0.0))
+    for frame in _two_squares(6):
+        np.testing.assert_array_equal(claiming.step(frame).relevance, without.step(frame).relevance)
+
+
+def test_only_what_is_asked_no_longer_joins_the_history() -> None:
+    frames = _two_squares(2)
+    pipeline = _pipeline([parse_text("red"), parse_text("blue")])
+    pipeline.step(frames[0])
+    pipeline.ask([parse_text("blue")])
+    claim = pipeline.step(frames[1]).texture.cells([CHANNELS[38].index])[0]
+    assert _mean(claim, RED_THING) > 0.2 and _mean(claim, BLUE_THING) == 0
+
+
+def test_a_cut_ends_what_was_asked_before() -> None:
+    frames = _two_squares(2)
+    pipeline = _pipeline([parse_text("red")])
+    pipeline.step(frames[0])
+    pipeline.ask([])
+    patches = pipeline.step(dataclasses.replace(frames[1], rgb=255 - frames[1].rgb))
+    assert patches.refresh_reason == "cut" and not patches.texture.plane("attention_history").any()
+
+
 @pytest.mark.parametrize("attention", [np.zeros((2, 2), np.float32), np.full((6, 8), np.nan), np.full((6, 8), 2.0)])
 def test_impossible_attention_is_refused(attention: np.ndarray) -> None:
     pipeline = _pipeline()

@@ -64,6 +64,8 @@ def test_cells_on_the_host_are_means_of_the_dense_tensor(texture_wh: tuple[int, 
     mip = Texture(texture_wh, dict(there)).mip(CELL_LEVEL)
     assert isinstance(cells, np.ndarray) and cells.dtype == np.float32
     np.testing.assert_allclose(cells, mip.numpy(), rtol=1e-6, atol=2e-5)
+    backwards = Texture(texture_wh, dict(here)).cells(range(len(CHANNELS))[::-1])
+    np.testing.assert_array_equal(backwards, cells[::-1])
 
 
 @pytest.mark.parametrize("device", DEVICES)

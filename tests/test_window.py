@@ -20,6 +20,7 @@ from PIL import Image
 
 import arr_stream
 from arr_stream.draw.annotate import Annotator
+from arr_stream.draw.views import VIEWS
 from arr_stream.errors import DisplayUnavailable, OutputUnwritable
 from arr_stream.live.pictures import Shown
 from arr_stream.live.stream import LiveStream, PointerGaze
@@ -111,12 +112,21 @@ class TestControls:
     def test_views_go_round_both_ways(self) -> None:
         desk = Desk()
         seen = []
-        for _ in range(6):
+        for _ in VIEWS:
             desk.press("v")
             seen.append(desk.strip.view)
-        assert sorted(seen) == sorted(["source", "patches", "relevance", "clusters", "flow", "text"])
+        assert sorted(seen) == sorted(VIEWS)
         desk.press("V")
         assert desk.strip.view == "source"
+
+    def test_a_view_that_bends_places_is_not_pointed_at(self) -> None:
+        desk = Desk()
+        desk.strip.view = "homunculus"
+        desk.drag(20, 40, 120, 140)
+        assert [query.label for query in desk.stream.queries] == ["red"]
+        desk.strip.view = "patches"
+        desk.drag(20, 40, 120, 140)
+        assert len(desk.stream.queries) == 2
 
     def test_all_forty_channels_can_be_reached(self) -> None:
         desk = Desk()

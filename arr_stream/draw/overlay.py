@@ -41,18 +41,25 @@ def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
-    picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=dim), dtype=np.uint8)
     stroke = stroke_px(height)
-    fine = patches.level == 0
-    coarse = _boxes(patches, ~fine, xs, ys)
+    picture = lit(rgb, patches, dim, corners=max(1, stroke // 2))
+    _outline(picture, score_steps(patches), xs, ys, stroke)
+    return picture
+
+
+def lit(rgb: ByteArray, patches: PatchSet, dim: float, *, corners: int = 0) -> ByteArray:
+    """What `draw_patches` gives, without the outlines; coarse cells have their corners marked that wide."""
+    height, width = rgb.shape[:2]
+    xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
+    picture = np.asarray(cv2.convertScaleAbs(rgb, alpha=dim), dtype=np.uint8)
+    coarse = _boxes(patches, patches.level > 0, xs, ys)
     for x0, y0, x1, y1 in coarse.tolist():
         cv2.convertScaleAbs(rgb[y0:y1, x0:x1], picture[y0:y1, x0:x1], (1.0 + 2 * dim) / 3)
-    _corners(picture, coarse, max(1, stroke // 2))
-    chosen = _score_steps(patches, fine)
-    for row, column, end, _ in _runs(np.minimum(chosen, 0)):
+    if corners:
+        _corners(picture, coarse, corners)
+    for row, column, end, _ in _runs(np.minimum(score_steps(patches), 0)):
         region = slice(ys[row], ys[row + 1]), slice(xs[column], xs[end])
         picture[region] = rgb[region]
-    _outline(picture, chosen, xs, ys, stroke)
     return picture
 
 
@@ -143,8 +150,9 @@ def _boxes(patches: PatchSet, which: npt.NDArray[np.bool_], xs: list[int], ys: l
     return np.stack([x[columns], y[rows], x[right], y[below]], axis=1)
 
 
-def _score_steps(patches: PatchSet, fine: npt.NDArray[np.bool_]) -> IntArray:
+def score_steps(patches: PatchSet) -> IntArray:
     """`[gh, gw]`: index into `SCORE_COLOURS` for a chosen fine cell, -1 elsewhere."""
+    fine = patches.level == 0
     steps = np.full((patches.grid.rows, patches.grid.columns), -1, dtype=np.int32)
     step = np.clip(patches.score[fine] * len(SCORE_COLOURS), 0, len(SCORE_COLOURS) - 1)
     steps[patches.rows[fine], patches.columns[fine]] = step.astype(np.int32)

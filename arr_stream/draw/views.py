@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.draw import typeface
+from arr_stream.draw.homunculus import homunculus_view
 from arr_stream.draw.overlay import draw_patches, stroke_px
 from arr_stream.draw.strip import font_px
 from arr_stream.errors import InvalidSetting
@@ -147,6 +148,16 @@ def source_view(frame: Frame, patches: PatchSet) -> ByteArray:
     return frame.rgb.copy()
 
 
+def history_view(frame: Frame, patches: PatchSet) -> ByteArray:
+    """What was asked or looked at before and still has a claim (channel 38), as heat over the darkened picture."""
+    plane = patches.texture.plane("attention_history").astype(np.float32, copy=False)
+    values = _enlarged(plane, frame.size_wh)
+    dark = cv2.convertScaleAbs(grey_of(frame.rgb), alpha=0.45)
+    picture = np.asarray(cv2.add(dark, coloured(values, 0.0, 1.0, "heat")), dtype=np.uint8)
+    _legend(picture, "history", "0", "1", colour_table("heat"))
+    return picture
+
+
 VIEWS: dict[str, View] = {
     "source": source_view,
     "patches": patches_view,
@@ -154,7 +165,11 @@ VIEWS: dict[str, View] = {
     "clusters": clusters_view,
     "flow": flow_view,
     "text": text_view,
+    "history": history_view,
+    "homunculus": homunculus_view,
 }
+WARPED = frozenset({"homunculus"})
+"""Views on which places are not where they are on the frame."""
 
 
 def _ids(patches: PatchSet, size_wh: tuple[int, int]) -> IntArray:

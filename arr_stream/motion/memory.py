@@ -36,6 +36,8 @@ FIXATION = HISTORY + HISTORY_CHANNELS.index("fixation")
 FIXATION_DECAY = 0.9
 _EIGHTH_PER_CELL = 4
 GAZE_HALF_LIFE_SECONDS = 0.5
+_SPENT = 1e-6
+"""What has faded to this part is 0: processors take long over numbers next to nothing."""
 _KNOWN = 0.5
 """Trust from which what is known of an earlier frame holds for this one."""
 
@@ -96,6 +98,7 @@ class TemporalCache:
     _pending: dict[int, set[PartName]] = field(init=False, default_factory=dict)
     _ways: dict[int, Flow] = field(init=False, default_factory=dict)
     _followed: dict[int, Flow] = field(init=False, default_factory=dict)
+    _left: dict[str, float] = field(init=False, default_factory=dict)
     _no_text: Plane = field(init=False)
     _nothing_before: Plane = field(init=False)
     _nothing_given: Plane = field(init=False)
@@ -133,7 +136,7 @@ class TemporalCache:
 
     def forget(self) -> None:
         """After a cut nothing that was carried holds any more."""
-        for held in (self._parts, self._pending, self._ways, self._followed):
+        for held in (self._parts, self._pending, self._ways, self._followed, self._left):
             held.clear()
         self._embedding = self._text = self._labels = self._before = None
         self.history = namespace(self.history).zeros_like(self.history)
@@ -326,12 +329,11 @@ class TemporalCache:
         self._attended(self.put(attention))
 
     def _attended(self, attention: Array) -> None:
-        faded = self.recall("attention_history") * FIXATION_DECAY
         self.remember("attention", attention)
-        self.remember("attention_history", namespace(faded).maximum(faded, attention))
+        self._add("attention_history", attention)
 
     def forget_attention(self) -> None:
-        """Channel 37 starts anew; what adds up in channel 38 stays."""
+        """Channel 37 starts anew; channel 38 fades in its own time."""
         if len(self.history) == len(KEPT):
             self.remember("attention", namespace(self.history).zeros_like(self.recall("attention")))
 
@@ -343,7 +345,29 @@ class TemporalCache:
         self._attended(carry(self.put(attention), flow, outside=0.0))
         return True
 
-    def look(self, gaze: FloatArray | None, elapsed_seconds: float) -> None:
-        """Let the gaze history fade by the time that passed, then add new gaze (`[h, w]` in [0, 1])."""
-        faded = self.recall("gaze") * 0.5 ** (max(0.0, elapsed_seconds) / GAZE_HALF_LIFE_SECONDS)
-        self.remember("gaze", faded if gaze is None else namespace(faded).maximum(faded, self.put(gaze)))
+    def hand_over(self, asked: FloatArray) -> None:
+        """Add what a question was about that is asked no longer (`[h, w]` in [0, 1]) to channel 38."""
+        self._add("attention_history", self.put(asked))
+
+    def look(self, gaze: FloatArray) -> None:
+        """Add new gaze (`[h, w]` in [0, 1]) to channel 39."""
+        self._add("gaze", self.put(gaze))
+
+    def fade(self, elapsed_seconds: float, history_half_life_seconds: float) -> None:
+        """Let channels 38 and 39 fade by the time that passed."""
+        half_lives = {"attention_history": history_half_life_seconds, "gaze": GAZE_HALF_LIFE_SECONDS}
+        faded = {}
+        for name, left in list(self._left.items()):
+            factor = 0.5 ** (max(0.0, elapsed_seconds) / half_lives[name])
+            self._left[name] = left * factor
+            if self._left[name] < _SPENT:
+                del self._left[name]
+                factor = 0.0
+            faded[KEPT.index(name)] = self.recall(name) * factor
+        if faded:
+            self.history = replaced(self.history, faded)
+
+    def _add(self, name: str, value: Array) -> None:
+        before = self.recall(name)
+        self.remember(name, namespace(before).maximum(before, value))
+        self._left[name] = 1.0

@@ -39,16 +39,16 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
       well, what moves as a thing comes first;
     - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
     - c = w.commitment * answered ** w.commitment_power: commitment grows with how well the question is answered
-      anywhere on this frame, by the words or by where a model looked, so that a query without a match falls back to
-      looking around.
+      anywhere on this frame, or with what has a claim beside it (`scorers.claim`), so that a query without a match
+      falls back to looking around.
 
     The source of these terms let commitment fall as participation rises, which gives the most relevant place the
     least weight on focus; the sign here is the other one.
 
     Args:
         sample: Channels of the places.
-        answered: How well the question is answered anywhere on this frame, in [0, 1]; 0 without a query and without
-            attention. On a device a tensor, which nothing here waits for.
+        answered: How well the question is answered anywhere on this frame, in [0, 1]; 0 without a query and without a
+            claim beside it. On a device a tensor, which nothing here waits for.
         weights: How much each part counts.
     """
     commitment = weights.commitment * answered**weights.commitment_power

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from arr_stream.config import ScoringSettings, SelectionSettings
 from arr_stream.relevance.balance import Balance, balance_tensions
-from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
+from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample, claim
 from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.atlas import region_importance
 from arr_stream.selection.cascade import (
@@ -280,9 +280,8 @@ def _regions(
 def _frame(
     table: Array, relevance: Array, figure: Array | None, weights: ScoringSettings
 ) -> tuple[float | Array, float | Array]:
-    """How well the question is answered anywhere, by the words or by where a model looked, and the highest figure."""
-    attended = weights.attention * Sample(table, relevance)["attention"]
-    asked = namespace(relevance).maximum(relevance, attended)
+    """How well anything is answered anywhere: the question, or what has a claim beside it; and the highest figure."""
+    asked = namespace(relevance).maximum(relevance, claim(Sample(table, relevance), weights))
     if isinstance(asked, np.ndarray):
         return _most(asked), 0.0 if figure is None else _most(figure)
     return asked.max(), 0.0 if figure is None else figure.max()

@@ -20,8 +20,9 @@ CHANNEL_NAMES = (
     "saliency",
     "motion",
     "eccentricity",
-    "attention",
     "fixation",
+    "attention",
+    "attention_history",
     "gaze",
     "text",
 )
@@ -82,5 +83,11 @@ def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Array | float:
 
 
 def participation(sample: Sample, weights: ScoringSettings) -> Array:
-    """What the question asks for, raised where the model itself looked."""
-    return 1 - (1 - sample.relevance) * (1 - weights.attention * sample["attention"])
+    """What the question asks for, raised by what has a claim beside it."""
+    return 1 - (1 - sample.relevance) * (1 - claim(sample, weights))
+
+
+def claim(sample: Sample, weights: ScoringSettings) -> Array:
+    """Where the model itself looked, or what earlier questions were about; what is both counts once."""
+    looked = weights.attention * sample["attention"]
+    return namespace(looked).maximum(looked, weights.history * sample["attention_history"])

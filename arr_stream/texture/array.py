@@ -68,7 +68,7 @@ class Plane:
         key = (texture_wh, rows)
         made = self._cells.get(key)
         if made is None:
-            planes = self.data if len(rows) == len(self.data) else self.data[list(rows)]
+            planes = self.data if rows == tuple(range(len(self.data))) else self.data[list(rows)]
             found = _cell_middles(planes, texture_wh) if self.nearest else cell_means(planes, texture_wh) * self.scale
             made = self._cells[key] = found.astype(np.float32)
         return made

@@ -59,7 +59,7 @@ def _table() -> tuple[Channel, ...]:
         ("previous_saliency", 0, 1, every, "linear", "saliency of the frame before, carried"),
         ("fixation", 0, 1, every, "linear", "decayed sum of what was selected, carried"),
         ("attention", 0, 1, "when the model ran", "linear", "attention of the consumer's model, carried"),
-        ("attention_history", 0, 1, "when the model ran", "linear", "attention accumulated over queries, carried"),
+        ("attention_history", 0, 1, every, "linear", "what was asked or attended to before, decayed and carried"),
         ("gaze", 0, 1, "when given", "linear", "where someone looked, decayed and carried"),
     ]
     return tuple(Channel(index, *row) for index, row in enumerate(rows))
