@@ -25,7 +25,6 @@ from arr_stream.keyframes.generate import (
     make_part,
 )
 from arr_stream.keyframes.text.regions import finding
-from arr_stream.motion.device import Device
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
@@ -530,10 +529,10 @@ def _panned(count: int, size_wh: tuple[int, int] = (1920, 1080)) -> list[Frame]:
     return [Frame(i, i / 30, np.ascontiguousarray(wall[:, i * step : i * step + width])) for i in range(count)]
 
 
-def _with_small_line(device: Device | None = None, **values: object) -> Pipeline:
+def _with_small_line(**values: object) -> Pipeline:
     made = Settings().with_values({"selection.budget": "60", "keyframes.delay": 0, **values})
     provider = InStepKeyframes(StandardGenerator(GridClusterer(12), make_embedder(made), _SmallLine()))
-    return Pipeline(made, provider, [parse_text("text")], device=device)
+    return Pipeline(made, provider, [parse_text("text")])
 
 
 def _finer(patches: PatchSet) -> set[tuple[int, int]]:
@@ -541,14 +540,8 @@ def _finer(patches: PatchSet) -> set[tuple[int, int]]:
     return set(zip(patches.rows[there].tolist(), patches.columns[there].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-def test_small_text_of_a_large_source_is_given_finer_and_carried(on_device: bool) -> None:
-    device = None
-    if on_device:
-        from arr_stream.gpu.device import TorchDevice
-
-        device = TorchDevice("cpu")
-    pipeline = _with_small_line(device, **{"motion.flow": "dis"})
+def test_small_text_of_a_large_source_is_given_finer_and_carried() -> None:
+    pipeline = _with_small_line()
     for index, frame in enumerate(_panned(4)):
         patches = pipeline.step(frame)
         assert patches.grid.has_finer and patches.tokens == 60 and len(patches) == 60 - 3 * len(_finer(patches))

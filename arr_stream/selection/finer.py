@@ -34,7 +34,9 @@ def with_finer(chosen: Allocation, small_text: FloatArray, tokens: int, share: f
     wanted, worth = _wanted(chosen, fine, small_text >= LEAST_SMALL_TEXT)
     spare, extra = tokens - chosen.tokens, FINER_TOKENS - 1
     # What each further token costs: nothing while some are left over, then the lowest cell that is not wanted.
-    lowest_first = fine[::-1][~np.isin(fine[::-1], wanted)]
+    stays = np.zeros(len(chosen), bool)
+    stays[wanted] = True
+    lowest_first = fine[::-1][~stays[fine[::-1]]]
     given_up = np.concatenate([np.full(spare, len(chosen)), lowest_first])
     price = np.concatenate([np.zeros(spare, np.float32), chosen.score[lowest_first]])
     most = min(len(wanted), int(share * tokens) // FINER_TOKENS, len(price) // extra)
