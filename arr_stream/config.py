@@ -201,6 +201,11 @@ class SelectionSettings(_Section):
     hybrid_grid_share: Unit = Field(0.5, description="share of the tokens that `hybrid` leaves to the grid")
     levels: bool = Field(True, description="spend a share of the tokens on coarse cells for context")
     context_share: Unit = Field(0.1, description="largest share of the tokens for coarse cells")
+    fine_share: Unit = Field(
+        0.5,
+        description="largest share of the tokens for cells finer than the texture, where the source has more pixels "
+        "and shows text that is small; 0: none",
+    )
     gaze_share: Unit = Field(
         1 / 3, description="share of the tokens for where someone looks; half of it beside a question that is answered"
     )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import Texture
-from arr_stream.types import FloatArray, Grid, IntArray
+from arr_stream.types import FloatArray, Grid, IntArray, span_cells, tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Feeding:
     """What one frame added to a model's memory.
 
     Args:
-        sent: Cells given to the model.
-        held: Chosen cells that it had already, unchanged.
+        sent: Tokens given to the model: cells, a finer one as four.
+        held: Tokens of chosen cells that it had already, unchanged.
         memory_tokens: Tokens of the whole memory afterwards.
         cache_bytes: Size of the key-value cache afterwards.
         vision_ms: Time of the vision tower.
@@ -77,7 +77,7 @@ class Answer:
         cells: `[N, 5]` float32, what the answer rested on: rectangles in source pixels and the share of the
             attention in [0, 1] that each got, largest first; empty where the model does not tell.
         cell_frames: `[N]` int32, the frame that each cell was taken from.
-        visual_tokens: Cells in the model's memory.
+        visual_tokens: Tokens of cells in the model's memory.
         prompt_tokens: Tokens of the question, with its markers; for a server, of the whole prompt.
         answer_tokens: Tokens of the answer.
         prefill_ms: Time to the first token.
@@ -121,7 +121,8 @@ class PatchSet:
         pts_seconds: Presentation time of the frame.
         grid: The frame's cells.
         rows, columns: `[N]` int32, top-left fine cell of each chosen cell.
-        level: `[N]` int32, level of detail: 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4.
+        level: `[N]` int32, level of detail: 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4, each as one token; -1
+            is one fine cell as four tokens, from the source's own pixels.
         score: `[N]` float32 in [0, 1], descending.
         scorer: `[N]` int32, index into `SCORERS`.
         query: `[N]` int32, index of the query that wanted the cell most, -1 for none.
@@ -184,10 +185,14 @@ class PatchSet:
         return len(self.rows)
 
     @property
+    def tokens(self) -> int:
+        """Visual tokens that the choice costs."""
+        return int(tokens_of(self.level).sum())
+
+    @property
     def span(self) -> IntArray:
         """`[N]`, side of each chosen cell in fine cells."""
-        span: IntArray = np.left_shift(1, self.level).astype(np.int32)
-        return span
+        return span_cells(self.level)
 
     @property
     def cells_xyxy(self) -> FloatArray:

@@ -22,7 +22,7 @@ from arr_stream.keyframes.schedule import RefreshReason
 from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
-from arr_stream.motion.memory import TemporalCache, carried, remembered
+from arr_stream.motion.memory import TemporalCache, carried, carried_to_cells, remembered
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher
 from arr_stream.patch_set import PatchSet
@@ -91,6 +91,8 @@ class CellValues:
         confidence: Mean trust in what is carried.
         difference: `[gh, gw]` from what the model was sent, in grey levels; None before anything was.
         scores: Of all cells; None where regions are scored first.
+        small_text: `[gh, gw]` share of each cell under text too small for the texture; None where nothing finer is to
+            be had.
     """
 
     relevance: QueryRelevance
@@ -98,6 +100,7 @@ class CellValues:
     confidence: Array
     difference: Array | None
     scores: CellScores | None
+    small_text: Array | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,7 +338,7 @@ class Pipeline:
             level=chosen.level,
             score=chosen.score,
             scorer=choice.scorer,
-            query=np.where(chosen.level == 0, asked.query[chosen.rows, chosen.columns], -1).astype(np.int32),
+            query=np.where(chosen.level <= 0, asked.query[chosen.rows, chosen.columns], -1).astype(np.int32),
             carried=asked.carried[chosen.rows, chosen.columns],
             fresh=fresh,
             confidence=state.confidence,
@@ -449,14 +452,17 @@ class Pipeline:
         self, state: _State, texture: Texture, relevance: QueryRelevance, figure: Array, eighth_grey: Array
     ) -> CellValues:
         """What the choice is made from, on the host."""
-        settings, run, scores, difference = self._settings, self._device.run, None, None
+        settings, run, scores, difference, small_text = self._settings, self._device.run, None, None, None
         selection = settings.selection
         if selection.cascade == "off":
             planes = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
             scores = run(score_cells, planes, texture.texture_wh, relevance.combined, figure, settings.scoring)
         if (selection.novelty != "off" or selection.per_second) and state.seen.sent is not None:
             difference = run(cell_difference, eighth_grey, state.seen.sent)
-        values = self._device.fetch(CellValues(relevance, figure, state.cache.trust, difference, scores))()
+        if selection.fine_share and (small := state.cache.small_text) is not None:
+            small_text = run(carried_to_cells, *small)
+        values = CellValues(relevance, figure, state.cache.trust, difference, scores, small_text)
+        values = self._device.fetch(values)()
         state.confidence, state.asked = float(values.confidence), _Asked(self._queries, values.relevance)
         return values
 
@@ -479,6 +485,7 @@ class Pipeline:
             seen.known(eighth_grey, values.difference) if skips else None,
             values.figure,
             offer,
+            values.small_text,
         )
         if offer is not None:
             self._spending.spend(offer, state.tokens, choice.score, choice.chosen)
@@ -490,7 +497,7 @@ class Pipeline:
     def _remember(self, state: _State, frame: Frame, look: FrameLook, relevance: Array, choice: Choice) -> None:
         """What the next frame will know of this one."""
         selected = np.zeros((state.grid.rows, state.grid.columns), np.float32)
-        fine = choice.chosen.level == 0
+        fine = choice.chosen.level <= 0
         selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1
         history = self._device.run(remembered, state.cache.history, self._device.put(selected))
         state.cache.leave(history, relevance, look.visual.saliency)

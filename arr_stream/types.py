@@ -23,6 +23,23 @@ ByteArray = npt.NDArray[np.uint8]
 CELL_PX = 32
 """Side of a cell in texture pixels: one 2x2 merge block of Qwen3-VL's 16-px patches."""
 
+FINER = -1
+"""Level of detail of a cell that is given as 2x2 tokens, from the source's own pixels."""
+FINER_TOKENS = 4
+
+_FINER_FROM = 1.4
+"""Source pixels per texture pixel, each way, from which cells can be given finer; 1920x1080 has 1.41."""
+
+
+def span_cells(level: IntArray) -> IntArray:
+    """Side, in fine cells, of what each level of detail covers; a finer one covers its cell."""
+    return np.left_shift(1, np.maximum(level, 0)).astype(np.int32)
+
+
+def tokens_of(level: IntArray) -> IntArray:
+    """Tokens that each chosen cell costs, by its level of detail."""
+    return np.where(level == FINER, FINER_TOKENS, 1).astype(np.int32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
@@ -101,6 +118,11 @@ class Grid:
     def cell_px(self) -> tuple[float, float]:
         """Width and height of a fine cell in source pixels."""
         return self.size_wh[0] / self.columns, self.size_wh[1] / self.rows
+
+    @property
+    def has_finer(self) -> bool:
+        """The source has enough more pixels than the texture for cells to be given finer."""
+        return min(self.cell_px) >= _FINER_FROM * CELL_PX
 
     def cells_xyxy(self, rows: IntArray, columns: IntArray, span: IntArray) -> FloatArray:
         """Rectangles `[N, 4]` in source pixels of cells that cover `span x span` fine ones, cut at the grid's edge."""

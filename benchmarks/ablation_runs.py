@@ -374,7 +374,7 @@ class _Running:
 def shown_cells(patches: PatchSet) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """`[gh, gw]` twice: cells that were chosen fine, and cells that are shown at any level of detail."""
     fine = np.zeros((patches.grid.rows, patches.grid.columns), bool)
-    exact = patches.level == 0
+    exact = patches.level <= 0
     fine[patches.rows[exact], patches.columns[exact]] = True
     shown = fine.copy()
     for row, column, span in zip(patches.rows[~exact], patches.columns[~exact], patches.span[~exact], strict=True):

@@ -88,12 +88,13 @@ def _cells(rows: Any, columns: Any, level: Any) -> Allocation:
 
 
 def shown_detail(cells: Allocation, shape_hw: tuple[int, int]) -> FloatArray:
-    """`[gh, gw]`, share of its pixels at which each cell is shown, by the finest that shows it: 0 for none, 1 fine."""
+    """`[gh, gw]`, share of the texture's pixels at which each cell is shown, by the finest that shows it: 0 for none,
+    1 fine or finer."""
     shown = np.zeros(shape_hw, np.float32)
     for level in sorted(set(cells.level.tolist()), reverse=True):
-        span = 1 << level
+        span = 1 << max(level, 0)
         for row, column in zip(cells.rows[cells.level == level], cells.columns[cells.level == level], strict=True):
-            shown[row : row + span, column : column + span] = 0.25**level
+            shown[row : row + span, column : column + span] = 0.25 ** max(level, 0)
     return shown
 
 

@@ -291,7 +291,7 @@ def _outcome(
         mode=mode,
         choice=choice,
         budget=budget,
-        tokens=len(cells),
+        tokens=cells.tokens,
         seen=float(seen.mean()) if len(seen) else None,
         shown=float(shown.mean()) if len(shown) else None,
         whole=bool((seen >= WHOLLY).all()) if len(seen) else None,

@@ -126,8 +126,8 @@ def score_spending(clip: Footage, method: str, per_second: float, settings: Sett
             seen = seen or SeenCells(patches.grid)
             eighth = Pictures(stream.frame, patches.grid).eighth_grey
             seen.send(Allocation(patches.rows, patches.columns, patches.level, patches.score), eighth)
-            fine, object_ = patches.level == 0, object_shares(truth.object, patches.grid)
-            tokens.append(len(patches))
+            fine, object_ = patches.level <= 0, object_shares(truth.object, patches.grid)
+            tokens.append(patches.tokens)
             times.append(patches.pts_seconds)
             moving.append(truth.moving is not None and bool(truth.moving.any()))
             sent.append(float(object_[patches.rows[fine], patches.columns[fine]].sum()))

@@ -19,7 +19,7 @@ from arr_stream.motion.flow import Flow
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.schema import Header
 from arr_stream.sources.base import SourceInfo, SourceKind
-from arr_stream.types import SCORERS, ByteArray, Frame, Grid
+from arr_stream.types import FINER, SCORERS, ByteArray, Frame, Grid
 from tests.textures import random_texture
 
 
@@ -46,7 +46,7 @@ def header(size_wh: tuple[int, int] = (200, 120), **changes: Any) -> Header:
 
 
 def choose(frame: Frame, **changes: Any) -> PatchSet:
-    """About half of the cells of the frame at random, and a coarse one; `changes` replace fields of the patch set."""
+    """About half of the cells at random, one of them finer, and a coarse one; `changes` replace fields of the set."""
     grid = changes.get("grid") or Grid.for_size(frame.size_wh)
     rng = np.random.default_rng(frame.index)
     count = max(1, grid.cells // 2)
@@ -55,6 +55,8 @@ def choose(frame: Frame, **changes: Any) -> PatchSet:
     level = np.zeros(count, np.int32)
     if count > 1:
         level[-1] = 2
+    if count > 2:
+        level[0] = FINER
     flow = Flow.still((max(1, frame.size_wh[1] // 4), max(1, frame.size_wh[0] // 4)))
     keyframe = frame.index % 5 == 0
     fields: dict[str, Any] = {

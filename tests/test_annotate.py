@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import resource
@@ -135,13 +136,24 @@ def test_chosen_cells_are_bright_and_the_rest_dim() -> None:
     patches = choose(frame)
     picture = draw_patches(frame.rgb, patches, 0.35)
     grid = Grid.for_size((128, 96))
-    chosen = {(r, c) for r, c, level in zip(patches.rows, patches.columns, patches.level, strict=True) if level == 0}
-    coarse = [box for box, level in zip(patches.cells_xyxy, patches.level, strict=True) if level]
+    chosen = {(r, c) for r, c, level in zip(patches.rows, patches.columns, patches.level, strict=True) if level <= 0}
+    coarse = [box for box, level in zip(patches.cells_xyxy, patches.level, strict=True) if level > 0]
     for row, column in itertools.product(range(grid.rows), range(grid.columns)):
         y, x = row * 32 + 16, column * 32 + 16
         in_coarse = any(x0 <= x < x1 and y0 <= y < y1 for x0, y0, x1, y1 in coarse)
         expected = 200 if (row, column) in chosen else 113 if in_coarse else 70
         assert abs(int(picture[y, x, 0]) - expected) <= 1
+
+
+def test_a_finer_cell_is_quartered_by_a_cross() -> None:
+    frame = Frame(0, 0.0, np.full((96, 128, 3), 200, np.uint8))
+    patches = choose(frame)
+    plain = dataclasses.replace(patches, level=np.maximum(patches.level, 0))
+    differs = (draw_patches(frame.rgb, patches, 0.35) != draw_patches(frame.rgb, plain, 0.35)).any(axis=2)
+    (row, column), inside = (patches.rows[0], patches.columns[0]), np.zeros((96, 128), bool)
+    assert patches.level[0] == -1
+    inside[row * 32 + 15, column * 32 : column * 32 + 32] = inside[row * 32 : row * 32 + 32, column * 32 + 15] = True
+    assert differs.sum() >= 50 and not (differs & ~inside).any()
 
 
 @given(width=st.integers(1, 90), height=st.integers(1, 90))

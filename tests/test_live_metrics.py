@@ -53,7 +53,7 @@ def test_frames_are_counted_and_measured() -> None:
     assert value(metrics, "processed_age_seconds_count", stream="door") == 6
     assert value(metrics, "processed_age_seconds_bucket", stream="door", le="0.02") == 0
     assert value(metrics, "quality_level", stream="door") == 2
-    assert value(metrics, "tokens", stream="door") == 3
+    assert value(metrics, "tokens", stream="door") == 6
     assert value(metrics, "confidence_ratio", stream="door") == 0.75
     assert (value(metrics, "fps", stream="door") or 0) > 0
 

@@ -106,7 +106,7 @@ def test_tokens_and_the_share_that_they_cover() -> None:
     for x0, y0, x1, y1 in patches.cells_xyxy:
         chosen[int(y0) // 32 : int(y1) // 32, int(x0) // 32 : int(x1) // 32] = True
     least, most = chosen.mean() - 1e-6, min(1.0, chosen.mean() + 1e-6)
-    assert look(f"tokens = {len(patches)} and covered >= {least:f} and covered <= {most:f}")
+    assert look(f"tokens = {patches.tokens} and covered >= {least:f} and covered <= {most:f}")
 
 
 def test_motion_is_the_share_that_moves() -> None:

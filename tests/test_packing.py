@@ -99,7 +99,7 @@ def test_is_within_the_budget_and_the_frame(
             pack(frame.rgb, patches, budget_tokens=budget, minimum_pixels=minimum_pixels)
         return
     packed = pack(frame.rgb, patches, budget_tokens=budget, minimum_pixels=minimum_pixels)
-    assert cost(packed) <= (budget if budget is not None else max(len(patches), 2 * cheapest))
+    assert cost(packed) <= (budget if budget is not None else max(patches.tokens, 2 * cheapest))
     texture_wh = grid.texture_wh
     texture = frame.rgb if texture_wh == frame.size_wh else None
     for picture in packed.pictures:
@@ -229,3 +229,50 @@ def test_photographs_become_jpeg_and_drawings_png() -> None:
     kind, data = encode(drawing)
     back = cv2.cvtColor(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
     assert kind == "image/png" and np.array_equal(back, drawing)
+
+
+def with_finer(size_wh: tuple[int, int]) -> tuple[Frame, PatchSet]:
+    """A noisy frame of twice the texture's size each way, some of its cells chosen, the best of them finer."""
+    patches = scene(size_wh, 60, blobs=2)[1]
+    draw = np.random.default_rng(7)
+    large = Frame(3, 0.1, draw.integers(0, 256, (2 * size_wh[1], 2 * size_wh[0], 3), np.uint8))
+    grid = Grid(large.size_wh, patches.grid.rows, patches.grid.columns)
+    level = patches.level.copy()
+    level[:16] = -1
+    return large, dataclasses.replace(patches, grid=grid, level=level)
+
+
+def test_finer_cells_are_cut_from_the_frame_at_twice_the_resolution() -> None:
+    frame, patches = with_finer((640, 480))
+    packed = pack(frame.rgb, patches, budget_tokens=240)
+    finer = patches.level == -1
+    assert packed.cells_shown[finer].any() and cost(packed) <= 240
+    for crop in packed.pictures[1:]:
+        x0, y0, x1, y1 = crop.cells
+        detail = crop.rgb.shape[0] // (32 * (y1 - y0))
+        assert crop.rgb.shape == (32 * detail * (y1 - y0), 32 * detail * (x1 - x0), 3)
+        assert crop.tokens == picture_tokens(detail * (y1 - y0), detail * (x1 - x0))
+        if detail == 2:
+            # The frame has exactly so many pixels.
+            np.testing.assert_array_equal(crop.rgb, frame.rgb[64 * y0 : 64 * y1, 64 * x0 : 64 * x1])
+    assert any(crop.rgb.shape[0] == 64 * (crop.cells[3] - crop.cells[1]) for crop in packed.pictures[1:])
+
+
+def test_beside_the_whole_texture_there_are_crops_of_finer_cells_alone() -> None:
+    frame, patches = with_finer((640, 480))
+    whole = patches.grid.cells
+    packed = pack(frame.rgb, patches, budget_tokens=whole + 70)
+    assert [crop.rgb.shape[0] // (crop.cells[3] - crop.cells[1]) for crop in packed.pictures] == [32, 64]
+    finer = patches.level == -1
+    assert packed.cells_shown[~finer].all() and packed.cells_shown[finer].sum() >= 8 and cost(packed) <= whole + 70
+    plain = dataclasses.replace(patches, level=np.zeros_like(patches.level))
+    assert len(pack(frame.rgb, plain, budget_tokens=whole + 70).pictures) == 1
+
+
+@given(st.integers(0, 50), st.integers(70, 500))
+@settings(deadline=None, max_examples=15)
+def test_crops_of_any_detail_stay_within_the_budget(seed: int, budget: int) -> None:
+    frame, patches = scene((640, 480), 80, blobs=3, seed=seed)
+    level = np.where(np.random.default_rng(seed).random(len(patches)) < 0.2, -1, 0).astype(np.int32)
+    packed = pack(frame.rgb, dataclasses.replace(patches, level=level), budget_tokens=budget)
+    assert cost(packed) <= budget

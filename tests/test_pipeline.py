@@ -12,21 +12,25 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import BudgetError, KeyframeFailed, RegionOutsideFrame
-from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue
+from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue, TextFinding
+from arr_stream.keyframes.clusters.slic import GridClusterer
+from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
     Job,
     KeyframeFailure,
     KeyframeRequest,
+    StandardGenerator,
     make_generator,
     make_part,
 )
+from arr_stream.keyframes.text.regions import finding
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
-from arr_stream.types import SCORERS, Frame
+from arr_stream.types import FINER, SCORERS, Frame, TextRegion
 from tests.scenes import background, moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
@@ -588,3 +592,62 @@ def test_known_text_moves_with_the_picture() -> None:
     assert found == moved
     # What came in at the right is new.
     assert provider.requests[1].text_before.new[:, -8:].mean() > 0.9
+
+
+class _SmallLine:
+    """Finds one line, 9 px high in the texture of 1920x1080, where the first frame has it."""
+
+    name = "small line"
+
+    def find(self, picture: KeyframeInput) -> TextFinding:
+        corners = ((0.50, 0.50), (0.57, 0.50), (0.57, 0.512), (0.50, 0.512))
+        return finding(picture, [TextRegion(corners, 1.0, "small line")])
+
+
+def _panned(count: int, size_wh: tuple[int, int] = (1920, 1080)) -> list[Frame]:
+    """The camera goes right by a cell a frame."""
+    width, height = size_wh
+    step = round(width / 42)
+    noise = np.random.default_rng(0).integers(0, 256, (54, 120, 3), np.uint8)
+    wall = cv2.resize(noise, (width + count * step, height), interpolation=cv2.INTER_CUBIC)
+    return [Frame(i, i / 30, np.ascontiguousarray(wall[:, i * step : i * step + width])) for i in range(count)]
+
+
+def _with_small_line(**values: object) -> Pipeline:
+    made = Settings().with_values({"selection.budget": "60", "keyframes.delay": 0, **values})
+    provider = InStepKeyframes(StandardGenerator(GridClusterer(12), make_embedder(made), _SmallLine()))
+    return Pipeline(made, provider, [parse_text("text")])
+
+
+def _finer(patches: PatchSet) -> set[tuple[int, int]]:
+    there = patches.level == FINER
+    return set(zip(patches.rows[there].tolist(), patches.columns[there].tolist(), strict=True))
+
+
+def test_small_text_of_a_large_source_is_given_finer_and_carried() -> None:
+    pipeline = _with_small_line()
+    for index, frame in enumerate(_panned(4)):
+        patches = pipeline.step(frame)
+        assert patches.grid.has_finer and patches.tokens == 60 and len(patches) == 60 - 3 * len(_finer(patches))
+        assert {(12, 21 - index), (12, 22 - index)} <= _finer(patches)
+        assert {row for row, _ in _finer(patches)} == {12}
+    # Its quarters are of the same place, and the record's rectangles are.
+    assert (patches.span[patches.level == FINER] == 1).all()
+
+
+def test_nothing_is_finer_where_the_source_has_no_more_pixels_or_it_is_switched_off() -> None:
+    frames = _panned(2)
+    for changes in ({"selection.fine_share": 0.0}, {"grid.max_pixels": 4_000_000}):
+        pipeline = _with_small_line(**changes)
+        assert not any(_finer(pipeline.step(frame)) for frame in frames)
+    small = _panned(2, (1280, 720))
+    for share in (0.0, 1.0):
+        pipeline = _with_small_line(**{"selection.fine_share": share})
+        chosen = [pipeline.step(frame) for frame in small]
+        assert all(len(patches) == 60 == patches.tokens for patches in chosen)
+
+
+@pytest.mark.parametrize("strategy", ["proportional", "canonical", "tiers"])
+def test_strategies_with_quotas_keep_one_level(strategy: str) -> None:
+    pipeline = _with_small_line(**{"selection.strategy": strategy})
+    assert not _finer(pipeline.step(_panned(1)[0]))

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.types import Frame, Grid
-from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.selection.allocation import Allocation
+from arr_stream.types import FINER, Frame, Grid
+from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry
-from arr_stream.vlm.qwen3_vl.sent_cells import TokenMap
+from arr_stream.vlm.qwen3_vl.sent_cells import SentCells, TokenMap
 from tests.tiny_qwen import load_tiny, picture
 
 pytest.importorskip("transformers")
@@ -149,6 +150,56 @@ def test_what_has_changed_since_it_was_shown_gets_none(tiny: tuple[Any, Any]) ->
     viewer.see(Frame(1, 0.5, changed), patches_of(Frame(1, 0.5, changed), some))
     viewer.ask(QUESTION)
     assert viewer.attention[0, 0] == 0 and (viewer.attention > 0).sum() == 63
+
+
+def test_attention_to_a_finer_cell_is_that_of_its_four_tokens(tiny: tuple[Any, Any]) -> None:
+    frame, grid = Frame(0, 0.0, picture(256, 256)), Grid((256, 256), 4, 4)
+    rows = columns = np.arange(3, dtype=np.int32)
+    chosen = Cells((4, 4), rows, columns, np.array([FINER, 0, 0], np.int32), np.ones(3, np.float32))
+    viewer = viewer_of(*tiny)
+    assert viewer.see(frame, patches_of(frame, chosen, grid=grid)).sent == viewer.memory.visual_tokens == 6
+    answer = viewer.ask(QUESTION)
+    x0, y0, x1, y1, share = answer.cells.T
+    quarters = (x1 <= 64) & (y1 <= 64)
+    assert quarters.sum() == 4 and (x1 - x0)[quarters].tolist() == (y1 - y0)[quarters].tolist() == [32] * 4
+    attention = viewer.attention
+    assert attention is not None and (attention > 0).sum() == 3
+    whole = share[(x0 == 64) & (y0 == 64)][0]
+    assert attention[0, 0] / attention[1, 1] == pytest.approx(share[quarters].sum() / whole, rel=1e-4)
+    # The model has it in more detail than one token: nothing is new. Of another, which it has as one, all four are.
+    again = Frame(1, 0.5, frame.rgb)
+    chosen.level[:] = (0, FINER, 0)
+    fed = viewer.see(again, patches_of(again, chosen, grid=grid))
+    assert (fed.sent, fed.held) == (4, 2)
+
+
+@pytest.mark.parametrize("mode", ["prune", "halo", "weight"])
+def test_every_mode_takes_finer_cells(tiny: tuple[Any, Any], mode: str) -> None:
+    frame, grid = Frame(0, 0.0, picture(256, 256)), Grid((256, 256), 4, 4)
+    rows = columns = np.arange(3, dtype=np.int32)
+    chosen = Cells((4, 4), rows, columns, np.array([FINER, 0, 2], np.int32), np.ones(3, np.float32))
+    viewer = viewer_of(*tiny, mode=mode, media="video")
+    assert viewer.see(frame, patches_of(frame, chosen, grid=grid)).sent == 0
+    later = Frame(1, 0.5, picture(256, 256, 1))
+    assert viewer.see(later, patches_of(later, chosen, grid=grid)).sent == (16 if mode == "weight" else 6)
+    assert viewer.ask(QUESTION).finish in ("stop", "length")
+
+
+def test_a_finer_cell_that_lost_a_quarter_is_sent_again(tiny: tuple[Any, Any]) -> None:
+    bench, rgb, grid = Bench.of(*tiny), picture(256, 256), Grid((256, 256), 4, 4)
+    rows, columns, level = np.array([[0, 0, FINER], [2, 1, FINER], [3, 3, 0]], np.int32).T
+    cells = Cells.allocated(Allocation(rows, columns, level, np.ones(3, np.float32)), grid)
+    small, grey = texture_picture(rgb, grid.texture_wh), np.zeros((16, 16), np.uint8)
+    memory = bench.memory()
+    sent = SentCells(memory, grid, since=0)
+    assert len(sent.take_new(cells, grey)) == 9
+    block = bench.feeder("sparse").feed(small, small, cells, sources=(rgb, rgb))
+    memory.append([FrameEntry(block, grid, 0, 0.0, "image")])
+    with sent.through_rebuild():
+        memory.restart()
+        memory.append([FrameEntry(block.take(np.arange(9) != 1), grid, 0, 0.0, "image")])
+    new = sent.take_new(cells, grey)
+    assert set(zip(new.rows.tolist(), new.columns.tolist(), strict=True)) == {(0, 0)} and len(new) == 4
 
 
 def test_the_newest_view_stands_but_a_coarse_one_not_before_a_finer(tiny: tuple[Any, Any]) -> None:

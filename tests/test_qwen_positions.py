@@ -11,13 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arr_stream.selection.allocation import Allocation
+from arr_stream.texture.pictures import finer_pictures
+from arr_stream.types import FINER, Grid
 from arr_stream.vlm.qwen3_vl.cells import (
     Cells,
+    Normalisation,
     block_extent,
     cell_pictures,
     interpolation,
     merged,
     patch_positions,
+    patch_rows,
     texture_picture,
     token_positions,
 )
@@ -243,3 +248,90 @@ def test_the_whole_frame_of_two_by_two_cells_as_one_coarse_cell_lies_in_their_mi
     cosine, sine = angles.cos().repeat(2), angles.sin().repeat(2)
     turned = bare * cosine + torch.cat([-bare[16:], bare[:16]]) * sine
     torch.testing.assert_close(key[at], turned.detach(), rtol=1e-5, atol=1e-5)
+
+
+# ---- finer
+
+
+def _allocated(grid: Grid, places: list[tuple[int, int, int]], score: list[float] | None = None) -> Cells:
+    rows, columns, level = np.array(places, np.int32).T
+    return Cells.allocated(Allocation(rows, columns, level, np.array(score or [1.0] * len(places), np.float32)), grid)
+
+
+def test_a_finer_cell_is_four_tokens_a_quarter_off_its_place() -> None:
+    cells = _allocated(Grid((256, 256), 4, 4), [(1, 2, FINER), (1, 0, 0), (2, 2, 1)])
+    assert len(cells) == 6 and cells.level.tolist() == [-1, -1, 0, -1, -1, 1]
+    places = (token_positions(cells, 10.0) - 10).T.tolist()
+    assert places[:2] == [[0, 0.75, 1.75], [0, 0.75, 2.25]] and places[2] == [0, 1, 0]
+    assert places[3:5] == [[0, 1.25, 1.75], [0, 1.25, 2.25]] and places[5] == [0, 2.5, 2.5]
+    # In the tower, patches of half the size tile the cell's two by two.
+    patches = patch_positions(cells).reshape(6, 4, 2)[[0, 1, 3, 4]].reshape(-1, 2)
+    assert sorted({row for row, _ in patches.tolist()}) == [1.75, 2.25, 2.75, 3.25]
+    assert sorted({column for _, column in patches.tolist()}) == [3.75, 4.25, 4.75, 5.25]
+    np.testing.assert_allclose(patches.mean(0), [2.5, 4.5])
+
+
+def test_beyond_the_corner_patches_the_table_is_read_at_its_border() -> None:
+    grid = Grid((256, 256), 4, 4)
+    corners = _allocated(grid, [(0, 0, FINER), (3, 3, FINER)])
+    index, weight = interpolation(patch_positions(corners), (4, 4), SIDE)
+    assert (weight >= 0).all() and torch.allclose(weight.sum(1), torch.ones(len(weight)))
+    assert index[0][weight[0] > 0].tolist() == [0]
+    assert index[-1][weight[-1] > 0].unique().tolist() == [SIDE * SIDE - 1]
+
+
+@pytest.mark.parametrize("size_wh", [(320, 256), (229, 187), (640, 512)])
+def test_quarters_are_cut_from_the_frame_itself(size_wh: tuple[int, int]) -> None:
+    grid, rgb = Grid(size_wh, 4, 5), picture(*size_wh)
+    cells = _allocated(grid, [(r, c, FINER if (r + c) % 2 else 0) for r in range(4) for c in range(5)])
+    texture = texture_picture(rgb, grid.texture_wh)
+    cut = cell_pictures(texture, cells, rgb)
+    for index in range(len(cells)):
+        row, column = int(cells.rows[index]), int(cells.columns[index])
+        if cells.level[index] == 0:
+            expected = texture[32 * row : 32 * row + 32, 32 * column : 32 * column + 32]
+        else:
+            down, across = divmod(int(cells.quarter[index]), 2)
+            whole = finer_pictures(rgb, grid, cells.rows[index, None], cells.columns[index, None])[0]
+            expected = whole[32 * down : 32 * down + 32, 32 * across : 32 * across + 32]
+        np.testing.assert_array_equal(cut[index], expected)
+    with pytest.raises(ValueError, match="source"):
+        cell_pictures(texture, cells)
+
+
+@given(any_cells(), st.data())
+@FEW
+def test_the_best_tokens_hold_whole_finer_cells(cells: Cells, data: st.DataObject) -> None:
+    level = np.where((cells.level == 0) & (cells.columns % 2 == 0), FINER, cells.level).astype(np.int32)
+    grid = Grid((cells.grid_hw[1] * 64, cells.grid_hw[0] * 64), *cells.grid_hw)
+    finer = Cells.allocated(Allocation(cells.rows, cells.columns, level, cells.score), grid)
+    most = data.draw(st.integers(0, len(finer)))
+    best = finer.best(most)
+    assert len(best) <= most
+    _, quarters = np.unique(np.stack([best.rows, best.columns], 1)[best.level == FINER], axis=0, return_counts=True)
+    assert (quarters == 4).all()
+    if most - len(best) >= 4:
+        assert len(best) == len(finer)
+
+
+def test_a_cell_that_one_of_two_frames_gives_finer_is_given_so_alone() -> None:
+    grid = Grid((256, 256), 4, 4)
+    one, other = _allocated(grid, [(0, 0, FINER), (1, 1, 0)]), _allocated(grid, [(0, 0, 0), (2, 2, 0), (0, 0, 2)])
+    both = merged([one, other])
+    assert sorted(zip(both.rows, both.columns, both.level, both.quarter, strict=True)) == [
+        *((0, 0, -1, quarter) for quarter in range(4)), (0, 0, 2, 0), (1, 1, 0, 0), (2, 2, 0, 0),
+    ]  # fmt: skip
+
+
+def test_a_frame_given_finer_throughout_has_the_rows_of_one_twice_its_size() -> None:
+    rgb = picture(256, 192)
+    finer = _allocated(Grid((256, 192), 3, 4), [(r, c, FINER) for r in range(3) for c in range(4)])
+    whole = Cells.whole((6, 8))
+    small = texture_picture(rgb, (128, 96))
+    half = Normalisation((0.5,) * 3, (0.5,) * 3)
+    torch.testing.assert_close(
+        patch_rows(small, small, finer, half, (rgb, rgb)), patch_rows(rgb, rgb, whole, half), rtol=0, atol=0
+    )
+    # Places are those of the larger frame at half the scale, about the same middle.
+    larger = token_positions(whole, 0.0)[1:]
+    torch.testing.assert_close(token_positions(finer, 0.0)[1:], (larger + 0.5) / 2 - 0.5)

@@ -52,7 +52,7 @@ def test_three_files_agree_with_what_was_consumed(tmp_path: Path) -> None:
         np.percentile([one.latency_ms["select"] for one in patches], 95), abs=1e-3
     )
     assert summary["latency_ms"]["between"]["max"] < summary["latency_ms"]["keyframes"]["median"]
-    assert summary["tokens"]["mean"] == pytest.approx(np.mean([len(one) for one in patches]))
+    assert summary["tokens"]["mean"] == pytest.approx(np.mean([one.tokens for one in patches]))
     assert summary["confidence"]["mean"] == pytest.approx(0.75)
     assert sum(summary["chosen_by"].values()) == pytest.approx(1.0, abs=1e-3)
     assert summary["settings"]["keyframes"]["interval"] == 30

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
-from arr_stream.selection.allocation import allocate_tokens
+from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import (
     CULL_EDGE_DISTANCE,
@@ -20,9 +20,10 @@ from arr_stream.selection.cascade import (
     scored_most,
 )
 from arr_stream.selection.division import split_regions
+from arr_stream.selection.finer import with_finer
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.strategies import QUOTAS, choose_by_region, choose_hybrid
-from arr_stream.types import Grid
+from arr_stream.types import FINER, FINER_TOKENS, Grid
 
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 12))
 
@@ -280,3 +281,60 @@ def test_a_cell_seen_coarsely_is_new_in_detail() -> None:
     assert not seen.send(mixed, picture).any()
     fine = allocate_tokens(score, np.ones((4, 4), bool), 3, 0)
     assert seen.send(fine, picture).tolist() == [False, True, True]
+
+
+def _places(chosen: Allocation, level: int) -> set[tuple[int, int]]:
+    there = chosen.level == level
+    return set(zip(chosen.rows[there].tolist(), chosen.columns[there].tolist(), strict=True))
+
+
+@given(GRIDS, st.integers(0, 99), st.floats(0, 1), st.data())
+@settings(deadline=None)
+def test_finer_cells_never_exceed_the_budget_or_their_share(
+    hw: tuple[int, int], seed: int, share: float, data: st.DataObject
+) -> None:
+    _, score = _scene(hw, seed)
+    small = np.random.default_rng(seed + 1).random(hw, np.float32) * (score > 0.4)
+    tokens = data.draw(st.integers(1, score.size))
+    eligible = np.random.default_rng(seed + 2).random(hw) < data.draw(st.sampled_from((0.3, 1.0)))
+    before = allocate_tokens(score, eligible, tokens, data.draw(st.integers(0, tokens)))
+    chosen = with_finer(before, small, tokens, share)
+    finer = _places(chosen, FINER)
+    assert chosen.tokens <= tokens and FINER_TOKENS * len(finer) <= share * tokens
+    assert finer <= _places(before, 0) and all(small[place] > 0 for place in finer)
+    assert _places(chosen, 0) | finer <= _places(before, 0) and _places(chosen, 2) == _places(before, 2)
+    assert (np.diff(chosen.score) <= 0).all()
+    if not finer:
+        np.testing.assert_array_equal(chosen.score, before.score)
+
+
+def test_small_text_is_made_finer_word_by_word_and_the_lowest_cells_pay() -> None:
+    score = np.linspace(0.4, 0.3, 48, dtype=np.float32).reshape(4, 12)
+    small = np.zeros_like(score)
+    low, high = [(3, 1), (3, 2)], [(0, 5), (0, 6), (0, 7)]
+    for place in (*low, *high):
+        small[place], score[place] = 0.5, 0.8 if place in high else 0.7
+    before = allocate_tokens(score, np.ones(score.shape, bool), 40, 0)
+    # Room for four finer cells: the better word as a whole, then the beginning of the other.
+    chosen = with_finer(before, small, 40, 0.4)
+    assert _places(chosen, FINER) == {*high, low[0]}
+    assert chosen.tokens == 40 and chosen.score.min() > before.score.min()
+    np.testing.assert_array_equal(chosen.score, before.score[: len(chosen)])
+
+
+def test_small_text_that_nobody_asked_for_stays_as_it_is() -> None:
+    score = np.full((4, 8), 0.1, np.float32)
+    score[0, 0] = 0.9
+    chosen = allocate_tokens(score, np.ones(score.shape, bool), 20, 0)
+    assert not (with_finer(chosen, np.ones_like(score), 20, 1.0).level == FINER).any()
+
+
+def test_a_cell_is_new_when_it_is_given_finer_and_not_when_it_no_longer_is() -> None:
+    seen, picture = SeenCells(Grid.for_size((64, 64))), np.zeros((8, 8), np.uint8)
+    rows, columns = np.divmod(np.arange(4, dtype=np.int32), np.int32(2))
+    fine = Allocation(rows, columns, np.zeros(4, np.int32), np.ones(4, np.float32))
+    finer = Allocation(rows, columns, np.array([FINER, 0, 0, 0], np.int32), fine.score)
+    assert seen.send(fine, picture).all()
+    assert seen.send(finer, picture).tolist() == [True, False, False, False]
+    assert not seen.send(finer, picture).any() and not seen.send(fine, picture).any()
+    assert seen.known(picture).all()

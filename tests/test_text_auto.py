@@ -17,8 +17,20 @@ from hypothesis import strategies as st
 
 from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextBefore, TextFinding
 from arr_stream.keyframes.text.detector import TextDetector, boxes_of
-from arr_stream.keyframes.text.rapid import LEAST_SCORE, LOOK_SIDE_PX, AutoText, RapidOcrFinder, close_windows, search
-from arr_stream.types import ByteArray, FloatArray, TextRegion
+from arr_stream.keyframes.text.rapid import (
+    FAINT_MOST,
+    LEAST_SCORE,
+    LOOK_SIDE_PX,
+    AutoText,
+    RapidOcrFinder,
+    Window,
+    close_windows,
+    faint_windows,
+    search,
+)
+from arr_stream.types import ByteArray, FloatArray, Frame, Grid, TextRegion
+from benchmarks.scenes.small_print import small_print
+from benchmarks.small_text import words_read
 from tests.keyframe_fakes import seen
 
 Look = tuple[list[TextRegion], FloatArray]
@@ -261,3 +273,38 @@ def test_arithmetic_stays_exact_where_text_is_looked_for() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(said.stdout) > 0
+
+
+def test_where_the_source_has_more_pixels_faint_places_are_looked_at_again(finder: AutoText) -> None:
+    shown = next(small_print(1))
+    picture = KeyframeInput(shown.frame, Grid.for_size(shown.frame.size_wh, max_pixels=1 << 20))
+    read = words_read(shown.small, finder.find(picture).regions)
+    assert "again at" in finder.name
+    # With a texture as large as the frame it is as before.
+    as_large = dataclasses.replace(picture, grid=Grid.for_size(shown.frame.size_wh))
+    read_before = words_read(shown.small, finder.find(as_large).regions)
+    assert "again at" not in finder.name and read > 2 * read_before
+
+
+def test_without_anything_read_nothing_is_looked_at_again(finder: AutoText) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (90, 160, 3), np.uint8)
+    rgb = cv2.resize(noise, (2560, 1440), interpolation=cv2.INTER_CUBIC)
+    picture = KeyframeInput(Frame(0, 0.0, rgb), Grid.for_size((2560, 1440), max_pixels=1 << 20))
+    assert picture.grid.has_finer and not finder.find(picture).regions and "again at" not in finder.name
+
+
+@given(st.integers(0, 99), st.floats(0.0005, 0.3))
+@settings(deadline=None, max_examples=25)
+def test_faint_places_cover_little_and_lie_where_the_first_look_went(seed: int, density: float) -> None:
+    rng = np.random.default_rng(seed)
+    likely = np.where(rng.random((90, 160)) < density, rng.uniform(0, TEXT_READ, (90, 160)), 0).astype(np.float32)
+    looked = Window(0, 0, 960, 1080)
+    found = [TextRegion(((0.1, 0.1), (0.4, 0.1), (0.4, 0.3), (0.1, 0.3)), 1.0)]
+    windows = faint_windows(likely, [looked], found, (1920, 1080))
+    area = sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in windows)
+    assert area <= FAINT_MOST * 1920 * 1080
+    # Within their margin of places that were looked at.
+    assert all(window.x0 <= looked.x1 for window in windows)
+    inside = np.zeros_like(likely)
+    inside[12:26, 20:60] = TEXT_READ
+    assert not faint_windows(inside, [looked], found, (1920, 1080))

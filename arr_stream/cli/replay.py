@@ -101,7 +101,7 @@ def _draw_again(
                 stream,
                 [video],
                 stop=stop,
-                on_frame=lambda patches: reporter.frame(patches.index, 0.0, len(patches)),
+                on_frame=lambda patches: reporter.frame(patches.index, 0.0, patches.tokens),
             )
             tell_notices([video], reporter)
             if result.frames:

@@ -103,7 +103,7 @@ def run_told(
     def on_frame(patches: PatchSet) -> None:
         for notice in patches.notices:
             reporter.notice(notice)
-        reporter.frame(figures.frames - 1, figures.last_ms, len(patches))
+        reporter.frame(figures.frames - 1, figures.last_ms, patches.tokens)
 
     for notice in stream.notices:
         reporter.notice(notice)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from arr_stream.answers import most_attended
 from arr_stream.draw.typeface import Colour
 from arr_stream.patch_set import Answer, PatchSet
-from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from arr_stream.types import FINER, ByteArray, FloatArray, Grid, IntArray
 
 SCORE_COLOURS: tuple[Colour, ...] = (
     (58, 124, 204),
@@ -36,14 +36,16 @@ _TINT = 72
 def draw_patches(rgb: ByteArray, patches: PatchSet, dim: float) -> ByteArray:
     """A copy of a picture `[H, W, 3]` of any size, such as a thumbnail of the frame, with the choice drawn on it.
 
-    Fine cells keep their brightness and share one outline a region, coloured by score; coarse cells are half-way
-    bright, with marked corners; the rest is dimmed to `dim`, in [0, 1].
+    Fine cells keep their brightness and share one outline a region, coloured by score; those that are given finer are
+    quartered by a cross; coarse cells are half-way bright, with marked corners; the rest is dimmed to `dim`, in [0, 1].
     """
     height, width = rgb.shape[:2]
     xs, ys = _edges(patches.grid.columns, width), _edges(patches.grid.rows, height)
     stroke = stroke_px(height)
     picture = lit(rgb, patches, dim, corners=max(1, stroke // 2))
-    _outline(picture, score_steps(patches), xs, ys, stroke)
+    chosen = score_steps(patches)
+    _outline(picture, chosen, xs, ys, stroke)
+    _crosses(picture, patches, chosen, xs, ys, max(1, stroke // 2))
     return picture
 
 
@@ -61,6 +63,20 @@ def lit(rgb: ByteArray, patches: PatchSet, dim: float, *, corners: int = 0) -> B
         region = slice(ys[row], ys[row + 1]), slice(xs[column], xs[end])
         picture[region] = rgb[region]
     return picture
+
+
+def _crosses(
+    picture: ByteArray, patches: PatchSet, chosen: IntArray, xs: list[int], ys: list[int], stroke: int
+) -> None:
+    """Quarter the cells that are given finer, in the colour of their score."""
+    finer = patches.level == FINER
+    if not finer.any():
+        return
+    steps = chosen[patches.rows[finer], patches.columns[finer]].tolist()
+    for (x0, y0, x1, y1), step in zip(_boxes(patches, finer, xs, ys).tolist(), steps, strict=True):
+        x, y = (x0 + x1 - stroke) // 2, (y0 + y1 - stroke) // 2
+        picture[y0:y1, x : x + stroke] = SCORE_COLOURS[step]
+        picture[y : y + stroke, x0:x1] = SCORE_COLOURS[step]
 
 
 def stroke_px(height: int) -> int:
@@ -152,7 +168,7 @@ def _boxes(patches: PatchSet, which: npt.NDArray[np.bool_], xs: list[int], ys: l
 
 def score_steps(patches: PatchSet) -> IntArray:
     """`[gh, gw]`: index into `SCORE_COLOURS` for a chosen fine cell, -1 elsewhere."""
-    fine = patches.level == 0
+    fine = patches.level <= 0
     steps = np.full((patches.grid.rows, patches.grid.columns), -1, dtype=np.int32)
     step = np.clip(patches.score[fine] * len(SCORE_COLOURS), 0, len(SCORE_COLOURS) - 1)
     steps[patches.rows[fine], patches.columns[fine]] = step.astype(np.int32)

@@ -220,7 +220,7 @@ class ContactSheet:
         method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
         small = np.asarray(cv2.resize(frame.rgb, size, interpolation=method), dtype=np.uint8)
         reason = patches.refresh_reason if patches.keyframe else None
-        return Thumbnail(draw_patches(small, patches, self._dim), frame.pts_seconds, len(patches), reason)
+        return Thumbnail(draw_patches(small, patches, self._dim), frame.pts_seconds, patches.tokens, reason)
 
 
 def clock_time(seconds: float) -> str:

@@ -116,8 +116,8 @@ class RunStatistics:
         if self.first_pts_seconds is None:
             self.first_pts_seconds = patches.pts_seconds
         self.last_pts_seconds = patches.pts_seconds
-        self.tokens.add(len(patches))
-        self.grid_share.add(len(patches) / patches.grid.cells)
+        self.tokens.add(patches.tokens)
+        self.grid_share.add(patches.tokens / patches.grid.cells)
         self.confidence.add(patches.confidence)
         self.cells_scored.add(patches.cells_scored)
         self.carried += int(patches.carried.sum())
@@ -139,7 +139,7 @@ class RunStatistics:
 
     def summary(self) -> dict[str, Any]:
         """Everything counted, as plain JSON values."""
-        cells = max(1.0, self.tokens.total)
+        cells = max(1, self.scorers.total())
         amortised = self.latency.total / self.frames if self.frames else 0.0
         return {
             "frames": self.frames,

@@ -81,7 +81,7 @@ class Strip:
         glow = _mix(GREY, ACCENT, 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES))
         confidence = max(0.0, min(1.0, patches.confidence))
         pieces = [
-            Piece(f"{len(patches)}", WHITE, True, 0.0),
+            Piece(f"{patches.tokens}", WHITE, True, 0.0),
             Piece(f"/{patches.grid.cells}", GREY, gap=0.0),
             Piece(detail.tokens, GREY),
             Piece("◆", glow, gap=detail.gap),

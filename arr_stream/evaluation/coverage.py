@@ -126,8 +126,9 @@ def _score_sequence(
             "centre": _nearest(grid, (0.0, 0.0, float(grid.size_wh[0]), float(grid.size_wh[1])), budget),
         }
         for method, cells_xyxy in chosen.items():
-            scores[method].append((*score_cells(mask, cells_xyxy, grid.cell_px), len(cells_xyxy)))
-        scores["oracle"].append((oracle(mask, (grid.rows, grid.columns), len(patches)), 0.0, len(patches)))
+            tokens = patches.tokens if method == "arr-stream" else len(cells_xyxy)
+            scores[method].append((*score_cells(mask, cells_xyxy, grid.cell_px), tokens))
+        scores["oracle"].append((oracle(mask, (grid.rows, grid.columns), patches.tokens), 0.0, patches.tokens))
     return [
         CoverageRow(method, footage.name, budget, *np.mean(values, axis=0).tolist())
         for method, values in scores.items()

@@ -70,7 +70,7 @@ _OF_STREAMS: dict[str, _Row] = {
     "answer_first_token_seconds": _Row("Histogram", "Time to the first token of an answer.", None, _ANSWER_SECONDS),
     "answer_seconds": _Row("Histogram", "Time of a whole answer.", None, _ANSWER_SECONDS),
     "fps": _Row("Gauge", "Frames processed a second, over the last 5 s."),
-    "tokens": _Row("Gauge", "Cells chosen on the newest frame."),
+    "tokens": _Row("Gauge", "Visual tokens chosen on the newest frame."),
     "confidence_ratio": _Row("Gauge", "Mean trust in what is carried, 0 to 1."),
     "quality_level": _Row("Gauge", "Steps by which quality is lowered to hold the frame rate."),
     "queue_frames": _Row("Gauge", "Frames that wait."),
@@ -150,7 +150,7 @@ class LiveMetrics:
             self._child("frame_seconds", seen).observe(total_ms(patches.latency_ms) / 1e3)
             if frame.captured_seconds is not None:
                 self._child("processed_age_seconds", seen).observe(max(0.0, now - frame.captured_seconds))
-            self._child("tokens", seen).set(len(patches))
+            self._child("tokens", seen).set(patches.tokens)
             self._child("confidence_ratio", seen).set(patches.confidence)
             self._child("quality_level", seen).set(patches.quality)
             if patches.feeding is not None:

@@ -262,7 +262,7 @@ def message(shown: Shown, jpegs: Sequence[tuple[str, bytes]], sequence: int, cel
         "pictures": [{"view": view, "bytes": len(jpeg)} for view, jpeg in jpegs],
         "latency_ms": round(total_ms(patches.latency_ms), 3),
         "stages": {stage: round(float(ms), 3) for stage, ms in patches.latency_ms.items()},
-        "tokens": len(patches),
+        "tokens": patches.tokens,
         "confidence": round(patches.confidence, 4),
         "keyframe": patches.keyframe,
         "refresh_reason": patches.refresh_reason,

@@ -95,7 +95,7 @@ class Publisher:
         age_ms = self.ages_ms.median
         pts_seconds, latency_ms = round(patches.pts_seconds, 4), round(total_ms(patches.latency_ms), 2)
         confidence, age_ms = round(patches.confidence, 4), round(age_ms, 1) if age_ms is not None else None
-        point = [patches.index, pts_seconds, latency_ms, len(patches), confidence, patches.refresh_reason]
+        point = [patches.index, pts_seconds, latency_ms, patches.tokens, confidence, patches.refresh_reason]
         self._points.append([*point, patches.quality, age_ms])
         now = time.monotonic()
         if now >= self._summary_due:

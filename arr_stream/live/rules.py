@@ -73,7 +73,7 @@ def _covered(patches: PatchSet) -> float:
 
 FIELDS: dict[str, Field] = {
     "relevance": Field(lambda patches: max(patches.query_scores, default=0.0)),
-    "tokens": Field(len, high=math.inf),
+    "tokens": Field(lambda patches: patches.tokens, high=math.inf),
     "covered": Field(_covered),
     "confidence": Field(lambda patches: patches.confidence),
     "motion": Field(_motion),

@@ -187,7 +187,7 @@ class StreamRunner:
             "quality": stream.quality if stream is not None else 0,
             "latency_ms": _rounded(self.publisher.latency_ms.median, 2),
             "age_ms": _rounded(self.publisher.ages_ms.median, 1),
-            "tokens": len(newest) if newest is not None else None,
+            "tokens": newest.tokens if newest is not None else None,
             "confidence": round(newest.confidence, 4) if newest is not None else None,
             "query": [redact_url(query.label) for query in self._queries],
             "texts": [redact_url(text) for text in self.texts],

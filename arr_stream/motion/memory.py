@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,13 +18,14 @@ from arr_stream.keyframes.base import (
     TextBefore,
     TextFinding,
 )
+from arr_stream.keyframes.text.regions import small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, zeros
 from arr_stream.texture.layout import EMBEDDING
-from arr_stream.types import Clusters, Embedding, FloatArray, Grid
+from arr_stream.types import Clusters, Embedding, FloatArray, Grid, TextRegion
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
 """Channels 34 to 39, in order."""
@@ -73,6 +74,12 @@ def remembered(history: Array, chosen: Array) -> Array:
     return replaced(history, {0: FIXATION_DECAY * history[0] + (1 - FIXATION_DECAY) * looked})
 
 
+def carried_to_cells(plane: Array, way: Flow) -> Array:
+    """`[gh, gw]`: a plane `[h, w]` of an earlier frame, at an eighth of the texture's size, as means over cells."""
+    moved, side = carry(plane, way, outside=0.0), _EIGHTH_PER_CELL
+    return moved.reshape(moved.shape[0] // side, side, moved.shape[1] // side, side).mean((1, 3))
+
+
 def _as_it_is(values: npt.NDArray[Any]) -> Array:
     return values
 
@@ -104,6 +111,7 @@ class TemporalCache:
     _nothing_given: Plane = field(init=False)
     _embedding: Array | None = field(init=False, default=None)
     _text: Array | None = field(init=False, default=None)
+    _small_text: Array | None = field(init=False, default=None)
     _labels: tuple[Clusters | LazyClusters, Array] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -138,7 +146,7 @@ class TemporalCache:
         """After a cut nothing that was carried holds any more."""
         for held in (self._parts, self._pending, self._ways, self._followed, self._left):
             held.clear()
-        self._embedding = self._text = self._labels = self._before = None
+        self._embedding = self._text = self._small_text = self._labels = self._before = None
         self.history = namespace(self.history).zeros_like(self.history)
 
     def requested(self, index: int, parts: Collection[PartName]) -> None:
@@ -153,8 +161,9 @@ class TemporalCache:
         self._parts[part.part] = part
         self.dropped(part.index, (part.part,))
         match part.value:
-            case TextFinding(mask=mask):
+            case TextFinding(mask=mask, regions=regions):
                 self._text = self.put(mask) if mask.any() else None
+                self._small_text = self._put_small(regions)
             case Embedding():
                 self._embedding = None
             case _:
@@ -234,6 +243,18 @@ class TemporalCache:
                 (left, top), (right, bottom) = np.floor(least * size), np.ceil(most * size)
                 new[int(top) : int(bottom), int(left) : int(right)] = True
         return TextBefore(tuple(regions), new, likely)
+
+    def _put_small(self, regions: Sequence[TextRegion]) -> Array | None:
+        if not (self.grid.has_finer and (small := small_regions(regions, self.grid.texture_wh))):
+            return None
+        return self.put(text_mask([replace(region, confidence=1.0) for region in small], self.reduced_hw(8)))
+
+    @property
+    def small_text(self) -> tuple[Array, Flow] | None:
+        """Where the text finding in use has text too small for the texture, `[h, w]` at an eighth of its size, and the
+        way back to it; None where there is none, or the source shows no more than the texture."""
+        way = self.way("text")
+        return None if self._small_text is None or way is None else (self._small_text, way)
 
     def way(self, part: PartName) -> Flow | None:
         """The way back to the keyframe that a part in use came from."""

@@ -29,6 +29,8 @@ _SIDE = 6
 _LEAST_SIDE = 4
 _FOUND = 0.3
 """Share of the way from the likest other place to perfect likeness, from which on a place is taken for the object."""
+_CERTAIN = 0.3
+"""The same for what is followed, to be believed in full."""
 _SURE = 0.7
 """The same for a place that need not be seen twice."""
 _LEAST_FOUND, _LEAST_LEARNED = 0.5, 0.6
@@ -146,7 +148,7 @@ class Redetector:
         here, elsewhere = _split(likeness, around)
         candidate, self._candidate = self._candidate, _Place(-1.0)
         standing = self._standing(here)
-        if not self._lost and standing >= _FOUND and here.likeness > elsewhere.likeness:
+        if not self._lost and standing >= _CERTAIN and here.likeness > elsewhere.likeness:
             self._likest_other = max(self._likest_other * _FORGOTTEN, elsewhere.likeness)
             if _LEAST_LEARNED <= here.likeness < _KNOWN and self._whole(mask):
                 self._learn(self._view(features, mask), mask)
@@ -157,7 +159,7 @@ class Redetector:
                 self._lost = False
                 return Finding(1.0, self._mask_at(best))
             self._candidate = best
-        confidence = min(1.0, max(0.0, standing / _FOUND))
+        confidence = min(1.0, max(0.0, standing / _CERTAIN))
         self._lost = self._lost or confidence < 0.5
         return Finding(min(confidence, _IN_DOUBT) if self._lost else confidence)
 

@@ -22,10 +22,10 @@ from arr_stream.records.schema import (
     written_fields,
 )
 from arr_stream.texture.array import Texture
-from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
+from arr_stream.types import FINER, SCORERS, FloatArray, Grid, IntArray, span_cells
 
 _ROUNDING_PX = 0.02
-_HIGHEST_LEVEL = 5
+_LOWEST_LEVEL, _HIGHEST_LEVEL = FINER, 5
 _LEAST_SHARE = 1e-4
 """The last decimal of a share that is written."""
 
@@ -52,8 +52,9 @@ def rebuilt(
         raise _wrong(record, f"{len(record.cells)} cells and {len(record.reasons)} reasons", "each cell has one")
     cells = np.array(record.cells, np.float64).reshape(-1, 5)
     level = np.array([reason.level for reason in record.reasons], np.int32)
-    if level.size and not 0 <= level.min() <= level.max() <= _HIGHEST_LEVEL:
-        raise _wrong(record, f"level of detail {level.min()} to {level.max()}", f"it is 0 to {_HIGHEST_LEVEL}")
+    if level.size and not _LOWEST_LEVEL <= level.min() <= level.max() <= _HIGHEST_LEVEL:
+        told = f"level of detail {level.min()} to {level.max()}"
+        raise _wrong(record, told, f"it is {_LOWEST_LEVEL} to {_HIGHEST_LEVEL}")
     rows, columns = _places(cells[:, :4], level, grid, record)
     made: dict[str, Any] = {
         "grid": grid,
@@ -156,8 +157,7 @@ def _places(boxes: Any, level: IntArray, grid: Grid, record: FrameRecord) -> tup
     inside = (columns >= 0) & (columns < grid.columns) & (rows >= 0) & (rows < grid.rows)
     if inside.all():
         placed = rows.astype(np.int32), columns.astype(np.int32)
-        span = np.left_shift(1, level).astype(np.int32)
-        if np.allclose(grid.cells_xyxy(*placed, span), boxes, rtol=0, atol=_ROUNDING_PX):
+        if np.allclose(grid.cells_xyxy(*placed, span_cells(level)), boxes, rtol=0, atol=_ROUNDING_PX):
             return placed
     raise _wrong(record, "a cell is none of the frame's grid", "was it written by arr-stream?")
 

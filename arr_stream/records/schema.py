@@ -22,7 +22,8 @@ read back in `arr_stream.records.rebuild`.
 
 `cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
 spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`
-(the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4). `parts` says for each part of
+(the model has it already), and the level of detail (0: one fine cell, 1: 2x2, 2: 4x4; -1: one fine cell as four tokens,
+from the source's own pixels). `parts` says for each part of
 generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
 from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
 
@@ -160,7 +161,7 @@ class Header(_Line):
         fine_cell_px: Width and height of a fine cell in source pixels.
         grid_hw: Rows and columns of fine cells.
         query: What was asked for, None for nothing.
-        budget_tokens: Largest number of cells a frame.
+        budget_tokens: Most visual tokens a frame; an entry of `cells` is one, or four at level -1.
         config: All settings of the run.
         provenance: What it takes to run it again, see `arr_stream.records.provenance`; None where nobody wrote it down.
     """

@@ -25,6 +25,7 @@ from arr_stream.selection.cascade import (
     scored_most,
 )
 from arr_stream.selection.division import divide
+from arr_stream.selection.finer import with_finer
 from arr_stream.selection.quotas import CANONICAL_EACH
 from arr_stream.selection.spending import Offer
 from arr_stream.selection.strategies import choose_by_region, choose_hybrid
@@ -38,6 +39,8 @@ _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = SCORED_CHANNELS.index(CHANNEL_INDEX["edge_distance"])
 _GAZE = SCORED_CHANNELS.index(CHANNEL_INDEX["gaze"])
 _SALIENCY = SCORED_CHANNELS.index(CHANNEL_INDEX["saliency"])
+_WITH_LEVELS = ("topk", "hybrid")
+"""Strategies that may leave the one level of detail; the others give each region so many cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +121,7 @@ def realize_relevance(
     skip: npt.NDArray[np.bool_] | None = None,
     figure: FloatArray | None = None,
     offer: Offer | None = None,
+    small_text: FloatArray | None = None,
 ) -> Choice:
     """Choose the cells of one frame.
 
@@ -128,10 +132,12 @@ def realize_relevance(
         relevance: `[gh, gw]` to the queries.
         settings: Strategy, levels of detail.
         weights: Of the scorers.
-        tokens: Cells to choose.
+        tokens: Most tokens of the cells chosen.
         skip: `[gh, gw]`, cells that must not be chosen (the model has them already).
         figure: `[gh, gw]` what belongs to something that moves, where that is known; only for regions.
         offer: What a budget over time leaves of the tokens, and for which cells; None for all.
+        small_text: `[gh, gw]` in [0, 1], share of each cell that is under text too small for the texture; None where
+            there is none, or the source shows no more of it.
     """
     flat, saliency = relevance.ravel(), scores.saliency if scores is not None else None
     table = None
@@ -166,6 +172,8 @@ def realize_relevance(
             )
         else:
             chosen = choose_by_region(settings.strategy, score, regions, importance, tokens, eligible)
+    if small_text is not None and settings.strategy in _WITH_LEVELS:
+        chosen = with_finer(chosen, small_text, tokens, settings.fine_share)
     reasons: IntArray = scores.scorer[chosen.rows * grid.columns + chosen.columns].astype(np.int32)
     reasons[looked_at[chosen.rows, chosen.columns]] = SCORERS.index("perspective")
     reasons[chosen.level > 0] = SCORERS.index("context")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.types import FloatArray, IntArray
+from arr_stream.types import FloatArray, IntArray, tokens_of
 
 COARSE_LEVEL = 2
 """Level of detail of context cells: 4x4 fine cells for one token."""
@@ -23,7 +23,7 @@ class Allocation:
 
     Args:
         rows, columns: `[N]` int32, top-left fine cell.
-        level: `[N]` int32, 0 fine, 1 covers 2x2, 2 covers 4x4.
+        level: `[N]` int32, 0 fine, 1 covers 2x2, 2 covers 4x4, -1 fine as four tokens.
         score: `[N]` float32; a coarse cell has the mean score of the fine ones it stands for.
     """
 
@@ -34,6 +34,11 @@ class Allocation:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """What it costs."""
+        return int(tokens_of(self.level).sum())
 
 
 def allocate_tokens(score: FloatArray, eligible: npt.NDArray[np.bool_], tokens: int, coarse_most: int) -> Allocation:

@@ -67,7 +67,7 @@ class SeenCells:
 
     def known(self, eighth_grey: Array, difference: FloatArray | None = None) -> Mask:
         """`[gh, gw]`: sent in full detail before, and unchanged."""
-        known: Mask = self.unchanged(eighth_grey, difference) & (self._level == 0)
+        known: Mask = self.unchanged(eighth_grey, difference) & (self._level <= 0)
         return known
 
     def send(
@@ -81,11 +81,12 @@ class SeenCells:
         stale = self.change(eighth_grey, difference) >= CHANGE_THRESHOLD
         fresh = np.empty(len(chosen), bool)
         sending = np.full(self._shape, whole)
-        fine = chosen.level == 0
-        r, c = chosen.rows[fine], chosen.columns[fine]
-        fresh[fine] = stale[r, c] | (self._level[r, c] > 0)
-        sending[r[fresh[fine]], c[fresh[fine]]] = True
-        self._level[r, c] = 0
+        fine = chosen.level <= 0
+        r, c, level = chosen.rows[fine], chosen.columns[fine], chosen.level[fine]
+        fresh[fine] = stale[r, c] | (self._level[r, c] > level)
+        sent = fresh[fine]
+        sending[r[sent], c[sent]] = True
+        self._level[r[sent], c[sent]] = level[sent]
         if len(r) < len(chosen):
             for level in np.unique(chosen.level[~fine]):
                 self._send_blocks(int(level), chosen, stale, fresh, sending)

@@ -64,7 +64,7 @@ class Offer:
     """What one frame may spend, and on what.
 
     Args:
-        tokens: Most cells.
+        tokens: Most tokens.
         price: Least gain.
         changed: `[gh, gw]`, differs from what was last sent or passed over; None: everything is new.
         settled: `[gh, gw]`, score for which a cell was passed over, infinite where the model has it; None: nowhere.
@@ -130,9 +130,9 @@ class Spending:
         if offer.whole:
             passed = _beyond_best(offer.gain(score), frame_most)
             settled[passed] = np.maximum(settled, score)[passed]
-        fine = chosen.level == 0
+        fine = chosen.level <= 0
         settled[chosen.rows[fine], chosen.columns[fine]] = _HELD
-        self._purse, self._settled, self._whole = self._purse.without(len(chosen)), settled, False
+        self._purse, self._settled, self._whole = self._purse.without(chosen.tokens), settled, False
 
     def take_back(self) -> None:
         """The cells of the last frame were not sent: they cost nothing."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
+
+from arr_stream.keyframes.base import resized
 from arr_stream.texture.arrays import Array, as_bytes, is_bytes
 from arr_stream.texture.pixels import lightness, reduced
-from arr_stream.types import Frame, Grid
+from arr_stream.types import CELL_PX, ByteArray, Frame, Grid, IntArray
 
 _LARGER = 1.05
 """From here on a frame is larger than the texture."""
@@ -74,6 +77,23 @@ class Pictures:
         """Size of the texture divided by `factor`."""
         width, height = self.grid.texture_wh
         return width // factor, height // factor
+
+
+def finer_pictures(rgb: ByteArray, grid: Grid, rows: IntArray, columns: IntArray) -> ByteArray:
+    """`[N, 64, 64, 3]`: cells at twice the texture's resolution, each way, cut from the frame and resampled.
+
+    Args:
+        rgb: `[H, W, 3]` uint8, the frame in source pixels.
+        grid: Its grid.
+        rows, columns: `[N]`.
+    """
+    side, (cell_w, cell_h) = 2 * CELL_PX, grid.cell_px
+    cut = np.empty((len(rows), side, side, 3), np.uint8)
+    for index, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
+        x0, x1 = round(column * cell_w), round((column + 1) * cell_w)
+        y0, y1 = round(row * cell_h), round((row + 1) * cell_h)
+        cut[index] = resized(rgb[y0:y1, x0:x1], (side, side))
+    return cut
 
 
 def full_picture(rgb: Array, texture_wh: tuple[int, int]) -> Array:

@@ -159,12 +159,12 @@ def _scored(
         indices,
         coverage,
         context,
-        np.array([len(patches) for patches, _ in chosen], np.float32),
-        tuple(patches.cells_xyxy[patches.level == 0] for patches, _ in chosen),
+        np.array([patches.tokens for patches, _ in chosen], np.float32),
+        tuple(patches.cells_xyxy[patches.level <= 0] for patches, _ in chosen),
         tuple(tables),
     )
 
 
 def _table(sample: Sample, patches: PatchSet, mask: Mask) -> FrameTable:
     share = torch.from_numpy(object_shares(mask, patches.grid).ravel())
-    return FrameTable(sample, float(sample.relevance.max()), share, int((patches.level == 0).sum()))
+    return FrameTable(sample, float(sample.relevance.max()), share, int((patches.level <= 0).sum()))

@@ -388,6 +388,21 @@ def questions(
         out.print(tables, markup=False, soft_wrap=True, end="")
 
 
+def small_text(
+    clips: Annotated[int, typer.Option(min=1, help="Generated clips of each height of words.")] = 2,
+    frames: FramesEach = 2,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Words read on 3840x2160 from the pixels that were given, with cells finer than the texture and without."""
+    settings = cpu_settings("small-text", preset, overrides)
+
+    from benchmarks.small_text import evaluate_small_text
+
+    show(evaluate_small_text(settings, clips=clips, frames=frames, progress=say), as_json=as_json)
+
+
 def _clusterer(settings: Settings) -> Clusterer:
     """The one of the settings, with an embedding where that is what it divides."""
     from arr_stream.keyframes.clusters import make_clusterer

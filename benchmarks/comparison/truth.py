@@ -112,8 +112,8 @@ class Score:
         current: Share of the object (else of the text) in cells that are shown fine now, or were shown fine earlier
             and have not changed since, by the same measure as `selection.novelty`.
         context: Share of the frame in cells of any level.
-        tokens: Cells a frame, the first included.
-        later_tokens: Cells a frame after the first, which are the frames that are scored.
+        tokens: Tokens a frame, the first included.
+        later_tokens: Tokens a frame after the first, which are the frames that are scored.
     """
 
     object: float | None
@@ -139,7 +139,7 @@ def score_choices(known: KnownClip, choices: Sequence[Allocation]) -> Score:
     fine = detail == 1
     context = (detail > 0) * known.cell_pixels
     asked = known.counts.get("object", known.counts.get("text"))
-    counts = [len(cells.rows) for cells in choices]
+    counts = [cells.tokens for cells in choices]
     return Score(
         object=_share(known.counts.get("object"), fine),
         moving=_share(known.counts.get("moving"), fine),

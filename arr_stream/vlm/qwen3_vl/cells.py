@@ -2,13 +2,14 @@
 
 The vision tower rotates by the row and column of each 16-px patch and adds a learned embedding that is interpolated
 from a square table; the language model rotates by time, row and column of each 32-px cell (interleaved M-RoPE). A
-coarse cell is put at the centre of what it covers, so its positions may be halves.
+coarse cell is put at the centre of what it covers, so its positions may be halves; so is each quarter of a cell that is
+given finer, so its positions are off by a quarter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
@@ -17,21 +18,31 @@ import torch
 from torch import Tensor
 
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import CELL_PX, ByteArray, FloatArray, IntArray
+from arr_stream.selection.allocation import Allocation
+from arr_stream.texture.pictures import finer_pictures
+from arr_stream.types import CELL_PX, FINER, ByteArray, FloatArray, Grid, IntArray, span_cells, tokens_of
 
 GridHW = tuple[int, int]
 PATCH_PX = 16
 
+_NAMES = ("rows", "columns", "level", "score", "quarter")
+
+
+def _no_quarters() -> IntArray:
+    return np.zeros(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Chosen cells of one frame, or of a pair of frames that share one block.
+    """Chosen cells of one frame, or of a pair of frames that share one block, token by token.
 
     Args:
         grid_hw: Rows and columns of the frame's fine cells.
         rows, columns: `[K]` int32, top-left fine cell.
-        level: `[K]` int32, 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4; less where the grid ends.
+        level: `[K]` int32, 0 covers one fine cell, 1 covers 2x2, 2 covers 4x4; less where the grid ends. -1 is a
+            quarter of one.
         score: `[K]` float32 in [0, 1], relevance.
+        quarter: `[K]` int32, 0 to 3, line by line: which one, at level -1; 0 elsewhere.
     """
 
     grid_hw: GridHW
@@ -39,12 +50,15 @@ class Cells:
     columns: IntArray
     level: IntArray
     score: FloatArray
+    quarter: IntArray = field(default_factory=_no_quarters)
 
     def __post_init__(self) -> None:
-        if not len(self.rows) == len(self.columns) == len(self.level) == len(self.score):
-            raise ValueError("rows, columns, level and score differ in length")
+        if not len(self.quarter):
+            object.__setattr__(self, "quarter", np.zeros_like(self.rows))
+        if len({len(self.rows), len(self.columns), len(self.level), len(self.score), len(self.quarter)}) > 1:
+            raise ValueError("rows, columns, level, score and quarter differ in length")
         inside = (self.rows >= 0) & (self.rows < self.grid_hw[0]) & (self.columns >= 0)
-        if not (inside & (self.columns < self.grid_hw[1]) & (self.level >= 0)).all():
+        if not (inside & (self.columns < self.grid_hw[1]) & (self.level >= FINER)).all():
             raise ValueError(f"cells outside of the grid {self.grid_hw}")
 
     def __len__(self) -> int:
@@ -60,33 +74,60 @@ class Cells:
     @classmethod
     def chosen(cls, patches: PatchSet) -> Cells:
         """The cells of a patch set, in reading order."""
-        grid_hw = (patches.grid.rows, patches.grid.columns)
-        return cls(grid_hw, patches.rows, patches.columns, patches.level, patches.score).in_reading_order()
+        allocation = Allocation(patches.rows, patches.columns, patches.level, patches.score)
+        return cls.allocated(allocation, patches.grid)
+
+    @classmethod
+    def allocated(cls, chosen: Allocation, grid: Grid) -> Cells:
+        """Chosen cells in reading order, the finer ones as their quarters."""
+        count = tokens_of(chosen.level)
+        entry = np.repeat(np.arange(len(chosen)), count)
+        quarter = (np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)).astype(np.int32)
+        rows, columns, level = chosen.rows[entry], chosen.columns[entry], chosen.level[entry]
+        cells = cls((grid.rows, grid.columns), rows, columns, level, chosen.score[entry], quarter)
+        return cells.in_reading_order()
 
     @property
     def blocks(self) -> IntArray:
-        """`[K, 4]` first row, first column, rows and columns covered, cut off where the grid ends."""
-        span = np.left_shift(1, self.level)
+        """`[K, 4]` first row, first column, rows and columns covered, cut off where the grid ends; a quarter's are its
+        cell's."""
+        span = span_cells(self.level)
         height = np.minimum(span, self.grid_hw[0] - self.rows)
         width = np.minimum(span, self.grid_hw[1] - self.columns)
         blocks: IntArray = np.stack([self.rows, self.columns, height, width], axis=1).astype(np.int32)
         return blocks
 
+    @property
+    def extents(self) -> FloatArray:
+        """`[K, 4]` as `blocks`, but of a quarter its own half rows and columns."""
+        extents = self.blocks.astype(np.float32)
+        finer = self.level == FINER
+        extents[finer, :2] += np.stack(np.divmod(self.quarter[finer], 2), axis=1) / 2
+        extents[finer, 2:] = 0.5
+        return extents
+
     def take(self, keep: npt.NDArray[np.bool_] | IntArray) -> Cells:
         """Some of them, by mask or by index."""
-        return Cells(self.grid_hw, self.rows[keep], self.columns[keep], self.level[keep], self.score[keep])
+        return Cells(self.grid_hw, *(getattr(self, name)[keep] for name in _NAMES))
 
     def in_reading_order(self) -> Cells:
-        """Line by line, by the middle of what each cell covers: the order in which the model meets them."""
-        blocks = self.blocks
-        middle = blocks[:, :2] + (blocks[:, 2:] - 1) / 2
+        """Line by line, by the middle of what each covers: the order in which the model meets them."""
+        extents = self.extents
+        middle = extents[:, :2] + (extents[:, 2:] - 1) / 2
         return self.take(np.lexsort((self.level, middle[:, 1], middle[:, 0])).astype(np.int32))
 
     def best(self, most: int) -> Cells:
-        """At most so many, the highest scores, in reading order."""
+        """At most so many tokens, the highest scores, in reading order; of a cell all quarters or none."""
         if len(self) <= most:
             return self
-        return self.take(np.argsort(-self.score, kind="stable")[:most].astype(np.int32)).in_reading_order()
+        places = np.stack([self.rows, self.columns, self.level], axis=1)
+        _, first, of = np.unique(places, axis=0, return_index=True, return_inverse=True)
+        first = first[of.reshape(-1)]
+        order = np.lexsort((first, -self.score))
+        kept = order[:most]
+        if most and first[order[most]] == first[kept[-1]]:
+            kept = kept[first[kept] != first[order[most]]]
+        return self.take(kept.astype(np.int32)).in_reading_order()
 
     def near(self, width: int) -> npt.NDArray[np.bool_]:
         """`[gh, gw]`: the fine cells that are covered, and those within `width` of them."""
@@ -102,21 +143,27 @@ class Cells:
 
 
 def merged(parts: Sequence[Cells]) -> Cells:
-    """Cells of several frames of one size as one set, each place and level once with its highest score."""
+    """Cells of several frames of one size as one set, each place and level once with its highest score.
+
+    A cell that one frame gives finer is given so alone.
+    """
     if len({part.grid_hw for part in parts}) > 1:
         raise ValueError(f"grids differ: {parts[0].grid_hw} and {parts[-1].grid_hw}")
     joined = concatenated(parts)
-    places, of = np.unique(np.stack([joined.rows, joined.columns, joined.level], axis=1), axis=0, return_inverse=True)
+    finer = np.zeros(joined.grid_hw, bool)
+    finer[joined.rows[joined.level == FINER], joined.columns[joined.level == FINER]] = True
+    joined = joined.take((joined.level != 0) | ~finer[joined.rows, joined.columns])
+    names = ("rows", "columns", "level", "quarter")
+    places, of = np.unique(np.stack([getattr(joined, name) for name in names], axis=1), axis=0, return_inverse=True)
     score = np.zeros(len(places), np.float32)
     np.maximum.at(score, of.reshape(-1), joined.score)
-    rows, columns, level = places.T
-    return Cells(joined.grid_hw, rows, columns, level, score).in_reading_order()
+    rows, columns, level, quarter = places.T
+    return Cells(joined.grid_hw, rows, columns, level, score, quarter).in_reading_order()
 
 
 def concatenated(parts: Sequence[Cells]) -> Cells:
     """Cells of one grid, part after part."""
-    names = ("rows", "columns", "level", "score")
-    return Cells(parts[0].grid_hw, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return Cells(parts[0].grid_hw, *(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
 
 
 def texture_picture(rgb: ByteArray, texture_wh: tuple[int, int]) -> ByteArray:
@@ -133,8 +180,14 @@ def texture_picture(rgb: ByteArray, texture_wh: tuple[int, int]) -> ByteArray:
     return picture
 
 
-def cell_pictures(picture: ByteArray, cells: Cells) -> ByteArray:
-    """`[K, 32, 32, 3]`: the cells cut from a picture of the texture's size, coarse ones scaled down."""
+def cell_pictures(picture: ByteArray, cells: Cells, source: ByteArray | None = None) -> ByteArray:
+    """`[K, 32, 32, 3]`: the cells cut from a picture of the texture's size, coarse ones scaled down.
+
+    Args:
+        picture: `[32 gh, 32 gw, 3]`.
+        cells: What to cut out.
+        source: `[H, W, 3]`, the frame in source pixels, that quarters of cells are cut from.
+    """
     rows, columns = cells.grid_hw
     if picture.shape != (rows * CELL_PX, columns * CELL_PX, 3):
         raise ValueError(
@@ -147,6 +200,23 @@ def cell_pictures(picture: ByteArray, cells: Cells) -> ByteArray:
         row, column, height, width = blocks[index]
         block = picture[row : row + height, column : column + width]
         cut[index] = cv2.resize(block, (CELL_PX, CELL_PX), interpolation=cv2.INTER_AREA)
+    finer = cells.level == FINER
+    if finer.any():
+        cut[finer] = _quarter_pictures(cells.take(finer), source)
+    return cut
+
+
+def _quarter_pictures(quarters: Cells, source: ByteArray | None) -> ByteArray:
+    """`[K, 32, 32, 3]`: quarters of cells, cut from the frame itself."""
+    if source is None:
+        raise ValueError("cells are given finer, and there is no frame in source pixels to cut them from")
+    grid = Grid((source.shape[1], source.shape[0]), *quarters.grid_hw)
+    places, of = np.unique(np.stack([quarters.rows, quarters.columns], axis=1), axis=0, return_inverse=True)
+    pictures = finer_pictures(source, grid, *places.T)
+    # [cells, 2, 32, 2, 32, 3] -> [cells, 2, 2, 32, 32, 3]
+    parts = pictures.reshape(-1, 2, CELL_PX, 2, CELL_PX, 3).swapaxes(2, 3)
+    row, column = np.divmod(quarters.quarter, 2)
+    cut: ByteArray = parts[of.reshape(-1), row, column]
     return cut
 
 
@@ -158,7 +228,13 @@ class Normalisation:
     std: tuple[float, float, float]
 
 
-def patch_rows(first: ByteArray, second: ByteArray, cells: Cells, normalisation: Normalisation) -> Tensor:
+def patch_rows(
+    first: ByteArray,
+    second: ByteArray,
+    cells: Cells,
+    normalisation: Normalisation,
+    sources: tuple[ByteArray, ByteArray] | None = None,
+) -> Tensor:
     """`[4 * K, 3 * 2 * 16 * 16]` float32, four rows a cell in the order of its 2x2 patches.
 
     A row holds channel, frame, pixel row and pixel column, as the processor of Qwen3-VL lays them out.
@@ -168,9 +244,11 @@ def patch_rows(first: ByteArray, second: ByteArray, cells: Cells, normalisation:
             stands alone.
         cells: What to cut out.
         normalisation: Of the processor.
+        sources: The two frames in source pixels, where cells are given finer.
     """
-    cut = [cell_pictures(first, cells)]
-    cut.append(cut[0] if second is first else cell_pictures(second, cells))
+    before, after = sources or (None, None)
+    cut = [cell_pictures(first, cells, before)]
+    cut.append(cut[0] if second is first else cell_pictures(second, cells, after))
     # [K, frame, 2, 16, 2, 16, channel] -> [K, 2, 2, channel, frame, 16, 16]
     pixels = np.stack(cut, axis=1).reshape(-1, 2, 2, PATCH_PX, 2, PATCH_PX, 3).transpose(0, 2, 4, 6, 1, 3, 5)
     # In the processor's own order of operations, so that the numbers are the same to the last bit.
@@ -183,8 +261,8 @@ def patch_rows(first: ByteArray, second: ByteArray, cells: Cells, normalisation:
 
 def patch_positions(cells: Cells) -> Tensor:
     """`[4 * K, 2]` float32, row and column of every patch in patches of the full grid, block by block."""
-    blocks = cells.blocks.astype(np.float32)
-    first, covered = 2 * blocks[:, :2], blocks[:, 2:]
+    extents = cells.extents
+    first, covered = 2 * extents[:, :2], extents[:, 2:]
     half = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
     # Half i of a block begins i * covered patches on, and is that many patches long.
     middles = first[:, None] + half * covered[:, None] + (covered[:, None] - 1) / 2
@@ -202,7 +280,8 @@ def interpolation(positions: Tensor, grid_hw: GridHW, side: int) -> tuple[Tensor
         side: Rows and columns of the table.
     """
     patches = torch.tensor(grid_hw, dtype=torch.float32) * 2
-    places = positions.to(torch.float32) * (side - 1) / (patches - 1).clamp(min=1)
+    # Half a patch beyond the corners, where finer cells may be, the table has nothing more to tell.
+    places = (positions.to(torch.float32) * (side - 1) / (patches - 1).clamp(min=1)).clamp(0, side - 1)
     low = places.floor()
     share = places - low
     low_index = low.long().clamp(0, side - 1)
@@ -218,8 +297,8 @@ def interpolation(positions: Tensor, grid_hw: GridHW, side: int) -> tuple[Tensor
 
 def token_positions(cells: Cells, start: float) -> Tensor:
     """`[3, K]` float32: time, row and column of every cell of a block that starts at `start`."""
-    blocks = torch.from_numpy(cells.blocks.astype(np.float32))
-    middle = blocks[:, :2] + (blocks[:, 2:] - 1) / 2
+    extents = torch.from_numpy(cells.extents)
+    middle = extents[:, :2] + (extents[:, 2:] - 1) / 2
     return torch.cat([torch.zeros(1, len(cells)), middle.T]) + start
 
 

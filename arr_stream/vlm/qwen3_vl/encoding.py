@@ -8,7 +8,8 @@
 | `weight` | every cell | every cell, attention biased by the logarithm of its relevance |
 
 `sparse` computes nothing for what is left out, `prune` is the reference for quality (each cell has seen the whole
-frame), `halo` lies between. In each, a coarse cell is a block of the frame scaled down.
+frame), `halo` lies between. In each, a coarse cell is a block of the frame scaled down, and a finer one four tokens cut
+from the frame itself; but `weight`, which has every cell, has each as one token.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """K cells of one frame, or of a pair, as the language model takes them, in reading order.
+    """K tokens of one frame, or of a pair, as the language model takes them, in reading order.
 
     `bias` is `[K]` float32, added to the attention to each; None outside of `weight`.
     """
@@ -62,13 +63,21 @@ class Feeder:
         self._halo = halo
 
     @torch.inference_mode()
-    def feed(self, first: ByteArray, second: ByteArray, chosen: Cells, relevance: FloatArray | None = None) -> Block:
+    def feed(
+        self,
+        first: ByteArray,
+        second: ByteArray,
+        chosen: Cells,
+        relevance: FloatArray | None = None,
+        sources: tuple[ByteArray, ByteArray] | None = None,
+    ) -> Block:
         """Encode the cells of a pair of frames, or of one frame given twice.
 
         Args:
             first, second: `[32 gh, 32 gw, 3]` pictures.
             chosen: Cells of both.
             relevance: `[gh, gw]` in [0, 1], for `weight`.
+            sources: Both in source pixels, where cells are given finer.
 
         Raises:
             NothingChosen: No cells.
@@ -80,14 +89,15 @@ class Feeder:
             return self._weighted(first, second, chosen, relevance)
         # The vision tower does not mind the order: the chosen come first, and of their tokens nothing else is kept.
         encoded = [chosen] if self._mode == "sparse" else [chosen, self._seen_beside(chosen)]
-        return Block(chosen, self._encode(first, second, concatenated(encoded)).take(slice(len(chosen))))
+        tokens = self._encode(first, second, concatenated(encoded), sources)
+        return Block(chosen, tokens.take(slice(len(chosen))))
 
     def _seen_beside(self, chosen: Cells) -> Cells:
         """Cells that are encoded with the chosen ones and then left out."""
         if self._mode == "halo":
             return chosen.ring(self._halo)
         whole = Cells.whole(chosen.grid_hw)
-        fine = chosen.level == 0
+        fine = chosen.level <= 0
         left = np.ones(len(whole), bool)
         left[chosen.rows[fine] * chosen.grid_hw[1] + chosen.columns[fine]] = False
         return whole.take(left)
@@ -102,5 +112,8 @@ class Feeder:
         bias = torch.from_numpy(np.log(np.maximum(cells.score, LEAST_WEIGHT)).astype(np.float32))
         return Block(cells, self._encode(first, second, cells), bias)
 
-    def _encode(self, first: ByteArray, second: ByteArray, cells: Cells) -> VisualTokens:
-        return self._adapter.encode(patch_rows(first, second, cells, self._normalisation), cells, [len(cells)])
+    def _encode(
+        self, first: ByteArray, second: ByteArray, cells: Cells, sources: tuple[ByteArray, ByteArray] | None = None
+    ) -> VisualTokens:
+        rows = patch_rows(first, second, cells, self._normalisation, sources)
+        return self._adapter.encode(rows, cells, [len(cells)])

@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
-from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from arr_stream.types import FINER, ByteArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMap:
-    """For each fine cell the last token that showed it.
+    """For each fine cell the last token that showed it; of one that was given finer, one of its four.
 
     Args:
         entry: `[gh, gw]` int32, index into what was seen; -1 where nothing stands.
@@ -44,21 +44,34 @@ class TokenMap:
                 behind = level[place] >= cells.level[number]
                 entry[place][behind], cell[place][behind] = index, number
                 level[place][behind] = cells.level[number]
-            fine = np.flatnonzero(cells.level == 0)
+            fine = np.flatnonzero(cells.level <= 0)
             rows, columns = cells.rows[fine], cells.columns[fine]
-            entry[rows, columns], cell[rows, columns], level[rows, columns] = index, fine, 0
+            entry[rows, columns], cell[rows, columns], level[rows, columns] = index, fine, cells.level[fine]
         return cls(entry, cell)
 
     def map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """`[gh, gw]`: the value of the token that stands at each place, 0 where none does.
 
-        `values` are, for each thing seen, those of its K cells.
+        `values` are, for each thing seen, those of its K tokens; see `whole_cells`.
         """
         result = np.zeros(self.entry.shape, dtype)
         for index, value in enumerate(values):
             here = self.entry == index
             result[here] = value[self.cell[here]]
         return result
+
+
+def whole_cells(values: npt.NDArray[Any], cells: Cells) -> npt.NDArray[Any]:
+    """`[K]`: the values of tokens, but those of quarters added up over their cell."""
+    finer = np.flatnonzero(cells.level == FINER)
+    if not len(finer):
+        return values
+    sums = np.zeros(cells.grid_hw, values.dtype)
+    place = cells.rows[finer], cells.columns[finer]
+    np.add.at(sums, place, values[finer])
+    whole = values.copy()
+    whole[finer] = sums[place]
+    return whole
 
 
 class SentCells:
@@ -96,7 +109,7 @@ class SentCells:
 
     def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
         """`[gh, gw]`: as `TokenMap.map`, where a value still stands for what is on the frame, 0 elsewhere."""
-        values_here: FloatArray = self._token_map().map(values)
+        values_here: FloatArray = self._map(values)
         values_here[~self._cells.unchanged(eighth_grey)] = 0
         return values_here
 
@@ -104,6 +117,14 @@ class SentCells:
         return TokenMap.of(self._memory.frames, self._grid, self._since)
 
     def _views(self) -> IntArray:
-        """`[gh, gw]`: which view stands at each place, as 4 * frame + level, from 1; 0 where none does."""
-        views = [4 * (seen.frame_index + 1) + seen.block.cells.level for seen in self._memory.frames]
-        return self._token_map().map(views, np.int32)
+        """`[gh, gw]`: a number for the view that stands at each place, 0 where none does.
+
+        Views of a cell that lost some of its quarters are others: four times `4 * frame` is the whole.
+        """
+        views = [4 * (seen.frame_index + 1) + seen.block.cells.level - FINER for seen in self._memory.frames]
+        return self._map(views, np.int32)
+
+    def _map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+        seen = zip(values, self._memory.frames, strict=True)
+        whole = [whole_cells(value, entry.block.cells) for value, entry in seen]
+        return self._token_map().map(whole, dtype)

@@ -34,6 +34,7 @@ _QUESTION_TOKENS = 256
 class _ChosenFrame:
     """One frame as it was chosen, ready to be encoded."""
 
+    source: ByteArray
     picture: ByteArray
     eighth_grey: ByteArray
     cells: Cells
@@ -45,6 +46,7 @@ class _ChosenFrame:
     @classmethod
     def of(cls, frame: Frame, patches: PatchSet) -> _ChosenFrame:
         return cls(
+            source=frame.rgb,
             picture=texture_picture(frame.rgb, patches.grid.texture_wh),
             eighth_grey=Pictures(frame, patches.grid).eighth_grey,
             cells=Cells.chosen(patches),
@@ -213,7 +215,8 @@ class QwenViewer:
                 cells = self._new(chosen, last)
                 self._tally.held += len(chosen) - len(cells)
             started = time.perf_counter()
-            block = self._feeder.feed(first.picture, last.picture, cells, last.relevance)
+            sources = first.source, last.source
+            block = self._feeder.feed(first.picture, last.picture, cells, last.relevance, sources)
             self._settle()
             self._tally.vision_ms += (time.perf_counter() - started) * 1e3
             seconds = (first.seconds + last.seconds) / 2
@@ -385,7 +388,8 @@ def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) ->
     boxes, frames = [], []
     for entry, share in zip(seen, shares, strict=True):
         cells = entry.block.cells
-        corners = entry.grid.cells_xyxy(cells.rows, cells.columns, np.left_shift(1, cells.level))
+        first, covered = np.split(cells.extents[:, [1, 0, 3, 2]], 2, axis=1)
+        corners = np.concatenate([first, first + covered], axis=1) * np.tile(entry.grid.cell_px, 2)
         boxes.append(np.concatenate([corners, share[:, None]], axis=1))
         frames.append(np.full(len(cells), entry.frame_index, np.int32))
     table, frame = np.concatenate(boxes).astype(np.float32), np.concatenate(frames)

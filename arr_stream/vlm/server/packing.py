@@ -2,7 +2,8 @@
 
 A server that speaks the OpenAI protocol takes pictures, not cells: each is scaled, cut into tokens and given positions
 of its own. What it gets of a frame is an *overview*, the whole frame at low resolution, and *crops*, few rectangles of
-whole cells at the resolution of the texture, whose place is told in words.
+whole cells at the resolution of the texture, or at twice that where cells were chosen finer, whose place is told in
+words.
 
 Crops are found greedily: of all rectangles of whole cells that the rest of the budget pays for, the one that shows the
 most relevance per token is taken, what it shows counts no more, and so on (the greedy of budgeted maximum coverage,
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from arr_stream.errors import BudgetError, NothingChosen
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import CELL_PX, ByteArray, Grid
+from arr_stream.types import CELL_PX, FINER, FINER_TOKENS, ByteArray, Grid
 
 DoubleArray = npt.NDArray[np.float64]
 CellBox = tuple[int, int, int, int]
@@ -67,6 +68,18 @@ class Packed:
     cells_shown: npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class _Crop:
+    """A rectangle of whole cells, `detail` times 32 pixels a cell each way: 1, or 2 for finer cells."""
+
+    box: CellBox
+    detail: int
+
+    def tokens(self, minimum_pixels: int) -> int:
+        x0, y0, x1, y1 = self.box
+        return picture_tokens((y1 - y0) * self.detail, (x1 - x0) * self.detail, minimum_pixels)
+
+
 def pack(
     rgb: ByteArray,
     patches: PatchSet,
@@ -76,12 +89,13 @@ def pack(
 ) -> Packed:
     """The pictures that show the chosen cells of a frame best within a budget.
 
-    Where the whole frame at the resolution of the texture is within the budget, it is the only picture.
+    Where the whole frame at the resolution of the texture is within the budget, it is the only picture, but for crops
+    of finer cells.
 
     Args:
         rgb: `[H, W, 3]` uint8, the frame in source pixels.
         patches: The choice for this frame.
-        budget_tokens: Most visual tokens; None: as many as cells were chosen, or what the smallest overview and the
+        budget_tokens: Most visual tokens; None: as many as the chosen cells cost, or what the smallest overview and the
             smallest crop cost where that is more.
         minimum_pixels: Pixels that the server scales smaller pictures up to.
 
@@ -99,19 +113,22 @@ def pack(
             remedy="raise selection.budget, or set selection.novelty=mark",
         )
     cheapest = min(cost for _, _, cost in _overview_sizes(grid, minimum_pixels))
-    budget = budget_tokens if budget_tokens is not None else max(len(patches), 2 * cheapest)
+    budget = budget_tokens if budget_tokens is not None else max(patches.tokens, 2 * cheapest)
     if budget < cheapest:
         raise BudgetError(
             f"budget of {budget} tokens; the smallest picture costs a server {cheapest}", remedy="raise the budget"
         )
-    boxes: list[CellBox] = []
-    if picture_tokens(grid.rows, grid.columns, minimum_pixels) > budget:
+    values, whole = _values(patches), picture_tokens(grid.rows, grid.columns, minimum_pixels)
+    if whole <= budget:
+        # The overview shows all of the texture; what is left over can only show more than that.
+        values, left = {detail: each - values[1] for detail, each in values.items()}, budget - whole
+    else:
         left = budget - _overview_size(grid, max(cheapest, int(budget * _OVERVIEW_SHARE)), minimum_pixels)[2]
-        boxes = _crops(_values(patches), left, minimum_pixels)
-    spent = sum(_box_tokens(box, minimum_pixels) for box in boxes)
+    crops = _crops(values, left, minimum_pixels)
+    spent = sum(crop.tokens(minimum_pixels) for crop in crops)
     rows, columns, cost = _overview_size(grid, budget - spent, minimum_pixels)
-    pictures = _pictures(rgb, grid, (rows, columns, cost), boxes, minimum_pixels)
-    return Packed(pictures, _shown(patches, boxes, min(rows / grid.rows, columns / grid.columns)))
+    pictures = _pictures(rgb, grid, (rows, columns, cost), crops, minimum_pixels)
+    return Packed(pictures, _shown(patches, crops, min(rows / grid.rows, columns / grid.columns)))
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -166,47 +183,58 @@ def _overview_size(grid: Grid, tokens: int, minimum_pixels: int) -> tuple[int, i
     return max(fitting, key=lambda size: (size[2], -abs(size[0] * grid.columns - size[1] * grid.rows)))
 
 
-def _values(patches: PatchSet) -> DoubleArray:
-    """`[gh, gw]`, what it is worth to show each cell: the score of a chosen fine cell, next to nothing elsewhere.
+def _values(patches: PatchSet) -> dict[int, DoubleArray]:
+    """By detail, `[gh, gw]`: what it is worth to show each cell so, the score of a chosen fine cell, next to nothing
+    elsewhere; at detail 2, which is there where cells were chosen finer, as many times that as they cost.
 
     Coarse cells are left to the overview. What was not chosen still breaks ties: a crop that may grow without costing
     more grows to where the relevance is.
     """
     relevance = np.nan_to_num(patches.relevance.astype(np.float64))
     values = np.clip(relevance, 0.0, 1.0) * _UNCHOSEN_WEIGHT
-    fine = patches.level == 0
+    fine, finer = patches.level <= 0, patches.level == FINER
     values[patches.rows[fine], patches.columns[fine]] = np.maximum(patches.score[fine], _UNCHOSEN_WEIGHT)
-    return values
+    if not finer.any():
+        return {1: values}
+    close = values.copy()
+    close[patches.rows[finer], patches.columns[finer]] *= FINER_TOKENS
+    return {1: values, 2: close}
 
 
-def _crops(values: DoubleArray, budget: int, minimum_pixels: int) -> list[CellBox]:
+def _crops(values: dict[int, DoubleArray], budget: int, minimum_pixels: int) -> list[_Crop]:
     """Rectangles of whole cells, the best first, that cost at most `budget` tokens."""
-    values = values.copy()
-    boxes: list[CellBox] = []
+    left_to_show = {detail: each.copy() for detail, each in values.items()}
+    crops: list[_Crop] = []
     for _ in range(_MOST_CROPS):
-        left = budget - sum(_box_tokens(box, minimum_pixels) for box in boxes)
-        box = _best_box(values, left, minimum_pixels)
-        if box is None:
+        left = budget - sum(crop.tokens(minimum_pixels) for crop in crops)
+        best = [_best_box(each, left, minimum_pixels, detail) for detail, each in left_to_show.items()]
+        found = max((each for each in best if each is not None), key=lambda each: each[0], default=None)
+        if found is None:
             break
-        boxes = _merged([*boxes, box], minimum_pixels)
-        for x0, y0, x1, y1 in boxes:
-            values[y0:y1, x0:x1] = 0.0
-    return boxes
+        crops = _merged([*crops, found[1]], minimum_pixels)
+        for crop in crops:
+            x0, y0, x1, y1 = crop.box
+            for detail, each in left_to_show.items():
+                # A crop shows all of the texture; at twice its detail a finer cell has more to show.
+                shown = 0.0 if detail <= crop.detail else values[detail] - values[1]
+                each[y0:y1, x0:x1] = np.minimum(each, shown)[y0:y1, x0:x1]
+    return crops
 
 
-def _best_box(values: DoubleArray, budget: int, minimum_pixels: int) -> CellBox | None:
-    """The rectangle with the most value per token of those that cost at most `budget`; None where none is worth it."""
+def _best_box(values: DoubleArray, budget: int, minimum_pixels: int, detail: int = 1) -> tuple[float, _Crop] | None:
+    """The rectangle with the most value per token of those that cost at most `budget`, with that value; None where none
+    is worth it."""
     rows, columns = values.shape
     sums = np.zeros((rows + 1, columns + 1))
     sums[1:, 1:] = values.cumsum(axis=0).cumsum(axis=1)
     # No rectangle of n cells is worth more than the n best cells: most shapes need not be tried.
     at_most = np.concatenate([[0.0], np.sort(values, axis=None)[::-1].cumsum()])
-    best: CellBox | None = None
+    best: _Crop | None = None
     # A crop is worth its tokens where it shows a chosen cell, not where all that is left is what nobody chose.
     most = _UNCHOSEN_WEIGHT
     for h in range(1, rows + 1):
         for w in range(1, columns + 1):
-            tokens = picture_tokens(h, w, minimum_pixels)
+            tokens = picture_tokens(h * detail, w * detail, minimum_pixels)
             if tokens > budget or at_most[h * w] <= most * (tokens + WORDS_TOKENS):
                 continue
             worth = sums[h:, w:] - sums[:-h, w:] - sums[h:, :-w] + sums[:-h, :-w]
@@ -214,41 +242,52 @@ def _best_box(values: DoubleArray, budget: int, minimum_pixels: int) -> CellBox 
             y, x = divmod(index, worth.shape[1])
             density = float(worth[y, x]) / (tokens + WORDS_TOKENS)
             if density > most:
-                most, best = density, (x, y, x + w, y + h)
-    return best
+                most, best = density, _Crop((x, y, x + w, y + h), detail)
+    return None if best is None else (most, best)
 
 
-def _merged(boxes: list[CellBox], minimum_pixels: int) -> list[CellBox]:
-    """The same with boxes joined as long as the joint one costs no more than the two."""
-    for i, a in enumerate(boxes):
-        for b in boxes[i + 1 :]:
-            joint = (min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3]))
-            if _box_tokens(joint, minimum_pixels) <= _box_tokens(a, minimum_pixels) + _box_tokens(b, minimum_pixels):
-                rest = [box for box in boxes if box not in (a, b)]
+def _merged(crops: list[_Crop], minimum_pixels: int) -> list[_Crop]:
+    """The same with crops of one detail joined as long as the joint one costs no more than the two."""
+    for i, one in enumerate(crops):
+        for other in crops[i + 1 :]:
+            if one.detail != other.detail:
+                continue
+            a, b = one.box, other.box
+            joint = _Crop((min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])), one.detail)
+            if joint.tokens(minimum_pixels) <= one.tokens(minimum_pixels) + other.tokens(minimum_pixels):
+                rest = [crop for crop in crops if crop not in (one, other)]
                 return _merged([*rest[:i], joint, *rest[i:]], minimum_pixels)
-    return boxes
-
-
-def _box_tokens(box: CellBox, minimum_pixels: int) -> int:
-    return picture_tokens(box[3] - box[1], box[2] - box[0], minimum_pixels)
+    return crops
 
 
 def _pictures(
-    rgb: ByteArray, grid: Grid, overview: tuple[int, int, int], boxes: list[CellBox], minimum_pixels: int
+    rgb: ByteArray, grid: Grid, overview: tuple[int, int, int], crops: list[_Crop], minimum_pixels: int
 ) -> tuple[Picture, ...]:
     rows, columns, tokens = overview
     whole = (0, 0, grid.columns, grid.rows)
     caption = "The whole frame:" if (rows, columns) == (grid.rows, grid.columns) else "The whole frame, scaled down:"
     pictures = [Picture(_scaled(rgb, (columns * CELL_PX, rows * CELL_PX)), whole, tokens, caption, overview=True)]
-    if not boxes:
+    if not crops:
         return tuple(pictures)
     texture = _scaled(rgb, grid.texture_wh)
-    for number, box in enumerate(boxes, start=1):
-        x0, y0, x1, y1 = (edge * CELL_PX for edge in box)
-        crop = np.ascontiguousarray(texture[y0:y1, x0:x1])
-        caption = f"Crop {number} of this frame, in full detail, {place(box, grid)}:"
-        pictures.append(Picture(crop, box, _box_tokens(box, minimum_pixels), caption, overview=False))
+    for number, crop in enumerate(crops, start=1):
+        shown = _cut(texture, crop.box) if crop.detail == 1 else _close_cut(rgb, grid, crop)
+        caption = f"Crop {number} of this frame, in full detail, {place(crop.box, grid)}:"
+        pictures.append(Picture(shown, crop.box, crop.tokens(minimum_pixels), caption, overview=False))
     return tuple(pictures)
+
+
+def _cut(texture: ByteArray, box: CellBox) -> ByteArray:
+    x0, y0, x1, y1 = (edge * CELL_PX for edge in box)
+    return np.ascontiguousarray(texture[y0:y1, x0:x1])
+
+
+def _close_cut(rgb: ByteArray, grid: Grid, crop: _Crop) -> ByteArray:
+    """From the frame itself, at more pixels a cell than the texture has."""
+    x0, y0, x1, y1 = crop.box
+    cell_w, cell_h = grid.cell_px
+    part = rgb[round(y0 * cell_h) : round(y1 * cell_h), round(x0 * cell_w) : round(x1 * cell_w)]
+    return _scaled(part, ((x1 - x0) * CELL_PX * crop.detail, (y1 - y0) * CELL_PX * crop.detail))
 
 
 def _scaled(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
@@ -259,11 +298,14 @@ def _scaled(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
     return np.asarray(scaled, dtype=np.uint8)
 
 
-def _shown(patches: PatchSet, boxes: list[CellBox], scale: float) -> npt.NDArray[np.bool_]:
-    """`[N]`: inside one of the crops, or as large in the overview as its level of detail asks."""
-    shown = np.asarray(scale * patches.span >= 1.0)
+def _shown(patches: PatchSet, crops: list[_Crop], scale: float) -> npt.NDArray[np.bool_]:
+    """`[N]`: inside one of the crops, or as large in the overview, as its level of detail asks."""
+    finer = patches.level == FINER
+    shown: npt.NDArray[np.bool_] = (scale * patches.span >= 1.0) & ~finer
     x1 = np.minimum(patches.columns + patches.span, patches.grid.columns)
     y1 = np.minimum(patches.rows + patches.span, patches.grid.rows)
-    for box in boxes:
-        shown |= (patches.columns >= box[0]) & (patches.rows >= box[1]) & (x1 <= box[2]) & (y1 <= box[3])
+    for crop in crops:
+        left, top, right, bottom = crop.box
+        inside = (patches.columns >= left) & (patches.rows >= top) & (x1 <= right) & (y1 <= bottom)
+        shown |= inside & (~finer | (crop.detail > 1))
     return shown

@@ -13,7 +13,7 @@ from typing import Any
 from arr_stream.config import VlmSettings
 from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, NothingChosen
 from arr_stream.patch_set import Answer, Feeding, PatchSet
-from arr_stream.types import FloatArray, Frame
+from arr_stream.types import FloatArray, Frame, tokens_of
 from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.vlm.server.packing import MINIMUM_PIXELS, Packed, encode, pack
 from arr_stream.vlm.viewer import OnText, Stop
@@ -66,7 +66,7 @@ class ServerViewer:
     Args:
         settings: `endpoint`, `model`, `context_tokens`, `answer_tokens`, `temperature`, `instruction`,
             `timeout_seconds`, `retries` and `key_variable` are used.
-        budget_tokens: Most visual tokens of the newest frame; None: as many as cells were chosen.
+        budget_tokens: Most visual tokens of the newest frame; None: as many as the chosen cells cost.
         minimum_pixels: Pixels that the server scales smaller pictures up to.
 
     Raises:
@@ -114,7 +114,8 @@ class ServerViewer:
             self._seen = deque([*_last_that_fit(earlier, room), newest])
             self._count += 1
             tokens = sum(seen.visual_tokens for seen in self._seen)
-        return Feeding(sent=int(packed.cells_shown.sum()), memory_tokens=tokens)
+        sent = int(tokens_of(patches.level)[packed.cells_shown].sum())
+        return Feeding(sent=sent, memory_tokens=tokens)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """See `Viewer.ask`; an answer that breaks off comes back as far as it is, `failed`, with the reason.

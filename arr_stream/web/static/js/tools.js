@@ -161,6 +161,7 @@ function tellCell(cell, [scorer, query, origin, novelty, level], labels) {
   if (query !== null) lines.push(`for “${labels[query] ?? `query ${query + 1}`}”`);
   lines.push(origin === "carried" ? "carried along the motion" : "computed on this frame");
   lines.push(novelty === "fresh" ? "new to the model" : "the model has seen it");
+  if (level < 0) lines.push("finer: four tokens, from the source's own pixels");
   if (level > 0) lines.push(`coarse: ${SIDES[level] ?? `level ${level}`} for one token`);
   return lines;
 }
