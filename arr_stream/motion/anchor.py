@@ -30,7 +30,7 @@ the object by the best 40 and 101 of 405 cells from the first frame's box):
     ... either of these                             |    0.65     0.93
     ... the halo                                    |    0.77     0.96
 
-An object that was covered or left the frame is not looked for when it comes back, except after a cut.
+An object that was covered or left the frame is looked for by `redetection`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _KNOWN = 0.85
 """Likeness from which a view would add nothing."""
 _BETTER = 0.1
 """By how much another place must be more alike than the one that is followed."""
-_IN_DOUBT = 0.4
+_IN_DOUBT = 0.15
 """Most confidence in what is followed after it was lost."""
 _EVERYWHERE = 5
 """What is followed is compared on every look, the rest of the picture on every fifth, until it is lost."""
