@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
-from arr_stream.selection.novelty import SeenCells
+from arr_stream.selection.novelty import SUMMARY_LEVEL, SeenCells
 from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +24,7 @@ class TokenMap:
 
     Args:
         entry: `[gh, gw]` int32, index into what was seen; -1 where nothing stands.
-        cell: `[gh, gw]` int32, index of the cell within its block.
+        cell: `[gh, gw]` int32, index of the token within its block.
     """
 
     entry: IntArray
@@ -31,13 +32,17 @@ class TokenMap:
 
     @classmethod
     def of(cls, seen: Sequence[FrameEntry], grid: Grid, since: int) -> TokenMap:
-        """Paint what was seen from frame `since` on, old to new; a coarse view does not hide a finer one."""
+        """Paint what was seen from frame `since` on, old to new; a coarser view does not hide a finer one."""
         entry = np.full((grid.rows, grid.columns), -1, np.int32)
         cell, level = np.full_like(entry, -1), np.full_like(entry, 127)
         for index, block in enumerate(seen):
             if block.grid != grid or block.frame_index < since:
                 continue
-            cells = block.block.cells
+            cells, summaries = block.block.cells, block.block.summaries
+            if summaries is not None:
+                behind = (summaries.of_cell >= 0) & (level >= SUMMARY_LEVEL)
+                entry[behind], cell[behind] = index, len(cells) + summaries.of_cell[behind]
+                level[behind] = SUMMARY_LEVEL
             for number in np.flatnonzero(cells.level > 0):
                 row, column, height, width = cells.blocks[number]
                 place = np.s_[row : row + height, column : column + width]
@@ -52,7 +57,7 @@ class TokenMap:
     def map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """`[gh, gw]`: the value of the token that stands at each place, 0 where none does.
 
-        `values` are, for each thing seen, those of its K cells.
+        `values` are, for each thing seen, those of its tokens.
         """
         result = np.zeros(self.entry.shape, dtype)
         for index, value in enumerate(values):
@@ -81,6 +86,10 @@ class SentCells:
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
+    def summarise(self, summaries: Summaries, eighth_grey: ByteArray) -> None:
+        """The model has these, of a frame of this `Pictures.eighth_grey`."""
+        self._cells.summarise(summaries.of_cell >= 0, eighth_grey)
+
     def lose(self, cells: Cells) -> None:
         """The model did not get them after all."""
         self._cells.lose(cells.near(0))
@@ -105,5 +114,5 @@ class SentCells:
 
     def _views(self) -> IntArray:
         """`[gh, gw]`: which view stands at each place, as 4 * frame + level, from 1; 0 where none does."""
-        views = [4 * (seen.frame_index + 1) + seen.block.cells.level for seen in self._memory.frames]
+        views = [4 * (seen.frame_index + 1) + seen.block.level for seen in self._memory.frames]
         return self._token_map().map(views, np.int32)
