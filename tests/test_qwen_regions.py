@@ -30,7 +30,7 @@ pytest.importorskip("transformers")
 from tests.qwen_stock import EXACT, QUESTION, Bench, patches_of, seen, some_cells, viewer_of
 
 HW = (4, 5)
-CELLS = Cells(HW, *(np.array(axis, np.int32) for axis in ([0, 3], [0, 4], [0, 0])), np.array([0.9, 0.8], np.float32))
+CELLS = Cells.whole(HW, np.linspace(0.9, 0.8, 20, dtype=np.float32)).take(np.array([0, 19], np.int32))
 
 
 def _two() -> Summaries:
@@ -63,7 +63,7 @@ def test_a_summary_is_the_mean_of_the_towers_output_level_by_level(bench: Bench)
     levels = zip([every.features, *every.deepstack], [block.tokens.features, *block.tokens.deepstack], strict=True)
     for of_cells, of_tokens in levels:
         for number, cells in enumerate(members):
-            expected = sum(of_cells[cell].double() for cell in cells) / len(cells)
+            expected = of_cells[cells].double().sum(0) / len(cells)
             torch.testing.assert_close(of_tokens[2 + number].double(), expected, rtol=0, atol=EXACT)
         torch.testing.assert_close(of_tokens[:2], of_cells[[0, 19]], rtol=0, atol=EXACT)
     assert block.bias is not None
@@ -73,7 +73,7 @@ def test_a_summary_is_the_mean_of_the_towers_output_level_by_level(bench: Bench)
 def test_it_stands_at_the_centroid_and_after_the_cells(bench: Bench) -> None:
     block = _block(bench, _two())
     expected = [[7, 7, 7, 7], [7, 10, 7.5, 9], [7, 11, 9, 7]]
-    np.testing.assert_allclose(block.positions(7.0), expected)
+    np.testing.assert_allclose(block.positions(7.0), np.array(expected))
     np.testing.assert_allclose(block.score, [0.9, 0.8, 0.5, 0.25])
 
 
@@ -106,9 +106,8 @@ def test_every_cell_that_is_left_is_in_one_summary(seed: int, rows: int, columns
     draw = np.random.default_rng(seed)
     clusters = draw.integers(0, 9, (rows // 2 + 1, columns // 2 + 1), np.int32).repeat(2, 0).repeat(2, 1)
     clusters = clusters[:rows, :columns]
-    left = np.ones(rows * columns, bool)
-    left[draw.permutation(rows * columns)[:chosen]] = False
-    left = left.reshape(rows, columns)
+    left = np.ones((rows, columns), bool)
+    left.flat[draw.permutation(rows * columns)[:chosen]] = False
     relevance = draw.random((rows, columns), np.float32)
     made = summarised(clusters, relevance, left, count)
     np.testing.assert_array_equal(made.of_cell >= 0, left)
@@ -175,23 +174,30 @@ def test_a_frame_without_anything_new_sends_none(tiny: tuple[Any, Any]) -> None:
     assert viewer.see(frame, _patches(frame, some_cells(HW, 8))).sent == 8
     again = Frame(1, 0.5, frame.rgb)
     fed = viewer.see(again, _patches(again, some_cells(HW, 8)))
-    assert (fed.sent, fed.held) == (0, 5)
+    # Nothing is left to sum up, so that those whose places the summaries had are sent now; and then nothing.
+    assert (fed.sent, fed.held) == (3, 5)
+    assert viewer.see(again, _patches(again, some_cells(HW, 8))).sent == 0
+    # One cell changes, and neither what was chosen nor what was summed up is sent again.
+    changed = frame.rgb.copy()
+    changed[:32, :32] = np.where(changed[:32, :32].mean() < 128, 255, 0)
+    spot = Frame(1, 0.5, changed)
+    chosen = some_cells(HW, 8)
+    chosen.rows[0] = chosen.columns[0] = 0
+    chosen.score[0] = 1
+    assert viewer.see(spot, _patches(spot, chosen)).sent == 1
     # What the model has in summary alone is new when it is chosen.
     last = Frame(2, 1.0, frame.rgb)
     summed = viewer.memory.frames[0].block.summaries
     assert summed is not None
-    rows, columns = (axis.astype(np.int32) for axis in np.nonzero(summed.of_cell >= 0))
-    cells = Cells(HW, rows, columns, np.zeros_like(rows), np.ones(len(rows), np.float32))
-    assert viewer.see(last, _patches(last, cells)).sent == len(cells)
+    cells = Cells.whole(HW).take((summed.of_cell >= 0).ravel())
+    fed = viewer.see(last, _patches(last, cells))
+    assert (fed.sent, fed.held) == (len(cells) - 3, 3)
 
 
-@pytest.mark.parametrize("feedback_frame", [0, 1])
-def test_attention_to_a_summary_goes_to_its_cells(tiny: tuple[Any, Any], feedback_frame: int) -> None:
+def test_attention_to_a_summary_goes_to_its_cells(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny, mode="prune", region_tokens=4, attention_layer=1)
     frame = Frame(0, 0.0, picture(160, 128))
-    for index in range(feedback_frame + 1):
-        still = Frame(index, index / 2, frame.rgb)
-        viewer.see(still, _patches(still, some_cells(HW, 10)))
+    viewer.see(frame, _patches(frame, some_cells(HW, 10)))
     answer = viewer.ask(QUESTION)
     # Each cell once, in all what the tokens got.
     assert answer.cells.shape == (20, 5) and answer.visual_tokens == 10
@@ -221,12 +227,16 @@ def test_the_memory_loses_the_summaries_of_what_mattered_least_first(tiny: tuple
         assert len(kept.block) == cells + summaries
 
 
-def test_a_summary_hides_no_view_of_the_cell_itself(bench: Bench) -> None:
+def test_a_summary_hides_older_views_and_is_hidden_by_newer_ones(bench: Bench) -> None:
     grid = Grid((160, 128), *HW)
-    views = [seen(bench.block("prune", picture(160, 128), picture(160, 128), CELLS)), seen(_block(bench, _two()))]
-    painted = TokenMap.of([views[1], views[0]], grid, 0)
+    rgb = picture(160, 128)
+    older, newer = (seen(bench.block("prune", rgb, rgb, some)) for some in (Cells.whole(HW), CELLS))
+    painted = TokenMap.of([older, seen(_block(bench, _two())), newer], grid, 0)
+    np.testing.assert_array_equal(
+        painted.entry, np.where(_two().of_cell >= 0, 1, [[2] + [0] * 4, *[[0] * 5] * 2, [0] * 4 + [2]])
+    )
     np.testing.assert_array_equal(painted.cell[:2, 1:4], np.full((2, 3), 2))
-    assert painted.entry[0, 0] == painted.entry[3, 4] == 1 and painted.entry[2, 2] == -1
+    np.testing.assert_array_equal(painted.cell[1:, 0], [3] * 3)
     held, frame = SeenCells(grid), Frame(0, 0.0, picture(160, 128))
     grey = Pictures(frame, grid).eighth_grey
     held.summarise(_two().of_cell >= 0, grey)

@@ -102,10 +102,9 @@ class SeenCells:
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
 
     def summarise(self, cells: Mask, eighth_grey: Array) -> None:
-        """Note cells (`[gh, gw]`) as sent in summary, those aside that were sent in more detail."""
-        sending = cells & (self._level >= SUMMARY_LEVEL)
-        self._level[sending] = SUMMARY_LEVEL
-        self._renew(sending, eighth_grey)
+        """Note cells (`[gh, gw]`) as sent in summary, whatever was sent of them before."""
+        self._level[cells] = SUMMARY_LEVEL
+        self._renew(cells, eighth_grey)
 
     def take_back(self) -> None:
         """What was noted last was not sent."""

@@ -32,7 +32,10 @@ class TokenMap:
 
     @classmethod
     def of(cls, seen: Sequence[FrameEntry], grid: Grid, since: int) -> TokenMap:
-        """Paint what was seen from frame `since` on, old to new; a coarser view does not hide a finer one."""
+        """Paint what was seen from frame `since` on, old to new; a coarse view does not hide a finer one.
+
+        A summary does: it is made of cells that have changed since.
+        """
         entry = np.full((grid.rows, grid.columns), -1, np.int32)
         cell, level = np.full_like(entry, -1), np.full_like(entry, 127)
         for index, block in enumerate(seen):
@@ -40,9 +43,9 @@ class TokenMap:
                 continue
             cells, summaries = block.block.cells, block.block.summaries
             if summaries is not None:
-                behind = (summaries.of_cell >= 0) & (level >= SUMMARY_LEVEL)
-                entry[behind], cell[behind] = index, len(cells) + summaries.of_cell[behind]
-                level[behind] = SUMMARY_LEVEL
+                inside = summaries.of_cell >= 0
+                entry[inside], cell[inside] = index, len(cells) + summaries.of_cell[inside]
+                level[inside] = SUMMARY_LEVEL
             for number in np.flatnonzero(cells.level > 0):
                 row, column, height, width = cells.blocks[number]
                 place = np.s_[row : row + height, column : column + width]
@@ -86,6 +89,10 @@ class SentCells:
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
+    def held(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: what the model has, at whatever level of detail, and has not changed."""
+        return self._cells.unchanged(eighth_grey)
+
     def summarise(self, summaries: Summaries, eighth_grey: ByteArray) -> None:
         """The model has these, of a frame of this `Pictures.eighth_grey`."""
         self._cells.summarise(summaries.of_cell >= 0, eighth_grey)
@@ -106,7 +113,7 @@ class SentCells:
     def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
         """`[gh, gw]`: as `TokenMap.map`, where a value still stands for what is on the frame, 0 elsewhere."""
         values_here: FloatArray = self._token_map().map(values)
-        values_here[~self._cells.unchanged(eighth_grey)] = 0
+        values_here[~self.held(eighth_grey)] = 0
         return values_here
 
     def _token_map(self) -> TokenMap:

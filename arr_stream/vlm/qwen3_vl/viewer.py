@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from arr_stream.config import Settings
@@ -239,13 +240,16 @@ class QwenViewer:
     def _chosen(self, frames: Sequence[_ChosenFrame]) -> Cells:
         """The best cells of either within the budget of one; every cell where relevance only weighs them.
 
-        Summaries take the places of the last ones, but for the best cell.
+        Summaries take the places of the last ones, as far as there is something to sum up, but for the best cell.
         """
         if self._settings.mode == "weight":
             grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
             return Cells.whole((grid.rows, grid.columns), relevance)
-        most = self._budget(frames) - self._settings.region_tokens
-        return merged([shown.cells for shown in frames]).best(max(1, most))
+        cells, budget = merged([shown.cells for shown in frames]), self._budget(frames)
+        chosen, summaries = cells.best(budget), self._settings.region_tokens
+        if not summaries:
+            return chosen
+        return cells.best(max(1, budget - min(summaries, int(self._left(chosen, frames[-1]).sum()))))
 
     def _budget(self, frames: Sequence[_ChosenFrame]) -> int:
         """Most tokens of one frame or a pair."""
@@ -253,11 +257,21 @@ class QwenViewer:
         # What a budget over time has chosen it chooses once.
         return sum(sizes) if self._per_second else max(sizes)
 
+    def _left(self, chosen: Cells, shown: _ChosenFrame) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: what was not chosen and the model does not have."""
+        left = ~chosen.near(0)
+        if self._novelty != "off" and self._sent_cells is not None:
+            left &= ~self._sent_cells.held(shown.eighth_grey)
+        return left
+
     def _summaries(self, frames: Sequence[_ChosenFrame], chosen: Cells) -> Summaries | None:
-        """Of what was not chosen, within the budget; None where there is nothing to sum up, or it is not wanted."""
-        left, clusters = ~chosen.near(0), frames[-1].clusters
+        """Of what is left, within the budget; None where nothing is, or none are wanted."""
+        clusters = frames[-1].clusters
+        if clusters is None:
+            return None
+        left = self._left(chosen, frames[-1])
         count = min(self._settings.region_tokens, self._budget(frames) - len(chosen), int(left.sum()))
-        return None if clusters is None or count < 1 else summarised(clusters, frames[-1].relevance, left, count)
+        return None if count < 1 else summarised(clusters, frames[-1].relevance, left, count)
 
     def _new(self, chosen: Cells, shown: _ChosenFrame) -> Cells:
         """Those that the model does not have, or that have changed."""
