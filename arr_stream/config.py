@@ -228,6 +228,9 @@ class VlmSettings(_Section):
         "sparse", description="encode the chosen cells, all but keep the chosen, a ring more, or weigh all by relevance"
     )
     halo: int = Field(1, ge=1, le=8, description="cells around the chosen ones that `halo` encodes with them")
+    region_tokens: int = Field(
+        0, ge=0, le=1024, description="with `prune`: tokens of a frame that sum up the regions of what was not chosen"
+    )
     media: Literal["video", "image"] = Field(
         "video", description="frames in pairs with timestamps, or each as a picture"
     )

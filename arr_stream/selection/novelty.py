@@ -16,6 +16,9 @@ from arr_stream.types import ByteArray, FloatArray, Grid
 CHANGE_THRESHOLD = 10.0
 """Mean difference of a cell's 4x4 reduced pixels, in grey levels of 255, from which it counts as changed."""
 
+SUMMARY_LEVEL = 3
+"""Level of detail of a cell that the model knows only as one of those that a token sums up: coarser than any."""
+
 _NEVER = 127
 
 Mask = npt.NDArray[np.bool_]
@@ -90,10 +93,19 @@ class SeenCells:
         if len(r) < len(chosen):
             for level in np.unique(chosen.level[~fine]):
                 self._send_blocks(int(level), chosen, stale, fresh, sending)
-        renewed = enlarged(self._put(sending), 4)
+        self._renew(sending, eighth_grey)
+        return fresh
+
+    def _renew(self, cells: Mask, eighth_grey: Array) -> None:
+        """These cells were sent as they are on this picture."""
+        renewed = enlarged(self._put(cells), 4)
         before = namespace(eighth_grey).zeros_like(eighth_grey) if self.sent is None else self.sent
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
-        return fresh
+
+    def summarise(self, cells: Mask, eighth_grey: Array) -> None:
+        """Note cells (`[gh, gw]`) as sent in summary, whatever was sent of them before."""
+        self._level[cells] = SUMMARY_LEVEL
+        self._renew(cells, eighth_grey)
 
     def take_back(self) -> None:
         """What was noted last was not sent."""

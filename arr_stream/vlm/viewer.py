@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from arr_stream.config import VlmSettings
+from arr_stream.errors import InvalidSetting
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
 
@@ -53,3 +55,17 @@ class Viewer(Protocol):
     def close(self) -> None:
         """Let go of what was seen, of threads and of connections; safe to call again."""
         ...
+
+
+def check_region_tokens(settings: VlmSettings) -> None:
+    """Refuse summaries where no vision tower has seen what they would sum up, or nothing is left out.
+
+    Raises:
+        InvalidSetting: `region_tokens` with a server, or with another mode than `prune`.
+    """
+    if settings.region_tokens and (settings.endpoint or settings.mode != "prune"):
+        where = "a server" if settings.endpoint else f"vlm.mode={settings.mode}"
+        raise InvalidSetting(
+            f"vlm.region_tokens={settings.region_tokens} with {where}: only `prune` encodes cells and leaves them out",
+            remedy="set it to 0, or take --mode prune with a model of your own",
+        )

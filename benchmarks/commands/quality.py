@@ -254,6 +254,31 @@ def atlas(
     show(evaluate_atlas(load_sequences(data), makers, budget or [40, 101, 273], frames), as_json=as_json)
 
 
+def summaries(
+    data: Sequences,
+    model: Annotated[list[str], typer.Option("--model", help="Qwen3-VL: a folder, or a hub name; repeat it.")],
+    frames: FramesEach = 3,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Sum up what was not chosen in a few tokens: how near does a model come to what it says of the whole frame?"""
+    settings = cpu_settings("summaries", preset, overrides)
+
+    from arr_stream.evaluation.davis import load_sequences
+    from arr_stream.threads import torch_threads
+    from arr_stream.vlm.qwen3_vl.loading import load
+    from benchmarks.vlm.summaries import evaluate_summaries, spread_frames
+
+    named = [settings.with_values({"vlm.model": each}) for each in model]
+    shown = [frame for footage in load_sequences(data) for frame in spread_frames(footage, frames)]
+    with torch_threads(threads):
+        models = [load(each.vlm, each.models) for each in named]
+        report = evaluate_summaries(settings, models, shown, progress=say)
+    show(report, as_json=as_json)
+
+
 def clusters(
     data: Sequences,
     name: Annotated[

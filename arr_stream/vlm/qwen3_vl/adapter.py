@@ -81,6 +81,11 @@ class VisualTokens:
         """Some of them, by mask or by index."""
         return VisualTokens(self.features[keep], tuple(level[keep] for level in self.deepstack))
 
+    def beside(self, others: VisualTokens) -> VisualTokens:
+        """These, and the others after them."""
+        levels = zip(self.deepstack, others.deepstack, strict=True)
+        return VisualTokens(torch.cat([self.features, others.features]), tuple(torch.cat(level) for level in levels))
+
 
 class Adapter:
     """The parts of a loaded Qwen3-VL that sparse feeding and a growing memory need.

@@ -10,6 +10,7 @@
 `sparse` computes nothing for what is left out, `prune` is the reference for quality (each cell has seen the whole
 frame), `halo` lies between. In each, a coarse cell is a block of the frame scaled down, and a finer one four tokens cut
 from the frame itself; but `weight`, which has every cell, has each as one token.
+With `prune`, what is left out can be given in summary (`regions`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import torch
 from torch import Tensor
 
 from arr_stream.errors import NothingChosen
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.selection.novelty import SUMMARY_LEVEL
+from arr_stream.types import ByteArray, FloatArray, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
-from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
+from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows, token_positions
+from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 Mode = Literal["sparse", "prune", "halo", "weight"]
 
@@ -34,23 +37,58 @@ LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """K tokens of one frame, or of a pair, as the language model takes them, in reading order.
+    """Tokens of one frame, or of a pair, as the language model takes them.
 
-    `bias` is `[K]` float32, added to the attention to each; None outside of `weight`.
+    Args:
+        cells: K cells in reading order, a token each.
+        tokens: Features of the K cells, and after them of the R summaries.
+        bias: `[K + R]` float32, added to the attention to each; None where nothing is added.
+        summaries: Of cells that were not chosen; None for R = 0.
     """
 
     cells: Cells
     tokens: VisualTokens
     bias: Tensor | None = None
+    summaries: Summaries | None = None
 
     def __len__(self) -> int:
-        return len(self.cells)
+        return len(self.cells) + (0 if self.summaries is None else len(self.summaries))
+
+    @property
+    def score(self) -> FloatArray:
+        """`[K + R]` relevance of each token."""
+        return self.cells.score if self.summaries is None else np.append(self.cells.score, self.summaries.score)
+
+    @property
+    def level(self) -> IntArray:
+        """`[K + R]` level of detail of each token."""
+        coarsest = np.full(len(self) - len(self.cells), SUMMARY_LEVEL, np.int32)
+        return np.append(self.cells.level, coarsest)
+
+    @property
+    def sizes(self) -> FloatArray:
+        """`[K + R]` among how many cells a token's attention is shared out: 1, or the cells of a summary."""
+        cells = np.ones(len(self.cells), np.float32)
+        return cells if self.summaries is None else np.append(cells, self.summaries.sizes.astype(np.float32))
+
+    def positions(self, start: float) -> Tensor:
+        """`[3, K + R]` float32: time, row and column of every token of a block that starts at `start`."""
+        cells = token_positions(self.cells, start)
+        if self.summaries is None:
+            return cells
+        middles = torch.from_numpy(self.summaries.centroids)
+        return torch.cat([cells, torch.cat([torch.zeros(1, len(self.summaries)), middles]) + start], dim=1)
 
     def take(self, keep: FloatArray | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Block:
-        """Some of the cells, by mask."""
-        mask = torch.from_numpy(np.asarray(keep, bool))
-        tokens = self.tokens.take(mask.to(self.tokens.features.device))
-        return Block(self.cells.take(np.asarray(keep, bool)), tokens, None if self.bias is None else self.bias[mask])
+        """Some of the tokens, by mask."""
+        kept = np.asarray(keep, bool)
+        mask, count = torch.from_numpy(kept), len(self.cells)
+        return Block(
+            self.cells.take(kept[:count]),
+            self.tokens.take(mask.to(self.tokens.features.device)),
+            None if self.bias is None else self.bias[mask],
+            self.summaries.take(kept[count:]) if self.summaries is not None and kept[count:].any() else None,
+        )
 
 
 class Feeder:
@@ -70,6 +108,7 @@ class Feeder:
         chosen: Cells,
         relevance: FloatArray | None = None,
         sources: tuple[ByteArray, ByteArray] | None = None,
+        summaries: Summaries | None = None,
     ) -> Block:
         """Encode the cells of a pair of frames, or of one frame given twice.
 
@@ -78,6 +117,7 @@ class Feeder:
             chosen: Cells of both.
             relevance: `[gh, gw]` in [0, 1], for `weight`.
             sources: Both in source pixels, where cells are given finer.
+            summaries: Of fine cells that are not among the chosen, for `prune`.
 
         Raises:
             NothingChosen: No cells.
@@ -87,10 +127,15 @@ class Feeder:
         chosen = chosen.in_reading_order()
         if self._mode == "weight":
             return self._weighted(first, second, chosen, relevance)
-        # The vision tower does not mind the order: the chosen come first, and of their tokens nothing else is kept.
-        encoded = [chosen] if self._mode == "sparse" else [chosen, self._seen_beside(chosen)]
-        tokens = self._encode(first, second, concatenated(encoded), sources)
-        return Block(chosen, tokens.take(slice(len(chosen))))
+        # The vision tower does not mind the order: the chosen come first.
+        beside = None if self._mode == "sparse" else self._seen_beside(chosen)
+        encoded = self._encode(first, second, chosen if beside is None else concatenated([chosen, beside]), sources)
+        own = encoded.take(slice(len(chosen)))
+        if summaries is None or beside is None:
+            return Block(chosen, own)
+        means = summaries.means(encoded.take(slice(len(chosen), None)), summaries.of_cell[beside.rows, beside.columns])
+        weights = torch.from_numpy(np.log(summaries.sizes).astype(np.float32))
+        return Block(chosen, own.beside(means), torch.cat([torch.zeros(len(chosen)), weights]), summaries)
 
     def _seen_beside(self, chosen: Cells) -> Cells:
         """Cells that are encoded with the chosen ones and then left out."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import block_extent, text_positions, token_positions
+from arr_stream.vlm.qwen3_vl.cells import block_extent, text_positions
 from arr_stream.vlm.qwen3_vl.encoding import Block
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 
@@ -108,7 +108,7 @@ class Memory:
 
     @property
     def visual_tokens(self) -> int:
-        """Cells in the cache."""
+        """Cells and summaries in the cache."""
         return sum(len(seen.block) for seen in self.frames)
 
     @property
@@ -176,15 +176,15 @@ class Memory:
     def _stretch(self, entry: Entry, position: float) -> _Stretch:
         if isinstance(entry, TextEntry):
             return self._text(list(entry.ids), position)
-        cells, media = entry.block.cells, entry.media
+        block, media = entry.block, entry.media
         before = self.prompt.before_cells(media, entry.seconds)
         after = self.prompt.after_cells
         start = position + len(before)
-        ids = [*before, *[self.prompt.cell(media)] * len(cells), *after]
+        ids = [*before, *[self.prompt.cell(media)] * len(block), *after]
         positions = [
             text_positions(len(before), position),
-            token_positions(cells, start),
-            text_positions(len(after), start + block_extent(cells.grid_hw)),
+            block.positions(start),
+            text_positions(len(after), start + block_extent(block.cells.grid_hw)),
         ]
         return _Stretch(ids, torch.cat(positions, dim=1), ((len(before), entry.block),))
 
@@ -241,8 +241,8 @@ def survivors(
     """What fits into `capacity` tokens, in its old order.
 
     A cell's rank is its relevance when it was chosen, halved for every half-life that it is older than the newest
-    frame. A frame keeps the cells that rank high enough, and disappears with its last one. Of the dialogue the
-    newest turns stay, in at most a quarter of the room.
+    frame; that of a summary is the mean of its cells'. A frame keeps the tokens that rank high enough, and disappears
+    with its last one. Of the dialogue the newest turns stay, in at most a quarter of the room.
 
     Args:
         entries: What is there.
@@ -277,12 +277,12 @@ def _newest_dialogue(entries: Sequence[Entry], room: int) -> set[int]:
 def _best_cells(
     seen: Sequence[FrameEntry], room: int, overhead: Callable[[FrameEntry], int], half_life_seconds: float
 ) -> dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """For each frame a mask over its cells."""
+    """For each frame a mask over its tokens."""
     kept = {id(entry): np.zeros(len(entry.block), bool) for entry in seen}
     if not seen:
         return kept
     newest = max(entry.seconds for entry in seen)
-    ranks = [entry.block.cells.score * 0.5 ** ((newest - entry.seconds) / half_life_seconds) for entry in seen]
+    ranks = [entry.block.score * 0.5 ** ((newest - entry.seconds) / half_life_seconds) for entry in seen]
     # Among equals the newer first: of a still scene with one score everywhere the last look stays.
     frame = np.repeat(np.arange(len(seen)), [len(rank) for rank in ranks])
     cell = np.concatenate([np.arange(len(rank)) for rank in ranks])

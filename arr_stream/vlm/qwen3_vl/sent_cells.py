@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
-from arr_stream.selection.novelty import SeenCells
+from arr_stream.selection.novelty import SUMMARY_LEVEL, SeenCells
 from arr_stream.types import FINER, ByteArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +24,7 @@ class TokenMap:
 
     Args:
         entry: `[gh, gw]` int32, index into what was seen; -1 where nothing stands.
-        cell: `[gh, gw]` int32, index of the cell within its block.
+        cell: `[gh, gw]` int32, index of the token within its block.
     """
 
     entry: IntArray
@@ -31,13 +32,20 @@ class TokenMap:
 
     @classmethod
     def of(cls, seen: Sequence[FrameEntry], grid: Grid, since: int) -> TokenMap:
-        """Paint what was seen from frame `since` on, old to new; a coarse view does not hide a finer one."""
+        """Paint what was seen from frame `since` on, old to new; a coarse view does not hide a finer one.
+
+        A summary does: it is made of cells that have changed since.
+        """
         entry = np.full((grid.rows, grid.columns), -1, np.int32)
         cell, level = np.full_like(entry, -1), np.full_like(entry, 127)
         for index, block in enumerate(seen):
             if block.grid != grid or block.frame_index < since:
                 continue
-            cells = block.block.cells
+            cells, summaries = block.block.cells, block.block.summaries
+            if summaries is not None:
+                inside = summaries.of_cell >= 0
+                entry[inside], cell[inside] = index, len(cells) + summaries.of_cell[inside]
+                level[inside] = SUMMARY_LEVEL
             for number in np.flatnonzero(cells.level > 0):
                 row, column, height, width = cells.blocks[number]
                 place = np.s_[row : row + height, column : column + width]
@@ -52,7 +60,7 @@ class TokenMap:
     def map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """`[gh, gw]`: the value of the token that stands at each place, 0 where none does.
 
-        `values` are, for each thing seen, those of its K tokens; see `whole_cells`.
+        `values` are, for each thing seen, those of its tokens; see `whole_cells`.
         """
         result = np.zeros(self.entry.shape, dtype)
         for index, value in enumerate(values):
@@ -94,6 +102,14 @@ class SentCells:
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
+    def held(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: what the model has, at whatever level of detail, and has not changed."""
+        return self._cells.unchanged(eighth_grey)
+
+    def summarise(self, summaries: Summaries, eighth_grey: ByteArray) -> None:
+        """The model has these, of a frame of this `Pictures.eighth_grey`."""
+        self._cells.summarise(summaries.of_cell >= 0, eighth_grey)
+
     def lose(self, cells: Cells) -> None:
         """The model did not get them after all."""
         self._cells.lose(cells.near(0))
@@ -110,7 +126,7 @@ class SentCells:
     def map(self, values: Sequence[FloatArray], eighth_grey: ByteArray) -> FloatArray:
         """`[gh, gw]`: as `TokenMap.map`, where a value still stands for what is on the frame, 0 elsewhere."""
         values_here: FloatArray = self._map(values)
-        values_here[~self._cells.unchanged(eighth_grey)] = 0
+        values_here[~self.held(eighth_grey)] = 0
         return values_here
 
     def _token_map(self) -> TokenMap:
@@ -119,9 +135,9 @@ class SentCells:
     def _views(self) -> IntArray:
         """`[gh, gw]`: a number for the view that stands at each place, 0 where none does.
 
-        Views of a cell that lost some of its quarters are others: four times `4 * frame` is the whole.
+        Views of a cell that lost some of its quarters are others: four times `8 * frame` is the whole.
         """
-        views = [4 * (seen.frame_index + 1) + seen.block.cells.level - FINER for seen in self._memory.frames]
+        views = [8 * (seen.frame_index + 1) + seen.block.level - FINER for seen in self._memory.frames]
         return self._map(views, np.int32)
 
     def _map(self, values: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:

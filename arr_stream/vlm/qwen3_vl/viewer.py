@@ -9,22 +9,28 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, ContextExceeded, EmptyQuery, InvalidSetting, ModelTooLarge, NothingChosen
 from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.texture.arrays import to_numpy
+from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
+from arr_stream.vlm.qwen3_vl.cells import Cells, concatenated, merged, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Entry, FrameEntry, Memory, TextEntry, survivors
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
+from arr_stream.vlm.qwen3_vl.regions import Summaries, summarised
 from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
-from arr_stream.vlm.viewer import OnText, Stop
+from arr_stream.vlm.viewer import OnText, Stop, check_region_tokens
+
+_CLUSTER = CHANNEL_INDEX["cluster"]
 
 _QUESTION_TOKENS = 256
 """Room that is kept free for a question, beside the answer's."""
@@ -39,18 +45,20 @@ class _ChosenFrame:
     eighth_grey: ByteArray
     cells: Cells
     relevance: FloatArray
+    clusters: IntArray | None
     grid: Grid
     index: int
     seconds: float
 
     @classmethod
-    def of(cls, frame: Frame, patches: PatchSet) -> _ChosenFrame:
+    def of(cls, frame: Frame, patches: PatchSet, *, clusters: bool) -> _ChosenFrame:
         return cls(
             source=frame.rgb,
             picture=texture_picture(frame.rgb, patches.grid.texture_wh),
             eighth_grey=Pictures(frame, patches.grid).eighth_grey,
             cells=Cells.chosen(patches),
             relevance=patches.relevance,
+            clusters=to_numpy(patches.texture.cells([_CLUSTER])[0]).astype(np.int32) if clusters else None,
             grid=patches.grid,
             index=frame.index,
             seconds=frame.pts_seconds,
@@ -86,6 +94,7 @@ class QwenViewer:
     """
 
     def __init__(self, loaded: LoadedModel, settings: Settings) -> None:
+        check_region_tokens(settings.vlm)
         self.name = loaded.name
         self._settings = settings.vlm
         self._novelty = settings.selection.novelty
@@ -124,7 +133,7 @@ class QwenViewer:
             )
         with self._lock, self._memory_errors():
             self._tally = _Tally()
-            shown = _ChosenFrame.of(frame, patches)
+            shown = _ChosenFrame.of(frame, patches, clusters=self._settings.region_tokens > 0)
             self._refresh_if_due(patches, shown)
             self._last = shown
             if self._settings.media == "video" and self._waiting is None:
@@ -206,21 +215,25 @@ class QwenViewer:
         self._tally.held += len(chosen) - len(cells)
         if not len(cells):
             return
+        summaries = self._summaries(frames, chosen)
+        summed = 0 if summaries is None else len(summaries)
         try:
-            if self.memory.tokens + self.memory.cost([]) + self._cost(len(cells), last.seconds) > self._room:
+            if self.memory.tokens + self.memory.cost([]) + self._cost(len(cells) + summed, last.seconds) > self._room:
                 # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
                 self._lose(cells)
-                self._make_room_for_frame(len(chosen), last)
+                self._make_room_for_frame(len(chosen) + summed, last)
                 self._tally.held -= len(chosen) - len(cells)
                 cells = self._new(chosen, last)
                 self._tally.held += len(chosen) - len(cells)
             started = time.perf_counter()
             sources = first.source, last.source
-            block = self._feeder.feed(first.picture, last.picture, cells, last.relevance, sources)
+            block = self._feeder.feed(first.picture, last.picture, cells, last.relevance, sources, summaries)
             self._settle()
             self._tally.vision_ms += (time.perf_counter() - started) * 1e3
             seconds = (first.seconds + last.seconds) / 2
             self._append([FrameEntry(block, last.grid, last.index, seconds, self._settings.media)])
+            if summaries is not None and self._sent_cells is not None:
+                self._sent_cells.summarise(summaries, last.eighth_grey)
             self._tally.sent += len(block)
         except BaseException:
             # What the model did not get must be sent again.
@@ -228,14 +241,40 @@ class QwenViewer:
             raise
 
     def _chosen(self, frames: Sequence[_ChosenFrame]) -> Cells:
-        """The best cells of either within the budget of one; every cell where relevance only weighs them."""
+        """The best cells of either within the budget of one; every cell where relevance only weighs them.
+
+        Summaries take the places of the last ones, as far as there is something to sum up, but for the best cell.
+        """
         if self._settings.mode == "weight":
             grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
             return Cells.whole((grid.rows, grid.columns), relevance)
+        cells, budget = merged([shown.cells for shown in frames]), self._budget(frames)
+        chosen, summaries = cells.best(budget), self._settings.region_tokens
+        if not summaries:
+            return chosen
+        return cells.best(max(1, budget - min(summaries, int(self._left(chosen, frames[-1]).sum()))))
+
+    def _budget(self, frames: Sequence[_ChosenFrame]) -> int:
+        """Most tokens of one frame or a pair."""
         sizes = [len(shown.cells) for shown in frames]
         # What a budget over time has chosen it chooses once.
-        most = sum(sizes) if self._per_second else max(sizes)
-        return merged([shown.cells for shown in frames]).best(most)
+        return sum(sizes) if self._per_second else max(sizes)
+
+    def _left(self, chosen: Cells, shown: _ChosenFrame) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: what was not chosen and the model does not have."""
+        left = ~chosen.near(0)
+        if self._novelty != "off" and self._sent_cells is not None:
+            left &= ~self._sent_cells.held(shown.eighth_grey)
+        return left
+
+    def _summaries(self, frames: Sequence[_ChosenFrame], chosen: Cells) -> Summaries | None:
+        """Of what is left, within the budget; None where nothing is, or none are wanted."""
+        clusters = frames[-1].clusters
+        if clusters is None:
+            return None
+        left = self._left(chosen, frames[-1])
+        count = min(self._settings.region_tokens, self._budget(frames) - len(chosen), int(left.sum()))
+        return None if count < 1 else summarised(clusters, frames[-1].relevance, left, count)
 
     def _new(self, chosen: Cells, shown: _ChosenFrame) -> Cells:
         """Those that the model does not have, or that have changed."""
@@ -344,7 +383,8 @@ class QwenViewer:
         """`[gh, gw]`: attention to what still stands on the newest frame, largest 1."""
         if self._sent_cells is None:
             return np.zeros((last.grid.rows, last.grid.columns), np.float32)
-        attention = self._sent_cells.map(shares, last.eighth_grey)
+        spread = [share / seen.block.sizes for seen, share in zip(self.memory.frames, shares, strict=True)]
+        attention = self._sent_cells.map(spread, last.eighth_grey)
         largest = float(attention.max(initial=0.0))
         return attention / largest if largest > 0 else attention
 
@@ -387,10 +427,16 @@ def _cells_attended(seen: Sequence[FrameEntry], shares: Sequence[FloatArray]) ->
         return np.zeros((0, 5), np.float32), np.zeros(0, np.int32)
     boxes, frames = [], []
     for entry, share in zip(seen, shares, strict=True):
-        cells = entry.block.cells
+        cells, summaries, shown = entry.block.cells, entry.block.summaries, share[: len(entry.block.cells)]
+        if summaries is not None:
+            # What a summary was given goes to its cells in equal parts.
+            inside = summaries.of_cell >= 0
+            each = (share[len(cells) :] / summaries.sizes)[summaries.of_cell[inside]]
+            fine = Cells.whole(cells.grid_hw).take(inside.ravel())
+            cells, shown = concatenated([cells, fine]), np.append(shown, each)
         first, covered = np.split(cells.extents[:, [1, 0, 3, 2]], 2, axis=1)
         corners = np.concatenate([first, first + covered], axis=1) * np.tile(entry.grid.cell_px, 2)
-        boxes.append(np.concatenate([corners, share[:, None]], axis=1))
+        boxes.append(np.concatenate([corners, shown[:, None]], axis=1))
         frames.append(np.full(len(cells), entry.frame_index, np.int32))
     table, frame = np.concatenate(boxes).astype(np.float32), np.concatenate(frames)
     table[:, 4] /= max(float(table[:, 4].sum()), 1e-12)
