@@ -149,7 +149,9 @@ def held_out_entries(scenes: int, interval: int = INTERVAL) -> Iterator[Entry]:
         whole_at = int(np.random.default_rng([HELD_OUT_SEED, 3, index]).integers(*_WHOLE_AT))
         for camera in CAMERAS:
             path = camera_path(camera, interval, _ROOM_WH, np.random.default_rng([HELD_OUT_SEED, 4, index]))
-            drawn = entering_scene(np.random.default_rng([HELD_OUT_SEED, 5, index]), path - path[0], whole_at)
+            drawn = entering_scene(
+                np.random.default_rng([HELD_OUT_SEED, 5, index]), path - np.array(_ROOM_WH) / 2, whole_at
+            )
             yield Entry(camera, whole_at, tuple(drawn))
 
 

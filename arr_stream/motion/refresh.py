@@ -74,7 +74,7 @@ class Refresher:
         elif reason is not None:
             # Everything is still busy with a scene that is gone; the refresh stays due.
             reason, self._owed = None, reason
-        elif occasion.window_share:
+        elif occasion.window_share and not wanted:
             self._look_at_new(frame, occasion.window_share, settings.interval * interval_factor)
         return reason, self._collect()
 

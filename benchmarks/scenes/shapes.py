@@ -197,7 +197,7 @@ def entering_scene(
 
     Args:
         rng: Source of all randomness; the camera is not drawn from it, so that a scene is the same under any.
-        corners_xy: `[T, 2]`, where the camera's top left corner is on each frame, in pixels from where it starts.
+        corners_xy: `[T, 2]`, where the camera's top left corner is on each frame; at most 48 px from (0, 0) each way.
         whole_at: The first frame on which all of the last newcomer is in view, the others a little before or after;
             all go on at the same speed, 4 to 8 px a frame.
         size_wh: Size of the frames.
@@ -205,7 +205,7 @@ def entering_scene(
     Returns:
         Scenes; the last of their things is the newcomer that is asked for, and no other bears its phrase.
     """
-    margin = int(np.abs(corners_xy).max()) + 2
+    margin = 48
     width, height = size_wh
     wide = _background(rng, (width + 2 * margin, height + 2 * margin), plain=False)
     inner = np.ascontiguousarray(wide[margin:-margin, margin:-margin])
