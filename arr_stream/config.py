@@ -96,6 +96,11 @@ class KeyframeSettings(_Section):
         description="frames from one look for text over the whole picture to the next; keyframes between them look "
         "where it is new (`text=auto`, unless a query is about words)",
     )
+    window_share: Unit = Field(
+        0.3,
+        description="most of a keyframe's cost that CLIP, where a query needs it, may spend between two keyframes on "
+        "what is new in the picture; 0: it looks at keyframes alone",
+    )
     cut_threshold: Unit = Field(0.45, description="share of the picture's histogram that must change to call it a cut")
     clusters: Literal["auto", "slic", "slic-fast", "slic-skimage", "grid", "merge", "features", "sam"] = Field(
         "auto",

@@ -427,7 +427,11 @@ class Pipeline:
         """Ask for generation when it is due, and take in what has arrived; reason and notices."""
         # A device tells of its confidence at the end of a frame: to read it now would be to wait.
         trust = float(state.cache.trust) if self._device.on_host else state.confidence
-        occasion = Occasion(trust, size_changed, cut, self._query_changed, self._needed_parts())
+        needed = self._needed_parts()
+        # Squeezed to the model's own size, a part of a frame costs as much as all of it.
+        looks = "embedding" in needed and self._settings.clip.passes != "coarse"
+        share = self._settings.keyframes.window_share if looks else 0.0
+        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, share)
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             # Over time a refresh alone is no event: what the model has, it keeps.

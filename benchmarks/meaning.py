@@ -31,7 +31,7 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.types import FloatArray, Frame, Grid
-from benchmarks.localisation import HELD_OUT_SEED, mask_shares
+from benchmarks.localisation import HELD_OUT_SEED, BoolArray, mask_shares
 from benchmarks.scenes.shapes import COLOURS, SHAPES, Scene, make_scene, moving_scene
 
 BUDGET = "10%"
@@ -147,11 +147,13 @@ def _follow(
     shares = []
     for index, scene in enumerate(clip):
         patches = pipeline.step(Frame(index, index / 30, scene.rgb))
-        shares.append(_coverage_share(patches, mask_shares(scene.things[number].mask, patches.grid)))
+        shares.append(coverage_share(patches, scene.things[number].mask))
     return shares
 
 
-def _coverage_share(patches: PatchSet, wanted: FloatArray) -> float:
+def coverage_share(patches: PatchSet, mask: BoolArray) -> float:
+    """How much of a mask `[H, W]`, which is not empty, the chosen cells cover, as a share of the best choice's."""
+    wanted = mask_shares(mask, patches.grid)
     chosen = wanted[patches.rows, patches.columns].sum()
     best = np.sort(wanted, axis=None)[-len(patches) :].sum()
     return float(chosen / best)

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import closing
 
+import cv2
 import numpy as np
 import pytest
 
 from arr_stream.config import Settings
-from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
+from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, PartName
+from arr_stream.keyframes.beside import KeyframesBeside
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.generate import (
     InStepKeyframes,
     KeyframeFailure,
+    KeyframeProvider,
     KeyframeRequest,
     StandardGenerator,
     make_part,
 )
 from arr_stream.keyframes.text import NoText
+from arr_stream.motion.refresh import WINDOW_EVERY
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text
+from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.texture import EMBEDDING
-from arr_stream.types import Frame
+from arr_stream.types import Embedding, Frame
 from tests.joint_fakes import WORDS, ColourEmbedder, WordEncoder
-from tests.scenes import moving_square, square_cells
+from tests.scenes import background, moving_square, square_cells
 
 SETTINGS = Settings().with_values({"selection.budget": "12", "selection.levels": False, "keyframes.interval": 30})
 
@@ -188,3 +195,165 @@ def test_the_channels_hold_what_is_asked_and_move_with_the_picture() -> None:
     after = last.texture.mip(4, list(range(EMBEDDING.start, EMBEDDING.stop)))
     assert before.shape[0] == 16 and float(before.abs().max()) <= 1.0
     assert float((before[0, :, 2:] - after[0, :, 2:]).abs().max()) > 0.1
+
+
+VISIT_PX = 6
+"""How far the visitor goes a frame."""
+
+
+def visitor() -> list[Frame]:
+    """A checkered square that comes in from the left on frame 7, and is whole in view from frame 20 on."""
+    scenery, side = background((192, 256)), 80
+    shades = np.kron(np.random.default_rng(0).uniform(0.5, 1.1, (10, 10)), np.ones((8, 8)))
+    square = (shades[:, :, None] * WORDS["dragon"]).clip(0, 255).astype(np.uint8)
+    frames = []
+    for index in range(30):
+        wide = np.pad(scenery, ((0, 0), (side, 0), (0, 0)))
+        x = max(0, side + VISIT_PX * (index - 20))
+        wide[60 : 60 + side, x : x + side] = square
+        frames.append(Frame(index, index / 30, np.ascontiguousarray(wide[:, side:])))
+    return frames
+
+
+def share_of_visitor(patches: PatchSet, frame: Frame) -> float:
+    wanted = square_cells(frame, start_xy=(-20 * VISIT_PX, 60), step_xy=(VISIT_PX, 0), side=80)
+    return len(wanted & set(zip(patches.rows.tolist(), patches.columns.tolist(), strict=True))) / len(wanted)
+
+
+class Noted(InStepKeyframes):
+    """Notes what it is asked for."""
+
+    def __init__(self, embedder: ColourEmbedder) -> None:
+        super().__init__(StandardGenerator(GridClusterer(12), embedder, NoText()))
+        self.windows: list[KeyframeRequest] = []
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        self.windows += [request] if request.window else []
+        return super().submit(request)
+
+
+class Failing(Noted):
+    """Makes nothing of windows."""
+
+    def submit(self, request: KeyframeRequest) -> tuple[PartName, ...]:
+        accepted = super().submit(request)
+        if request.window:
+            self._arrived = [KeyframeFailure(request.frame.index, "embedding: no", "", ("embedding",))]
+        return accepted
+
+
+def watched(provider: KeyframeProvider, *texts: str, **settings: float) -> Pipeline:
+    values = {f"keyframes.{name}": value for name, value in settings.items()}
+    chosen = SETTINGS.with_values({"keyframes.min_confidence": 0.0, "keyframes.window_share": 1.0, **values})
+    return Pipeline(chosen, provider, [parse_text(text) for text in texts], encoder=WordEncoder())
+
+
+def test_what_enters_between_keyframes_is_found_within_five_frames() -> None:
+    frames = visitor()
+    beside = KeyframesBeside(StandardGenerator(GridClusterer(12), ColourEmbedder(), NoText()), delay=8)
+    with closing(beside):
+        made = watched(beside, "dragon")
+        steps = [made.step(frame) for frame in frames]
+    assert steps[9].query_scores[0] < 0.3
+    assert share_of_visitor(steps[25], frames[25]) >= 0.9 and steps[25].query_scores[0] > 0.4
+    assert [patches.index for patches in steps if patches.keyframe] == [0]
+    assert {patches.parts["embedding"][0] for patches in steps} == {0}
+    assert "new places of frame" in steps[25].parts["embedding"][1]
+    blind = watched(Noted(ColourEmbedder()), "dragon", window_share=0.0)
+    assert [blind.step(frame) for frame in frames][25].query_scores[0] < 0.3
+
+
+def test_a_new_query_is_answered_from_what_was_seen_in_windows_too() -> None:
+    frames = visitor()
+    made = watched(Noted(ColourEmbedder()), "harbour")
+    for frame in frames[:25]:
+        made.step(frame)
+    made.ask([parse_text("dragon")])
+    assert share_of_visitor(made.step(frames[25]), frames[25]) >= 0.9
+
+
+def test_where_nothing_is_new_or_nobody_asks_nothing_is_looked_at() -> None:
+    still = [Frame(index, index / 30, moving_square(1)[0].rgb) for index in range(20)]
+    for frames, texts in ((still, ["dragon"]), (visitor(), []), (visitor(), ["red"])):
+        embedder = ColourEmbedder()
+        made = watched(Noted(embedder), *texts)
+        for frame in frames:
+            made.step(frame)
+        assert embedder.calls == 1
+
+
+def test_looks_between_keyframes_are_few_and_small() -> None:
+    provider = Noted(ColourEmbedder())
+    made = watched(provider, "dragon", window_share=0.4)
+    frames = visitor()
+    for frame in frames:
+        made.step(frame)
+    cells = [request.grid.cells for request in provider.windows]
+    indices = [request.frame.index for request in provider.windows]
+    assert indices and min(np.diff(indices), default=WINDOW_EVERY) >= WINDOW_EVERY
+    # All that was paid for when the last one was asked for had been saved by then.
+    assert sum(cells[:-1]) < 0.4 * 48 and max(cells) < 48
+    assert all(request.parts == ("embedding",) for request in provider.windows)
+
+
+def test_what_windows_show_is_not_learned_as_if_it_were_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned, learn = [], SemanticSpace.learn
+
+    def noted(space: SemanticSpace, embedding: Embedding) -> None:
+        learned.append(embedding)
+        learn(space, embedding)
+
+    monkeypatch.setattr(SemanticSpace, "learn", noted)
+    provider = Noted(ColourEmbedder())
+    made = watched(provider, "dragon")
+    for frame in visitor():
+        made.step(frame)
+    assert provider.windows and len(learned) == 1
+
+
+def test_a_window_that_fails_is_told_and_not_tried_again_before_the_next_keyframe() -> None:
+    provider = Failing(ColourEmbedder())
+    made = watched(provider, "dragon")
+    steps = [made.step(frame) for frame in visitor()]
+    told = [notice for patches in steps for notice in patches.notices]
+    assert len(provider.windows) == 1 and len(told) == 1 and "embedding: no" in told[0]
+    assert steps[-1].parts["embedding"] == (0, "words")
+
+
+def test_windows_join_at_the_same_frame_however_fast_they_are_made() -> None:
+    def run(seconds: float, threads: int) -> list[tuple[bytes, ...]]:
+        class Slow(ColourEmbedder):
+            def embed(self, picture: KeyframeInput) -> Embedding:
+                time.sleep(seconds)
+                return super().embed(picture)
+
+        before = cv2.getNumThreads()
+        cv2.setNumThreads(threads)
+        beside = KeyframesBeside(StandardGenerator(GridClusterer(12), Slow(), NoText()), delay=4)
+        try:
+            with closing(beside):
+                made = watched(beside, "dragon")
+                steps = [made.step(frame) for frame in visitor()]
+        finally:
+            cv2.setNumThreads(before)
+        return [(patches.rows.tobytes(), patches.columns.tobytes(), patches.score.tobytes()) for patches in steps]
+
+    assert run(0.0, 2) == run(0.02, 1)
+
+
+def test_a_window_of_a_scene_that_is_gone_is_not_used() -> None:
+    provider = PartByPart({"clusters": 0, "embedding": 0, "text": 0})
+    made = watched(provider, "dragon")
+    frames = visitor()
+    for frame in frames[:12]:
+        made.step(frame)
+    provider._delays["embedding"] = 3
+    step = 12
+    while "embedding" not in provider._asked:
+        made.step(frames[step])
+        step += 1
+    cut = np.full_like(frames[0].rgb, 255)
+    assert "embedding" not in made.step(Frame(step, step / 30, cut)).parts
+    for late in range(1, 5):
+        parts = made.step(Frame(step + late, (step + late) / 30, cut)).parts
+    assert parts.get("embedding", (step, ""))[0] >= step

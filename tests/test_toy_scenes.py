@@ -17,6 +17,7 @@ from benchmarks.scenes.shapes import (
     TEXTURES,
     Scene,
     caption,
+    entering_scene,
     make_scene,
     moving_scene,
 )
@@ -140,3 +141,18 @@ def test_a_clip_moves_smoothly_and_its_masks_with_it() -> None:
 @pytest.mark.parametrize("frames", [0, 1])
 def test_a_clip_has_as_many_frames_as_asked_for(frames: int) -> None:
     assert len(list(moving_scene(np.random.default_rng(0), (96, 64), frames))) == frames
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_enters_is_out_of_sight_at_first_and_whole_on_its_frame(seed: int) -> None:
+    still = list(entering_scene(np.random.default_rng(seed), np.zeros((30, 2)), 22))
+    come = [scene.things[-1] for scene in still]
+    assert not come[0].mask.any()
+    width = come[22].mask.shape[1]
+    left, _, right, _ = come[22].box_xyxy
+    assert left > 0 and right < width
+    assert come[21].box_xyxy[0] <= 5 or come[21].box_xyxy[2] >= width - 5
+    assert [thing.phrase() for thing in still[0].things].count(come[0].phrase()) == 1
+    panned = list(entering_scene(np.random.default_rng(seed), np.outer(np.arange(30), [1.0, 0.3]), 22))
+    assert [thing.phrase() for thing in panned[0].things] == [thing.phrase() for thing in still[0].things]
+    assert panned[22].things[-1].box_xyxy == come[22].box_xyxy

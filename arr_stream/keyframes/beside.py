@@ -6,7 +6,6 @@ import atexit
 import ctypes
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,6 +25,9 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.threads import one_blas_thread
 
+WINDOW_DELAY = 2
+"""Frames after which a look at a part of a frame arrives, at most."""
+
 _JOIN_SECONDS = 5.0
 
 
@@ -35,6 +37,8 @@ class _Keyframe:
 
     Args:
         index: Of its frame.
+        delay: Frames after which it arrives.
+        window: See `KeyframeRequest`.
         waiting: Parts that nobody has begun to make.
         begun: What comes of the others.
         told: Outcomes that have arrived.
@@ -42,6 +46,8 @@ class _Keyframe:
     """
 
     index: int
+    delay: int
+    window: bool
     waiting: dict[PartName, Job]
     begun: dict[PartName, Future[Outcome]] = field(default_factory=dict)
     told: list[Outcome] = field(default_factory=list)
@@ -63,7 +69,7 @@ class KeyframesBeside:
     def __init__(self, generator: KeyframeGenerator, delay: int) -> None:
         self._generator = generator
         self._delay = delay
-        self._under_way: deque[_Keyframe] = deque()
+        self._under_way: list[_Keyframe] = []
         self._arrived: list[Outcome] = []
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -74,7 +80,8 @@ class KeyframesBeside:
             for older in self._under_way:
                 older.waiting.clear()
         jobs = self._generator.jobs(request)
-        keyframe = _Keyframe(request.frame.index, dict(jobs))
+        delay = min(self._delay, WINDOW_DELAY) if request.window else self._delay
+        keyframe = _Keyframe(request.frame.index, delay, request.window, dict(jobs))
         self._begin(keyframe, [part for part in jobs if part in request.awaited])
         self._arrived += self._finish(keyframe)
         self._under_way.append(keyframe)
@@ -90,10 +97,11 @@ class KeyframesBeside:
         for keyframe in self._under_way:
             if keyframe.age == 1:
                 self._begin(keyframe, list(keyframe.waiting))
-        while self._under_way and self._under_way[0].age == self._delay:
-            keyframe = self._under_way.popleft()
+        for keyframe in [each for each in self._under_way if each.age == each.delay]:
+            self._under_way.remove(keyframe)
             arrived += self._finish(keyframe)
-            require_one(keyframe.told)
+            if not keyframe.window:
+                require_one(keyframe.told)
         for keyframe in self._under_way:
             keyframe.age += 1
         return arrived

@@ -43,6 +43,7 @@ class KeyframeRequest:
         awaited: Those of them without which a query has no answer.
         new_scene: The frame has nothing in common with those before: what was asked for on them is no use any more.
         text_before: See `KeyframeInput`.
+        window: The frame is a part, cut out of one between keyframes, which is to be known within a few frames.
     """
 
     frame: Frame
@@ -51,6 +52,7 @@ class KeyframeRequest:
     awaited: frozenset[PartName] = frozenset()
     new_scene: bool = False
     text_before: TextBefore | None = None
+    window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +249,13 @@ class InStepKeyframes:
         """Always takes every part. One that fails is told by `collect`, as long as another works.
 
         Raises:
-            KeyframeFailed: Every part failed.
+            KeyframeFailed: Every part of a keyframe failed.
         """
         index = request.frame.index
         jobs = self.generator.jobs(request)
         outcomes = [make_part(index, part, job) for part, job in jobs.items()]
-        require_one(outcomes)
+        if not request.window:
+            require_one(outcomes)
         self._arrived += outcomes
         return tuple(jobs)
 

@@ -13,7 +13,7 @@ from arr_stream.keyframes.generate import KeyframeRequest, Outcome
 from arr_stream.keyframes.worker import KeyframeWorkers
 
 _MOST_TICKETS = 256
-_OF_THE_SCHEDULE = {"interval", "min_interval", "min_confidence", "text_interval", "cut_threshold"}
+_OF_THE_SCHEDULE = {"interval", "min_interval", "min_confidence", "text_interval", "window_share", "cut_threshold"}
 
 
 def maker_values(settings: Settings) -> str:

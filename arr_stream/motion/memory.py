@@ -22,9 +22,11 @@ from arr_stream.keyframes.text.regions import small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
+from arr_stream.motion.window import BoolArray, Window, fitted, joined
 from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, zeros
+from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, to_numpy, zeros
 from arr_stream.texture.layout import EMBEDDING
+from arr_stream.texture.pixels import averaged
 from arr_stream.types import Clusters, Embedding, FloatArray, Grid, TextRegion
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
@@ -84,6 +86,25 @@ def _as_it_is(values: npt.NDArray[Any]) -> Array:
     return values
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """A look at what is new that was asked for.
+
+    Args:
+        index: Of the frame.
+        window: Where.
+        seen: `[2*gh, 2*gw]`, where it counts.
+        known: What it joins.
+        way: From the frame back to that, on the host.
+    """
+
+    index: int
+    window: Window
+    seen: BoolArray
+    known: KeyframePart
+    way: Flow
+
+
 @dataclass(eq=False)
 class TemporalCache:
     """State of one stream at one frame size.
@@ -109,6 +130,8 @@ class TemporalCache:
     _no_text: Plane = field(init=False)
     _nothing_before: Plane = field(init=False)
     _nothing_given: Plane = field(init=False)
+    _look: _Look | None = field(init=False, default=None)
+    _looked_index: int | None = field(init=False, default=None)
     _embedding: Array | None = field(init=False, default=None)
     _text: Array | None = field(init=False, default=None)
     _small_text: Array | None = field(init=False, default=None)
@@ -147,6 +170,7 @@ class TemporalCache:
         for held in (self._parts, self._pending, self._ways, self._followed, self._left):
             held.clear()
         self._embedding = self._text = self._small_text = self._labels = self._before = None
+        self._look = self._looked_index = None
         self.history = namespace(self.history).zeros_like(self.history)
 
     def requested(self, index: int, parts: Collection[PartName]) -> None:
@@ -158,6 +182,8 @@ class TemporalCache:
         """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
         if part.part not in self._pending.get(part.index, ()):
             return False
+        if self._look is not None and self._look.index == part.index:
+            return self._join(self._look, part)
         self._parts[part.part] = part
         self.dropped(part.index, (part.part,))
         match part.value:
@@ -165,7 +191,7 @@ class TemporalCache:
                 self._text = self.put(mask) if mask.any() else None
                 self._small_text = self._put_small(regions)
             case Embedding():
-                self._embedding = None
+                self._embedding = self._looked_index = None
             case _:
                 self._labels = None
         return True
@@ -174,10 +200,54 @@ class TemporalCache:
         """There is nothing to wait for any more of some parts of frame `index`."""
         waiting = self._pending.get(index, set())
         waiting.difference_update(parts)
+        if self._look is not None and self._look.index == index:
+            self._look = None
         if not waiting:
             self._pending.pop(index, None)
-        in_use = {part.index for part in self._parts.values()}
+        in_use = {part.index for part in self._parts.values()} | {self._looked_index}
         self._ways = {at: way for at, way in self._ways.items() if at in self._pending or at in in_use}
+
+    @property
+    def new_places(self) -> BoolArray | None:
+        """`[2*gh, 2*gw]`: where the embedding in use says nothing of the present frame; None without one, or while
+        another is awaited. A device is waited for.
+        """
+        way = self.way("embedding")
+        if way is None or self.pending("embedding"):
+            return None
+        confidence = averaged(way.confidence, (2 * self.grid.rows, 2 * self.grid.columns))
+        new: BoolArray = to_numpy(confidence) < _KNOWN
+        return new
+
+    def requested_window(self, index: int, window: Window, new: BoolArray) -> None:
+        """The embedding of a window of the present frame was asked for, to join the one in use where it is new."""
+        way = self.way("embedding")
+        assert way is not None
+        way = way.to_numpy()
+        seen = np.zeros(new.shape, bool)
+        seen[window.on(seen.shape, self.grid)] = new[window.on(seen.shape, self.grid)]
+        self._look = _Look(index, window, seen, self._parts["embedding"], way)
+        self._pending[index] = {"embedding"}
+        # What was known is worth no more for being joined.
+        trust = np.where(fitted(seen, way.hw), np.float32(1), way.confidence)
+        self._ways[index] = replace(Flow.still(way.hw, self.history), confidence=self.put(trust))
+
+    def _join(self, look: _Look, part: KeyframePart) -> bool:
+        """Use what a window showed with what was known before; False when that is in use no more."""
+        known, seen = look.known.value, part.value
+        current = self._parts.get("embedding") is look.known
+        if current and isinstance(known, Embedding) and isinstance(seen, Embedding):
+            values = joined(known.values, look.way, seen.values, look.seen, look.window, self.grid)
+            backend = f"{part.backend}, new places of frame {part.index}"
+            self._parts["embedding"] = replace(look.known, value=replace(known, values=values), backend=backend)
+            self._looked_index, self._embedding = part.index, None
+        self.dropped(part.index, (part.part,))
+        return current
+
+    @property
+    def embedding_joined(self) -> bool:
+        """The embedding in use is a keyframe's with later windows in it."""
+        return self._looked_index is not None
 
     def pending(self, part: PartName) -> bool:
         """A part has been asked for and has not arrived."""
@@ -258,8 +328,8 @@ class TemporalCache:
 
     def way(self, part: PartName) -> Flow | None:
         """The way back to the keyframe that a part in use came from."""
-        held = self._parts.get(part)
-        return None if held is None else self._ways[held.index]
+        index = self._looked_index if part == "embedding" and self._looked_index is not None else self.origin(part)
+        return None if index is None else self._ways[index]
 
     def origin(self, part: PartName) -> int | None:
         """The keyframe that a part in use came from."""

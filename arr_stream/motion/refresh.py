@@ -8,10 +8,16 @@ import numpy as np
 
 from arr_stream.config import KeyframeSettings
 from arr_stream.keyframes.base import PARTS, PartName
-from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest
+from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest, Outcome
 from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_reason
 from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.window import window_around
 from arr_stream.types import Frame
+
+WINDOW_EVERY = 3
+"""Fewest frames from one look at what is new to the next."""
+WINDOW_COST_CELLS = 10
+"""What a look costs however little it looks at, in cells, as measured with the tiny encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,7 @@ class Occasion:
         size_changed, cut: On this frame.
         query_changed: Since the last refresh.
         needed: Parts that queries are answered from.
+        window_share: Most of a keyframe's cost that is spent on new places until the next.
     """
 
     confidence: float
@@ -30,6 +37,7 @@ class Occasion:
     cut: bool
     query_changed: bool
     needed: frozenset[PartName]
+    window_share: float = 0.0
 
 
 @dataclass(slots=True)
@@ -48,6 +56,10 @@ class Refresher:
     _owed_parts: tuple[PartName, ...] = field(init=False, default=())
     _failed: bool = field(init=False, default=False)
     _whole_text_index: int | None = field(init=False, default=None)
+    _window_index: int | None = field(init=False, default=None)
+    _window_failed: bool = field(init=False, default=False)
+    _credit_cells: float = field(init=False, default=0.0)
+    _credit_index: int | None = field(init=False, default=None)
 
     def step(
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
@@ -58,9 +70,12 @@ class Refresher:
         accepted = self._submit(frame, wanted, occasion, settings.text_interval * interval_factor)
         if reason is not None and accepted:
             self._requested_index, self._owed = frame.index, None
+            self._window_failed = False
         elif reason is not None:
             # Everything is still busy with a scene that is gone; the refresh stays due.
             reason, self._owed = None, reason
+        elif occasion.window_share and not wanted:
+            self._look_at_new(frame, occasion.window_share, settings.interval * interval_factor)
         return reason, self._collect()
 
     def _due(
@@ -110,10 +125,34 @@ class Refresher:
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
         return accepted
 
+    def _look_at_new(self, frame: Frame, share: float, interval: int) -> None:
+        """Ask for the embedding of what is new in the picture, at a share of the cost of a keyframe an interval.
+
+        A large window may cost more at once than was saved; the next ones wait until it is paid for.
+        """
+        grid, before, self._credit_index = self.cache.grid, self._credit_index, frame.index
+        elapsed = 0 if before is None else frame.index - before
+        most = share * grid.cells
+        self._credit_cells = min(most, self._credit_cells + most * elapsed / interval)
+        last = self._window_index
+        if self._window_failed or self._credit_cells <= 0 or (last is not None and frame.index - last < WINDOW_EVERY):
+            return
+        new = self.cache.new_places
+        window = None if new is None else window_around(new, grid)
+        if new is None or window is None:
+            return
+        part, part_grid = window.cut(frame, grid)
+        if self.provider.submit(KeyframeRequest(part, part_grid, ("embedding",), window=True)):
+            self.cache.requested_window(frame.index, window, new)
+            self._window_index = frame.index
+            self._credit_cells -= window.cells + WINDOW_COST_CELLS
+
     def _collect(self) -> tuple[str, ...]:
-        notices = []
+        notices: list[str] = []
         for outcome in self.provider.collect():
-            if isinstance(outcome, KeyframeFailure):
+            if outcome.index == self._window_index:
+                notices += self._collect_window(outcome)
+            elif isinstance(outcome, KeyframeFailure):
                 self.cache.dropped(outcome.index, outcome.parts)
                 if "text" in outcome.parts:
                     self._whole_text_index = None
@@ -122,3 +161,12 @@ class Refresher:
             elif self.cache.adopt(outcome):
                 self._failed = False
         return tuple(notices)
+
+    def _collect_window(self, outcome: Outcome) -> tuple[str, ...]:
+        """Take in what was seen in a window; a notice if nothing was."""
+        if not isinstance(outcome, KeyframeFailure):
+            self.cache.adopt(outcome)
+            return ()
+        self.cache.dropped(outcome.index, outcome.parts)
+        self._window_failed = True
+        return (f"new places of frame {outcome.index} failed: {outcome.message}; next try after the next keyframe",)

@@ -48,7 +48,9 @@ def renew_meanings(
     if space is None:
         raise ValueError(f"embeddings of {embedding.space!r} are in a joint space: give the pipeline its text encoder")
     if not cache.has_embedding_channels:
-        space.learn(embedding)
+        # What was looked at because it was new is no sample of the stream.
+        if not cache.embedding_joined:
+            space.learn(embedding)
     elif known.version == space.version:
         return known
     channels = _to_half_cells(space.project(embedding), cache.grid)

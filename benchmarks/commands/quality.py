@@ -353,6 +353,32 @@ def meaning(
     show(MeaningReport(carried, projected), as_json=as_json)
 
 
+def entering(
+    clip_model: Annotated[str, typer.Option("--model", help="As for process.")] = "tiny",
+    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes, each under three cameras.")] = 8,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Ask for what enters between keyframes: is it found soon, and what does looking for it cost?"""
+    settings = cpu_settings("entering", None, overrides)
+    settings = settings.with_values({"keyframes.embeddings": "clip", "clip.model": clip_model})
+
+    from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
+    from benchmarks.entering import evaluate_entering, held_out_entries
+
+    embedder, encoder = make_embedder(settings, threads=1), make_text_encoder(settings)
+    assert encoder is not None
+    report = evaluate_entering(
+        held_out_entries(scenes),
+        embedder,
+        encoder,
+        find_pca(settings, encoder),
+        settings=settings,
+        progress=lambda done: say(f"clip {done} of {3 * scenes}"),
+    )
+    show(report, as_json=as_json)
+
+
 def questions(
     model: Annotated[str | None, typer.Option("--model", help="Qwen3-VL: a folder, or a hub name.")] = None,
     no_model: Annotated[bool, typer.Option("--no-model", help="Only what the choices cover.")] = False,
