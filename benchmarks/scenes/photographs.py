@@ -71,9 +71,23 @@ def generated_footage(
 
 
 def _generated(number: int, scenery: str, camera: Camera, frames: int, size_wh: tuple[int, int]) -> Footage:
-    @lru_cache(maxsize=1)
     def scene() -> _Scene:
         return _make_scene(number, scenery, camera, frames, size_wh)
+
+    return _footage(number, f"{scenery}, {camera}", camera, scene, frames, size_wh, _thing(number).words)
+
+
+def _footage(
+    number: int,
+    name: str,
+    camera: Camera,
+    make: Callable[[], _Scene],
+    frames: int,
+    size_wh: tuple[int, int],
+    words: str | None = None,
+) -> Footage:
+    """A scene as footage; it is made when its frames are first read."""
+    scene = lru_cache(maxsize=1)(make)
 
     def pictures() -> Iterator[ByteArray]:
         for index in range(frames):
@@ -84,8 +98,6 @@ def _generated(number: int, scenery: str, camera: Camera, frames: int, size_wh: 
             mask = _seen(scene(), index, size_wh)[1]
             yield Truth(mask, (mask,), moving=mask)
 
-    name = f"{scenery}, {camera}"
-    words = _thing(number).words
     return Footage(name, "generated", camera, words, lambda: GeneratedSource(name, pictures, frames), truths)
 
 
@@ -105,28 +117,10 @@ def visit_footage(
         size_wh: Of the frames.
     """
     frames = 2 * quiet_frames + visit_frames
-    return [_visit(number, name, quiet_frames, frames, size_wh) for number, name in enumerate(sceneries)]
-
-
-def _visit(number: int, scenery: str, quiet: int, frames: int, size_wh: tuple[int, int]) -> Footage:
-    @lru_cache(maxsize=1)
-    def scene() -> _Scene:
-        still = _make_scene(number, scenery, "still", frames, size_wh)
-        along = np.interp(np.arange(frames), [quiet - 1, frames - quiet], [-_THING_PX / 2, size_wh[0] + _THING_PX / 2])
-        across = np.full(frames, size_wh[1] / 2)
-        return replace(still, path_xy=still.corner_xy + np.stack([along, across], axis=1))
-
-    def pictures() -> Iterator[ByteArray]:
-        for index in range(frames):
-            yield with_grain(_seen(scene(), index, size_wh)[0], 1000 * number + index)
-
-    def truths() -> Iterator[Truth]:
-        for index in range(frames):
-            mask = _seen(scene(), index, size_wh)[1]
-            yield Truth(mask, (mask,), moving=mask)
-
-    name = f"{scenery}, a visit"
-    return Footage(name, "generated", "still", None, lambda: GeneratedSource(name, pictures, frames), truths)
+    ends_px = [-_THING_PX / 2, size_wh[0] + _THING_PX / 2]
+    along = np.interp(np.arange(frames), [quiet_frames - 1, frames - quiet_frames], ends_px)
+    path = np.stack([along, np.full(frames, size_wh[1] / 2)], axis=1)
+    return [_walk(number, name, f"{name}, a visit", "still", path, size_wh) for number, name in enumerate(sceneries)]
 
 
 SHOWN, WAY = 30, 10
@@ -190,21 +184,11 @@ def _walk(
 ) -> Footage:
     """A scene whose thing is where `path` `[T, 2]` says, in the frame; nowhere at NaN."""
 
-    @lru_cache(maxsize=1)
     def scene() -> _Scene:
         made = _make_scene(number, scenery, camera, len(path), size_wh)
         return replace(made, path_xy=made.corner_xy + np.nan_to_num(path, nan=-10 * size_wh[0]))
 
-    def pictures() -> Iterator[ByteArray]:
-        for index in range(len(path)):
-            yield with_grain(_seen(scene(), index, size_wh)[0], 1000 * number + index)
-
-    def truths() -> Iterator[Truth]:
-        for index in range(len(path)):
-            mask = _seen(scene(), index, size_wh)[1]
-            yield Truth(mask, (mask,), moving=mask)
-
-    return Footage(name, "generated", camera, None, lambda: GeneratedSource(name, pictures, len(path)), truths)
+    return _footage(number, name, camera, scene, len(path), size_wh)
 
 
 def _make_scene(number: int, scenery: str, camera: Camera, frames: int, size_wh: tuple[int, int]) -> _Scene:
