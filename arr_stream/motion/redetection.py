@@ -19,7 +19,7 @@ import numpy as np
 
 from arr_stream.types import ByteArray, FloatArray
 
-Window = tuple[slice, slice]
+Slices = tuple[slice, slice]
 """Rows and columns."""
 
 VIEWS = 6
@@ -28,9 +28,8 @@ VIEWS = 6
 _SIDE = 6
 _LEAST_SIDE = 4
 _FOUND = 0.3
-"""Share of the way from the likest other place to perfect likeness, from which on a place is taken for the object."""
-_CERTAIN = 0.3
-"""The same for what is followed, to be believed in full."""
+"""Share of the way from the likest other place to perfect likeness, from which on a place is taken for the object, and
+the one that is followed is believed in full."""
 _SURE = 0.7
 """The same for a place that need not be seen twice."""
 _LEAST_FOUND, _LEAST_LEARNED = 0.5, 0.6
@@ -148,7 +147,7 @@ class Redetector:
         here, elsewhere = _split(likeness, around)
         candidate, self._candidate = self._candidate, _Place(-1.0)
         standing = self._standing(here)
-        if not self._lost and standing >= _CERTAIN and here.likeness > elsewhere.likeness:
+        if not self._lost and standing >= _FOUND and here.likeness > elsewhere.likeness:
             self._likest_other = max(self._likest_other * _FORGOTTEN, elsewhere.likeness)
             if _LEAST_LEARNED <= here.likeness < _KNOWN and self._whole(mask):
                 self._learn(self._view(features, mask), mask)
@@ -159,7 +158,7 @@ class Redetector:
                 self._lost = False
                 return Finding(1.0, self._mask_at(best))
             self._candidate = best
-        confidence = min(1.0, max(0.0, standing / _CERTAIN))
+        confidence = min(1.0, max(0.0, standing / _FOUND))
         self._lost = self._lost or confidence < 0.5
         return Finding(min(confidence, _IN_DOUBT) if self._lost else confidence)
 
@@ -192,7 +191,7 @@ class Redetector:
         masked = seen * within[..., None]
         return _View(masked, within, float(np.sqrt((seen * masked).sum())))
 
-    def _around(self, small: FloatArray) -> Window | None:
+    def _around(self, small: FloatArray) -> Slices | None:
         """Places that overlap a mask on the raster by half; None where it holds less than a pixel."""
         mass = float(small.sum())
         if mass * self._shape[0] * self._shape[1] < small.size:
@@ -244,7 +243,7 @@ def _product(features: FloatArray, template: FloatArray) -> FloatArray:
     return np.asarray(first + second)
 
 
-def _split(likeness: FloatArray, around: Window | None) -> tuple[_Place, _Place]:
+def _split(likeness: FloatArray, around: Slices | None) -> tuple[_Place, _Place]:
     """The likest place of `[views, h, w]` around what is followed, and elsewhere."""
     if around is None:
         return _Place(-1.0), _Place.likest(likeness)
@@ -253,12 +252,12 @@ def _split(likeness: FloatArray, around: Window | None) -> tuple[_Place, _Place]
     return _Place.likest(np.where(near, likeness, -1)), _Place.likest(np.where(near, -1, likeness))
 
 
-def _widened(around: Window, by_hw: tuple[int, ...]) -> Window:
+def _widened(around: Slices, by_hw: tuple[int, ...]) -> Slices:
     rows, columns = (slice(max(0, part.start - by), part.stop + by) for part, by in zip(around, by_hw, strict=True))
     return rows, columns
 
 
-def _extent(small: FloatArray) -> Window:
+def _extent(small: FloatArray) -> Slices:
     """Rows and columns where a mask on the raster has something; where it has little everywhere, its strongest."""
     x, y, width, height = cv2.boundingRect((small >= min(_PRESENT, float(small.max()))).astype(np.uint8))
     return slice(y, y + height), slice(x, x + width)
