@@ -24,18 +24,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import open_clip
 import torch
-import torch.distributed
-import torch.multiprocessing
 from open_clip.tokenizer import SimpleTokenizer
 from rich.progress import Progress as Bar
 
@@ -49,59 +46,18 @@ from tiny_clip.figures import held_out, write_directions  # noqa: E402
 from tiny_clip.losses import Losses, SideHeads, losses  # noqa: E402
 from tiny_clip.model import model_config, save, starting_model  # noqa: E402
 from tiny_clip.words import CONTEXT, Texts, write_vocabulary  # noqa: E402
+from training import Interruption, Means, Together, optimisers, run, set_rate  # noqa: E402
 
 TOKENS_A_STEP = 4700
 
 
-def optimisers(model: open_clip.CLIP, side_heads: SideHeads, args: argparse.Namespace) -> list[torch.optim.Optimizer]:
-    """Muon for the blocks' matrices where asked for (Jordan et al., 2024), AdamW for the rest."""
+def own_optimisers(
+    model: open_clip.CLIP, side_heads: SideHeads, args: argparse.Namespace
+) -> list[torch.optim.Optimizer]:
     in_blocks = {id(p) for p in model.visual.transformer.parameters() if args.muon and p.ndim == 2}
     matrices = [p for p in model.parameters() if id(p) in in_blocks]
     rest = [p for p in [*model.parameters(), *side_heads.parameters()] if id(p) not in in_blocks]
-    made: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(
-            [
-                {"params": [p for p in rest if p.ndim >= 2], "weight_decay": 0.05},
-                {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
-            ],
-            lr=args.lr,
-            betas=(0.9, 0.98),
-        )
-    ]
-    if matrices:
-        made.append(torch.optim.Muon(matrices, lr=args.muon_lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"))
-    for optimiser in made:
-        for group in optimiser.param_groups:
-            group["full_lr"] = group["lr"]
-    return made
-
-
-class Together:
-    """Two or more processes of one thread each that share their gradients once a step.
-
-    On a machine with other work this is much faster than one process of two threads, which wait for each other in every
-    operation.
-    """
-
-    def __init__(self, rank: int, processes: int, meeting_place: Path) -> None:
-        self.rank, self.processes = rank, processes
-        if processes > 1:
-            store = torch.distributed.FileStore(str(meeting_place), processes)
-            torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes)
-
-    def average(self, parameters: Sequence[torch.nn.Parameter], spent: float) -> float:
-        """Makes all gradients the mean over processes; returns the mean of `spent` too, so that all stop together."""
-        if self.processes == 1:
-            return spent
-        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-        flat = torch.cat([torch.tensor([spent]), *(g.reshape(-1) for g in grads)])
-        torch.distributed.all_reduce(flat)
-        flat /= self.processes
-        at = 1
-        for parameter in parameters:
-            parameter.grad = flat[at : at + parameter.numel()].view_as(parameter)
-            at += parameter.numel()
-        return float(flat[0])
+    return optimisers(matrices, rest, lr=args.lr, muon_lr=args.muon_lr)
 
 
 class Progress:
@@ -109,7 +65,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._start, self._cpu_start = time.monotonic(), time.process_time()
-        self._mean: dict[str, float] = {}
+        self._means = Means()
 
     @property
     def minutes(self) -> float:
@@ -120,24 +76,11 @@ class Progress:
         return (time.process_time() - self._cpu_start) / 60
 
     def note(self, found: Losses) -> None:
-        for name in ("sigmoid", "choice", "picture", "side_heads"):
-            value = float(getattr(found, name).detach())
-            self._mean[name] = 0.95 * self._mean.get(name, value) + 0.05 * value
+        names = ("sigmoid", "choice", "picture", "side_heads")
+        self._means.note((name, float(getattr(found, name).detach())) for name in names)
 
     def line(self, step: int) -> str:
-        parts = " ".join(f"{name} {value:.3f}" for name, value in self._mean.items())
-        return f"{self.minutes:5.1f} min, cpu {self.cpu_minutes:5.1f}, step {step}: {parts}"
-
-
-class Interruption:
-    """Ctrl-C as a flag: a process that stopped within a step would leave the others waiting for its gradients."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        signal.signal(signal.SIGINT, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True
+        return f"{self.minutes:5.1f} min, cpu {self.cpu_minutes:5.1f}, step {step}: {self._means}"
 
 
 def train(rank: int, args: argparse.Namespace) -> None:
@@ -152,7 +95,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
     config = model_config(tokenizer.vocab_size, args)
     model = starting_model(config, args)
     side_heads = SideHeads(args.width, config["embed_dim"], [0, 1, 2], [args.layers - 3, args.layers - 2])
-    made = optimisers(model, side_heads, args)
+    made = own_optimisers(model, side_heads, args)
     parameters = [*model.parameters(), *side_heads.parameters()]
     rng, shared = np.random.default_rng([args.seed, rank]), np.random.default_rng(args.seed)
     progress = Progress()
@@ -169,7 +112,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
             found.total(args).backward()
             step += 1
             spent = step / args.steps if args.steps else progress.minutes / args.minutes
-            spent = together.average(parameters, math.inf if interruption.asked else spent)
+            (spent,) = together.average(parameters, math.inf if interruption.asked else spent)
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             for optimiser in made:
                 optimiser.step()
@@ -190,15 +133,6 @@ def train(rank: int, args: argparse.Namespace) -> None:
         save(model, config, folder)
         for name, value in held_out(model, tokenizer, args.scenes, args.seed).items():
             print(f"{name:42} {value:.3f}", flush=True)
-
-
-def set_rate(made: Sequence[torch.optim.Optimizer], step: int, spent: float) -> None:
-    """Warm-up over 100 steps, then level, then down along a cosine to 2% over the last 0.6 of the time."""
-    fall = max(0.0, (spent - 0.4) / 0.6)
-    factor = min(1.0, (step + 1) / 100) * max(0.02, 0.5 + 0.5 * math.cos(math.pi * fall))
-    for optimiser in made:
-        for group in optimiser.param_groups:
-            group["lr"] = group["full_lr"] * factor
 
 
 def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
@@ -228,17 +162,7 @@ def main() -> None:
     args = arguments()
     args.output.mkdir(parents=True, exist_ok=True)
     write_vocabulary(args.output, args.seed)
-    meeting_place = args.output / ".meeting"
-    meeting_place.unlink(missing_ok=True)
-    try:
-        if args.processes == 1:
-            train(0, args)
-        else:
-            # The processes that train hear Ctrl-C themselves; this one waits until they have saved.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            torch.multiprocessing.spawn(train, args=(args,), nprocs=args.processes)
-    finally:
-        meeting_place.unlink(missing_ok=True)
+    run(train, args, args.processes, args.output / ".meeting")
     print(f"{'variance that 16 directions keep':42} {write_directions(args.output, args.seed):.3f}", flush=True)
 
 

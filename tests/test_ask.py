@@ -16,6 +16,7 @@ from tests.fault_helpers import ctrl_c, lines, no_room_to_speak
 from tests.media import moving_frames, write_video
 
 QUESTION = "What is red?"
+SOUGHT = ["red"]
 QUICK = ("--set", "keyframes.text=none", "--set", "keyframes.clusters=grid", "--set", "vlm.answer_tokens=4")
 NOBODY = ("--endpoint", "http://127.0.0.1:9/v1", "--set", "vlm.retries=0")
 Ask = Callable[..., tuple[int, str, str]]
@@ -50,7 +51,7 @@ def test_an_answer_on_standard_output_in_records_and_in_the_video(ask: Ask, tmp_
     header, frames, end = read_records(path)
     (answer,) = read_answers(path)
     assert out.strip() == answer.text.strip() != ""
-    assert header.query == [QUESTION] and len(frames) == 20 and end is not None
+    assert header.query == SOUGHT and len(frames) == 20 and end is not None
     assert answer.frame_index == 19 and answer.finish == "length" and answer.answer_tokens == 4
     assert answer.visual_tokens > 0 and 0 < len(answer.cells) <= 100
     # Two frames a second in pairs, and the last one alone, before the question.

@@ -171,15 +171,16 @@ class LookOptions(Group):
         return {"selection.budget": self.budget, "selection.per_second": self.budget_per_second}
 
     def queries(self, otherwise: str | None = None) -> list[Query]:
-        """What is asked; without any `--query`, the text `otherwise`.
+        """What is asked; without any `--query`, what the question `otherwise` asks to look at.
 
         Raises:
             QueryError: See `arr_stream.errors`.
         """
         from arr_stream.relevance.query import make_queries
+        from arr_stream.relevance.question import sought
 
-        texts = self.query if self.query is not None or otherwise is None else [otherwise]
-        return make_queries(texts or (), self.region, self.region_at, self.example, self.mask)
+        texts = self.query if self.query is not None else sought(otherwise or "")
+        return make_queries(texts, self.region, self.region_at, self.example, self.mask)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,12 @@ FramesEach = Annotated[int, typer.Option("--frames", min=1, help="Frames of each
 Tokens = Annotated[list[int] | None, typer.Option("--budget", min=1, help="Tokens a frame (40, 101 and 273).")]
 
 
+class Purpose(StrEnum):
+    reporting = "reporting"
+    tuning = "tuning"
+    training = "training"
+
+
 class Kind(StrEnum):
     davis = "davis"
     samples = "samples"
@@ -277,6 +283,35 @@ def summaries(
         models = [load(each.vlm, each.models) for each in named]
         report = evaluate_summaries(settings, models, shown, progress=say)
     show(report, as_json=as_json)
+
+
+def answers(
+    model: Annotated[str, typer.Option("--model", help="Qwen3-VL: a folder, or a hub name.")],
+    pictures: Annotated[int, typer.Option(min=0, help="Pictures, six questions each.")] = 300,
+    clips: Annotated[int, typer.Option(min=0, help="Clips, six questions each.")] = 100,
+    budget: Annotated[list[str] | None, typer.Option(help="Shares of the tokens (100%, 50%, 25%, 10%, 5%).")] = None,
+    clip_model: Annotated[bool, typer.Option("--clip-tiny", help="Ours with the tiny CLIP as well.")] = False,
+    purpose: Annotated[Purpose, typer.Option(help="Scenes and wordings of which set.")] = Purpose.reporting,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Right answers about drawn pictures and clips, by share of the tokens and by who chose them."""
+    settings = cpu_settings("answers", preset, overrides).with_values({"vlm.model": model})
+    ours: dict[str, dict[str, object]] = {"ours": {}}
+    if clip_model:
+        ours["ours, CLIP tiny"] = {"clip.model": "tiny", "keyframes.embedder": "clip"}
+
+    from arr_stream.threads import torch_threads
+    from benchmarks.answers.table import SHARES, markdown, measure
+
+    shares = list(dict.fromkeys(budget or SHARES))
+    with torch_threads(threads):
+        report = measure(
+            settings, ours, pictures=pictures, clips=clips, shares=shares, purpose=purpose.value, progress=say
+        )
+    out.print(json.dumps(report.as_json(), indent=2) if as_json else markdown(report), markup=False, highlight=False)
 
 
 def clusters(

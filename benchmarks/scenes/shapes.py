@@ -118,7 +118,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
+class Plan:
     """How to draw a thing: everything but where the camera looks."""
 
     colour: str
@@ -155,7 +155,7 @@ def make_scene(
     Returns:
         The scene; at least 0.6 of every thing is seen, and there is at least one.
     """
-    background = _background(rng, size_wh, plain)
+    background = random_background(rng, size_wh, plain)
     plans = _plans(rng, background, size_wh, things, diameter_px, plain)
     return _draw(background, plans, noise=float(rng.uniform(0, 6)), rng=rng)
 
@@ -173,7 +173,7 @@ def moving_scene(
     """
     margin = 48
     width, height = size_wh
-    wide = _background(rng, (width + 2 * margin, height + 2 * margin), plain=False)
+    wide = random_background(rng, (width + 2 * margin, height + 2 * margin), plain=False)
     inner = np.ascontiguousarray(wide[margin:-margin, margin:-margin])
     plans = _plans(rng, inner, size_wh, things, (40.0, 140.0), plain=False)
     sways = [_Sway.random(rng, reach_px=45.0) for _ in plans]
@@ -207,7 +207,7 @@ def entering_scene(
     """
     margin = 48
     width, height = size_wh
-    wide = _background(rng, (width + 2 * margin, height + 2 * margin), plain=False)
+    wide = random_background(rng, (width + 2 * margin, height + 2 * margin), plain=False)
     inner = np.ascontiguousarray(wide[margin:-margin, margin:-margin])
     drifting = _plans(rng, inner, size_wh, (2, 4), (40.0, 100.0), plain=False)
     sways = [_Sway.random(rng, reach_px=45.0) for _ in drifting]
@@ -228,7 +228,7 @@ def entering_scene(
 class _Newcomer:
     """A thing that comes in from the left or the right, and is whole in view from a frame on."""
 
-    plan: _Plan
+    plan: Plan
     whole_at: int
     speed_px: float
 
@@ -238,12 +238,12 @@ class _Newcomer:
     ) -> _Newcomer:
         """One of a colour and shape that is not among those `named`."""
         radius, side = float(rng.uniform(30, 50)), float(rng.integers(2) * background.shape[1])
-        plan = _plan(rng, background, (side, level), radius, plain=False)
+        plan = random_plan(rng, background, (side, level), radius, plain=False)
         while (plan.colour, plan.shape) in named:
-            plan = _plan(rng, background, (side, level), radius, plain=False)
+            plan = random_plan(rng, background, (side, level), radius, plain=False)
         return cls(plan, whole_at, float(rng.uniform(4, 8)))
 
-    def moved(self, frame: int, width: int) -> _Plan:
+    def moved(self, frame: int, width: int) -> Plan:
         x, y = self.plan.centre_xy
         inside_px = 1.05 * self.plan.radius_px + self.speed_px * (frame - self.whole_at)
         return replace(self.plan, centre_xy=(inside_px if x == 0 else width - inside_px, y))
@@ -290,7 +290,7 @@ class _Sway:
         )
         return x / 2, y / 2
 
-    def moved(self, plan: _Plan, frame: int, pan_xy: tuple[float, float]) -> _Plan:
+    def moved(self, plan: Plan, frame: int, pan_xy: tuple[float, float]) -> Plan:
         x, y = self.offset(frame)
         return replace(
             plan,
@@ -307,29 +307,29 @@ def _plans(
     things: tuple[int, int],
     diameter_px: tuple[float, float],
     plain: bool,
-) -> list[_Plan]:
+) -> list[Plan]:
     """Things with room between them; each try that finds no room is made smaller."""
     width, height = size_wh
     largest = min(diameter_px[1], 0.9 * min(size_wh)) / 2
     smallest = min(diameter_px[0] / 2, largest)
     wanted = int(rng.integers(things[0], things[1] + 1))
-    plans: list[_Plan] = []
+    plans: list[Plan] = []
     for _ in range(wanted):
         radius = smallest + (largest - smallest) * float(rng.random()) ** 1.3
         for attempt in range(20):
             inset = 0.75 * radius
             centre = (float(rng.uniform(inset, width - inset)), float(rng.uniform(inset, height - inset)))
             if all(math.dist(centre, p.centre_xy) > 0.9 * (radius + p.radius_px) for p in plans):
-                plans.append(_plan(rng, background, centre, radius, plain))
+                plans.append(random_plan(rng, background, centre, radius, plain))
                 break
             if attempt % 4 == 3:
                 radius = max(smallest, 0.8 * radius)
     return plans
 
 
-def _plan(
+def random_plan(
     rng: np.random.Generator, background: ByteArray, centre_xy: tuple[float, float], radius_px: float, plain: bool
-) -> _Plan:
+) -> Plan:
     x, y = (int(c) for c in centre_xy)
     reach = int(radius_px)
     around = background[max(0, y - reach) : y + reach, max(0, x - reach) : x + reach].reshape(-1, 3)
@@ -343,7 +343,7 @@ def _plan(
             break
     texture = "plain" if plain or rng.random() < 0.4 else TEXTURES[int(rng.integers(1, len(TEXTURES)))]
     shape = SHAPES[int(rng.integers(len(SHAPES)))]
-    return _Plan(
+    return Plan(
         colour=colour,
         shape=shape,
         texture=texture,
@@ -414,15 +414,15 @@ def _rotation(angle: float) -> npt.NDArray[np.float64]:
     return np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
 
 
-def _draw(background: ByteArray, plans: list[_Plan], *, noise: float, rng: np.random.Generator) -> Scene:
+def _draw(background: ByteArray, plans: list[Plan], *, noise: float, rng: np.random.Generator) -> Scene:
     height, width = background.shape[:2]
     canvas = background.astype(np.float32)
     masks: list[BoolArray] = []
     for plan in plans:
         mask = np.zeros((height, width), bool)
-        painted = _painted(plan, (width, height))
-        if painted is not None:
-            (x0, y0, x1, y1), alpha, rgb = painted
+        found = painted(plan, (width, height))
+        if found is not None:
+            (x0, y0, x1, y1), alpha, rgb = found
             canvas[y0:y1, x0:x1] += alpha[..., None] * (rgb - canvas[y0:y1, x0:x1])
             covered = alpha >= 0.5
             for below in masks:
@@ -439,7 +439,7 @@ def _draw(background: ByteArray, plans: list[_Plan], *, noise: float, rng: np.ra
     return Scene(rgb_bytes, things)
 
 
-def _painted(plan: _Plan, size_wh: tuple[int, int]) -> tuple[tuple[int, int, int, int], FloatArray, FloatArray] | None:
+def painted(plan: Plan, size_wh: tuple[int, int]) -> tuple[tuple[int, int, int, int], FloatArray, FloatArray] | None:
     """Where a thing lies in the frame (x0, y0, x1, y1), its coverage `[h, w]` in [0, 1] there, and its colours."""
     reach = 1.15 * plan.radius_px
     cx, cy = plan.centre_xy
@@ -465,7 +465,7 @@ def _painted(plan: _Plan, size_wh: tuple[int, int]) -> tuple[tuple[int, int, int
     return (x0, y0, x1, y1), alpha, (rgb * (1 + slope[..., None])).astype(np.float32)
 
 
-def _texture(plan: _Plan, dx: FloatArray, dy: FloatArray) -> FloatArray:
+def _texture(plan: Plan, dx: FloatArray, dy: FloatArray) -> FloatArray:
     """`[h, w]` in [0, 1]: share of the second colour at each place, soft over about a pixel."""
     turn = plan.angle + plan.texture_angle
     rate = 2 * math.pi / plan.period_px
@@ -482,7 +482,7 @@ def _texture(plan: _Plan, dx: FloatArray, dy: FloatArray) -> FloatArray:
     return np.clip(0.5 + 1.5 * wave, 0, 1).astype(np.float32)
 
 
-def _thing(plan: _Plan, mask: BoolArray) -> Thing:
+def _thing(plan: Plan, mask: BoolArray) -> Thing:
     height, width = mask.shape
     x0, y0, w, h = cv2.boundingRect(mask.view(np.uint8))
     x = min(max(plan.centre_xy[0] / width, 0.0), 1.0) - 0.5
@@ -498,7 +498,7 @@ def _thing(plan: _Plan, mask: BoolArray) -> Thing:
     return Thing(plan.colour, plan.shape, plan.texture, size, place, mask, (x0, y0, x0 + w, y0 + h))
 
 
-def _background(rng: np.random.Generator, size_wh: tuple[int, int], plain: bool) -> ByteArray:
+def random_background(rng: np.random.Generator, size_wh: tuple[int, int], plain: bool) -> ByteArray:
     """`[H, W, 3]` uint8: even, a gradient, clouds, blotches or broad stripes."""
     kind = "even" if plain else ("even", "gradient", "clouds", "blotches", "stripes")[int(rng.integers(5))]
     palette = np.stack([_background_rgb(rng) for _ in range(4)])

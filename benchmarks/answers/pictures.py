@@ -1,0 +1,138 @@
+"""Who chooses the cells of a picture: ours, cells of what is asked, of all things, published and plain rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from arr_stream.config import Settings
+from arr_stream.relevance.question import sought
+from arr_stream.selection.allocation import Allocation
+from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from benchmarks.answers.showing import Mode, Shown, Watcher
+from benchmarks.cell_choices import OurChoice, random_cells, uniform
+from benchmarks.rivals.base import Clip
+from benchmarks.rivals.vidcom2 import vidcom2
+from benchmarks.scenes.asking import Asked
+from benchmarks.scenes.stories import Story
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What is shown for some questions.
+
+    Args:
+        method: Who chose.
+        blocks: The cells.
+        mode: How they are fed.
+        asked: The questions that they are shown for.
+        choosing_ms: What choosing took, for one question.
+    """
+
+    method: str
+    blocks: Sequence[Shown]
+    mode: Mode
+    asked: Sequence[Asked]
+    choosing_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asking:
+    """As `OurChoice` takes it."""
+
+    rgb: ByteArray
+    queries: tuple[str, ...]
+
+
+class PictureChoosers:
+    """All who choose.
+
+    Args:
+        ours: Settings by name, each a way to choose of ours.
+        mode: How ours are fed.
+        seeds: Random choices.
+    """
+
+    def __init__(self, ours: Mapping[str, Settings], *, mode: Mode = "sparse", seeds: int = 3) -> None:
+        self._ours = {name: OurChoice(settings) for name, settings in ours.items()}
+        self._mode = mode
+        self._seeds = seeds
+
+    def choices(self, story: Story, asked: Sequence[Asked], tokens: int, watcher: Watcher) -> Iterator[Choice]:
+        """One or more for every method."""
+        picture, grid = story.frames[0], Grid.for_size(story.size_wh)
+
+        def shown(cells: Allocation) -> list[Shown]:
+            return [Shown(picture, picture, Cells.allocated(cells, grid), None)]
+
+        if tokens >= grid.cells:
+            yield Choice(
+                "all cells", [Shown(picture, picture, Cells.whole((grid.rows, grid.columns)), None)], "sparse", asked
+            )
+            return
+        for name, ours in self._ours.items():
+            for one in asked:
+                cells, choosing_ms = ours.choose(_Asking(picture, sought(one.question)), tokens)  # type: ignore[arg-type]
+                yield Choice(name, shown(cells), self._mode, [one], choosing_ms)
+        shares = actor_shares(story, 0)
+        for one in asked:
+            if one.actors:
+                yield Choice(
+                    "cells of what is asked", shown(most_covered(shares[list(one.actors)], tokens)), "sparse", [one]
+                )
+        yield Choice("cells of all things", shown(most_covered(shares, tokens)), "sparse", asked)
+        yield Choice("uniform", shown(uniform(grid, tokens)), "sparse", asked)
+        for seed in range(self._seeds):
+            yield Choice("random", shown(random_cells(grid, tokens, (seed, len(asked), tokens))), "sparse", asked)
+        yield Choice("scaled down", [_scaled(picture, tokens)], "sparse", asked)
+        started = time.perf_counter()
+        features = watcher.features(picture, picture)[None]
+        small = cv2.resize(picture, (grid.columns * 16, grid.rows * 16), interpolation=cv2.INTER_AREA)
+        [cells] = vidcom2(Clip(grid, small[None], features), tokens)
+        yield Choice("VidCom2", shown(cells), "prune", asked, (time.perf_counter() - started) * 1e3)
+
+
+def actor_shares(story: Story, frame: int) -> FloatArray:
+    """`[actors, gh, gw]`, the share of each cell that shows each of them."""
+    labels = story.labels[frame]
+    height, width = labels.shape
+    tiles = labels.reshape(height // 32, 32, width // 32, 32)
+    shares = [(tiles == number).mean(axis=(1, 3)) for number in range(1, len(story.actors) + 1)]
+    return np.asarray(shares, np.float32).reshape(len(story.actors), height // 32, width // 32)
+
+
+def most_covered(shares: FloatArray, tokens: int) -> Allocation:
+    """At most so many cells: of each thing in turn the one that shows most of it, until none shows any."""
+    left = shares.copy()
+    order: list[int] = []
+    while len(order) < tokens and float(left.max(initial=0.0)) > 0.02:
+        for thing in range(len(left)):
+            best = int(left[thing].argmax())
+            if left[thing].flat[best] > 0.02 and len(order) < tokens:
+                order.append(best)
+                left[:, best // left.shape[2], best % left.shape[2]] = 0
+    rows, columns = np.divmod(np.array(order, np.int32), np.int32(shares.shape[2]))
+    return Allocation(rows, columns, np.zeros_like(rows), np.ones(len(rows), np.float32))
+
+
+def scaled_wh(size_wh: tuple[int, int], tokens: int) -> tuple[int, int]:
+    """The largest whole number of cells, in pixels, that keeps the shape and has at most so many cells."""
+    factor = (tokens * 32 * 32 / (size_wh[0] * size_wh[1])) ** 0.5
+    columns, rows = (max(1, round(side * factor / 32)) for side in size_wh)
+    while columns * rows > tokens and columns * rows > 1:
+        if rows == 1 or (columns > 1 and columns * size_wh[1] >= rows * size_wh[0]):
+            columns -= 1
+        else:
+            rows -= 1
+    return columns * 32, rows * 32
+
+
+def _scaled(picture: ByteArray, tokens: int) -> Shown:
+    columns, rows = scaled_wh((picture.shape[1], picture.shape[0]), tokens)
+    small = np.asarray(cv2.resize(picture, (columns, rows), interpolation=cv2.INTER_AREA), np.uint8)
+    return Shown(small, small, Cells.whole((rows // 32, columns // 32)), None)

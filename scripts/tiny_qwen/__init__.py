@@ -1,0 +1,1 @@
+"""Parts of `train_tiny_qwen3_vl.py`."""

@@ -1,0 +1,302 @@
+"""Examples as tensors, and what the model is to say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arr_stream.vlm.qwen3_vl.cells import Normalisation, block_extent, patch_rows, text_positions, token_positions
+from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
+from benchmarks.scenes.asking import Asked
+from benchmarks.scenes.shapes import COLOURS, SHAPES
+from benchmarks.scenes.stories import SIGN, SIGN_WORDS
+from tiny_qwen.batches import Block, Example, thing_shares
+from tiny_qwen.model import Seen, look
+
+NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_NAMES = list(COLOURS), [*SHAPES, SIGN], list(SIGN_WORDS)
+_SILHOUETTE = 4
+_IGNORED = -100
+_LEAST_SHARE = 0.12
+
+
+class Words:
+    """Token ids of prompts and answers."""
+
+    def __init__(self, tokenizer: Any, config: Any) -> None:
+        self.prompt = Prompt(tokenizer, config)
+        self._end = int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
+        self.opening = self.prompt.opening()
+
+    @lru_cache(maxsize=50_000)  # noqa: B019 - one of these lives as long as the process
+    def question(self, question: str) -> list[int]:
+        return self.prompt.question(question)
+
+    @lru_cache(maxsize=10_000)  # noqa: B019
+    def answer(self, answer: str) -> list[int]:
+        return [*self.prompt.text(answer), self._end]
+
+    @lru_cache(maxsize=2_000)  # noqa: B019
+    def before(self, media: Media, seconds: float) -> list[int]:
+        return self.prompt.before_cells(media, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """One example as the language model reads it.
+
+    Args:
+        ids: `[L]`, of cells their placeholder.
+        positions: `[3, L]`.
+        visual: `[L]` bool.
+        part: `[L]`, 0 for what all questions see, then 1, 2, ... for each question and its answer.
+        targets: `[L]`, the token that comes next where it is part of an answer.
+    """
+
+    ids: list[int]
+    positions: Tensor
+    visual: Tensor
+    part: Tensor
+    targets: Tensor
+
+
+def _sequence(example: Example, words: Words) -> _Sequence:
+    ids: list[int] = []
+    positions: list[Tensor] = []
+    visual: list[bool] = []
+    at = 0.0
+
+    def text(tokens: Sequence[int]) -> None:
+        nonlocal at
+        ids.extend(tokens)
+        visual.extend([False] * len(tokens))
+        positions.append(text_positions(len(tokens), at))
+        at += len(tokens)
+
+    text(words.opening)
+    for block in example.blocks:
+        media: Media = "image" if block.seconds is None else "video"
+        text(words.before(media, block.seconds or 0.0))
+        cells = block.encoded.take(block.kept.astype(np.int32))
+        ids += [words.prompt.cell(media)] * len(cells)
+        visual += [True] * len(cells)
+        positions.append(token_positions(cells, at))
+        at += block_extent(cells.grid_hw)
+        text(words.prompt.after_cells)
+    part, targets, start = [0] * len(ids), [_IGNORED] * len(ids), at
+    for number, asked in enumerate(example.asked, start=1):
+        question, answer = words.question(asked.question), words.answer(asked.answer)
+        at = start
+        text([*question, *answer[:-1]])
+        part += [number] * (len(question) + len(answer) - 1)
+        targets += [_IGNORED] * (len(question) - 1) + answer
+    return _Sequence(ids, torch.cat(positions, dim=1), torch.tensor(visual), torch.tensor(part), torch.tensor(targets))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the model says.
+
+    Args:
+        scores: `[N, vocabulary]` at every token of every answer.
+        targets: `[N]`.
+        question: `[N]` index into all questions of the batch, example after example.
+        features: `[K, D]` of all encoded cells, block after block.
+    """
+
+    scores: Tensor
+    targets: Tensor
+    question: Tensor
+    features: Tensor
+
+
+def read(model: Any, words: Words, examples: Sequence[Example]) -> Read:
+    """One pass of the tower, and behind it all questions side by side: none sees another."""
+    blocks = [block for example in examples for block in example.blocks]
+    rows = [patch_rows(block.first, block.second, block.encoded, NORMALISATION) for block in blocks]
+    seen = look(model, rows, [block.encoded for block in blocks])
+    given = _given(seen, blocks)
+    sequences = [_sequence(example, words) for example in examples]
+    batch, length = len(sequences), max(len(one.ids) for one in sequences)
+    ids = torch.zeros(batch, length, dtype=torch.long)
+    positions = torch.zeros(3, batch, length)
+    visual = torch.zeros(batch, length, dtype=torch.bool)
+    part = torch.full((batch, length), -1)
+    targets = torch.full((batch, length), _IGNORED)
+    for k, one in enumerate(sequences):
+        n = len(one.ids)
+        ids[k, :n] = torch.tensor(one.ids)
+        positions[:, k, :n], visual[k, :n], part[k, :n], targets[k, :n] = (
+            one.positions,
+            one.visual,
+            one.part,
+            one.targets,
+        )
+    device = model.device
+    ids, positions, visual, part, targets = (each.to(device) for each in (ids, positions, visual, part, targets))
+    allowed = (part[:, None, :] == 0) | (part[:, :, None] == part[:, None, :])
+    allowed &= torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    embedded = model.get_input_embeddings()(ids)
+    embedded = embedded.masked_scatter(visual[:, :, None], given.features.to(embedded.dtype))
+    hidden = model.model.language_model(
+        inputs_embeds=embedded,
+        position_ids=positions,
+        attention_mask=allowed[:, None],
+        use_cache=False,
+        visual_pos_masks=visual,
+        deepstack_visual_embeds=[level.to(embedded.dtype) for level in given.deepstack],
+    ).last_hidden_state
+    answers = targets != _IGNORED
+    offsets = torch.tensor([0, *(len(example.asked) for example in examples)], device=device).cumsum(0)[:-1]
+    question = (part + offsets[:, None] - 1)[answers]
+    return Read(model.lm_head(hidden[answers]), targets[answers], question, seen.features)
+
+
+def _given(seen: Seen, blocks: Sequence[Block]) -> Seen:
+    """Of all that was encoded what the language model gets."""
+    kept, start = [], 0
+    for block in blocks:
+        kept.append(torch.from_numpy(block.kept) + start)
+        start += len(block.encoded)
+    index = torch.cat(kept).to(seen.features.device)
+    return Seen(seen.features[index], tuple(level[index] for level in seen.deepstack))
+
+
+def right(found: Read) -> Tensor:
+    """`[questions]` bool: every token of the answer is the likeliest."""
+    hit = (found.scores.argmax(dim=-1) == found.targets).float()
+    least = torch.ones(int(found.question.max()) + 1, device=hit.device)
+    return least.scatter_reduce(0, found.question, hit, "amin") > 0
+
+
+def answer_loss(found: Read) -> Tensor:
+    return F.cross_entropy(found.scores.float(), found.targets, label_smoothing=0.02)
+
+
+class SideHeads(nn.Module):
+    """Questions about each cell to what the tower makes of it (deep supervision; Lee et al., 2015).
+
+    What thing it shows, of which colour and shape, what is written on it, where its middle is, and which parts of the
+    cell are its own. What has a name is told by likeness to the language model's own embedding of the name, as it
+    stands in a question and as it begins an answer: so that what a cell shows and what it is called lie close from the
+    start, and the words of a question find their cells. Everything else is asked of heads that are thrown away.
+    """
+
+    def __init__(self, model: Any, words: Words) -> None:
+        super().__init__()
+        width = model.config.text_config.hidden_size
+        # Kept out of this module: it is the model's own.
+        self._embedding = [model.get_input_embeddings()]
+        self._ids = [
+            [[words.prompt.text(before + name)[0] for name in names] for before in (" ", "")] for names in _NAMES
+        ]
+        self.scale = nn.Parameter(torch.full((len(_NAMES),), 3.0))
+        self.nothing = nn.ModuleList(nn.Linear(width, 1) for _ in _NAMES)
+        self.digits = nn.ModuleList(nn.Linear(width, 11) for _ in range(2))
+        self.offset = nn.Linear(width, 2)
+        self.silhouette = nn.Linear(width, _SILHOUETTE**2)
+
+    def loss(self, features: Tensor, truth: CellTruth) -> Tensor:
+        total = features.new_zeros(())
+        truth = truth.to(features.device)
+        table = self._embedding[0].weight
+        normed = F.normalize(features.float(), dim=-1)
+        for number, (ids, target) in enumerate(zip(self._ids, truth.classes, strict=False)):
+            if not bool((target >= 0).any()):
+                continue
+            for form in ids:
+                likeness = normed @ F.normalize(table[form].float(), dim=-1).T * self.scale[number].exp()
+                scores = torch.cat([self.nothing[number](features).float(), likeness], dim=1)
+                total = total + F.cross_entropy(scores, target, ignore_index=_IGNORED) / len(ids)
+        for head, target in zip(self.digits, truth.classes[len(_NAMES) :], strict=True):
+            if bool((target >= 0).any()):
+                total = total + F.cross_entropy(head(features).float(), target, ignore_index=_IGNORED)
+        on = truth.classes[1] > 0
+        if bool(on.any()):
+            total = total + F.smooth_l1_loss(self.offset(features[on]).float(), truth.offset[on])
+        fine = truth.fine
+        if bool(fine.any()):
+            total = total + F.binary_cross_entropy_with_logits(
+                self.silhouette(features[fine]).float(), truth.silhouette[fine]
+            )
+        return total / 4
+
+
+@dataclass(frozen=True, slots=True)
+class CellTruth:
+    """What each encoded cell shows: `[K]` classes each, 0 for nothing; the offset to the thing's middle in cells;
+    its silhouette; and which cells are fine."""
+
+    classes: tuple[Tensor, ...]
+    offset: Tensor
+    silhouette: Tensor
+    fine: Tensor
+
+    def to(self, device: torch.device) -> CellTruth:
+        classes = tuple(part.to(device) for part in self.classes)
+        return CellTruth(classes, self.offset.to(device), self.silhouette.to(device), self.fine.to(device))
+
+
+def cell_truth(examples: Sequence[Example]) -> CellTruth:
+    parts = [_block_truth(example, block) for example in examples for block in example.blocks]
+    classes, offset, silhouette, fine = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+    return CellTruth(tuple(classes.T.contiguous()), offset, silhouette, fine)
+
+
+def _block_truth(example: Example, block: Block) -> tuple[Any, Any, Any, Any]:
+    actors, cells = example.story.actors, block.encoded
+    rows, columns = cells.grid_hw
+    shares = thing_shares(block.labels, len(actors))
+    tiles = block.labels.reshape(rows, 4, 8, columns, 4, 8).transpose(0, 3, 1, 4, 2, 5)
+    n = len(cells)
+    classes = np.zeros((n, 5), np.int64)
+    offset = np.zeros((n, 2), np.float32)
+    silhouette = np.zeros((n, _SILHOUETTE**2), np.float32)
+    fine = cells.level <= 0
+    middles = _middles(block.labels, len(actors))
+    for k, (row, column, height, width) in enumerate(cells.blocks.tolist()):
+        share = shares[1:, row : row + height, column : column + width].mean(axis=(1, 2))
+        thing = int(share.argmax()) if len(share) else 0
+        if not len(share) or share[thing] < _LEAST_SHARE:
+            if len(share) and share[thing] > 0.02:
+                classes[k] = _IGNORED
+            continue
+        actor = actors[thing]
+        classes[k] = _classes(actor.colour, actor.shape, actor.text)
+        offset[k] = middles[thing] / 32 - (column + width / 2, row + height / 2)
+        if fine[k]:
+            silhouette[k] = (tiles[row, column] == thing + 1).mean(axis=(2, 3)).ravel()
+    return classes, np.clip(offset, -6, 6) / 2, silhouette, fine
+
+
+@lru_cache(maxsize=10_000)
+def _classes(colour: str, shape: str, text: str) -> tuple[int, ...]:
+    word = _NAMES[2].index(text) + 1 if text in _NAMES[2] else 0
+    tens = int(text[0]) + 1 if text.isdigit() and len(text) == 2 else 0
+    units = int(text[-1]) + 1 if text.isdigit() else 0
+    return _NAMES[0].index(colour) + 1, _NAMES[1].index(shape) + 1, word, tens, units
+
+
+def _middles(labels: Any, actors: int) -> Any:
+    middles = np.zeros((actors, 2), np.float32)
+    for k in range(actors):
+        rows, columns = np.nonzero(labels[::2, ::2] == k + 1)
+        if len(rows):
+            middles[k] = 2 * columns.mean(), 2 * rows.mean()
+    return middles
+
+
+def by_kind(asked: Sequence[Asked], hit: Tensor) -> dict[str, tuple[int, int]]:
+    """Of each kind how many were right, of how many."""
+    found: dict[str, tuple[int, int]] = {}
+    for one, good in zip(asked, hit.tolist(), strict=True):
+        before = found.get(one.kind, (0, 0))
+        found[one.kind] = before[0] + int(good), before[1] + 1
+    return found

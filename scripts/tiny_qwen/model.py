@@ -1,0 +1,281 @@
+"""The model: its tokenizer and sizes, its start, and batched forward passes for training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import AttentionInterface, GenerationConfig, Qwen2Tokenizer, Qwen3VLForConditionalGeneration
+from transformers.utils import logging as transformers_logging
+
+from arr_stream.vlm.qwen3_vl.cells import Cells, interpolation, patch_positions
+from benchmarks.scenes.asking import texts
+from benchmarks.scenes.stories import picture_story
+from benchmarks.vlm.model import CONTEXT_TOKENS, config_of, processor_of
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+"""In the order of the true tokenizer; they follow the merges without a gap."""
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+_MOST_MERGES = 2000
+_TABLE_SIDE = 24
+_VISION = {
+    "depth": 4,
+    "hidden_size": 160,
+    "intermediate_size": 640,
+    "num_heads": 4,
+    "deepstack_visual_indexes": [1],
+    "num_position_embeddings": _TABLE_SIDE**2,
+}
+_TEXT = {
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "head_dim": 64,
+}
+_COPY = 0.1
+_ROPE_THETA = 2000.0
+"""The release has 5 million, for contexts of 256 thousand tokens: of ten frequencies two would tell places apart."""
+
+
+def make_tokenizer() -> Qwen2Tokenizer:
+    """A byte-level BPE in which every word of `asking.texts` is one token, split as the true one splits."""
+    sentences = [*texts(), "system\n", "user\n", "assistant\n"]
+    empty = Qwen2Tokenizer().backend_tokenizer
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = empty.normalizer
+    trained.pre_tokenizer = empty.pre_tokenizer
+    trained.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + _MOST_MERGES, initial_alphabet=alphabet, show_progress=False
+    )
+    trained.train_from_iterator(sentences, trainer=trainer)
+    learned = json.loads(trained.to_str())["model"]
+    vocabulary = learned["vocab"] | {token: len(learned["vocab"]) + i for i, token in enumerate(SPECIAL_TOKENS)}
+    return Qwen2Tokenizer(
+        vocab=vocabulary,
+        merges=[tuple(pair) for pair in learned["merges"]],  # type: ignore[misc]
+        unk_token=None,  # type: ignore[arg-type]
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=CONTEXT_TOKENS,
+        extra_special_tokens=list(SPECIAL_TOKENS),
+    )
+
+
+def starting_model(tokenizer: Any, seed: int) -> Any:
+    """A fresh model that is spared three slow beginnings.
+
+    Its first layer whitens patches of stories: their greatest variance, the mean colour, is ten thousand times that of
+    the edges that make a shape; a fifth of it looks at what differs between the two frames of a patch. Its positions
+    are sines, so that near places start out alike. Products of query and key weights start near the identity
+    ("mimetic" start; Trockman and Kolter, 2023), in the language model those of value and output weights as well.
+    """
+    torch.manual_seed(seed)
+    config = config_of(tokenizer, vision=_VISION, text=_TEXT, tie_word_embeddings=True, dtype="float32")
+    config.text_config.rope_parameters["rope_theta"] = _ROPE_THETA
+    model = Qwen3VLForConditionalGeneration(config)
+    visual = model.model.visual
+    with torch.no_grad():
+        projection = visual.patch_embed.proj.weight
+        still = len(projection) * 4 // 5
+        directions = _whitening(still, seed).view(still, 3, 1, 16, 16)
+        projection[:still] = directions.expand(-1, -1, 2, -1, -1) / 2
+        projection[still:, :, 0] = directions[: len(projection) - still, :, 0]
+        projection[still:, :, 1] = -directions[: len(projection) - still, :, 0]
+        visual.patch_embed.proj.bias.zero_()
+        visual.pos_embed.weight.copy_(0.5 * _sines(_TABLE_SIDE, visual.pos_embed.weight.shape[1]))
+        for block in visual.blocks:
+            _start_local(block.attn)
+        for layer in model.model.language_model.layers:
+            _start_matching(layer.self_attn)
+        model.get_input_embeddings().weight.normal_(0, 0.06)
+    model.model.language_model.config._attn_implementation = "exact"
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
+        do_sample=False,
+    )
+    return model
+
+
+def _whitening(count: int, seed: int) -> Tensor:
+    """`[count, 3 * 16 * 16]`: the leading principal components of patches, each scaled to a variance near 0.5."""
+    rng = np.random.default_rng([seed, 99])
+    pictures = np.stack([picture_story(rng, (256, 192), (2, 6)).frames[0] for _ in range(80)])
+    pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1
+    patches = F.unfold(pixels, 16, stride=16).transpose(1, 2).flatten(0, 1)
+    patches = patches - patches.mean(dim=0)
+    variance, directions = torch.linalg.eigh((patches.T @ patches / len(patches)).double())
+    variance, directions = variance.flip(0)[:count].float(), directions.flip(1)[:, :count].float()
+    # The least components are noise of the camera: they are not blown up fully.
+    return 0.7 * (directions / (variance + 0.02 * variance.mean()).sqrt()).T
+
+
+def _sines(side: int, width: int) -> Tensor:
+    """`[side * side, width]`: a quarter each of sines and cosines of the row and of the column."""
+    rate = 1.0 / 40 ** (torch.arange(width // 4) / (width // 4))
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    turns = [place.reshape(-1, 1) * rate for place in (rows, columns)]
+    return torch.cat([f(turn) for turn in turns for f in (torch.sin, torch.cos)], dim=1)
+
+
+def _start_local(attention: Any) -> None:
+    width, heads = attention.dim, attention.num_heads
+    each = width // heads
+    query_key: list[Tensor] = []
+    for _ in range(heads):
+        target = 0.7 * torch.eye(width) + 0.7 * torch.randn(width, width) / math.sqrt(width)
+        u, s, vt = torch.linalg.svd(target)
+        root = s[:each].sqrt()
+        query_key.append(torch.stack([(u[:, :each] * root).T, root[:, None] * vt[:each]]))
+    target = -0.4 * torch.eye(width) + 0.4 * torch.randn(width, width) / math.sqrt(width)
+    u, s, vt = torch.linalg.svd(target)
+    value = s.sqrt()[:, None] * vt
+    attention.qkv.weight.copy_(torch.cat([*(torch.cat([head[i] for head in query_key]) for i in (0, 1)), value]))
+    attention.qkv.bias.zero_()
+    attention.proj.weight.copy_(u * s.sqrt())
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the tower makes of cells.
+
+    Args:
+        features: `[K, D]`.
+        deepstack: `[K, D]` for each level.
+    """
+
+    features: Tensor
+    deepstack: tuple[Tensor, ...]
+
+
+def look(model: Any, rows: Sequence[Tensor], blocks: Sequence[Cells]) -> Seen:
+    """The tower over many blocks at once: as `Adapter.encode`, padded to the longest of them instead of one by one.
+
+    Args:
+        model: The model.
+        rows: `[4 * K, 1536]` of `patch_rows` for each block.
+        blocks: The K cells of each.
+
+    Returns:
+        Of all cells, block after block.
+    """
+    visual = model.model.visual
+    lengths = [len(part) for part in rows]
+    device = visual.pos_embed.weight.device
+    there = (torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]).to(device)
+    places = [patch_positions(cells) for cells in blocks]
+    read = [interpolation(p, cells.grid_hw, visual.num_grid_per_side) for p, cells in zip(places, blocks, strict=True)]
+    indices, weights = (torch.cat(parts).to(device) for parts in zip(*read, strict=True))
+    first = visual.patch_embed.proj
+    # The convolution of the library is one product; as such it takes a tenth of the time to learn.
+    flat = F.linear(torch.cat(list(rows)).to(device), first.weight.flatten(1), first.bias)
+    flat = flat + (visual.pos_embed(indices) * weights[:, :, None]).sum(1).to(flat.dtype)
+    cosine, sine = (_padded(part, there)[:, None] for part in visual.rotary_pos_emb(flat, torch.cat(places).to(device)))
+    hidden = _padded(flat, there)
+    mask = None if bool(there.all()) else there[:, None, None, :]
+    deepstack = []
+    for number, block in enumerate(visual.blocks):
+        hidden = hidden + _attended(block.attn, block.norm1(hidden), cosine, sine, mask)
+        hidden = hidden + block.mlp(block.norm2(hidden))
+        if number in visual.deepstack_visual_indexes:
+            merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
+            deepstack.append(merger(hidden[there]))
+    return Seen(visual.merger(hidden[there]), tuple(deepstack))
+
+
+def _padded(flat: Tensor, there: Tensor) -> Tensor:
+    """`[B, L, ...]`, zeros where nothing is."""
+    padded = flat.new_zeros(*there.shape, *flat.shape[1:])
+    padded[there] = flat
+    return padded
+
+
+def _attended(attention: Any, hidden: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor | None) -> Tensor:
+    batch, length, width = hidden.shape
+    parts = attention.qkv(hidden).view(batch, length, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
+    query, key = (_turned(part, cosine, sine) for part in (parts[0], parts[1]))
+    mixed = _exact_attention(query, key, parts[2], mask)
+    projected: Tensor = attention.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+    return projected
+
+
+def _exact_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:
+    """In float32 whatever the rest is computed in: on a processor that is faster than bfloat16, forth and back."""
+    with torch.autocast(query.device.type, enabled=False):
+        parts = (part.float() for part in (query, key, value))
+        return F.scaled_dot_product_attention(
+            *parts, attn_mask=mask, scale=scale, enable_gqa=len(key[0]) < len(query[0])
+        )
+
+
+def _text_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **_: Any
+) -> tuple[Tensor, None]:
+    return _exact_attention(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("exact", _text_attention)
+
+
+def _start_matching(attention: Any) -> None:
+    """Tokens attend to those like them, and take over what they are."""
+    width, each = attention.q_proj.in_features, attention.head_dim
+    groups = attention.num_key_value_groups
+    keys = [_orthonormal(each, width) for _ in range(len(attention.k_proj.weight) // each)]
+    values = [_orthonormal(each, width) for _ in keys]
+    queries = [key + 0.3 * torch.randn_like(key) / math.sqrt(width) for key in keys for _ in range(groups)]
+    attention.q_proj.weight.copy_(torch.cat(queries))
+    attention.k_proj.weight.copy_(torch.cat(keys))
+    attention.v_proj.weight.copy_(torch.cat(values))
+    out = torch.cat([value.T for value in values for _ in range(groups)], dim=1) * (_COPY / groups)
+    attention.o_proj.weight.copy_(out)
+
+
+def _orthonormal(rows: int, columns: int) -> Tensor:
+    return torch.linalg.qr(torch.randn(columns, rows)).Q.T
+
+
+def _turned(part: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    low, high = part.chunk(2, dim=-1)
+    return part * cosine + torch.cat([-high, low], dim=-1) * sine
+
+
+def save(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Weights in fp16, configuration, tokenizer, processors and chat template, as `save_pretrained` writes them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    processor_of(tokenizer).save_pretrained(folder)
+    state = {name: value.detach().half() for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    model.config.dtype = "float16"
+    model.save_pretrained(folder, state_dict=state, safe_serialization=True)

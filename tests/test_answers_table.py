@@ -1,0 +1,68 @@
+"""The table of right answers: who chooses, at equal tokens, and what is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from arr_stream.config import Settings
+from arr_stream.selection.budget import budget_tokens
+from benchmarks.answers.pictures import actor_shares, most_covered, scaled_wh
+from benchmarks.answers.table import PICTURE_SIZES, markdown, measure
+from benchmarks.scenes.stories import picture_story
+
+QUICK = ["keyframes.text=none", "keyframes.clusters=grid"]
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_qwen: Path) -> Settings:
+    return Settings.load(None, [f"vlm.model={tiny_qwen}", *QUICK])
+
+
+def test_every_method_answers_within_the_budget(settings: Settings) -> None:
+    report = measure(settings, {"ours": {}}, pictures=1, clips=1, shares=("100%", "25%"), each=2)
+    columns, rows = PICTURE_SIZES[0]
+    budget = budget_tokens("25%", columns * rows)
+    pictures = [outcome for outcome in report.outcomes if outcome.media == "pictures"]
+    assert {outcome.method for outcome in pictures if outcome.share == "25%"} >= {
+        "ours",
+        "cells of all things",
+        "uniform",
+        "random",
+        "scaled down",
+        "VidCom2",
+    }
+    assert all(outcome.tokens <= budget for outcome in pictures if outcome.share == "25%")
+    assert {outcome.tokens for outcome in pictures if outcome.share == "100%"} == {columns * rows}
+    clips = {outcome.method for outcome in report.outcomes if outcome.media == "clips"}
+    assert {"ours", "Efficient Video Sampling", "VidCom2", "frame difference", "all cells"} <= clips
+    text = markdown(report)
+    assert "| ours |" in text and "**clips**" in text
+    assert all(0 <= row.low <= row.right <= row.high <= 1 for row in report.rows())
+
+
+def test_kinds_that_punish_every_choice_stand_apart(settings: Settings) -> None:
+    report = measure(settings, {}, pictures=2, clips=0, shares=("100%",), each=12)
+    [together] = [row for row in report.rows() if not row.kind]
+    apart = [outcome for outcome in report.outcomes if outcome.kind in ("presence", "count", "total", "still")]
+    assert apart and together.questions == len(report.outcomes) - len(apart)
+
+
+def test_cells_of_things_come_in_turn() -> None:
+    story = picture_story(np.random.default_rng(4), (320, 192), (3, 3))
+    shares = actor_shares(story, 0)
+    few = most_covered(shares, len(story.actors))
+    own = [int(shares[:, row, column].argmax()) for row, column in zip(few.rows, few.columns, strict=True)]
+    assert sorted(own) == list(range(len(story.actors)))
+    every = most_covered(shares, 60)
+    assert len(every) == int((shares.max(axis=0) > 0.02).sum())
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 11, 22, 55, 220])
+def test_a_picture_is_scaled_to_at_most_the_budget(tokens: int) -> None:
+    width, height = scaled_wh((640, 352), tokens)
+    assert width % 32 == height % 32 == 0 and 0.5 * tokens <= width * height / 1024 <= tokens
