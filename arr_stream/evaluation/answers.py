@@ -33,6 +33,7 @@ from arr_stream.vlm.viewer import Stop, Viewer, Weighs
 from arr_stream.vlm.watcher import Plan, Watcher
 
 ChoiceName = Literal["ours", "uniform", "random", "scaled"]
+Chooser = ChoiceName | Literal["all"]
 CHOICES: tuple[ChoiceName, ...] = ("ours", "uniform", "random", "scaled")
 """Who chooses the cells below the full budget: the pipeline, or one of `choices`."""
 WHOLE = "100%"
@@ -50,7 +51,7 @@ NewViewer = Callable[[Media], Viewer]
 class Condition:
     """Who chooses, and how much: the budget as `selection.budget`."""
 
-    choice: ChoiceName | Literal["all"]
+    choice: Chooser
     budget: str
 
 
@@ -73,7 +74,7 @@ class Outcome:
     line: int
     kind: str
     question: str
-    choice: str
+    choice: Chooser
     budget: str
     tokens: int
     right: bool
@@ -99,7 +100,7 @@ class AnswersReport(Report):
 
     @property
     def tables(self) -> tuple[ResultTable, ...]:
-        conditions = dict.fromkeys(Condition(each.choice, each.budget) for each in self.outcomes)  # type: ignore[arg-type]
+        conditions = dict.fromkeys(Condition(each.choice, each.budget) for each in self.outcomes)
         kinds = list(dict.fromkeys(each.kind for each in self.outcomes))
         kinds_too = kinds if len(kinds) > 1 else []
         rows = [_row(each, kind, self.of(each, kind)) for each in conditions for kind in (None, *kinds_too)]
