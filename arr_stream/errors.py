@@ -52,6 +52,7 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     +-- DisplayUnavailable              71   no display, or nothing to open a window with
     +-- ListenFailed                    72   the port is in use, or the address is not of this machine
     +-- EvaluationDataError             80
+    |   +-- EvaluationIncomplete        82   some of what was to be evaluated was left out; the rest is done
     +-- MeasurementFailed               81   what a benchmark measures did not happen
     +-- NotReplayable                   85   records that do not hold what it takes to do this again
     +-- RecordsDiffer                   86   running it again gave something else
@@ -323,6 +324,10 @@ class ListenFailed(ArrStreamError):
 
 class EvaluationDataError(ArrStreamError):
     exit_code = 80
+
+
+class EvaluationIncomplete(EvaluationDataError):
+    exit_code = 82
 
 
 class MeasurementFailed(ArrStreamError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,15 +12,12 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
-from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
+from arr_stream.vlm.qwen3_vl.decoding import Sampler, likelihoods, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.questions import Mode, Reply
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ANSWER_TOKENS = 12
 
@@ -62,21 +58,8 @@ class ModelAnswerer:
         sampler = Sampler(temperature=0.0)
         said = respond(memory, asked, most_tokens=ANSWER_TOKENS, sampler=sampler)
         milliseconds = (time.perf_counter() - started) * 1e3
-        after = memory.position + len(asked)
-        with memory.kept():
-            first = memory.read(asked, memory.position)
-            scores = [self._log_likelihood(memory, first, after, option) for option in options]
-        return Reply(said.text.strip(), tuple(scores), milliseconds)
-
-    def _log_likelihood(self, memory: Memory, hidden: Tensor, position: float, option: str) -> float:
-        total = 0.0
-        with memory.kept():
-            for count, token in enumerate(self._prompt.text(option)):
-                total += float(self._adapter.logits(hidden).log_softmax(dim=-1)[token])
-                hidden = memory.read([token], position + count)
-            ends = torch.tensor(sorted(self._prompt.end_tokens), device=hidden.device)
-            total += float(self._adapter.logits(hidden).log_softmax(dim=-1)[ends].logsumexp(dim=0))
-        return total
+        scores = likelihoods(memory, asked, [self._prompt.text(option) for option in options])
+        return Reply(said.text.strip(), tuple(each.log for each in scores), milliseconds)
 
 
 def model_answerer(settings: Settings) -> ModelAnswerer:

@@ -11,7 +11,6 @@ model says in words, compared without regard to case and punctuation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -19,12 +18,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.answers import wilson
+from arr_stream.evaluation.choices import random_cells, scaled, uniform
 from arr_stream.evaluation.tables import plain
 from arr_stream.relevance.words import folded
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import ByteArray, FloatArray, Grid
-from benchmarks.cell_choices import OurChoice, covered, random_cells, scaled, uniform
+from benchmarks.cell_choices import OurChoice, covered
 from benchmarks.picture_questions import PictureQuestion
 
 Mode = Literal["sparse", "halo", "prune", "weight"]
@@ -208,15 +209,6 @@ def _row(
 
 def _mean(values: Sequence[float | bool | None]) -> float | None:
     return float(np.mean([float(value) for value in values if value is not None])) if values else None
-
-
-def wilson(share: float, trials: int) -> tuple[float, float]:
-    """95% interval of a share of so many trials (Wilson, "Probable inference", 1927)."""
-    z = 1.959964
-    middle = share + z * z / (2 * trials)
-    reach = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
 
 
 def compare(

@@ -17,15 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.answers import wilson
+from arr_stream.evaluation.choices import random_cells, scaled, uniform
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.text.rapid import RapidOcrFinder
 from arr_stream.relevance.words import folded
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, Frame, Grid
 from benchmarks import cell_choices
-from benchmarks.cell_choices import OurChoice, covered, random_cells, scaled, uniform
+from benchmarks.cell_choices import OurChoice, covered
 from benchmarks.picture_questions import SIZE_WH, PictureQuestion, picture_questions, scene_questions
-from benchmarks.questions import Mode, QuestionReport, Reply, compare, markdown, prompt, wilson
+from benchmarks.questions import Mode, QuestionReport, Reply, compare, markdown, prompt
 from benchmarks.scenes.shapes import COLOURS
 from tests.conftest import Run
 from tests.tiny_qwen import load_tiny, picture, tiny_qwen

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
+from arr_stream.evaluation.choices import uniform
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Grid
-from benchmarks.cell_choices import uniform
 from benchmarks.rivals import RULES, Clip, Rule
 from benchmarks.rivals.base import PIXELS_A_CELL
 from benchmarks.rivals.change import cosine_to_previous, pixel_change

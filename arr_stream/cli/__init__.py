@@ -40,7 +40,7 @@ COMMANDS = {
 
 MOVED = (
     *("ablation", "atlas", "batch", "cascade", "claims", "clusters", "compare", "device", "interval"),
-    *("live", "localisation", "meaning", "query", "questions", "vlm"),
+    *("live", "localisation", "meaning", "query", "vlm"),
 )
 """Measurements of the product beside others, which were part of `eval` and `bench`."""
 

@@ -22,7 +22,6 @@ from arr_stream.cli.options import (
     TellOptions,
     WhenOptions,
     WriteOptions,
-    excludes,
     grouped,
     without_skipping,
 )
@@ -66,10 +65,7 @@ def ask(
     """
     _check_question(question)
     settings, notices = without_skipping(chosen.load(model, timing, look, read))
-    if settings.vlm.endpoint:
-        own: dict[str, object] = {"--device": model.device, "--dtype": model.dtype, "--quantize": model.quantize}
-        own |= {"--mode": model.mode, "--keep-dialogue": timing.keep_dialogue, "--download": chosen.download}
-        excludes("--endpoint", own, "the server decides")
+    model.check(settings, {"--keep-dialogue": timing.keep_dialogue, "--download": chosen.download})
 
     import arr_stream
     from arr_stream.plain_text import redact_url

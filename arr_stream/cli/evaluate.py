@@ -23,6 +23,7 @@ from arr_stream.cli.measuring import (
     present,
     say,
 )
+from arr_stream.cli.questions import questions
 
 if TYPE_CHECKING:
     from arr_stream.evaluation.davis import Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Measure quality on footage with ground truth.", no_args_is_help=True)
+app.command()(questions)
 
 
 @app.command()

@@ -375,8 +375,21 @@ class OwnModelOptions(ModelOptions):
     mode: Annotated[str | None, typer.Option(help="sparse, prune, halo or weight (docs/model.md).")] = None
 
     def values(self) -> dict[str, object]:
-        own = {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "mode": self.mode}
-        return super().values() | {f"vlm.{name}": value for name, value in own.items()}
+        return super().values() | {f"vlm.{name}": value for name, value in self._own.items()}
+
+    def check(self, settings: Settings, others: dict[str, object] | None = None) -> None:
+        """Refuse these options, and others, where a server is asked.
+
+        Raises:
+            InvalidSetting: One of them was given.
+        """
+        if settings.vlm.endpoint:
+            own = {f"--{name}": value for name, value in self._own.items()}
+            excludes("--endpoint", own | (others or {}), "the server decides")
+
+    @property
+    def _own(self) -> dict[str, object]:
+        return {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "mode": self.mode}
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from arr_stream.config import VlmSettings
 from arr_stream.errors import InvalidSetting
@@ -54,6 +54,19 @@ class Viewer(Protocol):
 
     def close(self) -> None:
         """Let go of what was seen, of threads and of connections; safe to call again."""
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A viewer that can tell how likely an answer is."""
+
+    def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
+        """For each answer the logarithm of how likely it is, as a whole, about what was seen; changes nothing.
+
+        Raises:
+            ArrStreamError: It could not be told.
+        """
         ...
 
 

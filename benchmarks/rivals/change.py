@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.evaluation.choices import uniform
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, FloatArray
-from benchmarks.cell_choices import uniform
 from benchmarks.rivals.base import PIXELS_A_CELL, Choose, Clip, Mask, Needs, Scores, kept_each, most_of
 
 CosineArray = npt.NDArray[np.float64]

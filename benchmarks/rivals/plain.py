@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from arr_stream.evaluation.choices import random_cells, scaled, uniform
 from arr_stream.selection.allocation import Allocation
-from benchmarks.cell_choices import random_cells, scaled, uniform
 from benchmarks.rivals.base import Clip, Rule
 
 

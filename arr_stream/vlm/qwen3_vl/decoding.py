@@ -118,6 +118,43 @@ def respond(
     return Response(tuple(ids), "".join(text), finish, (first - started) * 1e3, (ended - first) * 1e3, cache_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """How likely a whole answer is: its tokens, and after them one that ends it.
+
+    Args:
+        log: Natural logarithm of its probability.
+        greedy: It is what the likeliest token at every step comes to.
+    """
+
+    log: float
+    greedy: bool
+
+
+@torch.inference_mode()
+def likelihoods(memory: Memory, question: Sequence[int], answers: Sequence[Sequence[int]]) -> list[Likelihood]:
+    """How likely each answer to a question is; the memory is as before.
+
+    Raises:
+        WeightsInvalid: The model's output is not finite.
+    """
+    with memory.kept():
+        hidden = memory.read(question, memory.position)
+        return [_likelihood(memory, hidden, memory.position + len(question), answer) for answer in answers]
+
+
+def _likelihood(memory: Memory, hidden: Tensor, position: float, answer: Sequence[int]) -> Likelihood:
+    log, greedy, ends = 0.0, True, sorted(memory.prompt.end_tokens)
+    with memory.kept():
+        for count, token in enumerate(answer):
+            logs = _finite(memory.adapter.logits(hidden)).log_softmax(dim=-1)
+            log += float(logs[token])
+            greedy &= int(logs.argmax()) == token
+            hidden = memory.read([token], position + count)
+    logs = _finite(memory.adapter.logits(hidden)).log_softmax(dim=-1)
+    return Likelihood(log + float(logs[ends].logsumexp(dim=0)), greedy and int(logs.argmax()) in ends)
+
+
 def _finite(logits: Tensor) -> Tensor:
     if not bool(torch.isfinite(logits).all()):
         raise WeightsInvalid(

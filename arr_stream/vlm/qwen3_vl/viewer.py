@@ -21,7 +21,14 @@ from arr_stream.texture.pictures import Pictures
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, concatenated, merged, texture_picture
-from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
+from arr_stream.vlm.qwen3_vl.decoding import (
+    AttentionGatherer,
+    Response,
+    Sampler,
+    default_layer,
+    likelihoods,
+    respond,
+)
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import Entry, FrameEntry, Memory, TextEntry, survivors
@@ -157,9 +164,7 @@ class QwenViewer:
         with self._lock, self._memory_errors():
             self._tally = _Tally()
             self._flush()
-            last = self._last
-            if last is None or not self.memory.visual_tokens:
-                raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
+            last = self._check_seen()
             ids = self._prompt.question(question)
             self._make_room_for_question(question, len(ids))
             gatherer = AttentionGatherer(self.memory, self._layer)
@@ -177,11 +182,34 @@ class QwenViewer:
                 self._keep(TextEntry((*ids, *response.ids, *self._prompt.next_turn)))
             return answer if self._tally == _Tally() else replace(answer, fed=self._fed(last.index))
 
+    def weigh(self, question: str, answers: Sequence[str]) -> tuple[float, ...]:
+        """See `arr_stream.vlm.viewer.Weighs`.
+
+        Raises:
+            NothingChosen: Nothing was seen yet.
+            ModelTooLarge: The model ran out of memory.
+        """
+        with self._lock, self._memory_errors():
+            self._flush()
+            self._check_seen()
+            ids = [self._prompt.text(answer) for answer in answers]
+            return tuple(each.log for each in likelihoods(self.memory, self._prompt.question(question), ids))
+
     def close(self) -> None:
-        """Let go of the memory; the model itself is its owner's."""
+        """Let go of the memory; the model itself is its owner's. What is shown afterwards begins a new one."""
         with self._lock:
             self.memory.restart()
             self._waiting = self._last = self._sent_cells = self.attention = None
+
+    def _check_seen(self) -> _ChosenFrame:
+        """The newest frame.
+
+        Raises:
+            NothingChosen: There is none.
+        """
+        if self._last is None or not self.memory.visual_tokens:
+            raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
+        return self._last
 
     def _refresh_if_due(self, patches: PatchSet, shown: _ChosenFrame) -> None:
         """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""

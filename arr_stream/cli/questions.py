@@ -1,0 +1,100 @@
+"""`arr-stream eval questions`: right answers to questions of one's own, with a share of the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from arr_stream.cli.console import counted, counting, interrupted, say
+from arr_stream.cli.measuring import Json, show
+from arr_stream.cli.options import ASK, LOOK, But, OwnModelOptions, SettingsOptions, grouped, without_skipping
+from arr_stream.cli.running import stop_on_signals
+from arr_stream.errors import EvaluationIncomplete, InvalidSetting
+
+if TYPE_CHECKING:
+    from arr_stream.evaluation.answers import ChoiceName
+    from arr_stream.evaluation.questions import Skipped
+
+
+@grouped
+def questions(
+    data: Annotated[Path, typer.Argument(help="JSON lines, or a folder with questions.jsonl; see docs/measuring.md.")],
+    model: OwnModelOptions,
+    chosen: Annotated[SettingsOptions, But("sam_checkpoint")],
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(help="Tokens a frame, or a share of the grid; repeat it (100% and 25%).", rich_help_panel=LOOK),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(help="Who chooses: ours, uniform, random or scaled; repeat it (ours).", rich_help_panel=LOOK),
+    ] = None,
+    tell_options: Annotated[
+        bool, typer.Option("--tell-options", help="Tell the model which answers are offered.", rich_help_panel=ASK)
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask a model your own questions about pictures and videos: right answers by share of the tokens, with intervals.
+
+    Lines that are not as they should be are told of and left out; the exit code is then 82.
+    """
+    settings, notices = without_skipping(chosen.load(model))
+    model.check(settings, {"--download": chosen.download})
+
+    from arr_stream.answers import model_name
+    from arr_stream.cli.models import fetch_needed
+    from arr_stream.evaluation.answers import BUDGETS, AnswersReport, ask_questions, conditions, viewers
+    from arr_stream.evaluation.questions import Skipped, read_questions
+    from arr_stream.selection.budget import budget_tokens
+
+    for each in budget or ():
+        budget_tokens(each, settings.grid.max_pixels)
+    asked_under = conditions(budget or BUDGETS, _choices(choice))
+    found, left_out = read_questions(data)
+    skipped, outcomes = list(left_out), []
+    for notice in notices:
+        say(f"note: {notice}")
+    for line in left_out:
+        _tell(line)
+    fetch_needed(settings)
+    new_viewer = viewers(settings)
+    try:
+        with stop_on_signals() as stop, counting() as advance:
+            for each_outcome in ask_questions(
+                found, new_viewer, settings, asked_under, tell_options=tell_options, stop=stop, progress=advance
+            ):
+                if isinstance(each_outcome, Skipped):
+                    skipped.append(each_outcome)
+                    _tell(each_outcome)
+                else:
+                    outcomes.append(each_outcome)
+    finally:
+        # Whatever ended it: what there is took its time.
+        if outcomes:
+            show(AnswersReport(model_name(settings.vlm.model), tuple(outcomes), tuple(skipped)), as_json=as_json)
+    if stop.is_set():
+        raise interrupted(f" after {counted(len(outcomes) // len(asked_under), 'question')} of {len(found)}")
+    if skipped:
+        raise EvaluationIncomplete(
+            f"{counted(len(skipped), 'line')} of {len(found) + len(left_out)} left out",
+            remedy="see above what was expected of each",
+        )
+
+
+def _choices(names: Sequence[str] | None) -> list[ChoiceName]:
+    """Raises:
+    InvalidSetting: One that does not exist.
+    """
+    from arr_stream.evaluation.answers import CHOICES
+
+    for name in names or ():
+        if name not in CHOICES:
+            raise InvalidSetting(f"--choice {name!r} is not known", remedy=f"choose from {', '.join(CHOICES)}")
+    return cast("list[ChoiceName]", list(names or ["ours"]))
+
+
+def _tell(skipped: Skipped) -> None:
+    say(f"line {skipped.line}: {skipped.reason}")

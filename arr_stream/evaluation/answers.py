@@ -1,0 +1,277 @@
+"""Is what a model answers still right when it is shown a share of the cells, and does it matter which?
+
+Every question begins with an empty memory and goes the way that `ask` goes: the frames of its picture or video through
+the pipeline, the chosen cells to the model, the question at the end. Of offered answers the likeliest counts, by the
+whole answer's probability; without any, or with a model behind a server, which tells no probabilities, the words do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from arr_stream.config import Settings
+from arr_stream.consumer import total_ms
+from arr_stream.errors import BudgetError, ContextExceeded, NothingChosen, QueryError, ServerFailed, SourceError
+from arr_stream.evaluation.choices import random_cells, scaled, shown_instead, uniform
+from arr_stream.evaluation.questions import Question, Skipped
+from arr_stream.evaluation.tables import Report, ResultTable, Value
+from arr_stream.patch_set import PatchSet
+from arr_stream.selection.allocation import Allocation
+from arr_stream.selection.budget import budget_tokens
+from arr_stream.stream import Models
+from arr_stream.stream import open as open_stream
+from arr_stream.threads import one_opencv_thread
+from arr_stream.vlm import make_viewer
+from arr_stream.vlm.qwen3_vl.prompt import Media
+from arr_stream.vlm.viewer import Stop, Viewer, Weighs
+from arr_stream.vlm.watcher import Plan, Watcher
+
+ChoiceName = Literal["ours", "uniform", "random", "scaled"]
+Chooser = ChoiceName | Literal["all"]
+CHOICES: tuple[ChoiceName, ...] = ("ours", "uniform", "random", "scaled")
+"""Who chooses the cells below the full budget: the pipeline, or one of `choices`."""
+WHOLE = "100%"
+"""The budget at which nobody has a choice: every cell of every frame."""
+BUDGETS = (WHOLE, "25%")
+
+OfTheQuestion = (SourceError, QueryError, BudgetError, NothingChosen, ContextExceeded)
+"""Errors that say something of one question; after any other there is no use in going on."""
+
+NewViewer = Callable[[Media], Viewer]
+"""Gives a viewer that has seen nothing, for pictures or for a video."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Who chooses, and how much: the budget as `selection.budget`."""
+
+    choice: Chooser
+    budget: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One question under one condition.
+
+    Args:
+        line: Of the question.
+        kind, question: What was asked.
+        choice, budget: The condition.
+        tokens: Visual tokens in the model's memory when it was asked.
+        right: The likeliest option is an answer or, where words count, the words are.
+        said: The model's words.
+        picked: The likeliest option; None where words count.
+        choosing_ms: Time of the choice, over all frames; 0 where nobody chose.
+        answering_ms: Time of the model: the vision tower, reading, and the answer to its last word.
+    """
+
+    line: int
+    kind: str
+    question: str
+    choice: Chooser
+    budget: str
+    tokens: int
+    right: bool
+    said: str
+    picked: str | None
+    choosing_ms: float
+    answering_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersReport(Report):
+    """All outcomes, in the order in which they came, and the lines that could not be asked."""
+
+    model: str
+    outcomes: tuple[Outcome, ...]
+    skipped: tuple[Skipped, ...]
+
+    def of(self, condition: Condition, kind: str | None = None) -> list[Outcome]:
+        """Outcomes under one condition, of one kind of question or of all."""
+        wanted = (condition.choice, condition.budget)
+        of_all = [outcome for outcome in self.outcomes if (outcome.choice, outcome.budget) == wanted]
+        return [outcome for outcome in of_all if kind is None or outcome.kind == kind]
+
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        conditions = dict.fromkeys(Condition(each.choice, each.budget) for each in self.outcomes)
+        kinds = list(dict.fromkeys(each.kind for each in self.outcomes))
+        kinds_too = kinds if len(kinds) > 1 else []
+        rows = [_row(each, kind, self.of(each, kind)) for each in conditions for kind in (None, *kinds_too)]
+        return (
+            ResultTable(
+                f"Right answers of {self.model}",
+                ("choice", "budget", "kind", "questions", "right", "from", "to", "tokens", "ms", "choosing"),
+                tuple(rows),
+                "Right: of offered answers the likeliest, otherwise the words. From, to: 95% interval. Tokens: mean of "
+                "what the model had of the picture or video. ms: median from the first frame to the whole answer, "
+                "reading files left out; choosing: the part of it that is the choice.",
+            ),
+        )
+
+
+def _row(condition: Condition, kind: str | None, outcomes: Sequence[Outcome]) -> tuple[Value, ...]:
+    right = float(np.mean([outcome.right for outcome in outcomes]))
+    tokens = round(float(np.mean([outcome.tokens for outcome in outcomes])))
+    spent = round(float(np.median([outcome.choosing_ms + outcome.answering_ms for outcome in outcomes])))
+    choosing = round(float(np.median([outcome.choosing_ms for outcome in outcomes])))
+    named = "all" if kind is None else kind or "without"
+    low, high = wilson(right, len(outcomes))
+    return condition.choice, condition.budget, named, len(outcomes), right, low, high, tokens, spent, choosing
+
+
+def wilson(share: float, trials: int) -> tuple[float, float]:
+    """95% interval of a share of so many trials (Wilson, "Probable inference", 1927)."""
+    z = 1.959964
+    middle = share + z * z / (2 * trials)
+    reach = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
+
+
+def conditions(budgets: Sequence[str], choices: Sequence[ChoiceName]) -> list[Condition]:
+    """Each choice at each budget; at the full one there is but one choice."""
+    return [
+        each
+        for budget in dict.fromkeys(budgets)
+        for each in (
+            [Condition("all", budget)]
+            if budget == WHOLE
+            else [Condition(choice, budget) for choice in dict.fromkeys(choices)]
+        )
+    ]
+
+
+def viewers(settings: Settings) -> NewViewer:
+    """The model of `vlm`, loaded once.
+
+    Raises:
+        ArrStreamError: As `arr_stream.vlm.make_viewer`.
+    """
+    if settings.vlm.endpoint or not settings.vlm.model:
+        make_viewer(settings).close()
+        return lambda _: make_viewer(settings)
+    from arr_stream.vlm.qwen3_vl.loading import load
+    from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+
+    loaded = load(settings.vlm, settings.models)
+    # One for pictures and one for videos: each compares itself with the model's own pass when it is made.
+    return cache(lambda media: QwenViewer(loaded, settings.with_values({"vlm.media": media})))
+
+
+def ask_questions(
+    questions: Sequence[Question],
+    new_viewer: NewViewer,
+    settings: Settings,
+    asked_under: Sequence[Condition],
+    *,
+    tell_options: bool = False,
+    stop: Stop,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Iterator[Outcome | Skipped]:
+    """Ask every question under every condition; a question that fails under one of them counts under none.
+
+    Args:
+        questions: As `read_questions` gives them.
+        new_viewer: As `viewers` gives it.
+        settings: All but the budget.
+        asked_under: As `conditions` gives them.
+        tell_options: Tell the model with each question which answers are offered; a model behind a server is told.
+        stop: Ends it after the present frame or token when set.
+        progress: Told what comes next, how much is done, and of how much.
+
+    Raises:
+        ArrStreamError: Anything that is not of one question alone; see `OfTheQuestion`.
+    """
+    models, total = Models.load(settings), len(questions) * len(asked_under)
+    for number, asked in enumerate(questions):
+        outcomes: list[Outcome] = []
+        try:
+            for condition in asked_under:
+                done = number * len(asked_under) + len(outcomes)
+                progress(
+                    f"question {number + 1} of {len(questions)}, {condition.choice} {condition.budget}", done, total
+                )
+                outcome = _ask(asked, condition, new_viewer, settings, models, tell_options, stop)
+                if outcome is None:
+                    return
+                outcomes.append(outcome)
+        except OfTheQuestion as exc:
+            yield Skipped(asked.line, str(exc))
+            continue
+        yield from outcomes
+
+
+def _ask(
+    asked: Question,
+    condition: Condition,
+    new_viewer: NewViewer,
+    settings: Settings,
+    models: Models,
+    tell_options: bool,
+    stop: Stop,
+) -> Outcome | None:
+    """The outcome; None if it was stopped."""
+    viewer = new_viewer("video" if asked.video else "image")
+    prompt = asked.text
+    if asked.options and (tell_options or not isinstance(viewer, Weighs)):
+        prompt = f"{prompt} Answer with one of these and nothing else: {', '.join(asked.options)}."
+    choosing_ms = answering_ms = 0.0
+    settings = settings.with_values({"selection.budget": condition.budget})
+    stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
+    try:
+        with stream, one_opencv_thread():
+            stream.look_ahead = True
+            pass_over = stream.pipeline.take_back
+            watcher = Watcher(viewer, Plan(prompt), fps=settings.vlm.fps, pass_over=pass_over, stop=stop)
+            for patches in stream:
+                assert stream.frame is not None
+                choosing_ms += total_ms(patches.latency_ms) if condition.choice == "ours" else 0.0
+                shown = watcher.watch(stream.frame, _chosen(patches, condition, asked), "last" if stream.last else None)
+                if shown.feeding is not None:
+                    answering_ms += shown.feeding.vision_ms + shown.feeding.prefill_ms
+                if stop.is_set():
+                    return None
+        (answer,) = shown.answers
+        if watcher.failure is not None:
+            raise watcher.failure
+        if answer.error is not None:
+            raise ServerFailed(answer.error)
+        picked = None
+        if asked.options and isinstance(viewer, Weighs):
+            picked = asked.options[int(np.argmax(viewer.weigh(prompt, asked.options)))]
+    finally:
+        viewer.close()
+    return Outcome(
+        line=asked.line,
+        kind=asked.kind,
+        question=asked.text,
+        choice=condition.choice,
+        budget=condition.budget,
+        tokens=answer.visual_tokens,
+        right=picked in asked.answers if picked is not None else asked.is_right(answer.text),
+        said=answer.text.strip(),
+        picked=picked,
+        choosing_ms=choosing_ms,
+        answering_ms=answering_ms + answer.prefill_ms + answer.decode_ms,
+    )
+
+
+def _chosen(patches: PatchSet, condition: Condition, asked: Question) -> PatchSet:
+    """The patch set of a frame, with the cells of whoever chooses."""
+    if condition.choice == "ours":
+        return patches
+    grid = patches.grid
+    tokens = budget_tokens(condition.budget, grid.cells)
+    instead: Allocation
+    if condition.choice == "random":
+        instead = random_cells(grid, tokens, (asked.line, patches.index))
+    else:
+        instead = (scaled if condition.choice == "scaled" else uniform)(grid, tokens)
+    return shown_instead(patches, instead)

@@ -1,0 +1,290 @@
+"""`arr-stream eval questions`: questions of one's own, asked of a tiny model with random weights."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.answers import WHOLE, AnswersReport, Condition, Outcome, conditions
+from arr_stream.evaluation.questions import Skipped, folded_answer, read_questions
+from tests.conftest import Refused, Run
+from tests.fake_server import FakeServer, says, status
+from tests.fault_helpers import ctrl_c
+from tests.media import moving_frames, write_video
+from tests.qwen_stock import image_inputs, stock_answer
+from tests.tiny_qwen import picture
+
+SIZE_WH = (320, 256)
+"""80 cells; smaller pictures are scaled up by the stock processor, and not by us."""
+QUICK = ("--set", "keyframes.text=none", "--set", "keyframes.clusters=grid", "--set", "vlm.answer_tokens=4")
+QUESTION = "What is red?"
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a picture, a clip of two seconds, and a file that is neither."""
+    folder = tmp_path_factory.mktemp("own")
+    Image.fromarray(picture(*SIZE_WH)).save(folder / "picture.png")
+    write_video(folder / "clip.mp4", moving_frames(20, (192, 160)), fps=10)
+    (folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    return folder
+
+
+def _line(**fields: object) -> str:
+    return json.dumps({"picture": "picture.png", "question": QUESTION, "answer": "yes"} | fields)
+
+
+def _file(folder: Path, *lines: str) -> Path:
+    """`questions.jsonl` beside the media, of a test's own."""
+    path = folder / "questions.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Three.", "3"),
+        ("The red circle", "red circle"),
+        ("a", "A"),
+        ("12", "twelve"),
+        ("ÉTÉ!", "été"),
+        ("?", "?"),
+        ("top-left", "top left"),
+    ],
+)
+def test_answers_that_mean_the_same(said: str, meant: str) -> None:
+    assert folded_answer(said) == folded_answer(meant) != ""
+
+
+@pytest.mark.parametrize(("said", "other"), [("3", "4"), ("red", "not red"), ("?", "!"), ("left", "right")])
+def test_answers_that_do_not(said: str, other: str) -> None:
+    assert folded_answer(said) != folded_answer(other)
+
+
+@given(st.text(string.printable))
+def test_folding_twice_changes_nothing_more(text: str) -> None:
+    assert folded_answer(folded_answer(text)) == folded_answer(text)
+
+
+def test_a_file_and_its_folder_are_read_alike(media: Path) -> None:
+    path = _file(
+        media,
+        "\ufeff" + _line(options=["yes", "no"], kind="colour", query=["red", "blue"]),
+        "",
+        _line(picture=None, video="clip.mp4", answer=[2, "two of them"]),
+    )
+    (first, second), skipped = read_questions(path)
+    assert ([first, second], skipped) == read_questions(media) and not skipped
+    assert (first.line, first.source, first.video) == (1, media / "picture.png", False)
+    assert (first.options, first.answers, first.kind) == (("yes", "no"), ("yes",), "colour")
+    assert [query.label for query in first.queries] == ["red", "blue"]
+    assert (second.line, second.video, second.options, second.kind) == (3, True, (), "")
+    assert [query.label for query in second.queries] == [QUESTION]
+    assert second.is_right("Two.") and second.is_right("two of them") and not second.is_right("three")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{broken", "expected one JSON object, found what is no JSON"),
+        ("[" * 100_000, "expected one JSON object"),
+        ('["a"]', 'expected one JSON object, found ["a"]'),
+        (_line(picture=None), "expected `picture` or `video`, found neither"),
+        (_line(video="clip.mp4"), "expected `picture` or `video`, found picture and video"),
+        (_line(picture="gone.png"), "gone.png, found none"),
+        (_line(picture="x" * 5000), "found none"),
+        (_line(picture="."), "expected a picture at"),
+        (_line(question=" "), "expected a text as `question`"),
+        (_line(question="what \ud800 is"), "expected a text as `question`"),
+        (_line(question="red " * 2000), "at most 2000"),
+        (_line(answer=None), "expected a text or a list of texts as `answer`, found null"),
+        (_line(answer=True), "expected a text or a list of texts as `answer`, found true"),
+        (_line(answer={"a": 1}), "as `answer`"),
+        (_line(options=["no", "perhaps"]), 'expected `answer` among the options ["no", "perhaps"], found \'yes\''),
+        (_line(options=["yes", "yes"]), "expected `options` that differ"),
+        (_line(options=["yes"]), "two or more"),
+        (_line(options=["yes", ""]), "as `options`"),
+        (_line(kind=["a", "b"]), "expected a text as `kind`"),
+    ],
+)
+def test_a_line_that_is_not_as_it_should_be_is_told_by_its_number(media: Path, line: str, expected: str) -> None:
+    found, (skipped,) = read_questions(_file(media, _line(), line, _line()))
+    assert [asked.line for asked in found] == [1, 3]
+    assert skipped.line == 2 and expected in skipped.reason
+
+
+def test_bytes_that_are_no_text_spoil_their_line_alone(media: Path) -> None:
+    path = _file(media, _line())
+    path.write_bytes(b'{"question": "\xff"}\n' + path.read_bytes())
+    found, skipped = read_questions(path)
+    assert [asked.line for asked in found] == [2] and [each.line for each in skipped] == [1]
+
+
+def test_without_any_question_there_is_nothing_to_do(media: Path, tmp_path: Path) -> None:
+    for path, said in ((tmp_path, "questions.jsonl"), (tmp_path / "gone.jsonl", "no such file")):
+        with pytest.raises(EvaluationDataError, match=said):
+            read_questions(path)
+    with pytest.raises(EvaluationDataError, match="no questions; line 2: expected one JSON object"):
+        read_questions(_file(tmp_path, "", "nonsense"))
+
+
+def test_everybody_is_shown_the_same_at_the_full_budget() -> None:
+    assert conditions([WHOLE, "10%", "10%"], ["ours", "uniform"]) == [
+        Condition("all", WHOLE),
+        Condition("ours", "10%"),
+        Condition("uniform", "10%"),
+    ]
+
+
+def _outcome(line: int, kind: str, right: bool, ms: float) -> Outcome:
+    return Outcome(line, kind, QUESTION, "ours", "25%", 10 * line, right, "", None, ms, 2 * ms)
+
+
+def test_the_table_counts_by_kind_and_in_all() -> None:
+    outcomes = [_outcome(1, "colour", True, 1), _outcome(2, "colour", False, 2), _outcome(3, "", True, 30)]
+    (table,) = AnswersReport("m", tuple(outcomes), ()).tables
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [(row["kind"], row["questions"], row["tokens"], row["ms"], row["choosing"]) for row in rows] == [
+        ("all", 3, 20, 6, 2),
+        ("colour", 2, 15, 4, 2),
+        ("without", 1, 30, 90, 30),
+    ]
+    assert [row["right"] for row in rows] == pytest.approx([2 / 3, 1 / 2, 1])
+    assert all(row["from"] < row["right"] <= row["to"] for row in rows)  # type: ignore[operator]
+
+
+def _asked(run: Run, path: Path, model: Path, *arguments: object) -> tuple[int, dict[str, Any], str]:
+    code, out, err = run("eval", "questions", path, "--model", model, *QUICK, "--json", *arguments)
+    return code, json.loads(out), err
+
+
+def test_with_all_tokens_it_is_the_stock_model_that_answers(
+    run: Run, media: Path, tiny_qwen: Path, tiny: tuple[Any, Any]
+) -> None:
+    model, processor = tiny
+    inputs = image_inputs(processor, [picture(*SIZE_WH)], QUESTION)
+    words = processor.decode(stock_answer(model, inputs, 4), skip_special_tokens=True).strip()
+    offered = ["a red car", words, "not that"]
+    path = _file(media, _line(answer=["?", words.upper()]), _line(answer="no"), _line(options=offered, answer=words))
+    code, report, err = _asked(run, path, tiny_qwen, "--budget", WHOLE)
+    assert code == 0, err
+    first, second, third = report["outcomes"]
+    assert [each["said"] for each in report["outcomes"]] == [words] * 3
+    assert (first["right"], second["right"]) == (True, False)
+    assert third["picked"] in offered and third["right"] == (third["picked"] == words)
+    assert {each["tokens"] for each in report["outcomes"]} == {80}
+
+
+def test_a_video_goes_the_way_that_ask_goes(run: Run, media: Path, tiny_qwen: Path) -> None:
+    code, words, err = run("ask", media / "clip.mp4", QUESTION, "--model", tiny_qwen, "--budget", "25%", *QUICK)
+    assert code == 0, err
+    path = _file(media, _line(picture=None, video="clip.mp4"))
+    _, report, _ = _asked(run, path, tiny_qwen, "--budget", "25%")
+    assert report["outcomes"][0]["said"] == words.strip() != ""
+
+
+def test_choices_are_made_at_equal_tokens_and_the_same_again(run: Run, media: Path, tiny_qwen: Path) -> None:
+    path = _file(media, _line(kind="colour"), _line(options=["yes", "no"], query="the left"))
+    choices = [argument for name in ("ours", "uniform", "random", "scaled") for argument in ("--choice", name)]
+    reports = [_asked(run, path, tiny_qwen, *choices, "--budget", "10%", "--budget", "50%")[1] for _ in range(2)]
+    once, again = ([(each["said"], each["tokens"]) for each in report["outcomes"]] for report in reports)
+    assert once == again
+    for budget, tokens in (("10%", 8), ("50%", 40)):
+        spent = {
+            each["choice"]: (each["tokens"], each["choosing_ms"] > 0)
+            for each in reports[0]["outcomes"]
+            if each["budget"] == budget
+        }
+        # A whole frame in coarse cells may leave tokens that would not divide another one.
+        assert spent["ours"] == (tokens, True)
+        assert spent["uniform"] == spent["random"] == (tokens, False) and spent["scaled"][0] in range(
+            tokens - 2, tokens + 1
+        )
+    (table,) = reports[0]["tables"]
+    assert [row[:4] for row in table["rows"]][:3] == [
+        ["ours", "10%", "all", 2],
+        ["ours", "10%", "colour", 1],
+        ["ours", "10%", "without", 1],
+    ]
+
+
+def test_what_fails_is_counted_nowhere_and_the_rest_goes_on(run: Run, media: Path, tiny_qwen: Path) -> None:
+    path = _file(media, "{broken", _line(picture="broken.png"), _line(), _line(picture="gone.png"))
+    code, report, err = _asked(run, path, tiny_qwen)
+    assert code == 82
+    assert [(each["line"], each["budget"]) for each in report["outcomes"]] == [(3, WHOLE), (3, "25%")]
+    assert [each["line"] for each in report["skipped"]] == [1, 4, 2]
+    said = err.splitlines()
+    for line in (1, 2, 4):
+        assert any(each.startswith(f"line {line}: ") for each in said)
+    assert said[-1] == "arr-stream: 3 lines of 4 left out; see above what was expected of each"
+    assert Skipped(4, report["skipped"][1]["reason"]).reason.endswith("gone.png, found none")
+
+
+def test_a_budget_that_a_picture_does_not_have_skips_it(run: Run, media: Path, tiny_qwen: Path) -> None:
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(media / "small.png")
+    path = _file(media, _line(picture="small.png"), _line())
+    code, report, err = _asked(run, path, tiny_qwen, "--budget", 12, "--choice", "uniform")
+    assert code == 82 and "this grid takes 1 to 4" in err
+    assert [(each["line"], each["tokens"]) for each in report["outcomes"]] == [(2, 12)]
+
+
+def test_a_server_is_told_the_options_and_judged_by_its_words(run: Run, media: Path) -> None:
+    path = _file(media, _line(options=["yes", "no"]), _line(answer="no"))
+    with FakeServer(says("Yes", ".")) as server:
+        code, out, err = run(
+            "eval", "questions", path, "--endpoint", server.url, "--model", "m", "--budget", "50%", *QUICK, "--json"
+        )
+    assert code == 0, err
+    report = json.loads(out)
+    assert [(each["said"], each["picked"], each["right"]) for each in report["outcomes"]] == [
+        ("Yes.", None, True),
+        ("Yes.", None, False),
+    ]
+    asked = [request["messages"][-1]["content"][-1]["text"] for request in server.requests]
+    assert asked == [f"{QUESTION} Answer with one of these and nothing else: yes, no.", QUESTION]
+
+
+def test_a_server_that_fails_ends_it_with_what_there_is(run: Run, media: Path) -> None:
+    path = _file(media, _line(answer="no"), _line(answer="no"), _line(answer="no"))
+    with FakeServer(says("No"), status(500)) as server:
+        served = ("--endpoint", server.url, "--model", "m", "--set", "vlm.retries=0", "--budget", "50%")
+        code, out, err = run("eval", "questions", path, *served, *QUICK, "--json")
+    assert code == 67 and "500" in err
+    assert [each["line"] for each in json.loads(out)["outcomes"]] == [1]
+
+
+def test_ctrl_c_ends_within_seconds_and_prints_what_there_is(run: Run, media: Path) -> None:
+    path = _file(media, *[_line(answer="no")] * 500)
+    with FakeServer(says("No")) as server:
+        served = ("--endpoint", server.url, "--model", "m", "--budget", "50%")
+        with ctrl_c(lambda: len(server.requests) > 2):
+            code, out, err = run("eval", "questions", path, *served, *QUICK)
+    assert code == 130 and "interrupted after" in err and "of 500" in err
+    assert "Right answers of m" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 51, "no model was named"),
+        (("--model", "x", "--choice", "best"), 51, "--choice 'best' is not known"),
+        (("--model", "x", "--budget", "much"), 40, "budget 'much'"),
+        (("--endpoint", "http://127.0.0.1:9/v1", "--model", "x", "--mode", "prune"), 51, "--mode beside --endpoint"),
+        (("--endpoint", "http://127.0.0.1:9/v1"), 51, "no model is named"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_at_once(
+    refused: Refused, media: Path, arguments: tuple[object, ...], code: int, said: str
+) -> None:
+    refused(code, said, "eval", "questions", _file(media, _line()), *arguments)
