@@ -16,6 +16,7 @@ from typing import Any
 
 from arr_stream.errors import ArrStreamError, EvaluationDataError
 from arr_stream.relevance.query import TextQuery, parse_text
+from arr_stream.relevance.question import sought
 from arr_stream.relevance.words import folded
 
 FILE_NAME = "questions.jsonl"
@@ -122,7 +123,7 @@ def _question(line: bytes, number: int, folder: Path) -> Question:
         raise EvaluationDataError(f"expected `answer` among the options {json.dumps(options)}, found {answers[0]!r}")
     kinds, queries = _texts(fields, "kind", least=0, most=1), _texts(fields, "query", least=0)
     source, video = _media(fields, folder)
-    looked_for = tuple(parse_text(query) for query in queries or (text,))
+    looked_for = tuple(parse_text(query) for query in queries or sought(text))
     return Question(number, source, video, text, options, answers, kinds[0] if kinds else "", looked_for)
 
 

@@ -10,12 +10,13 @@ import cv2
 import numpy as np
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.choices import random_cells, uniform
 from arr_stream.relevance.question import sought
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from benchmarks.answers.showing import Mode, Shown, Watcher
-from benchmarks.cell_choices import OurChoice, random_cells, uniform
+from benchmarks.cell_choices import OurChoice
 from benchmarks.rivals.base import Clip
 from benchmarks.rivals.vidcom2 import vidcom2
 from benchmarks.scenes.asking import Asked

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from arr_stream.config import Settings
+from arr_stream.evaluation.answers import wilson
 from arr_stream.evaluation.tables import plain
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
@@ -16,7 +17,6 @@ from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from benchmarks.answers.clips import EACH, choices, watched
 from benchmarks.answers.pictures import PictureChoosers
 from benchmarks.answers.showing import Watcher
-from benchmarks.questions import wilson
 from benchmarks.scenes.asking import Asked, questions
 from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story
 

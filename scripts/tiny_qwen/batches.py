@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_stream.evaluation.choices import spread
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from benchmarks.cell_choices import spread
 from benchmarks.scenes.asking import ONE_OF, ONE_WORD, Asked, questions
 from benchmarks.scenes.stories import Story, clip_story, picture_story
 

@@ -24,6 +24,7 @@ from arr_stream.evaluation.lmms_eval import REMEDY
 from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import TextQuery, parse_text
+from arr_stream.relevance.question import sought
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.stream import Models
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
@@ -206,9 +207,11 @@ class ChatModel(lmms):  # type: ignore[misc]
 
     def _queries(self, document: Mapping[str, Any], prompt: str) -> list[TextQuery]:
         """What is looked for."""
+        if self._query in _NOTHING:
+            return []
         named = document.get(self._query)
-        text = (named if isinstance(named, str) else prompt)[:LONGEST_QUERY]
-        return [parse_text(text)] if self._query not in _NOTHING and text.strip() else []
+        texts = (named,) if isinstance(named, str) else sought(prompt)
+        return [parse_text(text[:LONGEST_QUERY]) for text in texts if text.strip()]
 
     def _blocks(
         self, media: Media, frames: Sequence[ByteArray], seconds: Sequence[float], queries: Sequence[TextQuery]
