@@ -3,8 +3,8 @@
 
     python scripts/train_tiny_qwen3_vl.py --minutes 150 --seed 0 -o FOLDER [--resume]
 
-The model is transformers' own Qwen3-VL, small. It learns from stories (`benchmarks/scenes/stories.py`) and questions
-about them (`benchmarks/scenes/asking.py`):
+The model is transformers' own Qwen3-VL, small; its tower starts from that of the tiny CLIP. It learns from stories
+(`benchmarks/scenes/stories.py`) and questions about them (`benchmarks/scenes/asking.py`):
 
 - of most stories it sees a part: the cells of some things, random or even ones, fine and coarse ones together, the
   frame scaled down, or some tokens of a tower that saw all. The truth is what remains visible;
@@ -50,7 +50,7 @@ from benchmarks.scenes.stories import Purpose, clip_story, picture_story  # noqa
 
 CELLS = 500
 """Encoded cells of a step, about; what the language model reads counts as well."""
-_SIDE_WEIGHT = 0.4
+_SIDE_WEIGHT = 1.0
 _GOOD = 0.8, 0.68
 """Running shares of right answers above which lessons grow harder, at the first and at the last level."""
 _RISE, _MEMORY = 0.0012, 0.02

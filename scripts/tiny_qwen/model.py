@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import AttentionInterface, GenerationConfig, Qwen2Tokenizer, Qwen3VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
 from arr_stream.vlm.qwen3_vl.cells import Cells, interpolation, patch_positions
+from arr_stream.weights.catalogue import HUB_WEIGHTS, SHIPPED_FOLDER
 from benchmarks.scenes.asking import texts
 from benchmarks.scenes.stories import picture_story
 from benchmarks.vlm.model import CONTEXT_TOKENS, config_of, processor_of
@@ -45,21 +47,25 @@ transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 _MOST_MERGES = 2000
 _TABLE_SIDE = 24
 _VISION = {
-    "depth": 4,
-    "hidden_size": 160,
-    "intermediate_size": 640,
-    "num_heads": 4,
-    "deepstack_visual_indexes": [1],
+    "depth": 5,
+    "hidden_size": 192,
+    "intermediate_size": 768,
+    "num_heads": 6,
+    "deepstack_visual_indexes": [2],
     "num_position_embeddings": _TABLE_SIDE**2,
 }
+"""The first blocks of the tiny CLIP, which the tower starts from."""
 _TEXT = {
     "hidden_size": 192,
-    "intermediate_size": 512,
+    "intermediate_size": 448,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "head_dim": 64,
 }
-_COPY = 0.1
+_COPY, _WORD_SCALE = 0.1, 0.1
+"""How much of what is attended to is taken over at first, and how large words are."""
+_CLIP_GRID_HW = (16, 28)
+_LEAN = 0.25
 _ROPE_THETA = 2000.0
 """The release has 5 million, for contexts of 256 thousand tokens: of ten frequencies two would tell places apart."""
 
@@ -91,32 +97,21 @@ def make_tokenizer() -> Qwen2Tokenizer:
 
 
 def starting_model(tokenizer: Any, seed: int) -> Any:
-    """A fresh model that is spared three slow beginnings.
+    """A fresh model whose tower has learnt to see: it is that of the tiny CLIP, which knows what a cell shows.
 
-    Its first layer whitens patches of stories: their greatest variance, the mean colour, is ten thousand times that of
-    the edges that make a shape; a fifth of it looks at what differs between the two frames of a patch. Its positions
-    are sines, so that near places start out alike. Products of query and key weights start near the identity
-    ("mimetic" start; Trockman and Kolter, 2023), in the language model those of value and output weights as well.
+    Without that, colours are read at once and shapes hardly at all. In the language model, products of query and key
+    weights start near the identity, and those of value and output weights as well ("mimetic" start; Trockman and
+    Kolter, 2023): tokens attend to those that are like them, and take over a little of what they are.
     """
     torch.manual_seed(seed)
     config = config_of(tokenizer, vision=_VISION, text=_TEXT, tie_word_embeddings=True, dtype="float32")
     config.text_config.rope_parameters["rope_theta"] = _ROPE_THETA
     model = Qwen3VLForConditionalGeneration(config)
-    visual = model.model.visual
     with torch.no_grad():
-        projection = visual.patch_embed.proj.weight
-        still = len(projection) * 4 // 5
-        directions = _whitening(still, seed).view(still, 3, 1, 16, 16)
-        projection[:still] = directions.expand(-1, -1, 2, -1, -1) / 2
-        projection[still:, :, 0] = directions[: len(projection) - still, :, 0]
-        projection[still:, :, 1] = -directions[: len(projection) - still, :, 0]
-        visual.patch_embed.proj.bias.zero_()
-        visual.pos_embed.weight.copy_(0.5 * _sines(_TABLE_SIDE, visual.pos_embed.weight.shape[1]))
-        for block in visual.blocks:
-            _start_local(block.attn)
+        _start_seeing(model.model.visual, load_file(SHIPPED_FOLDER / HUB_WEIGHTS), seed)
         for layer in model.model.language_model.layers:
             _start_matching(layer.self_attn)
-        model.get_input_embeddings().weight.normal_(0, 0.06)
+        model.get_input_embeddings().weight.normal_(0, _WORD_SCALE)
     model.model.language_model.config._attn_implementation = "exact"
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=tokenizer.pad_token_id,
@@ -127,42 +122,48 @@ def starting_model(tokenizer: Any, seed: int) -> Any:
     return model
 
 
-def _whitening(count: int, seed: int) -> Tensor:
-    """`[count, 3 * 16 * 16]`: the leading principal components of patches, each scaled to a variance near 0.5."""
+def _start_seeing(visual: Any, clip: Mapping[str, Tensor], seed: int) -> None:
+    """The tower with a CLIP's first layers, positions and blocks; its class token is left out.
+
+    Its first norm has no place in a Qwen3-VL: it is taken for the same on every token, and goes into what comes before
+    it. Half of the first layer's channels weigh the first frame of a pair more, the others the second, so that motion
+    shows.
+    """
+    weights = {name: value.float() for name, value in clip.items()}
+    first, places = weights["visual.conv1.weight"], weights["visual.positional_embedding"][1:]
+    rows, columns = _CLIP_GRID_HW
+    # CLIP's pixels have a deviation of a quarter, those of Qwen3-VL of a half.
+    tokens = _patches(seed) @ (2 * first).flatten(1).T
+    tokens = tokens + places[torch.arange(len(tokens)) % len(places)]
+    scale = weights["visual.ln_pre.weight"] / tokens.std(dim=1).median()
+    lean = torch.where(torch.arange(len(first)) % 2 == 0, 1 + _LEAN, 1 - _LEAN).view(-1, 1, 1, 1)
+    scaled = first * scale.view(-1, 1, 1, 1)
+    projection = visual.patch_embed.proj
+    projection.weight.copy_(torch.stack([scaled * lean, scaled * (2 - lean)], dim=2))
+    projection.bias.copy_(weights["visual.ln_pre.bias"] - scale * tokens.mean())
+    table = (places * scale).T.reshape(1, -1, rows, columns)
+    sides = (_TABLE_SIDE, _TABLE_SIDE)
+    visual.pos_embed.weight.copy_(F.interpolate(table, sides, mode="bilinear", align_corners=True)[0].flatten(1).T)
+    for number, block in enumerate(visual.blocks):
+        own = f"visual.transformer.resblocks.{number}."
+        for part, name in (
+            (block.norm1, "ln_1."),
+            (block.norm2, "ln_2."),
+            (block.attn.qkv, "attn.in_proj_"),
+            (block.attn.proj, "attn.out_proj."),
+            (block.mlp.linear_fc1, "mlp.c_fc."),
+            (block.mlp.linear_fc2, "mlp.c_proj."),
+        ):
+            part.weight.copy_(weights[f"{own}{name}weight"])
+            part.bias.copy_(weights[f"{own}{name}bias"])
+
+
+def _patches(seed: int) -> Tensor:
+    """`[N, 3 * 16 * 16]`: patches of stories in [-1, 1]."""
     rng = np.random.default_rng([seed, 99])
-    pictures = np.stack([picture_story(rng, (256, 192), (2, 6)).frames[0] for _ in range(80)])
+    pictures = np.stack([picture_story(rng, (256, 192), (2, 6)).frames[0] for _ in range(20)])
     pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1
-    patches = F.unfold(pixels, 16, stride=16).transpose(1, 2).flatten(0, 1)
-    patches = patches - patches.mean(dim=0)
-    variance, directions = torch.linalg.eigh((patches.T @ patches / len(patches)).double())
-    variance, directions = variance.flip(0)[:count].float(), directions.flip(1)[:, :count].float()
-    # The least components are noise of the camera: they are not blown up fully.
-    return 0.7 * (directions / (variance + 0.02 * variance.mean()).sqrt()).T
-
-
-def _sines(side: int, width: int) -> Tensor:
-    """`[side * side, width]`: a quarter each of sines and cosines of the row and of the column."""
-    rate = 1.0 / 40 ** (torch.arange(width // 4) / (width // 4))
-    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
-    turns = [place.reshape(-1, 1) * rate for place in (rows, columns)]
-    return torch.cat([f(turn) for turn in turns for f in (torch.sin, torch.cos)], dim=1)
-
-
-def _start_local(attention: Any) -> None:
-    width, heads = attention.dim, attention.num_heads
-    each = width // heads
-    query_key: list[Tensor] = []
-    for _ in range(heads):
-        target = 0.7 * torch.eye(width) + 0.7 * torch.randn(width, width) / math.sqrt(width)
-        u, s, vt = torch.linalg.svd(target)
-        root = s[:each].sqrt()
-        query_key.append(torch.stack([(u[:, :each] * root).T, root[:, None] * vt[:each]]))
-    target = -0.4 * torch.eye(width) + 0.4 * torch.randn(width, width) / math.sqrt(width)
-    u, s, vt = torch.linalg.svd(target)
-    value = s.sqrt()[:, None] * vt
-    attention.qkv.weight.copy_(torch.cat([*(torch.cat([head[i] for head in query_key]) for i in (0, 1)), value]))
-    attention.qkv.bias.zero_()
-    attention.proj.weight.copy_(u * s.sqrt())
+    return F.unfold(pixels, 16, stride=16).transpose(1, 2).flatten(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
