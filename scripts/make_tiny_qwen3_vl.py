@@ -15,6 +15,7 @@ import json
 import math
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -196,8 +197,12 @@ def fill_weights(model: torch.nn.Module, seed: int) -> None:
         parameter.copy_(values * scale + shift)
 
 
-def make_tokenizer() -> Qwen2Tokenizer:
-    """A byte-level BPE trained on `sentences`, with the true model's way of splitting and its special tokens."""
+def make_tokenizer(texts: Sequence[str] = ()) -> Qwen2Tokenizer:
+    """A byte-level BPE trained on texts, with the true model's way of splitting and its special tokens.
+
+    Args:
+        texts: Whose words become tokens; `sentences` if none are given.
+    """
     empty = Qwen2Tokenizer().backend_tokenizer
     trained = Tokenizer(models.BPE())
     trained.normalizer = empty.normalizer
@@ -205,7 +210,7 @@ def make_tokenizer() -> Qwen2Tokenizer:
     trained.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=len(alphabet) + MERGES, initial_alphabet=alphabet, show_progress=False)
-    trained.train_from_iterator(sentences(), trainer=trainer)
+    trained.train_from_iterator(texts or sentences(), trainer=trainer)
     learned = json.loads(trained.to_str())["model"]
     vocabulary = learned["vocab"] | {token: len(learned["vocab"]) + i for i, token in enumerate(SPECIAL_TOKENS)}
     return Qwen2Tokenizer(

@@ -42,7 +42,7 @@ for folder in (ROOT / "scripts", ROOT):
 
 from tiny_qwen.batches import Example, Lesson, Source, shown  # noqa: E402
 from tiny_qwen.losses import SideHeads, Words, answer_loss, by_kind, cell_truth, read, right  # noqa: E402
-from tiny_qwen.model import make_tokenizer, save, starting_model  # noqa: E402
+from tiny_qwen.model import save, starting_model, tokenizer_of_questions  # noqa: E402
 from training import Interruption, Means, Together, optimisers, run, set_rate  # noqa: E402
 
 from benchmarks.scenes.asking import questions  # noqa: E402
@@ -66,7 +66,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
     folder: Path = args.output
     interruption = Interruption()
     together = Together(rank, args.processes, folder / ".meeting")
-    tokenizer = make_tokenizer()
+    tokenizer = tokenizer_of_questions()
     model = starting_model(tokenizer, args.seed).to(args.device)
     words = Words(tokenizer, model.config)
     side_heads = SideHeads(model, words).to(args.device)

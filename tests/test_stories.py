@@ -118,7 +118,7 @@ def test_training_reads_as_the_product_does(training: Any) -> None:
     from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
     from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
-    tokenizer = training.model.make_tokenizer()
+    tokenizer = training.model.tokenizer_of_questions()
     model = training.model.starting_model(tokenizer, 0).eval()
     adapter, prompt = Adapter(model), Prompt(tokenizer, model.config)
     words = training.losses.Words(tokenizer, model.config)
@@ -153,7 +153,7 @@ def test_training_reads_as_the_product_does(training: Any) -> None:
 
 
 def test_every_word_of_a_question_is_one_token(training: Any) -> None:
-    tokenizer = training.model.make_tokenizer()
+    tokenizer = training.model.tokenizer_of_questions()
     for wordings in WORDINGS.values():
         for wording in wordings:
             text = wording.format("red circle", "blue star")

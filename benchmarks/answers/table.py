@@ -15,7 +15,7 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
 from benchmarks.answers.clips import EACH, choices, watched
-from benchmarks.answers.pictures import PictureChoosers
+from benchmarks.answers.pictures import Choice, PictureChoosers
 from benchmarks.answers.showing import Watcher
 from benchmarks.scenes.asking import Asked, questions
 from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story
@@ -142,7 +142,9 @@ def measure(
         asked = _drawn(story, rng, each, held_out=purpose != "training")
         assert choosers is not None
         for share in shares:
-            outcomes += _of_picture(number, story, asked, share, choosers, watcher)
+            tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
+            shown = choosers.choices(story, asked, tokens, watcher)
+            outcomes += _answered(number, "pictures", share, shown, watcher)
     for number in range(clips):
         progress(f"clip {number + 1} of {clips}")
         rng = np.random.default_rng([_SEED, 2, number])
@@ -150,7 +152,10 @@ def measure(
         story = clip_story(rng, size_wh, 2 * CLIP_SECONDS * EACH, (2, 4), purpose=purpose, each=EACH)
         asked = _drawn(story, rng, each, held_out=purpose != "training")
         for share in shares:
-            outcomes += _of_clip(number, story, asked, share, ways, watcher, loaded)
+            tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
+            outcomes += _answered(number, "clips", share, choices(story, asked, tokens, watcher), watcher)
+            if share != "100%":
+                outcomes += _watched(number, story, asked, share, ways, loaded)
     return AnswerReport(watcher.name, tuple(outcomes))
 
 
@@ -170,68 +175,28 @@ def _drawn(story: Story, rng: np.random.Generator, count: int, *, held_out: bool
     return turns[:count]
 
 
-def _of_picture(
-    number: int, story: Story, asked: Sequence[Asked], share: str, choosers: PictureChoosers, watcher: Watcher
-) -> Iterator[Outcome]:
-    tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
-    for choice in choosers.choices(story, asked, tokens, watcher):
+def _answered(number: int, media: str, share: str, shown: Iterable[Choice], watcher: Watcher) -> Iterator[Outcome]:
+    """What the model answers to each choice, looking once for all questions that it was made for."""
+    for choice in shown:
         memory, looking_ms = watcher.watch(choice.blocks, choice.mode)
         for one in choice.asked:
             text, asking_ms = watcher.ask(memory, one.question)
-            yield Outcome(
-                number,
-                "pictures",
-                one.kind,
-                choice.method,
-                share,
-                _same(text, one.answer),
-                memory.visual_tokens,
-                choice.choosing_ms,
-                looking_ms + asking_ms,
-            )
+            condition = number, media, one.kind, choice.method, share
+            took = choice.choosing_ms, looking_ms + asking_ms
+            yield Outcome(*condition, _same(text, one.answer), memory.visual_tokens, *took)
 
 
-def _of_clip(
-    number: int,
-    story: Story,
-    asked: Sequence[Asked],
-    share: str,
-    ours: Mapping[str, Settings],
-    watcher: Watcher,
-    loaded: LoadedModel,
+def _watched(
+    number: int, story: Story, asked: Sequence[Asked], share: str, ours: Mapping[str, Settings], loaded: LoadedModel
 ) -> Iterator[Outcome]:
+    """What the model answers after having watched what ours chose of a clip."""
     tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
-    for choice in choices(story, asked, tokens, watcher):
-        memory, looking_ms = watcher.watch(choice.blocks, choice.mode)
-        for one in choice.asked:
-            text, asking_ms = watcher.ask(memory, one.question)
-            yield Outcome(
-                number,
-                "clips",
-                one.kind,
-                choice.method,
-                share,
-                _same(text, one.answer),
-                memory.visual_tokens,
-                choice.choosing_ms,
-                looking_ms + asking_ms,
-            )
-    if share == "100%":
-        return
     for name, settings in ours.items():
         for one in asked:
             seen = watched(story, one.question, settings.with_values({"selection.budget": str(tokens)}), loaded)
-            yield Outcome(
-                number,
-                "clips",
-                one.kind,
-                name,
-                share,
-                _same(seen.answer, one.answer),
-                seen.tokens,
-                seen.choosing_ms,
-                seen.answering_ms,
-            )
+            condition = number, "clips", one.kind, name, share
+            took = seen.choosing_ms, seen.answering_ms
+            yield Outcome(*condition, _same(seen.answer, one.answer), seen.tokens, *took)
 
 
 def _same(text: str, answer: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,39 +11,20 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from make_tiny_qwen3_vl import make_tokenizer
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import AttentionInterface, GenerationConfig, Qwen2Tokenizer, Qwen3VLForConditionalGeneration
+from transformers import AttentionInterface, GenerationConfig, Qwen3VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
 from arr_stream.vlm.qwen3_vl.cells import Cells, interpolation, patch_positions
 from arr_stream.weights.catalogue import HUB_WEIGHTS, SHIPPED_FOLDER
 from benchmarks.scenes.asking import texts
 from benchmarks.scenes.stories import picture_story
-from benchmarks.vlm.model import CONTEXT_TOKENS, config_of, processor_of
-
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-"""In the order of the true tokenizer; they follow the merges without a gap."""
+from benchmarks.vlm.model import config_of, processor_of
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
-_MOST_MERGES = 2000
 _TABLE_SIDE = 24
 _VISION = {
     "depth": 5,
@@ -70,30 +50,9 @@ _ROPE_THETA = 2000.0
 """The release has 5 million, for contexts of 256 thousand tokens: of ten frequencies two would tell places apart."""
 
 
-def make_tokenizer() -> Qwen2Tokenizer:
-    """A byte-level BPE in which every word of `asking.texts` is one token, split as the true one splits."""
-    sentences = [*texts(), "system\n", "user\n", "assistant\n"]
-    empty = Qwen2Tokenizer().backend_tokenizer
-    trained = Tokenizer(models.BPE())
-    trained.normalizer = empty.normalizer
-    trained.pre_tokenizer = empty.pre_tokenizer
-    trained.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + _MOST_MERGES, initial_alphabet=alphabet, show_progress=False
-    )
-    trained.train_from_iterator(sentences, trainer=trainer)
-    learned = json.loads(trained.to_str())["model"]
-    vocabulary = learned["vocab"] | {token: len(learned["vocab"]) + i for i, token in enumerate(SPECIAL_TOKENS)}
-    return Qwen2Tokenizer(
-        vocab=vocabulary,
-        merges=[tuple(pair) for pair in learned["merges"]],  # type: ignore[misc]
-        unk_token=None,  # type: ignore[arg-type]
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        model_max_length=CONTEXT_TOKENS,
-        extra_special_tokens=list(SPECIAL_TOKENS),
-    )
+def tokenizer_of_questions() -> Any:
+    """A byte-level BPE in which every word of `asking.texts` is one token."""
+    return make_tokenizer([*texts(), "system\n", "user\n", "assistant\n"])
 
 
 def starting_model(tokenizer: Any, seed: int) -> Any:
