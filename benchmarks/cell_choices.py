@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -16,7 +17,6 @@ from arr_stream.relevance.query import parse_text
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from benchmarks.ablation_runs import Made, RememberedGenerator
-from benchmarks.picture_questions import PictureQuestion
 
 
 def shown_detail(cells: Allocation, shape_hw: tuple[int, int]) -> FloatArray:
@@ -66,19 +66,22 @@ class OurChoice:
         self._picture: ByteArray | None = None
         self._made: Made = {}
 
-    def choose(self, asked: PictureQuestion, tokens: int) -> tuple[Allocation, float]:
-        """The cells, and the milliseconds that it took, generation counted in even where it was remembered."""
-        if self._picture is not asked.rgb:
-            self._picture, self._made = asked.rgb, {}
+    def choose(self, rgb: ByteArray, queries: Sequence[str], tokens: int) -> tuple[Allocation, float]:
+        """The cells, and the milliseconds that it took, generation counted in even where it was remembered.
+
+        It is remembered as long as the same array is asked about.
+        """
+        if self._picture is not rgb:
+            self._picture, self._made = rgb, {}
         generator = RememberedGenerator(self._inner, self._made, PARTS)
         pipeline = Pipeline(
             self._settings.with_values({"selection.budget": str(tokens)}),
             InStepKeyframes(generator),
-            [parse_text(query) for query in asked.queries],
+            [parse_text(query) for query in queries],
             encoder=self._encoder,
             pca=self._pca,
         )
         started = time.perf_counter()
-        patches = pipeline.step(Frame(0, 0.0, asked.rgb))
+        patches = pipeline.step(Frame(0, 0.0, rgb))
         milliseconds = (time.perf_counter() - started) * 1e3 + generator.owed_ms - generator.spent_ms
         return Allocation(patches.rows, patches.columns, patches.level, patches.score), milliseconds

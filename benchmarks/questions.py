@@ -310,7 +310,7 @@ def _chosen(
         return
     for choice in choices:
         if choice == "ours":
-            yield choice, *ours.choose(asked, tokens)
+            yield choice, *ours.choose(asked.rgb, asked.queries, tokens)
         elif choice == "random":
             for seed in range(seeds):
                 yield choice, random_cells(grid, tokens, _seed(asked, seed)), 0.0

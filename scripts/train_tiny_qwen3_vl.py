@@ -40,13 +40,13 @@ for folder in (ROOT / "scripts", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from tiny_qwen.batches import Example, Lesson, Source, shown  # noqa: E402
+from tiny_qwen.batches import Example, Lesson, Showing, Source, shown  # noqa: E402
 from tiny_qwen.losses import SideHeads, Words, answer_loss, by_kind, cell_truth, read, right  # noqa: E402
 from tiny_qwen.model import save, starting_model, tokenizer_of_questions  # noqa: E402
 from training import Interruption, Means, Together, optimisers, run, set_rate  # noqa: E402
 
 from benchmarks.scenes.asking import questions  # noqa: E402
-from benchmarks.scenes.stories import Purpose, clip_story, picture_story  # noqa: E402
+from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story  # noqa: E402
 
 CELLS = 500
 """Encoded cells of a step, about; what the language model reads counts as well."""
@@ -196,8 +196,8 @@ def _ask(
     model: Any,
     words: Words,
     rng: np.random.Generator,
-    story: Any,
-    showing: Any,
+    story: Story,
+    showing: Showing,
     name: str,
     found: dict[str, tuple[int, int]],
 ) -> None:
@@ -233,6 +233,10 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
+    if args.resume and not (args.output / _STATE).is_file():
+        sys.exit(f"{args.output}: holds no {_STATE} to go on from; start without --resume")
+    if args.device != "cpu":
+        args.processes = 1
     args.output.mkdir(parents=True, exist_ok=True)
     run(train, args, args.processes, args.output / ".meeting")
 

@@ -11,9 +11,9 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 from arr_stream.config import Settings
 from arr_stream.selection.budget import budget_tokens
-from benchmarks.answers.pictures import actor_shares, most_covered, scaled_wh
+from benchmarks.answers.pictures import most_covered, scaled_wh
 from benchmarks.answers.table import PICTURE_SIZES, markdown, measure
-from benchmarks.scenes.stories import picture_story
+from benchmarks.scenes.stories import cell_shares, picture_story
 
 QUICK = ["keyframes.text=none", "keyframes.clusters=grid"]
 
@@ -54,7 +54,7 @@ def test_kinds_that_punish_every_choice_stand_apart(settings: Settings) -> None:
 
 def test_cells_of_things_come_in_turn() -> None:
     story = picture_story(np.random.default_rng(4), (320, 192), (3, 3))
-    shares = actor_shares(story, 0)
+    shares = cell_shares(story.labels[0], len(story.actors))
     few = most_covered(shares, len(story.actors))
     own = [int(shares[:, row, column].argmax()) for row, column in zip(few.rows, few.columns, strict=True)]
     assert sorted(own) == list(range(len(story.actors)))

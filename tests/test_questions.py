@@ -248,8 +248,8 @@ def test_generation_is_remembered_and_changes_nothing(
     monkeypatch.setattr(cell_choices, "make_generator", counted)
     asked = questions[0]
     shared = OurChoice(QUICK)
-    twice = [shared.choose(asked, 77)[0] for _ in range(2)]
-    fresh = OurChoice(QUICK).choose(asked, 77)[0]
+    twice = [shared.choose(asked.rgb, asked.queries, 77)[0] for _ in range(2)]
+    fresh = OurChoice(QUICK).choose(asked.rgb, asked.queries, 77)[0]
     assert len(calls) == 2
     for cells in (*twice, fresh):
         assert np.array_equal(cells.rows, fresh.rows) and np.array_equal(cells.columns, fresh.columns)

@@ -13,18 +13,18 @@ import arr_stream
 from arr_stream.config import Settings
 from arr_stream.relevance.question import sought
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.types import FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-from benchmarks.answers.pictures import Choice, actor_shares, most_covered, scaled_wh
+from benchmarks.answers.pictures import Choice, most_covered, scaled_down
 from benchmarks.answers.showing import Mode, Shown, Watcher
 from benchmarks.rivals import RULES
 from benchmarks.rivals.base import Clip
 from benchmarks.rivals.plain import random_rule
 from benchmarks.scenes.asking import Asked
 from benchmarks.scenes.camera import FPS, GeneratedSource
-from benchmarks.scenes.stories import Story
+from benchmarks.scenes.stories import Story, cell_shares
 
 EACH = int(FPS) // 2
 """Frames of a half second: every so many are shown, two of them together."""
@@ -52,13 +52,13 @@ def watched(story: Story, question: str, settings: Settings, loaded: LoadedModel
     frames = len(story.frames)
     source = GeneratedSource("story", lambda: iter(story.frames), frames)
     viewer = QwenViewer(loaded, settings)
-    tokens, choosing_ms, started = 0, 0.0, time.perf_counter()
+    choosing_ms, started = 0.0, time.perf_counter()
     try:
         with arr_stream.open(source, query=sought(question), settings=settings) as stream:
             for patches in stream:
                 choosing_ms += sum(patches.latency_ms.values())
                 if patches.index % EACH == 0 and stream.frame is not None and len(patches):
-                    tokens += viewer.see(stream.frame, patches).sent
+                    viewer.see(stream.frame, patches)
                     if viewer.attention is not None and settings.vlm.feedback:
                         stream.attend(viewer.attention)
         answer = viewer.ask(question)
@@ -101,7 +101,8 @@ def choices(story: Story, asked: Sequence[Asked], tokens: int, watcher: Watcher,
         )
     for seed in range(seeds):
         yield Choice("random", blocks(random_rule(seed).choose(described, tokens)), "sparse", asked)
-    yield Choice("scaled down", [_scaled(pair, tokens) for pair in pairs], "sparse", asked)
+    small = [scaled_down(first, second, tokens, (at - EACH / 2) / FPS, at) for first, second, at in pairs]
+    yield Choice("scaled down", small, "sparse", asked)
     things = [_changing(story, index) for _, _, index in pairs]
     yield Choice("cells of all things", blocks([most_covered(shares, tokens) for shares in things]), "sparse", asked)
 
@@ -113,18 +114,10 @@ def _pair_starts(story: Story) -> range:
 def _changing(story: Story, index: int) -> FloatArray:
     """Where things are on a pair, and where they were on the one before."""
     frames = [max(0, index - EACH), index, max(0, index - 2 * EACH)]
-    return np.asarray(np.max([actor_shares(story, k) for k in frames], axis=0), np.float32)
+    return np.asarray(np.max([cell_shares(story.labels[k], len(story.actors)) for k in frames], axis=0), np.float32)
 
 
 def _half(
     rgb: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], grid: Grid
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     return np.asarray(cv2.resize(rgb, (grid.columns * 16, grid.rows * 16), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def _scaled(pair: tuple[ByteArray, ByteArray, int], tokens: int) -> Shown:
-    first, second, index = pair
-    size_wh = scaled_wh((first.shape[1], first.shape[0]), tokens)
-    small = [np.asarray(cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA), np.uint8) for rgb in (first, second)]
-    cells = Cells.whole((size_wh[1] // 32, size_wh[0] // 32))
-    return Shown(small[0], small[1], cells, (index - EACH / 2) / FPS, index)

@@ -13,14 +13,14 @@ from arr_stream.config import Settings
 from arr_stream.evaluation.choices import random_cells, uniform
 from arr_stream.relevance.question import sought
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.types import CELL_PX, ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from benchmarks.answers.showing import Mode, Shown, Watcher
 from benchmarks.cell_choices import OurChoice
 from benchmarks.rivals.base import Clip
 from benchmarks.rivals.vidcom2 import vidcom2
 from benchmarks.scenes.asking import Asked
-from benchmarks.scenes.stories import Story
+from benchmarks.scenes.stories import Story, cell_shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,31 +42,26 @@ class Choice:
     choosing_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asking:
-    """As `OurChoice` takes it."""
-
-    rgb: ByteArray
-    queries: tuple[str, ...]
-
-
 class PictureChoosers:
     """All who choose.
 
     Args:
         ours: Settings by name, each a way to choose of ours.
-        mode: How ours are fed.
         seeds: Random choices.
     """
 
-    def __init__(self, ours: Mapping[str, Settings], *, mode: Mode = "sparse", seeds: int = 3) -> None:
+    def __init__(self, ours: Mapping[str, Settings], *, seeds: int = 3) -> None:
         self._ours = {name: OurChoice(settings) for name, settings in ours.items()}
-        self._mode = mode
         self._seeds = seeds
+        self._story: Story | None = None
+        self._picture = np.zeros((0, 0, 3), np.uint8)
 
     def choices(self, story: Story, asked: Sequence[Asked], tokens: int, watcher: Watcher) -> Iterator[Choice]:
         """One or more for every method."""
-        picture, grid = story.frames[0], Grid.for_size(story.size_wh)
+        if self._story is not story:
+            # One array for all budgets: ours remembers its keyframe by it.
+            self._story, self._picture = story, story.frames[0]
+        picture, grid = self._picture, Grid.for_size(story.size_wh)
 
         def shown(cells: Allocation) -> list[Shown]:
             return [Shown(picture, picture, Cells.allocated(cells, grid), None)]
@@ -78,9 +73,9 @@ class PictureChoosers:
             return
         for name, ours in self._ours.items():
             for one in asked:
-                cells, choosing_ms = ours.choose(_Asking(picture, sought(one.question)), tokens)  # type: ignore[arg-type]
-                yield Choice(name, shown(cells), self._mode, [one], choosing_ms)
-        shares = actor_shares(story, 0)
+                cells, choosing_ms = ours.choose(picture, sought(one.question), tokens)
+                yield Choice(name, shown(cells), "sparse", [one], choosing_ms)
+        shares = cell_shares(story.labels[0], len(story.actors))
         for one in asked:
             if one.actors:
                 yield Choice(
@@ -90,21 +85,12 @@ class PictureChoosers:
         yield Choice("uniform", shown(uniform(grid, tokens)), "sparse", asked)
         for seed in range(self._seeds):
             yield Choice("random", shown(random_cells(grid, tokens, (seed, len(asked), tokens))), "sparse", asked)
-        yield Choice("scaled down", [_scaled(picture, tokens)], "sparse", asked)
+        yield Choice("scaled down", [scaled_down(picture, picture, tokens, None)], "sparse", asked)
         started = time.perf_counter()
         features = watcher.features(picture, picture)[None]
         small = cv2.resize(picture, (grid.columns * 16, grid.rows * 16), interpolation=cv2.INTER_AREA)
         [cells] = vidcom2(Clip(grid, small[None], features), tokens)
         yield Choice("VidCom2", shown(cells), "prune", asked, (time.perf_counter() - started) * 1e3)
-
-
-def actor_shares(story: Story, frame: int) -> FloatArray:
-    """`[actors, gh, gw]`, the share of each cell that shows each of them."""
-    labels = story.labels[frame]
-    height, width = labels.shape
-    tiles = labels.reshape(height // 32, 32, width // 32, 32)
-    shares = [(tiles == number).mean(axis=(1, 3)) for number in range(1, len(story.actors) + 1)]
-    return np.asarray(shares, np.float32).reshape(len(story.actors), height // 32, width // 32)
 
 
 def most_covered(shares: FloatArray, tokens: int) -> Allocation:
@@ -133,7 +119,8 @@ def scaled_wh(size_wh: tuple[int, int], tokens: int) -> tuple[int, int]:
     return columns * 32, rows * 32
 
 
-def _scaled(picture: ByteArray, tokens: int) -> Shown:
-    columns, rows = scaled_wh((picture.shape[1], picture.shape[0]), tokens)
-    small = np.asarray(cv2.resize(picture, (columns, rows), interpolation=cv2.INTER_AREA), np.uint8)
-    return Shown(small, small, Cells.whole((rows // 32, columns // 32)), None)
+def scaled_down(first: ByteArray, second: ByteArray, tokens: int, seconds: float | None, index: int = 0) -> Shown:
+    """A pair of whole frames, or one twice, as a picture of at most so many cells."""
+    size_wh = scaled_wh((first.shape[1], first.shape[0]), tokens)
+    small = [np.asarray(cv2.resize(rgb, size_wh, interpolation=cv2.INTER_AREA), np.uint8) for rgb in (first, second)]
+    return Shown(small[0], small[1], Cells.whole((size_wh[1] // CELL_PX, size_wh[0] // CELL_PX)), seconds, index)

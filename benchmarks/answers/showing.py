@@ -10,13 +10,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-from arr_stream.config import Settings
 from arr_stream.types import ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
-from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
@@ -88,12 +87,3 @@ class Watcher:
         rows = patch_rows(first, second, cells, self._normalisation)
         made = self._adapter.encode(rows, cells, [len(cells)]).features.float().numpy()
         return np.asarray(made.reshape(*cells.grid_hw, -1), np.float32)
-
-
-def watcher(settings: Settings) -> Watcher:
-    """The model of `vlm.model`.
-
-    Raises:
-        ArrStreamError: It cannot be had.
-    """
-    return Watcher(load(settings.vlm, settings.models))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.draw import typeface
-from arr_stream.types import ByteArray
+from arr_stream.types import CELL_PX, ByteArray, FloatArray
 from benchmarks.scenes.drawing import photograph
 from benchmarks.scenes.shapes import (
     COLOURS,
@@ -107,6 +107,19 @@ class Story:
 
     def there(self, actor: Actor, frame: int) -> bool:
         return actor.frames[0] <= frame < actor.frames[1]
+
+
+def cell_shares(labels: ByteArray, actors: int) -> FloatArray:
+    """`[actors, gh, gw]`: the share of each cell that shows each of them.
+
+    Args:
+        labels: `[32 gh, 32 gw]`, those of one frame.
+        actors: How many there are.
+    """
+    height, width = labels.shape
+    tiles = labels.reshape(height // CELL_PX, CELL_PX, width // CELL_PX, CELL_PX)
+    shares = [(tiles == number).mean(axis=(1, 3), dtype=np.float32) for number in range(1, actors + 1)]
+    return np.asarray(shares, np.float32).reshape(actors, height // CELL_PX, width // CELL_PX)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

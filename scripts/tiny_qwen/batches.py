@@ -14,16 +14,15 @@ import numpy.typing as npt
 
 from arr_stream.evaluation.choices import spread
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.types import CELL_PX, ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from benchmarks.scenes.asking import ONE_OF, ONE_WORD, Asked, questions
-from benchmarks.scenes.stories import Story, clip_story, picture_story
+from benchmarks.scenes.stories import Story, cell_shares, clip_story, picture_story
 
 Showing = Literal["all", "things", "random", "even", "mixed", "scaled", "pruned", "clip"]
 
 QUESTIONS = 6
 """Asked at once of what is shown."""
-_CELL = 32
 _SEEN, _UNSEEN = 0.5, 0.08
 """Shares of a thing above and below which it counts as there and as not there."""
 _LEVEL_WORTH = (1.0, 0.7, 0.25)
@@ -151,7 +150,7 @@ class Source:
         pool = self._pools.setdefault((*size, frames), [])
         if len(pool) >= 12 and self._rng.random() > self._fresh:
             return pool[int(self._rng.integers(len(pool)))]
-        size_wh = (size[0] * _CELL, size[1] * _CELL)
+        size_wh = (size[0] * CELL_PX, size[1] * CELL_PX)
         things = lesson.things(math.prod(size))
         if frames == 1:
             story = picture_story(self._rng, size_wh, things)
@@ -210,14 +209,6 @@ def shown(rng: np.random.Generator, story: Story, showing: Showing) -> tuple[lis
     return [Block(picture, picture, whole, kept, media, labels)], seen
 
 
-def thing_shares(labels: ByteArray, actors: int) -> FloatArray:
-    """`[actors + 1, gh, gw]`: the share of each cell that shows the background and each actor."""
-    height, width = labels.shape
-    tiles = labels.reshape(height // _CELL, _CELL, width // _CELL, _CELL)
-    shares: FloatArray = np.stack([(tiles == k).mean(axis=(1, 3), dtype=np.float32) for k in range(actors + 1)])
-    return shares
-
-
 def _order(rng: np.random.Generator, story: Story, frame: int, grid: Grid, how: str) -> npt.NDArray[np.int64]:
     """`[cells]` flat indices, the first taken first."""
     if how == "random":
@@ -226,7 +217,7 @@ def _order(rng: np.random.Generator, story: Story, frame: int, grid: Grid, how: 
         order = spread(grid)
         return np.roll(order, int(rng.integers(grid.cells))) if rng.random() < 0.3 else order
     # By thing: some of them wholly, in any order, then what is left at random.
-    shares = thing_shares(story.labels[frame], len(story.actors))[1:]
+    shares = cell_shares(story.labels[frame], len(story.actors))
     wanted = rng.random(len(shares)) < rng.uniform(0.3, 1.0)
     score = (shares * (wanted * rng.uniform(1, 3, len(shares)))[:, None, None]).max(axis=0)
     score = score + rng.random(score.shape) * rng.choice([0.02, 0.2])
@@ -261,7 +252,7 @@ def _visible(story: Story, frame: int, cells: Cells, grid: Grid) -> list[bool | 
     for (row, column, height, width), level in zip(cells.blocks.tolist(), cells.level.tolist(), strict=True):
         place = worth[row : row + height, column : column + width]
         np.maximum(place, _LEVEL_WORTH[max(level, 0)], out=place)
-    shares = thing_shares(story.labels[frame], len(story.actors))[1:]
+    shares = cell_shares(story.labels[frame], len(story.actors))
     found: list[bool | None] = []
     for share in shares:
         total = float(share.sum())
@@ -272,10 +263,10 @@ def _visible(story: Story, frame: int, cells: Cells, grid: Grid) -> list[bool | 
 
 def _scaled_block(rng: np.random.Generator, story: Story) -> tuple[list[Block], list[bool | None]]:
     """The whole frame at a half to a fifth of its size, in a grid of its own."""
-    columns, rows = (side // _CELL for side in story.size_wh)
+    columns, rows = (side // CELL_PX for side in story.size_wh)
     factor = float(rng.uniform(0.22, 0.75))
     scaled = max(2, round(columns * factor)), max(2, round(rows * factor))
-    size_wh = scaled[0] * _CELL, scaled[1] * _CELL
+    size_wh = scaled[0] * CELL_PX, scaled[1] * CELL_PX
     picture = cv2.resize(story.frames[0], size_wh, interpolation=cv2.INTER_AREA)
     labels = cv2.resize(story.labels[0], size_wh, interpolation=cv2.INTER_NEAREST)
     cells = Cells.whole((scaled[1], scaled[0]))
@@ -298,14 +289,14 @@ def _clip_blocks(rng: np.random.Generator, story: Story) -> tuple[list[Block], l
     remembers = rng.random() < 0.6
     fill = float(rng.choice([0.0, 0.03, 0.1]))
     start, step = float(rng.integers(0, 40)), float(rng.choice([1.0, 1.0, 2.0, 3.0]))
-    known = np.full((grid.rows, grid.columns, _CELL // 8 * _CELL // 8 * 3), np.nan, np.float32)
+    known = np.full((grid.rows, grid.columns, CELL_PX // 8 * CELL_PX // 8 * 3), np.nan, np.float32)
     before = np.zeros((grid.rows, grid.columns), bool)
     blocks: list[Block] = []
-    wanted = np.array([False, *(one is True for one in seen)])
-    unwanted = np.array([False, *(one is False for one in seen)])
+    wanted = np.array([one is True for one in seen])
+    unwanted = np.array([one is False for one in seen])
     for pair in range(len(story.frames) // 2):
         first, second = story.frames[2 * pair], story.frames[2 * pair + 1]
-        shares = [thing_shares(story.labels[2 * pair + k], len(story.actors)) for k in (0, 1)]
+        shares = [cell_shares(story.labels[2 * pair + k], len(story.actors)) for k in (0, 1)]
         things = np.maximum(*(share[wanted].sum(axis=0) for share in shares)) > 0.05
         hidden = np.maximum(*(share[unwanted].sum(axis=0) for share in shares)) > 0.01
         place = things | before | (rng.random(before.shape) < fill)

@@ -16,8 +16,8 @@ from arr_stream.vlm.qwen3_vl.cells import Normalisation, block_extent, patch_row
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 from benchmarks.scenes.asking import Asked
 from benchmarks.scenes.shapes import COLOURS, SHAPES
-from benchmarks.scenes.stories import SIGN, SIGN_WORDS
-from tiny_qwen.batches import Block, Example, thing_shares
+from benchmarks.scenes.stories import SIGN, SIGN_WORDS, cell_shares
+from tiny_qwen.batches import Block, Example
 from tiny_qwen.model import Seen, look
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -253,7 +253,7 @@ def cell_truth(examples: Sequence[Example]) -> CellTruth:
 def _block_truth(example: Example, block: Block) -> tuple[Any, Any, Any, Any]:
     actors, cells = example.story.actors, block.encoded
     rows, columns = cells.grid_hw
-    shares = thing_shares(block.labels, len(actors))
+    shares = cell_shares(block.labels, len(actors))
     tiles = block.labels.reshape(rows, 4, 8, columns, 4, 8).transpose(0, 3, 1, 4, 2, 5)
     n = len(cells)
     classes = np.zeros((n, 5), np.int64)
@@ -262,7 +262,7 @@ def _block_truth(example: Example, block: Block) -> tuple[Any, Any, Any, Any]:
     fine = cells.level <= 0
     middles = _middles(block.labels, len(actors))
     for k, (row, column, height, width) in enumerate(cells.blocks.tolist()):
-        share = shares[1:, row : row + height, column : column + width].mean(axis=(1, 2))
+        share = shares[:, row : row + height, column : column + width].mean(axis=(1, 2))
         thing = int(share.argmax()) if len(share) else 0
         if not len(share) or share[thing] < _LEAST_SHARE:
             if len(share) and share[thing] > 0.02:
