@@ -221,7 +221,9 @@ class SelectionSettings(_Section):
 
 class VlmSettings(_Section):
     model: str = Field(
-        "", description="Qwen3-VL: a hub name or a folder with a checkpoint; with a server, its name there"
+        "",
+        description="Qwen3-VL: a hub name, a folder with a checkpoint, or `tiny`, which knows drawn shapes and answers "
+        "where none is named; with a server, its name there",
     )
     endpoint: str = Field("", description="address of an OpenAI-compatible server instead of a model of our own")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")

@@ -87,6 +87,7 @@ class Answer:
         fed: What was added to the memory, or rebuilt, before the question could be asked; None for nothing.
         finish: `stop` (the model ended it), `length` (cut at the limit), `cancelled` or `failed`.
         error: One line where it failed.
+        note: What is to be known about the answer, in one line; None for nothing.
     """
 
     question: str
@@ -106,6 +107,7 @@ class Answer:
     fed: Feeding | None = None
     finish: Literal["stop", "length", "cancelled", "failed"] = "stop"
     error: str | None = None
+    note: str | None = None
 
     def __post_init__(self) -> None:
         if self.cells.ndim != 2 or self.cells.shape[1] != 5 or len(self.cells) != len(self.cell_frames):

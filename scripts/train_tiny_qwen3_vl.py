@@ -41,7 +41,7 @@ for folder in (ROOT / "scripts", ROOT):
         sys.path.insert(0, str(folder))
 
 from tiny_qwen.batches import Example, Lesson, Showing, Source, shown  # noqa: E402
-from tiny_qwen.losses import SideHeads, Words, answer_loss, by_kind, cell_truth, read, right  # noqa: E402
+from tiny_qwen.losses import SideHeads, Words, answer_loss, by_kind, cell_truth, look_loss, read, right  # noqa: E402
 from tiny_qwen.model import save, starting_model, tokenizer_of_questions  # noqa: E402
 from training import Interruption, Means, Together, optimisers, run, set_rate  # noqa: E402
 
@@ -50,11 +50,13 @@ from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story 
 
 CELLS = 500
 """Encoded cells of a step, about; what the language model reads counts as well."""
-_SIDE_WEIGHT = 1.0
+_SIDE_WEIGHT, _LOOK_WEIGHT = 1.0, 0.3
 _GOOD = 0.8, 0.68
 """Running shares of right answers above which lessons grow harder, at the first and at the last level."""
 _RISE, _MEMORY = 0.0012, 0.02
 """How much harder a step, and how much the last step counts in the running share."""
+_SLOWEST = 0.15, 0.75
+"""Shares of the time from which and until which lessons grow harder whatever is right."""
 _STATE = "training.pt"
 _TUNING_SIZES = ((8, 6), (12, 7), (20, 12))
 
@@ -88,7 +90,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
                 found = read(model, words, examples)
                 answers = answer_loss(found)
                 cells = side_heads.loss(found.features, cell_truth(examples))
-            (answers + _SIDE_WEIGHT * cells).backward()
+                looks = look_loss(found)
+            (answers + _SIDE_WEIGHT * cells + _LOOK_WEIGHT * looks).backward()
             at.step += 1
             at.minutes = before + (time.monotonic() - started) / 60
             share = float(right(found).float().mean())
@@ -97,8 +100,14 @@ def train(rank: int, args: argparse.Namespace) -> None:
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             for optimiser in made:
                 optimiser.step()
-            at.learn(share)
-            means.note([("answers", float(answers.detach())), ("cells", float(cells.detach()))])
+            at.learn(share, at.minutes / args.minutes)
+            means.note(
+                [
+                    ("answers", float(answers.detach())),
+                    ("cells", float(cells.detach())),
+                    ("looks", float(looks.detach())),
+                ]
+            )
             bar.update(task, completed=min(1.0, spent))
             if rank == 0 and at.step % 50 == 0:
                 bar.console.print(f"{at}: {means}", highlight=False)
@@ -129,10 +138,12 @@ class _Point:
     level: float = 0.0
     right: float = 0.0
 
-    def learn(self, share: float) -> None:
+    def learn(self, share: float, spent: float) -> None:
         self.right += _MEMORY * (share - self.right)
         if self.right > _GOOD[0] + self.level * (_GOOD[1] - _GOOD[0]):
-            self.level = min(1.0, self.level + _RISE)
+            self.level += _RISE
+        by_the_clock = (spent - _SLOWEST[0]) / (_SLOWEST[1] - _SLOWEST[0])
+        self.level = min(1.0, max(self.level, by_the_clock))
 
     def __str__(self) -> str:
         return f"{self.minutes:6.1f} min, step {self.step}, level {self.level:.2f}, right {self.right:.3f}"

@@ -168,11 +168,11 @@ def test_more_cells_than_the_context_holds(refused: Refused, tiny_qwen: Path, tm
 @pytest.mark.parametrize(
     ("arguments", "expected", "said"),
     [
-        ((), 51, "--model"),
         (("--model", "no/such-model"), 60, "--download"),
         (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--model"),
         ((*NOBODY, "--model", "x"), 67, "127.0.0.1:9"),
         (("--endpoint", "gopher://x"), 51, "http"),
+        (("--quantize", "int4"), 51, "the tiny model"),
         ((*NOBODY, "--model", "x", "--quantize", "int8"), 51, "--quantize beside --endpoint"),
     ],
 )

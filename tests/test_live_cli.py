@@ -121,7 +121,6 @@ def test_alerts_record_and_run(run: Run, tmp_path: Path) -> None:
         (("--every", 2), 51, "--question"),
         (("--endpoint", "http://127.0.0.1:9/v1"), 51, "--question"),
         (("--question", " "), 30, "empty"),
-        (("--question", "x"), 51, "--model"),
         (("--question", "x", "--every", 2, "--watch"), 51, "choose one"),
         (("--clips", "clips"), 51, "--when"),
         (("--when", "relevanz > 1"), 51, "relevance"),

@@ -155,7 +155,6 @@ def test_a_port_in_use(refused: Refused) -> None:
         (["--preset", "nothing"], 52, "surveillance"),
         (["--set", "no.key=1"], 50, "no.key"),
         (["--when", "relevance >"], 51, "relevance"),
-        (["--when", 'tokens > 1 and answer contains "dog"'], 51, "no model is asked"),
         (["--clips", "/tmp/x"], 51, "without --when"),
         (["--when", "tokens > 1", "--run", "no-such-program"], 51, "no-such-program"),
         (["--when", "tokens > 1", "--post", "ftp://x"], 51, "http"),

@@ -208,7 +208,7 @@ def test_only_plain_tensors_by_name_are_taken(tmp_path: Path, content: object) -
 def test_the_catalogue_is_well_formed() -> None:
     for name, entry in weights.CATALOGUE.items():
         assert entry.name == name and entry.licence
-        assert entry.kind == ("sam" if name.startswith("vit_") else "clip")
+        assert entry.kind == {"tiny-qwen3-vl": "vlm"}.get(name, "sam" if name.startswith("vit_") else "clip")
         assert entry.sha256 is None or (len(entry.sha256) == 64 and int(entry.sha256, 16) >= 0)
         assert entry.size_bytes is None or 2**20 < entry.size_bytes < 2**32
 
@@ -306,7 +306,6 @@ def test_weights_cut_short_are_noticed_when_found(tmp_path: Path) -> None:
 def test_the_shipped_encoder_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = KnownWeights("tiny", "clip", ShippedFile(tmp_path / "open_clip_model.safetensors"), "Apache-2.0")
     monkeypatch.setitem(weights.CATALOGUE, "tiny", missing)
-    monkeypatch.setattr("arr_stream.weights.catalogue.SHIPPED_FOLDER", tmp_path)
     with refused(BackendUnavailable, "install arr-stream again"):
         weights.find("tiny", ModelSettings())
 

@@ -64,13 +64,15 @@ def ask(
     The model sees the cells that the question makes relevant. Answers go to standard output.
     """
     _check_question(question)
-    settings, notices = without_skipping(chosen.load(model, timing, look, read))
+
+    from arr_stream.vlm import answering, make_viewer
+
+    settings, notices = without_skipping(answering(chosen.load(model, timing, look, read)))
     model.check(settings, {"--keep-dialogue": timing.keep_dialogue, "--download": chosen.download})
 
     import arr_stream
     from arr_stream.plain_text import redact_url
     from arr_stream.records.provenance import Question
-    from arr_stream.vlm import make_viewer
     from arr_stream.vlm.live_watcher import LiveWatcher
 
     plan = timing.plan(question, "end")

@@ -183,6 +183,8 @@ class PlainLines(Reporter):
         memory = f", from {answer.visual_tokens} cells in {answer.memory_tokens} tokens" if answer.visual_tokens else ""
         total_ms = answer.prefill_ms + answer.decode_ms
         say(f"{tokens}{total_ms:.0f} ms, the first after {answer.prefill_ms:.0f} ms{memory}")
+        if answer.note:
+            self.notice(answer.note)
 
     def done(self, text: str) -> None:
         say(text)

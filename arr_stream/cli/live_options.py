@@ -120,7 +120,7 @@ class LiveOptions(Group):
     capture: CaptureOptions
     show: ShowOptions
     write: Annotated[RecordOptions, But("audio", patches="Records, one JSON line a frame and an answer.")]
-    model: Annotated[LiveModelOptions, But(model="Qwen3-VL: a hub name or a folder; with --endpoint its name.")]
+    model: Annotated[LiveModelOptions, But(model="Qwen3-VL: a hub name, a folder or `tiny`; with --endpoint its name.")]
     ask: QuestionOptions
     alerts: AlertOptions
     chosen: Annotated[SettingsOptions, But("sam_checkpoint")]

@@ -27,7 +27,7 @@ from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
 from arr_stream.types import ByteArray, Frame
-from arr_stream.vlm import make_viewer
+from arr_stream.vlm import answering, make_viewer
 from arr_stream.vlm.live_watcher import LiveWatcher
 
 _GRACE_SECONDS = 1.0
@@ -45,7 +45,7 @@ def run_live(source: str, options: LiveOptions) -> None:
     settings = options.settings()
     options.write.check(source.removeprefix("loop:"))
     question = options.ask.question
-    options.alerts.check(answers=question is not None, remedy="give --question and a model as well")
+    options.alerts.check(answers=question is not None)
     plan = None if question is None else options.ask.when.plan(question, "change")
     queries = options.look.queries(question)
     fetch_needed(settings)
@@ -56,7 +56,7 @@ def run_live(source: str, options: LiveOptions) -> None:
         reporter = stack.enter_context(options.tell.reporting(None))
         viewer = None
         if plan is not None:
-            settings, notices = without_skipping(settings)
+            settings, notices = without_skipping(answering(settings))
             for notice in notices:
                 reporter.notice(notice)
             # Before the source is opened: nobody reads that while a model loads.

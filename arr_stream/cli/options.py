@@ -355,7 +355,8 @@ class ModelOptions(Group):
 
     panel: ClassVar = MODEL
     model: Annotated[
-        str | None, typer.Option(help="Qwen3-VL: a hub name or a folder; with --endpoint its name there.")
+        str | None,
+        typer.Option(help="Qwen3-VL: a hub name, a folder or `tiny`; with --endpoint its name.", show_default="tiny"),
     ] = None
     endpoint: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.")
@@ -423,12 +424,11 @@ class AlertOptions(Group):
 
         return [*map(RunCommand.parse, self.run or ()), *map(PostJson, self.post or ())]
 
-    def check(self, *, answers: bool, remedy: str) -> None:
+    def check(self, *, answers: bool = True) -> None:
         """Say at once, before anything is opened, which rule, command, address or folder will not do.
 
         Args:
             answers: Whether a model will answer; a rule about answers would wait for ever otherwise.
-            remedy: What to give for that.
 
         Raises:
             InvalidSetting, OutputUnwritable: See `arr_stream.errors`.
@@ -438,7 +438,9 @@ class AlertOptions(Group):
 
         for rule in self.when or ():
             if parse_rule(rule).needs_answers and not answers:
-                raise InvalidSetting(f"rule {rule!r} waits for answers, and no model is asked", remedy=remedy)
+                raise InvalidSetting(
+                    f"rule {rule!r} waits for answers, and no model is asked", remedy="give --question"
+                )
         if self.clips is not None:
             check_folder(self.clips)
         for action in self.actions():

@@ -41,7 +41,9 @@ def questions(
 
     Lines that are not as they should be are told of and left out; the exit code is then 82.
     """
-    settings, notices = without_skipping(chosen.load(model))
+    from arr_stream.vlm import answering
+
+    settings, notices = without_skipping(answering(chosen.load(model)))
     model.check(settings, {"--download": chosen.download})
 
     from arr_stream.answers import model_name

@@ -168,7 +168,6 @@ def serve_sources(
 
     loaded = load_presets(presets, overrides, values)
     settings = loaded.settings
-    has_model = bool(settings.vlm.model or settings.vlm.endpoint)
     allowed = AllowedSources(
         tuple(sources),
         tuple(access.allow or ()),
@@ -176,7 +175,7 @@ def serve_sources(
         not access.no_browser,
         tuple(access.folder or ()),
     )
-    alerts.check(answers=has_model, remedy="give --model or --endpoint as well")
+    alerts.check()
     hub = EventHub()
     plan = AlertPlan(
         tuple(alerts.when or ()),
@@ -195,17 +194,16 @@ def serve_sources(
         listener = stack.enter_context(contextlib.closing(listen(server.host, server.port)))
         door = make_access(server.host, token=access.token, names=names, port=listener.getsockname()[1])
         fetch_needed(settings)
-        viewers = Viewers(settings) if has_model else None
+        viewers = Viewers(settings)
         parts = RunnerParts(
             hub,
-            make_viewer=viewers.make if viewers is not None else None,
+            make_viewer=viewers.make,
             make_consumers=observer.consumers,
             on_error=observer.failed,
         )
         streams = LiveStreams(settings, presets=loaded.by_name, parts=parts, most_streams=access.max_streams)
         stack.callback(streams.close)
-        name = model_name(viewers.name) if viewers is not None else None
-        serving = Serving(streams, door, allowed, observer, loaded.descriptions, name)
+        serving = Serving(streams, door, allowed, observer, loaded.descriptions, model_name(viewers.name))
         stop = stack.enter_context(stop_on_signals())
         teller = _Teller(hub, stop, tell)
         stack.enter_context(teller.telling())

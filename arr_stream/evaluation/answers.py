@@ -154,7 +154,7 @@ def viewers(settings: Settings) -> NewViewer:
     Raises:
         ArrStreamError: As `arr_stream.vlm.make_viewer`.
     """
-    if settings.vlm.endpoint or not settings.vlm.model:
+    if settings.vlm.endpoint:
         make_viewer(settings).close()
         return lambda _: make_viewer(settings)
     from arr_stream.vlm.qwen3_vl.loading import load

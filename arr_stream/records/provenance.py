@@ -307,12 +307,14 @@ def _gpu(settings: Settings) -> str | None:
 
 def _deciding(settings: Settings) -> list[str]:
     """Packages that have a say in the results, as they are called where they are installed from."""
+    from arr_stream.vlm import TINY
+
     keyframes = settings.keyframes
     optional = {
         "fast-slic": keyframes.clusters in ("auto", "slic", "slic-fast"),
         "segment-anything": keyframes.clusters == "sam",
         "open_clip_torch": keyframes.embeddings == "clip",
-        "transformers": bool(settings.vlm.model) and not settings.vlm.endpoint,
+        "transformers": settings.vlm.model not in ("", TINY) and not settings.vlm.endpoint,
     }
     used = (name for name, wanted in optional.items() if wanted)
     return sorted([*_PACKAGES, *_OPENCV, *_TEXT_PACKAGES[keyframes.text], *used])

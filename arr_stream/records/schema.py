@@ -34,7 +34,8 @@ Where a model watches, `model` says what the frame added to its memory; it is ab
 the model. Each answer is a line of its own after the line of the frame on which it came; its `frame_index` is the
 newest frame that the model had seen. Its `cells` are what it rested on: rectangles, the share of the attention that
 each got, and the frame that each was taken from; the fewest that carry 90% of the attention, at most 100, largest
-share first. `finish` is `stop`, `length`, `cancelled` or `failed`, the last with one line in `error`.
+share first. `finish` is `stop`, `length`, `cancelled` or `failed`, the last with one line in `error`; `note` says
+what is to be known about the answer.
 
 What took how long differs from run to run. Where it is left out (`records.timings`), `latency_ms` is empty and the
 times of `model` and of answers are null; the same input, settings and versions then give the same file, byte for byte.
@@ -245,6 +246,7 @@ class AnswerRecord(_Line):
     cache_bytes: Count
     finish: Literal["stop", "length", "cancelled", "failed"]
     error: Line = None
+    note: Line = None
 
 
 class EndRecord(_Line):

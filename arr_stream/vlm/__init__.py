@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting
 from arr_stream.vlm.viewer import Viewer, check_region_tokens
+
+TINY = "tiny"
+"""The value of `vlm.model` that means the model that is part of arr-stream."""
+
+
+def answering(settings: Settings) -> Settings:
+    """Settings that name a model: the tiny one where they named none."""
+    if settings.vlm.model or settings.vlm.endpoint:
+        return settings
+    return settings.with_values({"vlm.model": TINY})
 
 
 def make_viewer(settings: Settings) -> Viewer:
-    """The viewer that the settings name: a server where `vlm.endpoint` is given, a Qwen3-VL of our own otherwise.
+    """The viewer that the settings name: a server where `vlm.endpoint` is given, a Qwen3-VL of our own otherwise, the
+    tiny one where none is named.
 
     Raises:
-        InvalidSetting: Neither is named, or `region_tokens` are asked of one that has none.
+        InvalidSetting: `region_tokens` are asked of one that has none.
         BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
     """
     check_region_tokens(settings.vlm)
@@ -19,11 +29,8 @@ def make_viewer(settings: Settings) -> Viewer:
         from arr_stream.vlm.server import ServerViewer
 
         return ServerViewer(settings.vlm)
-    if not settings.vlm.model:
-        raise InvalidSetting(
-            "no model was named", remedy="give --model ORG/NAME or a folder with a Qwen3-VL, or --endpoint URL"
-        )
     from arr_stream.vlm.qwen3_vl.loading import load
     from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 
+    settings = answering(settings)
     return QwenViewer(load(settings.vlm, settings.models), settings)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from arr_stream.config import Settings
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm import make_viewer
-from arr_stream.vlm.viewer import OnText, Stop, Viewer
+from arr_stream.vlm import TINY, answering, make_viewer
+from arr_stream.vlm.deferred import DeferredViewer
+from arr_stream.vlm.viewer import OnText, Stop, Viewer, check_region_tokens
+from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 
 if TYPE_CHECKING:
     from arr_stream.vlm.qwen3_vl.loading import LoadedModel
@@ -23,18 +25,22 @@ _LOOK_SECONDS = 0.1
 class Viewers:
     """Makes a viewer for each stream, of the model that `settings.vlm` names; `name` is the model's.
 
+    The tiny one, where none is named, is loaded when somebody asks.
+
     Raises:
         InvalidSetting, BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `make_viewer`.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._process = {key: getattr(settings.vlm, key) for key in _OF_THE_PROCESS}
         self._turn = threading.Lock()
         self._loaded: LoadedModel | None = None
-        if not settings.vlm.endpoint and settings.vlm.model:
-            from arr_stream.vlm.qwen3_vl.loading import load
-
-            self._loaded = load(settings.vlm, settings.models)
+        settings = answering(settings)
+        self._process = {key: getattr(settings.vlm, key) for key in _OF_THE_PROCESS}
+        self._tiny = settings.vlm.model == TINY and not settings.vlm.endpoint
+        if self._tiny:
+            shipped_folder(TINY_QWEN)
+        elif not settings.vlm.endpoint:
+            self._load(settings)
         # What is wrong with the rest of the settings is said now, and not when the first stream starts.
         viewer = self.make(settings)
         self.name = viewer.name
@@ -43,11 +49,25 @@ class Viewers:
     def make(self, settings: Settings) -> Viewer:
         """A viewer with a memory of its own; from any thread."""
         settings = settings.model_copy(update={"vlm": settings.vlm.model_copy(update=self._process)})
-        if self._loaded is None:
+        if settings.vlm.endpoint:
             return make_viewer(settings)
+        if self._tiny:
+            check_region_tokens(settings.vlm)
+            return DeferredViewer(TINY, lambda: self._own(settings))
+        return self._own(settings)
+
+    def _own(self, settings: Settings) -> Viewer:
         from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 
-        return TakingTurns(QwenViewer(self._loaded, settings), self._turn)
+        return TakingTurns(QwenViewer(self._load(settings), settings), self._turn)
+
+    def _load(self, settings: Settings) -> LoadedModel:
+        from arr_stream.vlm.qwen3_vl.loading import load
+
+        with self._turn:
+            if self._loaded is None:
+                self._loaded = load(settings.vlm, settings.models)
+            return self._loaded
 
 
 class TakingTurns:

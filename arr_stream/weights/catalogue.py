@@ -1,8 +1,9 @@
 """The weights that arr-stream knows by name: what they are, where they come from and how to know them again.
 
 Names are those of the settings: `clip.model` takes `tiny` and NAME:PRETRAINED as open_clip writes it, `sam.model`
-takes `vit_b`, `vit_l` and `vit_h`. Sizes and hashes stand here only where they are published; where None stands, the
-hub's own word is kept beside the file when it is fetched.
+takes `vit_b`, `vit_l` and `vit_h`. Of all Qwen3-VL only the tiny one stands here, which is part of the package. Sizes
+and hashes stand here only where they are published; where None stands, the hub's own word is kept beside the file when
+it is fetched.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ HUB_WEIGHTS = "open_clip_model.safetensors"
 PCA_NAME = "pca.safetensors"
 """The mean and principal directions of a model's features may lie beside its weights; they are no weights."""
 
-SHIPPED_FOLDER = Path(__file__).with_name("tiny_clip")
+TINY_QWEN = "tiny-qwen3-vl"
+"""What the catalogue calls the model that answers where no other is named; `vlm.model` calls it `tiny`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class KnownWeights:
 
     Args:
         name: As in the settings.
-        kind: `clip` or `sam`.
+        kind: `clip`, `sam` or `vlm`.
         origin: Where the file comes from.
         licence: SPDX identifier or the licence's own name; `unknown` for what only open_clip's table knows.
         size_bytes: Exact size, where published.
@@ -102,10 +104,18 @@ _ENTRIES = (
     KnownWeights(
         "tiny",
         "clip",
-        ShippedFile(SHIPPED_FOLDER / HUB_WEIGHTS),
+        ShippedFile(Path(__file__).with_name("tiny_clip") / HUB_WEIGHTS),
         "Apache-2.0",
         7_026_772,
         "5a4a613e289a82ed50ecc9db93f950a6aa96ac20c9891c1b81d9400ac225b459",
+    ),
+    KnownWeights(
+        TINY_QWEN,
+        "vlm",
+        ShippedFile(Path(__file__).with_name("tiny_qwen3_vl") / "model.safetensors"),
+        "Apache-2.0",
+        11_729_560,
+        "d16c0c573677003666e3becb1710f460af5e69cdc3d700b22c3f4ccc9e0ac67f",
     ),
     _sam("vit_b", "01ec64", 375_042_383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"),
     _sam("vit_l", "0b3195", 1_249_524_607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"),
@@ -157,18 +167,24 @@ _ENTRIES = (
 CATALOGUE: dict[str, KnownWeights] = {entry.name: entry for entry in _ENTRIES}
 
 
-def tiny_clip_folder() -> Path:
-    """The folder of the shipped encoder, as open_clip's `local-dir:` wants it.
+def shipped_folder(name: str) -> Path:
+    """The folder of weights that are part of the package, with what else the model needs.
 
     Raises:
         BackendUnavailable: It is not there, though it is part of the package.
     """
-    if not (SHIPPED_FOLDER / HUB_WEIGHTS).is_file():
+    origin = CATALOGUE[name].origin
+    assert isinstance(origin, ShippedFile)
+    if not origin.path.is_file():
         raise BackendUnavailable(
-            f"{SHIPPED_FOLDER / HUB_WEIGHTS}: missing, though it is part of arr-stream",
-            remedy="install arr-stream again",
+            f"{origin.path}: missing, though it is part of arr-stream", remedy="install arr-stream again"
         )
-    return SHIPPED_FOLDER
+    return origin.path.parent
+
+
+def tiny_clip_folder() -> Path:
+    """The folder of the shipped encoder, as open_clip's `local-dir:` wants it; raises as `shipped_folder`."""
+    return shipped_folder("tiny")
 
 
 def known(name: str) -> KnownWeights:

@@ -25,7 +25,7 @@ from arr_stream.weights.catalogue import (
     ShippedFile,
     WebFile,
     known,
-    tiny_clip_folder,
+    shipped_folder,
 )
 from arr_stream.weights.places import Note, check_size, folder, on_disk, place, sha256_of, write_note
 from arr_stream.weights.web import Progress, check_room, fetch_url
@@ -56,7 +56,7 @@ def find(name: str, models: ModelSettings, progress: Progress | None = None) -> 
         check_size(weights, path)
         return path
     if isinstance(weights.origin, ShippedFile):
-        return tiny_clip_folder() / weights.file_name
+        return shipped_folder(name) / weights.file_name
     if not models.download:
         raise BackendUnavailable(
             f"weights {name} are not in {models_folder}",

@@ -286,7 +286,7 @@ def summaries(
 
 
 def answers(
-    model: Annotated[str, typer.Option("--model", help="Qwen3-VL: a folder, or a hub name.")],
+    model: Annotated[str, typer.Option(help="Qwen3-VL: `tiny`, a folder, or a hub name.")] = "tiny",
     pictures: Annotated[int, typer.Option(min=0, help="Pictures, six questions each.")] = 300,
     clips: Annotated[int, typer.Option(min=0, help="Clips, six questions each.")] = 100,
     budget: Annotated[list[str] | None, typer.Option(help="Shares of the tokens (100%, 50%, 25%, 10%, 5%).")] = None,

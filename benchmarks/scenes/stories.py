@@ -7,6 +7,7 @@ Backgrounds are drawn, or photographs that scikit-image carries: others for trai
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,6 +65,7 @@ class Actor:
         frames: `[first, end)`, the frames on which it is there.
         middle_xy: `[T, 2]` pixels; off the frame while it slides in or out.
         area_px: How many pixels it covers when it is seen whole.
+        letters_px: How far the middle of each letter of its text is to the right of its own.
     """
 
     colour: str
@@ -74,6 +76,7 @@ class Actor:
     frames: tuple[int, int]
     middle_xy: npt.NDArray[np.float64]
     area_px: int
+    letters_px: tuple[float, ...] = ()
 
     @property
     def size(self) -> str | None:
@@ -124,9 +127,10 @@ def cell_shares(labels: ByteArray, actors: int) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Panel:
-    """A sign as it is painted: `[h, w, 3]`."""
+    """A sign as it is painted: `[h, w, 3]`, and where its letters are, as `Actor.letters_px`."""
 
     rgb: ByteArray
+    letters_px: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,7 +233,7 @@ def _look(
     if rng.random() < 0.3 and size_wh[0] >= 192:
         text = str(rng.integers(100)) if rng.random() < 0.5 else str(rng.choice(SIGN_WORDS))
         colour = str(rng.choice(SIGN_COLOURS))
-        return _Panel(_panel(rng, text, colour, size_wh[0])), colour, SIGN, text
+        return _panel(rng, text, colour, size_wh[0]), colour, SIGN, text
     largest = min(diameter_px[1], 0.6 * min(size_wh))
     smallest = min(diameter_px[0], largest)
     radius = (smallest + (largest - smallest) * float(rng.random()) ** 1.3) / 2
@@ -238,8 +242,8 @@ def _look(
     return plan, plan.colour, plan.shape, ""
 
 
-def _panel(rng: np.random.Generator, text: str, colour: str, room_px: int) -> ByteArray:
-    """`[h, w, 3]`: text on a plate with a border."""
+def _panel(rng: np.random.Generator, text: str, colour: str, room_px: int) -> _Panel:
+    """Text on a plate with a border."""
     size_px = int(rng.integers(20, 45))
     while (width := typeface.width_px(text, size_px, bold=True) + size_px) > 0.45 * room_px and size_px > 16:
         size_px -= 2
@@ -252,7 +256,9 @@ def _panel(rng: np.random.Generator, text: str, colour: str, room_px: int) -> By
     ascent, _ = typeface.font(size_px, bold=True).getmetrics()
     baseline = (height + math.ceil(0.73 * size_px)) // 2
     typeface.draw(panel, text, (size_px // 2, baseline - ascent), size_px, ink, bold=True)
-    return panel
+    ends = [size_px // 2 + typeface.width_px(text[:n], size_px, bold=True) for n in range(len(text) + 1)]
+    letters = tuple((begin + end - width) / 2 for begin, end in itertools.pairwise(ends))
+    return _Panel(panel, letters)
 
 
 def _placed(
@@ -290,7 +296,8 @@ def _placed(
             middle = _slid(middle, first, end, 2 * each, size_wh, half)
     area = round(math.prod(2 * half)) if isinstance(look, _Panel) else _plan_area(look)
     diameter = 2 * float(half[1])
-    return _Cast(Actor(*names, diameter, way, (first, end), middle, area), look)
+    letters = look.letters_px if isinstance(look, _Panel) else ()
+    return _Cast(Actor(*names, diameter, way, (first, end), middle, area, letters), look)
 
 
 _NOBODY = Actor("", "", "", 0.0, None, (0, 0), np.zeros((0, 2)), 0)

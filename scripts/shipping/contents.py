@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-LARGEST_BYTES = 8_000_000
+LARGEST_BYTES = 12_000_000
 """Of one file in either."""
 
 _PACKAGE = "arr_stream"

@@ -21,8 +21,10 @@ from benchmarks.scenes.stories import Story, cell_shares, clip_story, picture_st
 
 Showing = Literal["all", "things", "random", "even", "mixed", "scaled", "pruned", "clip"]
 
-QUESTIONS = 6
-"""Asked at once of what is shown."""
+_FEWEST, _MOST, _CELLS_A_QUESTION = 6, 20, 10
+"""Questions that are asked at once: they cost little beside the cells, so that more are asked where there are many."""
+_QUESTION_COST = 2
+"""Of a question, in encoded cells."""
 _SEEN, _UNSEEN = 0.5, 0.08
 """Shares of a thing above and below which it counts as there and as not there."""
 _LEVEL_WORTH = (1.0, 0.7, 0.25)
@@ -58,6 +60,7 @@ class Block:
         kept: `[K]` indices of those that the language model gets.
         seconds: Under which it is shown; None for a picture.
         labels: `[32 gh, 32 gw]` uint8 of the second frame.
+        frame: Number of the second frame in the story.
     """
 
     first: ByteArray
@@ -66,6 +69,7 @@ class Block:
     kept: npt.NDArray[np.int64]
     seconds: float | None
     labels: ByteArray
+    frame: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,8 +136,7 @@ class Source:
             if example is None:
                 continue
             made.append(example)
-            # What the language model reads costs about as much.
-            used += sum(len(block.encoded) for block in example.blocks) + 8 * len(example.asked)
+            used += sum(len(block.encoded) for block in example.blocks) + _QUESTION_COST * len(example.asked)
         return made
 
     def _example(self, lesson: Lesson, showing: Showing, size: tuple[int, int], frames: int) -> Example | None:
@@ -143,7 +146,9 @@ class Source:
         blocks, seen = shown(self._rng, story, showing)
         if not blocks:
             return None
-        asked = self._drawn(questions(story, self._rng, seen=seen))
+        cells = sum(len(block.encoded) for block in blocks)
+        count = min(_MOST, max(_FEWEST, cells // _CELLS_A_QUESTION))
+        asked = self._drawn(questions(story, self._rng, seen=seen), count)
         return Example(story, tuple(blocks), tuple(asked)) if asked else None
 
     def _story(self, lesson: Lesson, size: tuple[int, int], frames: int) -> Story:
@@ -161,7 +166,7 @@ class Source:
         pool.append(story)
         return story
 
-    def _drawn(self, asked: Sequence[Asked]) -> list[Asked]:
+    def _drawn(self, asked: Sequence[Asked], most: int) -> list[Asked]:
         """Some of them: rare kinds and rare answers first, now and then with what may follow a question."""
         if not asked:
             return []
@@ -169,7 +174,7 @@ class Source:
         answers = Counter((one.kind, one.answer) for one in asked)
         rare = [kinds[one.kind] ** -0.7 * answers[one.kind, one.answer] ** -0.5 for one in asked]
         weights = np.array(rare) * [_KIND_WEIGHT.get(one.kind, 1.0) for one in asked]
-        count = min(QUESTIONS, len(asked))
+        count = min(most, len(asked))
         picked = self._rng.choice(len(asked), count, replace=False, p=weights / weights.sum())
         return [self._worded(asked[int(k)]) for k in picked]
 
@@ -314,7 +319,9 @@ def _clip_blocks(rng: np.random.Generator, story: Story) -> tuple[list[Block], l
             continue
         cells = Cells((grid.rows, grid.columns), rows, columns, np.zeros_like(rows), np.ones(len(rows), np.float32))
         seconds = start + step * pair + 0.25
-        blocks.append(Block(first, second, cells, np.arange(len(cells)), seconds, story.labels[2 * pair + 1]))
+        blocks.append(
+            Block(first, second, cells, np.arange(len(cells)), seconds, story.labels[2 * pair + 1], 2 * pair + 1)
+        )
     return blocks, seen
 
 

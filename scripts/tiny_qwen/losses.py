@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import math
+import string
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_stream.vlm.qwen3_vl.cells import Normalisation, block_extent, patch_rows, text_positions, token_positions
+from arr_stream.types import CELL_PX, FloatArray
+from arr_stream.vlm.qwen3_vl.cells import (
+    Cells,
+    Normalisation,
+    block_extent,
+    patch_rows,
+    text_positions,
+    token_positions,
+)
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 from benchmarks.scenes.asking import Asked
 from benchmarks.scenes.shapes import COLOURS, SHAPES
-from benchmarks.scenes.stories import SIGN, SIGN_WORDS, cell_shares
+from benchmarks.scenes.stories import SIGN, SIGN_WORDS, Actor, cell_shares
 from tiny_qwen.batches import Block, Example
-from tiny_qwen.model import Seen, look
+from tiny_qwen.model import LOOKING_HEADS, LOOKING_LAYER, Seen, look
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _NAMES = list(COLOURS), [*SHAPES, SIGN], list(SIGN_WORDS)
+_COMPARING = ("beside", "above")
 _SILHOUETTE = 4
 _IGNORED = -100
 _LEAST_SHARE = 0.12
+_LETTERS = string.digits + string.ascii_uppercase
+_LEGIBLE_PX = 20.0
+"""Height of the smallest sign, as it is shown, whose letters can be told; that of a letter is less than half of it."""
 
 
 class Words:
@@ -58,6 +73,8 @@ class _Sequence:
         visual: `[L]` bool.
         part: `[L]`, 0 for what all questions see, then 1, 2, ... for each question and its answer.
         targets: `[L]`, the token that comes next where it is part of an answer.
+        asked: `[A]`, behind which a token of an answer comes.
+        wanted: `[A, heads, L]` bool, where taught heads are to look there: the cells of what is asked about.
     """
 
     ids: list[int]
@@ -65,12 +82,15 @@ class _Sequence:
     visual: Tensor
     part: Tensor
     targets: Tensor
+    asked: list[int]
+    wanted: Tensor
 
 
 def _sequence(example: Example, words: Words) -> _Sequence:
     ids: list[int] = []
     positions: list[Tensor] = []
     visual: list[bool] = []
+    shares: list[FloatArray] = []
     at = 0.0
 
     def text(tokens: Sequence[int]) -> None:
@@ -89,15 +109,47 @@ def _sequence(example: Example, words: Words) -> _Sequence:
         visual += [True] * len(cells)
         positions.append(token_positions(cells, at))
         at += block_extent(cells.grid_hw)
+        shares.append(_shares(block, cells, len(example.story.actors)))
         text(words.prompt.after_cells)
     part, targets, start = [0] * len(ids), [_IGNORED] * len(ids), at
+    shows = torch.from_numpy(np.concatenate(shares, axis=1) > _LEAST_SHARE)
+    seen = torch.tensor(visual)
+    places: list[int] = []
+    wanted: list[Tensor] = []
     for number, asked in enumerate(example.asked, start=1):
         question, answer = words.question(asked.question), words.answer(asked.answer)
         at = start
+        looked_at = torch.zeros(LOOKING_HEADS, len(seen), dtype=torch.bool)
+        for head in range(LOOKING_HEADS):
+            looked_at[head, seen] = shows[_looked_at(asked, head)].any(dim=0)
+        # Behind the last token of the question, and behind each of the answer's but the one before its end.
+        places += range(len(ids) + len(question) - 1, len(ids) + len(question) + len(answer) - 2)
+        wanted += [looked_at] * (len(answer) - 1)
         text([*question, *answer[:-1]])
         part += [number] * (len(question) + len(answer) - 1)
         targets += [_IGNORED] * (len(question) - 1) + answer
-    return _Sequence(ids, torch.cat(positions, dim=1), torch.tensor(visual), torch.tensor(part), torch.tensor(targets))
+    return _Sequence(
+        ids,
+        torch.cat(positions, dim=1),
+        torch.tensor(visual),
+        torch.tensor(part),
+        torch.tensor(targets),
+        places,
+        torch.stack(wanted),
+    )
+
+
+def _looked_at(asked: Asked, head: int) -> list[int]:
+    """Actors: of two that are compared each head has its own."""
+    actors = list(asked.actors)
+    return actors[head % 2 :: 2] if asked.kind in _COMPARING else actors
+
+
+def _shares(block: Block, cells: Cells, actors: int) -> FloatArray:
+    """`[actors, K]`: of each cell the share that shows each actor."""
+    shares = cell_shares(block.labels, actors)
+    found = [shares[:, y : y + high, x : x + wide].mean(axis=(1, 2)) for y, x, high, wide in cells.blocks.tolist()]
+    return np.stack(found, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +161,15 @@ class Read:
         targets: `[N]`.
         question: `[N]` index into all questions of the batch, example after example.
         features: `[K, D]` of all encoded cells, block after block.
+        looks: `[M, heads]` how much of the attention of taught heads is on the cells of what is asked about, where the
+            tokens of its answer come, of all questions about something.
     """
 
     scores: Tensor
     targets: Tensor
     question: Tensor
     features: Tensor
+    looks: Tensor
 
 
 def read(model: Any, words: Words, examples: Sequence[Example]) -> Read:
@@ -156,7 +211,22 @@ def read(model: Any, words: Words, examples: Sequence[Example]) -> Read:
     answers = targets != _IGNORED
     offsets = torch.tensor([0, *(len(example.asked) for example in examples)], device=device).cumsum(0)[:-1]
     question = (part + offsets[:, None] - 1)[answers]
-    return Read(model.lm_head(hidden[answers]), targets[answers], question, seen.features)
+    looks = _looks(model.model.language_model.layers[LOOKING_LAYER].self_attn, allowed, sequences)
+    return Read(model.lm_head(hidden[answers]), targets[answers], question, seen.features, looks)
+
+
+def _looks(attention: Any, allowed: Tensor, sequences: Sequence[_Sequence]) -> Tensor:
+    query, key = (part.float() for part in attention.looked)
+    key = key.repeat_interleave(attention.num_key_value_groups, dim=1)[:, :LOOKING_HEADS]
+    found = []
+    for number, one in enumerate(sequences):
+        about = one.wanted.any(dim=2).all(dim=1).to(query.device)
+        asked = torch.tensor(one.asked, device=query.device)[about]
+        scores = query[number, :LOOKING_HEADS, asked] @ key[number].transpose(1, 2) * attention.scaling
+        scores = scores.masked_fill(~allowed[number, asked], -math.inf)
+        wanted = one.wanted.to(query.device)[about].transpose(0, 1)
+        found.append((scores.softmax(dim=-1)[..., : wanted.shape[2]] * wanted).sum(dim=-1).T)
+    return torch.cat(found)
 
 
 def _given(seen: Seen, blocks: Sequence[Block]) -> Seen:
@@ -180,13 +250,19 @@ def answer_loss(found: Read) -> Tensor:
     return F.cross_entropy(found.scores.float(), found.targets, label_smoothing=0.02)
 
 
+def look_loss(found: Read) -> Tensor:
+    """Where an answer is given, some heads look at what is asked about (as Liu et al., 2016, teach alignments)."""
+    return -found.looks.clamp_min(1e-4).log().mean() if len(found.looks) else found.looks.sum()
+
+
 class SideHeads(nn.Module):
     """Questions about each cell to what the tower makes of it (deep supervision; Lee et al., 2015).
 
-    What thing it shows, of which colour and shape, what is written on it, where its middle is, and which parts of the
-    cell are its own. What has a name is told by likeness to the language model's own embedding of the name, as it
-    stands in a question and as it begins an answer: so that what a cell shows and what it is called lie close from the
-    start, and the words of a question find their cells. Everything else is asked of heads that are thrown away.
+    What thing it shows, of which colour and shape, which letters and which whole text are written there, where the cell
+    is in the frame and where in the thing, how the thing moves, and which parts of the cell are its own. What has a
+    name is told by likeness to the language model's own embedding of the name, as it stands in a question and as it
+    begins an answer: so that what a cell shows and what it is called lie close from the start, and the words of a
+    question find their cells. Everything else is asked of heads that are thrown away.
     """
 
     def __init__(self, model: Any, words: Words) -> None:
@@ -200,12 +276,15 @@ class SideHeads(nn.Module):
         self.scale = nn.Parameter(torch.full((len(_NAMES),), 3.0))
         self.nothing = nn.ModuleList(nn.Linear(width, 1) for _ in _NAMES)
         self.digits = nn.ModuleList(nn.Linear(width, 11) for _ in range(2))
+        self.place = nn.Linear(width, 2)
         self.offset = nn.Linear(width, 2)
+        self.motion = nn.Linear(width, 2)
+        self.letters = nn.Linear(width, 2 * len(_LETTERS))
         self.silhouette = nn.Linear(width, _SILHOUETTE**2)
 
     def loss(self, features: Tensor, truth: CellTruth) -> Tensor:
-        total = features.new_zeros(())
         truth = truth.to(features.device)
+        total = 4 * F.mse_loss(self.place(features).float(), truth.place)
         table = self._embedding[0].weight
         normed = F.normalize(features.float(), dim=-1)
         for number, (ids, target) in enumerate(zip(self._ids, truth.classes, strict=False)):
@@ -221,46 +300,68 @@ class SideHeads(nn.Module):
         on = truth.classes[1] > 0
         if bool(on.any()):
             total = total + F.smooth_l1_loss(self.offset(features[on]).float(), truth.offset[on])
-        fine = truth.fine
-        if bool(fine.any()):
+            total = total + 4 * F.mse_loss(self.motion(features[on]).float(), truth.motion[on])
+        if bool(truth.fine.any()):
             total = total + F.binary_cross_entropy_with_logits(
-                self.silhouette(features[fine]).float(), truth.silhouette[fine]
+                self.silhouette(features[truth.fine]).float(), truth.silhouette[truth.fine]
             )
+        if bool(truth.legible.any()):
+            scores = self.letters(features[truth.legible]).float()
+            letters = F.binary_cross_entropy_with_logits(scores, truth.letters[truth.legible], reduction="none")
+            total = total + letters.sum(dim=1).mean()
         return total / 4
 
 
 @dataclass(frozen=True, slots=True)
 class CellTruth:
-    """What each encoded cell shows: `[K]` classes each, 0 for nothing; the offset to the thing's middle in cells;
-    its silhouette; and which cells are fine."""
+    """What each of K encoded cells shows.
+
+    Args:
+        classes: `[K]` each: colour, shape, word, tens and units; 0 for none.
+        place: `[K, 2]` the cell's middle as a share of the frame, x and y.
+        offset: `[K, 2]` from the cell's middle to the thing's, in half cells.
+        motion: `[K, 2]` what the thing moves from one frame to the next, in cells.
+        fine: `[K]` bool, cells in full detail.
+        silhouette: `[K, 16]` shares of the thing in the parts of a fine cell.
+        legible: `[K]` bool, fine cells of signs whose letters are large enough to be told.
+        letters: `[K, 2 * 36]`, 1 for each letter whose middle is in the left half of the cell, then in the right half.
+    """
 
     classes: tuple[Tensor, ...]
+    place: Tensor
     offset: Tensor
-    silhouette: Tensor
+    motion: Tensor
     fine: Tensor
+    silhouette: Tensor
+    legible: Tensor
+    letters: Tensor
 
     def to(self, device: torch.device) -> CellTruth:
         classes = tuple(part.to(device) for part in self.classes)
-        return CellTruth(classes, self.offset.to(device), self.silhouette.to(device), self.fine.to(device))
+        rest = (getattr(self, field.name).to(device) for field in fields(self)[1:])
+        return CellTruth(classes, *rest)
 
 
 def cell_truth(examples: Sequence[Example]) -> CellTruth:
     parts = [_block_truth(example, block) for example in examples for block in example.blocks]
-    classes, offset, silhouette, fine = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
-    return CellTruth(tuple(classes.T.contiguous()), offset, silhouette, fine)
+    classes, *rest = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+    return CellTruth(tuple(classes.T.contiguous()), *rest)
 
 
-def _block_truth(example: Example, block: Block) -> tuple[Any, Any, Any, Any]:
-    actors, cells = example.story.actors, block.encoded
+def _block_truth(example: Example, block: Block) -> tuple[npt.NDArray[Any], ...]:
+    story, cells = example.story, block.encoded
+    actors = story.actors
     rows, columns = cells.grid_hw
     shares = cell_shares(block.labels, len(actors))
     tiles = block.labels.reshape(rows, 4, 8, columns, 4, 8).transpose(0, 3, 1, 4, 2, 5)
     n = len(cells)
     classes = np.zeros((n, 5), np.int64)
-    offset = np.zeros((n, 2), np.float32)
+    offset, motion = np.zeros((n, 2), np.float32), np.zeros((n, 2), np.float32)
     silhouette = np.zeros((n, _SILHOUETTE**2), np.float32)
     fine = cells.level <= 0
-    middles = _middles(block.labels, len(actors))
+    legible, letters = np.zeros(n, bool), np.zeros((n, 2, len(_LETTERS)), np.float32)
+    scale = columns * CELL_PX / story.size_wh[0]
+    middles = [actor.middle_xy[block.frame] * scale / CELL_PX for actor in actors]
     for k, (row, column, height, width) in enumerate(cells.blocks.tolist()):
         share = shares[:, row : row + height, column : column + width].mean(axis=(1, 2))
         thing = int(share.argmax()) if len(share) else 0
@@ -270,10 +371,21 @@ def _block_truth(example: Example, block: Block) -> tuple[Any, Any, Any, Any]:
             continue
         actor = actors[thing]
         classes[k] = _classes(actor.colour, actor.shape, actor.text)
-        offset[k] = middles[thing] / 32 - (column + width / 2, row + height / 2)
+        offset[k] = middles[thing] - (column + width / 2, row + height / 2)
+        motion[k] = _motion(actor, block.frame) * scale / CELL_PX
         if fine[k]:
             silhouette[k] = (tiles[row, column] == thing + 1).mean(axis=(2, 3)).ravel()
-    return classes, np.clip(offset, -6, 6) / 2, silhouette, fine
+            legible[k] = bool(actor.text) and actor.diameter_px * scale >= _LEGIBLE_PX
+            if legible[k] and row <= middles[thing][1] < row + 1:
+                for letter, far in zip(actor.text, actor.letters_px, strict=True):
+                    half = math.floor(2 * (middles[thing][0] + far * scale / CELL_PX - column))
+                    if half in (0, 1):
+                        letters[k, half, _LETTERS.index(letter)] = 1
+    blocks = cells.blocks.astype(np.float32)
+    place = (blocks[:, 1::-1] + blocks[:, :1:-1] / 2) / (columns, rows)
+    offset = np.clip(offset, -6, 6) / 2
+    parts = (classes, place.astype(np.float32), offset, np.clip(motion, -2, 2), fine, silhouette, legible)
+    return *parts, letters.reshape(n, -1)
 
 
 @lru_cache(maxsize=10_000)
@@ -284,13 +396,9 @@ def _classes(colour: str, shape: str, text: str) -> tuple[int, ...]:
     return _NAMES[0].index(colour) + 1, _NAMES[1].index(shape) + 1, word, tens, units
 
 
-def _middles(labels: Any, actors: int) -> Any:
-    middles = np.zeros((actors, 2), np.float32)
-    for k in range(actors):
-        rows, columns = np.nonzero(labels[::2, ::2] == k + 1)
-        if len(rows):
-            middles[k] = 2 * columns.mean(), 2 * rows.mean()
-    return middles
+def _motion(actor: Actor, frame: int) -> FloatArray:
+    moved = actor.middle_xy[frame] - actor.middle_xy[frame - 1] if frame > actor.frames[0] else np.zeros(2)
+    return moved.astype(np.float32)
 
 
 def by_kind(asked: Sequence[Asked], hit: Tensor) -> dict[str, tuple[int, int]]:

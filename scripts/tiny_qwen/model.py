@@ -18,7 +18,8 @@ from transformers import AttentionInterface, GenerationConfig, Qwen3VLForConditi
 from transformers.utils import logging as transformers_logging
 
 from arr_stream.vlm.qwen3_vl.cells import Cells, interpolation, patch_positions
-from arr_stream.weights.catalogue import HUB_WEIGHTS, SHIPPED_FOLDER
+from arr_stream.weights import tiny_clip_folder
+from arr_stream.weights.catalogue import HUB_WEIGHTS
 from benchmarks.scenes.asking import texts
 from benchmarks.scenes.stories import picture_story
 from benchmarks.vlm.model import config_of, processor_of
@@ -46,6 +47,8 @@ _COPY, _WORD_SCALE = 0.1, 0.1
 """How much of what is attended to is taken over at first, and how large words are."""
 _CLIP_GRID_HW = (16, 28)
 _LEAN = 0.25
+LOOKING_LAYER, LOOKING_HEADS = 2, 2
+"""The layer of the language model, and its first heads, that are taught where to look."""
 _ROPE_THETA = 2000.0
 """The release has 5 million, for contexts of 256 thousand tokens: of ten frequencies two would tell places apart."""
 
@@ -67,7 +70,7 @@ def starting_model(tokenizer: Any, seed: int) -> Any:
     config.text_config.rope_parameters["rope_theta"] = _ROPE_THETA
     model = Qwen3VLForConditionalGeneration(config)
     with torch.no_grad():
-        _start_seeing(model.model.visual, load_file(SHIPPED_FOLDER / HUB_WEIGHTS), seed)
+        _start_seeing(model.model.visual, load_file(tiny_clip_folder() / HUB_WEIGHTS), seed)
         for layer in model.model.language_model.layers:
             _start_matching(layer.self_attn)
         model.get_input_embeddings().weight.normal_(0, _WORD_SCALE)
@@ -203,6 +206,8 @@ def _exact_attention(
 def _text_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **_: Any
 ) -> tuple[Tensor, None]:
+    if module.layer_idx == LOOKING_LAYER:
+        module.looked = query, key
     return _exact_attention(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
 
 

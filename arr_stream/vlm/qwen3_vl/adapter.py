@@ -26,6 +26,7 @@ from arr_stream.vlm.qwen3_vl.cells import (
     text_positions,
     token_positions,
 )
+from arr_stream.vlm.qwen3_vl.network import Network
 
 SUPPORTED = (">=5.18", "<5.24")
 """Versions of transformers whose Qwen3-VL is built as this package expects."""
@@ -91,7 +92,7 @@ class Adapter:
     """The parts of a loaded Qwen3-VL that sparse feeding and a growing memory need.
 
     Args:
-        model: `Qwen3VLForConditionalGeneration` in evaluation mode.
+        model: `Qwen3VLForConditionalGeneration` in evaluation mode, or `Network`.
 
     Raises:
         ModelUnsupported: It is not built as this module expects.
@@ -158,9 +159,11 @@ class Adapter:
 
     def new_cache(self) -> Any:
         """An empty key-value cache."""
+        if isinstance(self._model, Network):
+            return self._model.new_cache()
         from transformers import DynamicCache
 
-        return DynamicCache(config=self.config.get_text_config())
+        return DynamicCache(config=self.config.text_config)
 
     def extend(
         self,
@@ -258,11 +261,13 @@ class Adapter:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Compare this module with the model's own pass over a small made-up picture.
+        """Compare this module with the model's own pass over a small made-up picture, where it has one.
 
         Raises:
             ModelUnsupported: They differ, or the model's own pass takes other arguments than expected.
         """
+        if isinstance(self._model, Network):
+            return
         config, cells = self.config, Cells.whole(CHECK_GRID_HW)
         rows = torch.sin(torch.arange(len(cells) * 4 * 1536, dtype=torch.float32) * 0.37).reshape(len(cells) * 4, -1)
         ids = [config.vision_start_token_id, *[config.image_token_id] * len(cells), config.vision_end_token_id]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from arr_stream.config import ModelSettings, VlmSettings
 from arr_stream.errors import BackendUnavailable, ModelTooLarge, ModelUnsupported, WeightsInvalid
+from arr_stream.vlm import TINY
 from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, Entry, locate, read_checkpoint
@@ -53,6 +54,7 @@ class LoadedModel:
         normalisation: Of its image processor.
         device: Where it runs.
         dtype: Type of its numbers; with quantisation, of those that are not quantised, and of the cache.
+        limits: Of a question, what is to be known about the answer; None for nothing.
     """
 
     name: str
@@ -61,19 +63,24 @@ class LoadedModel:
     normalisation: Normalisation
     device: torch.device
     dtype: torch.dtype
+    limits: Callable[[str], str | None] = lambda _question: None
 
 
 def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
-    """Load the model that `vlm.model` names, if it fits into memory together with a full context.
+    """Load the model that `vlm.model` names, if it fits into memory together with a full context; or the tiny one.
 
     Raises:
-        InvalidSetting: `vlm.model` is empty.
+        InvalidSetting: `vlm.model` is empty, or the tiny one was to be quantised.
         BackendUnavailable: A package, the folder or the weights are missing, or CUDA is.
         FetchFailed: It was to be fetched, and could not be.
         ModelUnsupported: Not a model, another architecture, another tokenizer, or an unsupported transformers.
         WeightsInvalid: A file is damaged or missing, tensors are missing or of other shapes, or not finite.
         ModelTooLarge: It needs more memory than there is; said before it is loaded.
     """
+    if settings.model == TINY:
+        from arr_stream.vlm.qwen3_vl.shipped import load_shipped
+
+        return load_shipped(settings)
     use_transformers()
     device = pick_vlm_device(settings.device)
     _need_packages(settings.quantize, device)

@@ -106,12 +106,13 @@ class QwenViewer:
         self._settings = settings.vlm
         self._novelty = settings.selection.novelty
         self._per_second = settings.selection.per_second
+        self._limits = loaded.limits
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
         self._feeder = Feeder(self._adapter, loaded.normalisation, settings.vlm.mode, settings.vlm.halo)
         self.memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
-        trained = int(loaded.model.config.get_text_config().max_position_embeddings)
+        trained = int(loaded.model.config.text_config.max_position_embeddings)
         self.context_tokens = min(settings.vlm.context_tokens, trained)
         self._sampler = Sampler(settings.vlm.temperature, getattr(loaded.model, "generation_config", None))
         self._layer = _attention_layer(settings.vlm.attention_layer, self._adapter.layers)
@@ -405,6 +406,7 @@ class QwenViewer:
             memory_tokens=self.memory.tokens,
             cache_bytes=response.cache_bytes,
             finish=response.finish,
+            note=self._limits(question),
         )
 
     def _map(self, shares: Sequence[FloatArray], last: _ChosenFrame) -> FloatArray:

@@ -39,9 +39,9 @@ export class Answers {
     this.seconds = h("label", { class: "every", hidden: true }, "every ", this.every, " s");
     this.when.addEventListener("change", () => (this.seconds.hidden = this.when.value !== "every"));
     this.button = h("button", { type: "submit", class: "primary", "data-testid": "ask-submit" }, "Ask");
-    this.none = h("p", { class: "hint", hidden: true }, "No model answers here: start the server with one to ask questions. All else works without.");
+    this.limits = h("p", { class: "hint", hidden: true }, "This small model knows drawn shapes and signs alone. For a real one, start the server with --model ORG/NAME or --endpoint URL.");
     this.plan = h("p", { class: "plan", hidden: true });
-    this.form = h("form", { class: "ask" }, this.question, h("div", { class: "row" }, this.when, this.seconds, this.button), this.none, this.plan);
+    this.form = h("form", { class: "ask" }, this.question, h("div", { class: "row" }, this.when, this.seconds, this.button), this.limits, this.plan);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this._ask();
@@ -58,7 +58,7 @@ export class Answers {
   _model() {
     const model = store.info?.model;
     for (const control of [this.question, this.when, this.every, this.button]) control.disabled = !model;
-    this.none.hidden = !store.info || Boolean(model);
+    this.limits.hidden = model !== "tiny";
     if (model) this.question.placeholder = `Ask ${model}`;
   }
 
@@ -158,6 +158,7 @@ export class Answers {
     const when = answer.made_unix ? `${clockTime(answer.made_unix)} · ` : "";
     const cut = { length: " · cut at its longest", cancelled: " · cancelled", failed: " · failed" }[answer.finish] ?? "";
     entry.facts.replaceChildren(h("span", {}, `${when}frame ${answer.frame_index} · ${answer.visual_tokens} visual tokens${tokens_second}${cut}`), this._cellsButton(entry));
+    if (answer.note) entry.item.append(h("p", { class: "hint" }, answer.note));
     if (answer.finish === "failed" && answer.error) entry.item.append(h("p", { class: "problem" }, answer.error));
     entry.item.addEventListener("pointerenter", () => this._mark(entry));
     entry.item.addEventListener("pointerleave", () => this._unmark());

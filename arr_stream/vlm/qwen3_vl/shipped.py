@@ -1,0 +1,93 @@
+"""The tiny Qwen3-VL that is part of arr-stream: it answers without a download, about drawn shapes and signs alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from arr_stream.config import VlmSettings
+from arr_stream.errors import InvalidSetting
+from arr_stream.vlm.qwen3_vl.cells import Normalisation
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel, pick_vlm_device
+from arr_stream.vlm.qwen3_vl.network import Network
+from arr_stream.weights import load_state_dict
+from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
+
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+def load_shipped(settings: VlmSettings) -> LoadedModel:
+    """The tiny model; `vlm.device` and `vlm.dtype` are read.
+
+    Raises:
+        InvalidSetting: It was to be quantised.
+        BackendUnavailable, WeightsInvalid: Its files are missing or damaged, or there is no such device.
+    """
+    if settings.quantize != "none":
+        raise InvalidSetting(
+            f"vlm.quantize={settings.quantize} with the tiny model, which is 12 MB", remedy="leave it out"
+        )
+    folder, device = shipped_folder(TINY_QWEN), pick_vlm_device(settings.device)
+    config = _read(folder / "config.json")
+    dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    network = Network(config)
+    state = load_state_dict(folder / "model.safetensors")
+    if config.tie_word_embeddings:
+        state["lm_head.weight"] = state["model.language_model.embed_tokens.weight"]
+    network.load_state_dict(state)
+    network.to(device, dtype).requires_grad_(False).eval()
+    tokenizer = Tokenizer(folder / "tokenizer.json")
+    statistics = _read(folder / "processor_config.json").image_processor
+    return LoadedModel(
+        settings.model,
+        network,
+        tokenizer,
+        Normalisation(tuple(statistics.image_mean), tuple(statistics.image_std)),
+        device,
+        dtype,
+        limits=tokenizer.limits,
+    )
+
+
+class Tokenizer:
+    """As much of transformers' fast tokenizer as `Prompt` takes."""
+
+    unk_token_id = None
+
+    def __init__(self, path: Path) -> None:
+        from tokenizers import Tokenizer as Backend
+
+        self.backend_tokenizer = Backend.from_file(str(path))
+        # What a user writes is letters, even where it looks like a marker.
+        self.backend_tokenizer.encode_special_tokens = True
+        self.eos_token_id = self.convert_tokens_to_ids("<|im_end|>")
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": self.backend_tokenizer.encode(text, add_special_tokens=False).ids}
+
+    def convert_tokens_to_ids(self, name: str) -> int | None:
+        return self.backend_tokenizer.token_to_id(name)
+
+    def limits(self, question: str) -> str | None:
+        """What to know about the answer to a question with words that were not taught: those are several tokens."""
+        words = dict.fromkeys(_WORD.findall(question))
+        strange = [word for word in words if not self._knows(word)]
+        if not strange:
+            return None
+        return (
+            f"the tiny model knows drawn shapes and signs alone, and not {', '.join(map(repr, strange[:3]))}: "
+            "name a real one with --model ORG/NAME or --endpoint URL"
+        )
+
+    def _knows(self, word: str) -> bool:
+        forms = (f"{before}{form}" for form in (word, word.lower()) for before in (" ", ""))
+        return any(len(self(form)["input_ids"]) == 1 for form in forms)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"), object_hook=lambda found: SimpleNamespace(**found))

@@ -1,0 +1,147 @@
+"""The tiny model that comes along: the network of transformers, right about a sample clip, modest about the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting
+from arr_stream.patch_set import Feeding
+from arr_stream.vlm import TINY, answering
+from arr_stream.vlm.deferred import DeferredViewer
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.cells import Cells, block_extent, text_positions, token_positions
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
+from tests.conftest import Refused, Run
+
+SHAPES = Path(__file__).resolve().parent.parent / "sample_videos" / "shapes.mp4"
+QUESTION = "what colour is the circle?"
+
+
+def loaded(model: str) -> LoadedModel:
+    settings = Settings().with_values({"vlm.model": model, "vlm.device": "cpu"})
+    return load(settings.vlm, settings.models)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LoadedModel:
+    return loaded(TINY)
+
+
+def test_the_network_is_that_of_transformers(tiny: LoadedModel) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    true = loaded(str(shipped_folder(TINY_QWEN)))
+    cells = Cells.whole((4, 7)).take(np.array([0, 3, 5, 9, 20, 27], np.int32))
+    rows = torch.rand(4 * len(cells), 1536, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    begin, question = tiny.tokenizer("user\n")["input_ids"], tiny.tokenizer(QUESTION)["input_ids"]
+    assert question == true.tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
+    scores = []
+    for each in (tiny, true):
+        adapter = Adapter(each.model)
+        adapter.check()
+        with torch.inference_mode():
+            tokens = adapter.encode(rows, cells, [4, 2])
+            # A block of cells between words, in two passes, and a bias over all of it.
+            embeddings = torch.cat([adapter.embed(begin), tokens.features, adapter.embed(question)])
+            after = len(begin) + block_extent(cells.grid_hw)
+            positions = torch.cat(
+                [
+                    text_positions(len(begin), 0),
+                    token_positions(cells, len(begin)),
+                    text_positions(len(question), after),
+                ],
+                dim=1,
+            )
+            visual = torch.zeros(len(embeddings), dtype=torch.bool)
+            visual[len(begin) : len(begin) + len(cells)] = True
+            cache, middle = adapter.new_cache(), len(begin) + len(cells)
+            adapter.extend(cache, embeddings[:middle], positions[:, :middle], visual[:middle], tokens.deepstack)
+            hidden = adapter.extend(cache, embeddings[middle:], positions[:, middle:], visual[middle:], ())
+            bias = torch.linspace(-2, 0, len(embeddings))
+            biased = adapter.extend(adapter.new_cache(), embeddings, positions, visual, tokens.deepstack, bias)
+            scores.append(adapter.logits(torch.cat([hidden, biased])))
+    assert torch.allclose(*scores, atol=1e-4 * float(scores[1].abs().max()))
+
+
+def test_the_sample_clip_is_answered_right_without_transformers() -> None:
+    program = (
+        "import sys; from arr_stream.cli import main\n"
+        "try: main()\n"
+        "finally: print('transformers' in sys.modules, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, "ask", str(SHAPES), QUESTION, "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, "red", "False")
+
+
+def test_words_that_it_was_not_taught_are_told_of(run: Run, tmp_path: Path) -> None:
+    records = tmp_path / "out.jsonl"
+    short = ("--max-frames", 4, "--patches", records)
+    code, out, err = run("ask", SHAPES, "Is there a dog beside the circle?", *short)
+    assert code == 0 and out.strip()
+    assert "knows drawn shapes and signs alone, and not 'dog'" in err and "--model" in err
+    [answer] = [line for line in map(json.loads, records.read_text().splitlines()) if line["type"] == "answer"]
+    assert "'dog'" in answer["note"] and answer["model"] == TINY
+
+
+def test_every_word_that_can_be_asked_is_taught(tiny: LoadedModel) -> None:
+    from benchmarks.scenes.asking import texts
+
+    assert [text for text in texts() if tiny.limits(text)] == []
+
+
+def test_it_is_not_quantised(refused: Refused) -> None:
+    refused(InvalidSetting.exit_code, "the tiny model", "ask", SHAPES, QUESTION, "--quantize", "int4")
+
+
+def test_a_named_model_stays(tiny: LoadedModel) -> None:
+    assert answering(Settings()).vlm.model == TINY
+    for key in ("vlm.model", "vlm.endpoint"):
+        named = Settings().with_values({key: "http://127.0.0.1:9/v1"})
+        assert answering(named) == named
+
+
+class _Broken:
+    """Makes a viewer at the second attempt."""
+
+    def __init__(self, made: QwenViewer) -> None:
+        self._made = made
+        self.attempts = 0
+
+    def __call__(self) -> QwenViewer:
+        self.attempts += 1
+        if self.attempts == 1:
+            raise BackendUnavailable("not yet", remedy="again")
+        return self._made
+
+
+def test_a_deferred_viewer_is_made_by_the_first_question(tiny: LoadedModel) -> None:
+    import arr_stream
+
+    settings = answering(Settings.load(None, ["keyframes.text=none", "selection.budget=40"]))
+    at_once, make = QwenViewer(tiny, settings), _Broken(QwenViewer(tiny, settings))
+    deferred = DeferredViewer(TINY, make)
+    with arr_stream.open(SHAPES, query="circle", settings=settings, max_frames=3) as stream:
+        shown = [(stream.frame, patches) for patches in stream]
+    for frame, patches in shown:
+        assert frame is not None and deferred.see(frame, patches) == Feeding(frame_index=frame.index)
+    assert make.attempts == 0 and deferred.attention is None
+    with pytest.raises(ArrStreamError, match="not yet"):
+        deferred.ask(QUESTION)
+    for frame, patches in shown[-2:]:
+        assert frame is not None
+        at_once.see(frame, patches)
+    answer, expected = deferred.ask(QUESTION), at_once.ask(QUESTION)
+    assert (answer.text, answer.visual_tokens) == (expected.text, expected.visual_tokens)
+    assert deferred.attention is not None and make.attempts == 2
+    deferred.close()
+    at_once.close()
