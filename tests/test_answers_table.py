@@ -11,6 +11,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 from arr_stream.config import Settings
 from arr_stream.selection.budget import budget_tokens
+from benchmarks.answers.long import dialogue_answers, memory_answers
 from benchmarks.answers.pictures import most_covered, scaled_wh
 from benchmarks.answers.table import PICTURE_SIZES, markdown, measure
 from benchmarks.scenes.stories import cell_shares, picture_story
@@ -24,7 +25,7 @@ def settings(tiny_qwen: Path) -> Settings:
 
 
 def test_every_method_answers_within_the_budget(settings: Settings) -> None:
-    report = measure(settings, {"ours": {}}, pictures=1, clips=1, shares=("100%", "25%"), each=2)
+    report = measure({"ours": settings}, pictures=1, clips=1, shares=("100%", "25%"), each=2)
     columns, rows = PICTURE_SIZES[0]
     budget = budget_tokens("25%", columns * rows)
     pictures = [outcome for outcome in report.outcomes if outcome.media == "pictures"]
@@ -46,10 +47,21 @@ def test_every_method_answers_within_the_budget(settings: Settings) -> None:
 
 
 def test_kinds_that_punish_every_choice_stand_apart(settings: Settings) -> None:
-    report = measure(settings, {}, pictures=2, clips=0, shares=("100%",), each=12)
+    report = measure({"ours": settings}, pictures=2, clips=0, shares=("100%",), each=12)
     [together] = [row for row in report.rows() if not row.kind]
     apart = [outcome for outcome in report.outcomes if outcome.kind in ("presence", "count", "total", "still")]
     assert apart and together.questions == len(report.outcomes) - len(apart)
+
+
+def test_a_small_memory_is_filled_in_both_ways(settings: Settings) -> None:
+    report = memory_answers({"ours": settings}, clips=4, seconds=6, context_tokens=400)
+    assert {outcome.method for outcome in report.outcomes} == {"ours", "uniform"}
+    assert all(outcome.tokens < 400 for outcome in report.outcomes)
+
+
+def test_the_same_is_asked_about_with_feedback_and_without(settings: Settings) -> None:
+    report = dialogue_answers(settings, clips=1)
+    assert {outcome.method for outcome in report.outcomes} == {"feedback on", "feedback off"}
 
 
 def test_cells_of_things_come_in_turn() -> None:

@@ -1,72 +1,29 @@
-"""Who chooses the cells of a clip, and what ours is asked while it watches."""
+"""Which cells of a clip's pairs of frames rules choose."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
-import arr_stream
-from arr_stream.config import Settings
-from arr_stream.relevance.question import sought
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.loading import LoadedModel
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.vlm.qwen3_vl.encoding import Mode
 from benchmarks.answers.pictures import Choice, most_covered, scaled_down
-from benchmarks.answers.showing import Mode, Shown, Watcher
+from benchmarks.answers.showing import Shown, Watcher
 from benchmarks.rivals import RULES
 from benchmarks.rivals.base import Clip
 from benchmarks.rivals.plain import random_rule
 from benchmarks.scenes.asking import Asked
-from benchmarks.scenes.camera import FPS, GeneratedSource
+from benchmarks.scenes.camera import FPS
 from benchmarks.scenes.stories import Story, cell_shares
 
 EACH = int(FPS) // 2
 """Frames of a half second: every so many are shown, two of them together."""
 _RULES = ("uniform", "difference", "evs", "dtd-feature", "vidcom2")
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What came of watching a clip for one question.
-
-    Args:
-        answer: In the model's words.
-        tokens: Cells that the model was given, of all pairs together.
-        choosing_ms, answering_ms: Of the whole clip.
-    """
-
-    answer: str
-    tokens: int
-    choosing_ms: float
-    answering_ms: float
-
-
-def watched(story: Story, question: str, settings: Settings, loaded: LoadedModel) -> Watched:
-    """Ours, as `ask` runs it: every frame is perceived, two a second are shown, and the question comes at the end."""
-    frames = len(story.frames)
-    source = GeneratedSource("story", lambda: iter(story.frames), frames)
-    viewer = QwenViewer(loaded, settings)
-    choosing_ms, started = 0.0, time.perf_counter()
-    try:
-        with arr_stream.open(source, query=sought(question), settings=settings) as stream:
-            for patches in stream:
-                choosing_ms += sum(patches.latency_ms.values())
-                if patches.index % EACH == 0 and stream.frame is not None and len(patches):
-                    viewer.see(stream.frame, patches)
-                    if viewer.attention is not None and settings.vlm.feedback:
-                        stream.attend(viewer.attention)
-        answer = viewer.ask(question)
-        tokens = viewer.memory.visual_tokens
-    finally:
-        viewer.close()
-    whole_ms = (time.perf_counter() - started) * 1e3
-    return Watched(answer.text.strip(), tokens, choosing_ms, whole_ms - choosing_ms)
 
 
 def choices(story: Story, asked: Sequence[Asked], tokens: int, watcher: Watcher, *, seeds: int = 2) -> Iterator[Choice]:

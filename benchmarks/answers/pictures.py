@@ -15,7 +15,8 @@ from arr_stream.relevance.question import sought
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import CELL_PX, ByteArray, FloatArray, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from benchmarks.answers.showing import Mode, Shown, Watcher
+from arr_stream.vlm.qwen3_vl.encoding import Mode
+from benchmarks.answers.showing import Shown, Watcher
 from benchmarks.cell_choices import OurChoice
 from benchmarks.rivals.base import Clip
 from benchmarks.rivals.vidcom2 import vidcom2
@@ -51,7 +52,7 @@ class PictureChoosers:
     """
 
     def __init__(self, ours: Mapping[str, Settings], *, seeds: int = 3) -> None:
-        self._ours = {name: OurChoice(settings) for name, settings in ours.items()}
+        self._ours = {name: (OurChoice(settings), settings.vlm.mode) for name, settings in ours.items()}
         self._seeds = seeds
         self._story: Story | None = None
         self._picture = np.zeros((0, 0, 3), np.uint8)
@@ -71,10 +72,10 @@ class PictureChoosers:
                 "all cells", [Shown(picture, picture, Cells.whole((grid.rows, grid.columns)), None)], "sparse", asked
             )
             return
-        for name, ours in self._ours.items():
+        for name, (ours, mode) in self._ours.items():
             for one in asked:
                 cells, choosing_ms = ours.choose(picture, sought(one.question), tokens)
-                yield Choice(name, shown(cells), "sparse", [one], choosing_ms)
+                yield Choice(name, shown(cells), mode, [one], choosing_ms)
         shares = cell_shares(story.labels[0], len(story.actors))
         for one in asked:
             if one.actors:

@@ -11,12 +11,14 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.evaluation.answers import wilson
 from arr_stream.evaluation.tables import plain
+from arr_stream.relevance.question import sought
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
-from benchmarks.answers.clips import EACH, choices, watched
+from benchmarks.answers.clips import EACH, choices
 from benchmarks.answers.pictures import Choice, PictureChoosers
 from benchmarks.answers.showing import Watcher
+from benchmarks.answers.watching import watched
 from benchmarks.scenes.asking import Asked, questions
 from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story
 
@@ -105,8 +107,7 @@ def _row(media: str, method: str, share: str, kind: str, outcomes: Sequence[Outc
 
 
 def measure(
-    settings: Settings,
-    ours: Mapping[str, Mapping[str, object]],
+    ways: Mapping[str, Settings],
     *,
     pictures: int,
     clips: int,
@@ -118,8 +119,7 @@ def measure(
     """Ask about so many pictures and clips.
 
     Args:
-        settings: `vlm` says which model; everything else how ours chooses.
-        ours: Ways to choose of ours, by name: settings that differ.
+        ways: Ways to choose of ours, by name; `vlm` of the first says which model.
         pictures, clips: How many.
         shares: Of the tokens.
         each: Questions of a story, at most.
@@ -129,9 +129,9 @@ def measure(
     Raises:
         ArrStreamError: The model cannot be had.
     """
-    loaded = load(settings.vlm, settings.models)
+    first = next(iter(ways.values()))
+    loaded = load(first.vlm, first.models)
     watcher = Watcher(loaded)
-    ways = {name: settings.with_values(values) for name, values in ours.items()}
     outcomes: list[Outcome] = []
     choosers = PictureChoosers(ways) if pictures else None
     for number in range(pictures):
@@ -139,7 +139,7 @@ def measure(
         rng = np.random.default_rng([_SEED, 1, number])
         columns, rows = PICTURE_SIZES[number % len(PICTURE_SIZES)]
         story = picture_story(rng, (columns * 32, rows * 32), (2, 6), purpose=purpose)
-        asked = _drawn(story, rng, each, held_out=purpose != "training")
+        asked = drawn(story, rng, each, held_out=purpose != "training")
         assert choosers is not None
         for share in shares:
             tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
@@ -150,7 +150,7 @@ def measure(
         rng = np.random.default_rng([_SEED, 2, number])
         size_wh = CLIP_SIZE[0] * 32, CLIP_SIZE[1] * 32
         story = clip_story(rng, size_wh, 2 * CLIP_SECONDS * EACH, (2, 4), purpose=purpose, each=EACH)
-        asked = _drawn(story, rng, each, held_out=purpose != "training")
+        asked = drawn(story, rng, each, held_out=purpose != "training")
         for share in shares:
             tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
             outcomes += _answered(number, "clips", share, choices(story, asked, tokens, watcher), watcher)
@@ -159,7 +159,7 @@ def measure(
     return AnswerReport(watcher.name, tuple(outcomes))
 
 
-def _drawn(story: Story, rng: np.random.Generator, count: int, *, held_out: bool) -> list[Asked]:
+def drawn(story: Story, rng: np.random.Generator, count: int, *, held_out: bool) -> list[Asked]:
     """Of each kind about as many."""
     asked = questions(story, rng, held_out=held_out)
     order = [asked[int(k)] for k in rng.permutation(len(asked))]
@@ -183,7 +183,7 @@ def _answered(number: int, media: str, share: str, shown: Iterable[Choice], watc
             text, asking_ms = watcher.ask(memory, one.question)
             condition = number, media, one.kind, choice.method, share
             took = choice.choosing_ms, looking_ms + asking_ms
-            yield Outcome(*condition, _same(text, one.answer), memory.visual_tokens, *took)
+            yield Outcome(*condition, is_same(text, one.answer), memory.visual_tokens, *took)
 
 
 def _watched(
@@ -193,13 +193,19 @@ def _watched(
     tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
     for name, settings in ours.items():
         for one in asked:
-            seen = watched(story, one.question, settings.with_values({"selection.budget": str(tokens)}), loaded)
+            seen = watched(
+                story,
+                {len(story.frames) - 1: [one.question]},
+                settings.with_values({"selection.budget": str(tokens)}),
+                loaded,
+                queries=sought(one.question),
+            )
             condition = number, "clips", one.kind, name, share
             took = seen.choosing_ms, seen.answering_ms
-            yield Outcome(*condition, _same(seen.answer, one.answer), seen.tokens, *took)
+            yield Outcome(*condition, is_same(seen.answers[0], one.answer), seen.tokens, *took)
 
 
-def _same(text: str, answer: str) -> bool:
+def is_same(text: str, answer: str) -> bool:
     return text.strip().strip(".").casefold() == answer.casefold()
 
 

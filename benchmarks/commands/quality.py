@@ -6,7 +6,7 @@ import json
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -53,6 +53,12 @@ class Purpose(StrEnum):
     reporting = "reporting"
     tuning = "tuning"
     training = "training"
+
+
+class AnswerPart(StrEnum):
+    choices = "choices"
+    memory = "memory"
+    dialogue = "dialogue"
 
 
 class Kind(StrEnum):
@@ -290,7 +296,10 @@ def answers(
     pictures: Annotated[int, typer.Option(min=0, help="Pictures, six questions each.")] = 300,
     clips: Annotated[int, typer.Option(min=0, help="Clips, six questions each.")] = 100,
     budget: Annotated[list[str] | None, typer.Option(help="Shares of the tokens (100%, 50%, 25%, 10%, 5%).")] = None,
-    clip_model: Annotated[bool, typer.Option("--clip-tiny", help="Ours with the tiny CLIP as well.")] = False,
+    part: Annotated[AnswerPart, typer.Option(help="choices, memory (clips of 60 s) or dialogue.")] = AnswerPart.choices,
+    way: Annotated[
+        list[str] | None, typer.Option(help="Another way of ours: 'NAME KEY=VALUE ...', such as 'halo vlm.mode=halo'.")
+    ] = None,
     purpose: Annotated[Purpose, typer.Option(help="Scenes and wordings of which set.")] = Purpose.reporting,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
     preset: Preset = None,
@@ -298,19 +307,26 @@ def answers(
     as_json: Json = False,
 ) -> None:
     """Right answers about drawn pictures and clips, by share of the tokens and by who chose them."""
-    settings = cpu_settings("answers", preset, overrides).with_values({"vlm.model": model})
-    ours: dict[str, dict[str, object]] = {"ours": {}}
-    if clip_model:
-        ours["ours, CLIP tiny"] = {"clip.model": "tiny", "keyframes.embedder": "clip"}
+    named = {"ours": list(overrides or ())}
+    for each in way or ():
+        name, *values = each.split()
+        named[f"ours, {name}"] = [*named["ours"], *values]
+    fixed = {"vlm.model": model}
+    ways = {name: cpu_settings("answers", preset, values).with_values(fixed) for name, values in named.items()}
 
     from arr_stream.threads import torch_threads
+    from benchmarks.answers.long import dialogue_answers, memory_answers
     from benchmarks.answers.table import SHARES, markdown, measure
 
     shares = list(dict.fromkeys(budget or SHARES))
+    told: Any = {"purpose": purpose.value, "progress": say}
     with torch_threads(threads):
-        report = measure(
-            settings, ours, pictures=pictures, clips=clips, shares=shares, purpose=purpose.value, progress=say
-        )
+        if part is AnswerPart.memory:
+            report = memory_answers(ways, clips=clips, **told)
+        elif part is AnswerPart.dialogue:
+            report = dialogue_answers(ways["ours"], clips=clips, **told)
+        else:
+            report = measure(ways, pictures=pictures, clips=clips, shares=shares, **told)
     out.print(json.dumps(report.as_json(), indent=2) if as_json else markdown(report), markup=False, highlight=False)
 
 

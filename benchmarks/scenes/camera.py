@@ -175,19 +175,20 @@ class GeneratedSource(OnePass):
         name: What to call it.
         pictures: Gives `[H, W, 3]` uint8 each, all of one size, at least one.
         count: How many there are.
+        fps: How many a second.
     """
 
-    def __init__(self, name: str, pictures: Callable[[], Iterator[ByteArray]], count: int) -> None:
+    def __init__(self, name: str, pictures: Callable[[], Iterator[ByteArray]], count: int, fps: float = FPS) -> None:
         super().__init__()
-        frames = (Frame(index, index / FPS, rgb) for index, rgb in enumerate(pictures()))
+        frames = (Frame(index, index / fps, rgb) for index, rgb in enumerate(pictures()))
         self._first, self._made = next(frames), frames
         self.info = SourceInfo(
             name=name,
             kind="test",
             size_wh=self._first.size_wh,
             pixel_aspect=1.0,
-            average_fps=FPS,
-            duration_seconds=count / FPS,
+            average_fps=fps,
+            duration_seconds=count / fps,
             num_frames=count,
             codec="raw",
             has_audio=False,

@@ -169,6 +169,7 @@ def clip_story(
     purpose: Purpose = "training",
     diameter_px: tuple[float, float] = (36.0, 110.0),
     each: int = 1,
+    events: bool = False,
 ) -> Story:
     """Frames of a clip, in which one thing moves, or some come in and some leave.
 
@@ -180,9 +181,10 @@ def clip_story(
         purpose: What the clip is for.
         diameter_px: Smallest and largest.
         each: Frames of a half second; a visit of a thing takes at least a second.
+        events: Something comes in or leaves for certain.
     """
     count = int(rng.integers(things[0], things[1] + 1))
-    if rng.random() < 0.4:
+    if not events and rng.random() < 0.4:
         return _told(rng, size_wh, frames, count, 1, 0, purpose, diameter_px, each)
     changing = int(rng.integers(1, max(2, count)))
     return _told(rng, size_wh, frames, count, 0, changing, purpose, diameter_px, each)
@@ -289,7 +291,7 @@ def _placed(
     elif changes and frames >= 4 * each:
         kind = rng.integers(3)
         if kind != 1:
-            first = int(rng.integers(each, frames - 2 * each))
+            first = int(rng.integers(each, frames - 3 * each + 1))
         if kind != 0:
             end = int(rng.integers(first + 2 * each, frames - each + 1))
         if rng.random() < 0.5:

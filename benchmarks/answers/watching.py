@@ -1,0 +1,76 @@
+"""What a model answers that watches a clip as `ask` shows it one, or is shown other cells in the same way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import arr_stream
+from arr_stream.config import Settings
+from arr_stream.patch_set import PatchSet
+from arr_stream.relevance.query import parse_text
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from benchmarks.scenes.camera import FPS, GeneratedSource
+from benchmarks.scenes.stories import Story
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What came of watching a clip.
+
+    Args:
+        answers: To the questions in their order.
+        tokens: Cells in the model's memory at the end.
+        choosing_ms, answering_ms: Of the whole clip.
+    """
+
+    answers: tuple[str, ...]
+    tokens: int
+    choosing_ms: float
+    answering_ms: float
+
+
+def watched(
+    story: Story,
+    asked: Mapping[int, Sequence[str]],
+    settings: Settings,
+    loaded: LoadedModel,
+    *,
+    queries: Sequence[str] = (),
+    fps: float = FPS,
+    instead: Callable[[PatchSet], PatchSet] = lambda patches: patches,
+) -> Watched:
+    """Every frame is perceived, two a second are shown, and questions are asked on their frames.
+
+    Args:
+        story: The clip.
+        asked: Questions by number of the frame after which they are asked.
+        settings: Of the stream and of the model.
+        loaded: The model.
+        queries: What is looked for.
+        fps: Frames a second of the clip.
+        instead: Of the cells chosen, those that are shown.
+    """
+    source = GeneratedSource("story", lambda: iter(story.frames), len(story.frames), fps)
+    viewer, every = QwenViewer(loaded, settings), round(fps / settings.vlm.fps)
+    choosing_ms, started, answers = 0.0, time.perf_counter(), []
+    try:
+        with arr_stream.open(source, queries=[parse_text(query) for query in queries], settings=settings) as stream:
+            for patches in stream:
+                choosing_ms += sum(patches.latency_ms.values())
+                shown = instead(patches)
+                if patches.index % every or not len(shown):
+                    stream.pipeline.take_back()
+                elif stream.frame is not None:
+                    viewer.see(stream.frame, shown)
+                for question in asked.get(patches.index, ()):
+                    answers.append(viewer.ask(question).text.strip())
+                    if viewer.attention is not None and settings.vlm.feedback:
+                        stream.attend(viewer.attention)
+        tokens = viewer.memory.visual_tokens
+    finally:
+        viewer.close()
+    whole_ms = (time.perf_counter() - started) * 1e3
+    return Watched(tuple(answers), tokens, choosing_ms, whole_ms - choosing_ms)
