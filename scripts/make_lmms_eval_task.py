@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes a small task for lmms-eval out of drawn scenes: to try the harness without any benchmark's data.
 
-    scripts/make_lmms_eval_task.py FOLDER [--questions N] [--seed N]
+    scripts/make_lmms_eval_task.py FOLDER [--questions N] [--seed N] [--purpose training]
     lmms-eval eval --include_path FOLDER --tasks drawn_shapes,drawn_shapes_likeliest ...
 
 `drawn_shapes` is answered in words, `drawn_shapes_likeliest` by the likelihoods of the options, which the harness asks
-of simple models alone (`--force_simple`). `arr-stream eval questions FOLDER` asks the same.
+of simple models alone (`--force_simple`). `arr-stream eval questions FOLDER` asks the same, and `arr-stream tune FOLDER
+--through-model tiny` fits to it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from PIL import Image
@@ -23,9 +25,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from arr_stream.evaluation.questions import FILE_NAME  # noqa: E402
-from benchmarks.scenes.shapes import COLOURS, make_scene  # noqa: E402
+from benchmarks.answers.table import drawn  # noqa: E402
+from benchmarks.scenes.stories import Purpose, picture_story  # noqa: E402
 
-OPTIONS = 4
+EACH = 6
+"""Questions of a picture."""
 
 TASK = """\
 task: {task}
@@ -60,27 +64,32 @@ def doc_to_visual(doc):
 '''
 
 
-def make_task(folder: Path, *, questions: int = 12, seed: int = 0) -> None:
+def make_task(
+    folder: Path,
+    *,
+    questions: int = 12,
+    seed: int = 0,
+    purpose: Purpose = "reporting",
+    cells: tuple[int, int] = (16, 9),
+) -> None:
     """Writes pictures, questions and both tasks.
 
     Args:
         folder: Made if need be; files of the same names are replaced.
-        questions: Each about the colour of a thing that is the only one of its shape.
-        seed: Of the scenes.
+        questions: How many, six of a picture.
+        seed: Of the pictures.
+        purpose: Whose photographs lie behind things.
+        cells: Columns and rows of 32 pixels of a picture.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    rng, lines = np.random.default_rng(seed), []
+    rng, lines, number = np.random.default_rng(seed), list[str](), 0
     while len(lines) < questions:
-        scene = make_scene(rng, (448, 256), plain=True)
-        shapes = [thing.shape for thing in scene.things]
-        asked = next((thing for thing in scene.things if shapes.count(thing.shape) == 1 and thing.mask.any()), None)
-        if asked is None:
-            continue
-        name = f"{len(lines):03d}.png"
-        Image.fromarray(scene.rgb).save(folder / name)
-        others = rng.permutation([colour for colour in COLOURS if colour != asked.colour])[: OPTIONS - 1].tolist()
-        fields = {"picture": name, "question": f"What colour is the {asked.shape}?", "answer": asked.colour}
-        lines.append(json.dumps(fields | {"options": sorted([asked.colour, *others]), "kind": "colour"}))
+        story = picture_story(rng, (cells[0] * 32, cells[1] * 32), (2, 6), purpose=purpose)
+        name, number = f"{number:03d}.png", number + 1
+        Image.fromarray(story.frames[0]).save(folder / name)
+        for asked in drawn(story, rng, min(EACH, questions - len(lines)), held_out=purpose != "training"):
+            fields = {"picture": name, "question": asked.question, "answer": asked.answer}
+            lines.append(json.dumps(fields | {"options": sorted(asked.options), "kind": asked.kind}))
     data = folder.resolve() / FILE_NAME
     data.write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "drawn_shapes.py").write_text(FUNCTIONS, encoding="utf-8")
@@ -95,8 +104,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--questions", type=int, default=12, metavar="N", help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the scenes (%(default)s)")
+    parser.add_argument("--purpose", choices=get_args(Purpose), default="reporting", help="whose photographs and words")
     given = parser.parse_args()
-    make_task(given.folder, questions=given.questions, seed=given.seed)
+    make_task(given.folder, questions=given.questions, seed=given.seed, purpose=given.purpose)
     print(f"wrote {given.folder}")
 
 

@@ -21,15 +21,23 @@ from arr_stream.cli.measuring import (
     show_tables,
     write_picture,
 )
+from arr_stream.cli.options import excludes
 from arr_stream.errors import OutputUnwritable
 
+DEFAULT_ROUNDS = 3
+
 if TYPE_CHECKING:
+    from arr_stream.config import Settings
     from arr_stream.tuning.tuner import TuneReport
 
 
 def tune(
     data: Annotated[
-        Path, typer.Argument(help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth files.")
+        Path,
+        typer.Argument(
+            help="Folder with frames/SEQ and masks/SEQ or boxes/SEQ.json, or clips with truth files; with "
+            "--through-model JSON lines of questions about pictures, as `eval questions` takes them."
+        ),
     ],
     output: Annotated[Path | None, typer.Option("-o", "--out", help="Preset to write (TOML).")] = None,
     picture: Annotated[Path | None, typer.Option(help="Write held-out frames before and after (PNG).")] = None,
@@ -41,23 +49,37 @@ def tune(
         list[str] | None, typer.Option(help="half, other-half, a share such as 0.5, or names; repeat it for several.")
     ] = None,
     budget: Annotated[str, typer.Option(help="Tokens a frame, or a share of the grid.")] = "10%",
-    rounds: Annotated[int, typer.Option(min=1, help="Most times that weights are fitted and tried.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Most times that weights are fitted and tried.")] = DEFAULT_ROUNDS,
     minutes: Annotated[
         float | None, typer.Option(min=0.0, help="Fit no longer than this; results then depend on the machine.")
     ] = None,
     weight: Annotated[list[str] | None, typer.Option(help="Only this weight may move; repeat it for several.")] = None,
+    through_model: Annotated[
+        str | None, typer.Option(help="Fit to this model's answers instead: `tiny`, a hub name or a folder.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all draws; the same seed gives the same weights.")] = 0,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
     force: Force = False,
 ) -> None:
-    """Fit the scorers' weights to footage with masks or boxes, and try them on sequences that were held out.
+    """Fit the scorers' weights to footage with masks or boxes, or to answers, and try them on what was held out.
 
     Use what is written with `--preset FILE.toml`.
     """
     fixed = {"selection.budget": budget, "selection.per_second": 0.0}
     settings = cpu_settings("tune", preset, overrides).with_values(fixed)
+    if through_model is not None:
+        others: dict[str, object] = {
+            "--picture": picture,
+            "--ask": ask,
+            "--hold-out": hold_out,
+            "--rounds": rounds != DEFAULT_ROUNDS or None,
+        }
+        excludes("--through-model", others, "it fits to answers")
+        settings = settings.with_values({"vlm.model": through_model})
+        _tune_through_model(data, output, settings, weight, seed, _within(minutes), as_json=as_json, force=force)
+        return
 
     from arr_stream.files import make_parent, prepare_output, written_whole
     from arr_stream.tuning.fitting import FitOptions
@@ -104,6 +126,53 @@ def tune(
         say(f"wrote {output}; use it with --preset {output}")
     _print(report, data.resolve().name, as_json=as_json)
     write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
+
+
+def _tune_through_model(
+    data: Path,
+    output: Path | None,
+    settings: Settings,
+    weight: list[str] | None,
+    seed: int,
+    in_time: Callable[[], bool],
+    *,
+    as_json: bool,
+    force: bool,
+) -> None:
+    from arr_stream.evaluation.questions import read_questions
+    from arr_stream.files import make_parent, prepare_output, written_whole
+    from arr_stream.tuning.fitting import FitOptions
+    from arr_stream.tuning.parameters import NAMES
+    from arr_stream.tuning.report import answer_preset, answer_tables
+    from arr_stream.tuning.through_model import TuneOptions, tune_through_model
+
+    if output is not None:
+        prepare_output(output, force)
+        make_parent(output)
+    names = tuple(dict.fromkeys(weight)) if weight else NAMES
+    options = TuneOptions(names=names, fit=FitOptions(frames=24, seed=seed), in_time=in_time)
+    questions, skipped = read_questions(data)
+    for each in skipped:
+        say(f"line {each.line} left out: {each.reason}")
+    try:
+        with counting() as advance:
+
+            def progress(what: str, done: int, of: int) -> None:
+                advance(f"{what}, {done} of {of}", done, of)
+
+            report = tune_through_model(questions, settings, options, progress)
+    except KeyboardInterrupt:
+        raise interrupted(", nothing was written") from None
+    if output is not None:
+        with written_whole(output, force=force) as partial:
+            partial.write_text(answer_preset(report, data.resolve().name), encoding="utf-8")
+        say(f"wrote {output}; use it with --preset {output}")
+    found = answer_tables(report)
+    if as_json:
+        values = {"tables": [table.as_json() for table in found], "scoring": report.weights.model_dump()}
+        out.print_json(json.dumps(values))
+        return
+    show_tables(found)
 
 
 def _within(minutes: float | None) -> Callable[[], bool]:

@@ -1,4 +1,7 @@
-"""From records to weights: Adam on the coverage of a soft choice, stopped early by the coverage of the hard one."""
+"""From records to weights: Adam on what a soft choice is worth, stopped early by what the hard one is.
+
+What a choice is worth is an `Objective`: here the share of a known object that it covers (`COVERAGE`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +26,33 @@ _HALVINGS = 40
 
 Case = Sequence[FrameTable]
 """The frames of one sequence, asked in one way. Cases count alike, however long they are."""
+
+Table = TypeVar("Table")
+"""What is known of one frame."""
+
+
+class Seen(Protocol):
+    """What the scorers saw on one frame."""
+
+    @property
+    def sample(self) -> Sample: ...
+
+    @property
+    def answered(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Objective(Generic[Table]):
+    """What a choice is worth.
+
+    Args:
+        soft: Mean worth of soft choices on some frames, with gradients, for weights that are tensors and a temperature
+            in standard deviations of a frame's scores.
+        hard: Mean worth over cases of the choice of the best cells.
+    """
+
+    soft: Callable[[Sequence[Table], ScoringSettings, float], Tensor]
+    hard: Callable[[Sequence[Sequence[Table]], ScoringSettings], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +88,7 @@ class Fit:
         weights: Those of the best look.
         steps: Steps made.
         best_step: After how many of them the best look was taken.
-        before, after: Coverage of the hard choice on validation frames, from the records.
+        before, after: Worth of the hard choice on validation frames, from the records.
     """
 
     weights: ScoringSettings
@@ -68,52 +99,54 @@ class Fit:
 
 
 def fit(
-    training: Sequence[Case],
-    validation: Sequence[Case],
+    training: Sequence[Sequence[Any]],
+    validation: Sequence[Sequence[Any]],
     start: ScoringSettings,
     options: FitOptions | None = None,
     *,
+    objective: Objective[Any] | None = None,
     names: Sequence[str] = NAMES,
-    advance: Callable[[int, int, float], bool] = lambda step, steps, coverage: True,
+    advance: Callable[[int, int, float], bool] = lambda step, steps, worth: True,
 ) -> Fit:
-    """Weights that cover more of the object on the validation frames; the start's where none do.
+    """Weights whose choice is worth more on the validation frames; the start's where none is.
 
     Args:
         training: Frames that gradients are taken from.
         validation: Frames that say when to stop.
         start: Where to start.
         options: How.
+        objective: What a choice is worth; None for `COVERAGE`.
         names: Which weights may move.
-        advance: Told at each look the step, the most steps and the coverage; False ends the fit.
+        advance: Told at each look the step, the most steps and the worth; False ends the fit.
 
     Returns:
         The fit; the same for the same arguments, to the bit.
     """
-    chosen = options or FitOptions()
+    chosen, worth = options or FitOptions(), objective or COVERAGE
     parameters = Parameters(start, names)
     optimizer = torch.optim.Adam([parameters.values], lr=chosen.rate)
     generator = np.random.default_rng(chosen.seed)
     with one_torch_thread():
-        before = best = hard_coverage(validation, parameters.settings())
+        before = best = worth.hard(validation, parameters.settings())
         weights, best_step, step = start, 0, 0
         for step in range(1, chosen.steps + 1):
             drawn = [table for case in training for table in _draw(case, chosen.frames, generator)]
             optimizer.zero_grad()
-            loss = 1 - soft_coverage(drawn, parameters.weights(), _temperature(chosen, step))
+            loss = 1 - worth.soft(drawn, parameters.weights(), _temperature(chosen, step))
             (loss + chosen.pull * parameters.distance()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             parameters.confine()
             if step % chosen.every:
                 continue
-            coverage = hard_coverage(validation, parameters.settings())
-            if coverage > best:
-                best, best_step, weights = coverage, step, parameters.settings()
+            found = worth.hard(validation, parameters.settings())
+            if found > best:
+                best, best_step, weights = found, step, parameters.settings()
             if not advance(step, chosen.steps, best) or step - best_step >= chosen.every * chosen.patience:
                 break
     return Fit(weights, step, best_step, before, best)
 
 
-def _draw(case: Case, count: int, generator: np.random.Generator) -> list[FrameTable]:
+def _draw(case: Sequence[Any], count: int, generator: np.random.Generator) -> list[Any]:
     """`count` frames of a case, each once where it has so many."""
     drawn = generator.choice(len(case), count, replace=len(case) < count)
     return [case[index] for index in drawn.tolist()]
@@ -130,10 +163,7 @@ def soft_coverage(tables: Sequence[FrameTable], weights: ScoringSettings, temper
     """Mean share of the object in a soft choice; `temperature` in standard deviations of each frame's scores."""
     sums = []
     for group in _alike(tables):
-        scores = frame_scores(group, weights)
-        spread = scores.std(dim=1, keepdim=True)
-        scores = (scores - scores.mean(dim=1, keepdim=True)) / (spread + 1e-6)
-        chosen = soft_topk(scores, _counts(group), temperature)
+        chosen = soft_choice(frame_scores(group, weights), _counts(group), temperature)
         sums.append((chosen * _shares(group)).sum())
     return torch.stack(sums).sum() / len(tables)
 
@@ -151,7 +181,11 @@ def hard_coverage(cases: Sequence[Case], weights: ScoringSettings) -> float:
     return float(np.mean(means))
 
 
-def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tensor:
+COVERAGE: Objective[FrameTable] = Objective(soft_coverage, hard_coverage)
+"""The share of a known object that is covered."""
+
+
+def frame_scores(group: Sequence[Seen], weights: ScoringSettings) -> Tensor:
     """`[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers that streams use."""
     figures = [table.sample.figure for table in group if table.sample.figure is not None]
     sample = Sample(
@@ -162,6 +196,12 @@ def frame_scores(group: Sequence[FrameTable], weights: ScoringSettings) -> Tenso
     )
     scores: Tensor = balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
     return scores
+
+
+def soft_choice(scores: Tensor, count: Tensor, temperature: float) -> Tensor:
+    """As `soft_topk`, with the temperature in standard deviations of each row's scores."""
+    spread = scores.std(dim=1, keepdim=True)
+    return soft_topk((scores - scores.mean(dim=1, keepdim=True)) / (spread + 1e-6), count, temperature)
 
 
 def _alike(tables: Sequence[FrameTable]) -> list[list[FrameTable]]:

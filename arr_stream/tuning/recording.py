@@ -24,9 +24,10 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import CellValues, Pipeline
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
+from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
-from arr_stream.types import FloatArray, Frame
+from arr_stream.types import ByteArray, FloatArray, Frame
 
 Kind = Literal["nothing", "region", "words"]
 """How the object is asked for: not at all, by the box of its first mask, or by its name."""
@@ -86,6 +87,30 @@ class _RecordingPipeline(Pipeline):
         relevance, moving = (torch.from_numpy(each.ravel().copy()) for each in given)
         self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)))
         return super()._choose(state, texture, values, eighth_grey, frame)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """What the scorers saw on one picture, and what was chosen."""
+
+    sample: Sample
+    patches: PatchSet
+
+
+def look(rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: Models) -> Look:
+    """Send a picture through the pipeline, as the first frame of a stream.
+
+    Args:
+        rgb: `[H, W, 3]`.
+        queries: What is looked for.
+        settings: As for any stream; `selection.budget` says how many tokens.
+        models: Of these settings.
+    """
+    keyframes = InStepKeyframes(models.generator)
+    pipeline = _RecordingPipeline(settings, keyframes, list(queries), encoder=models.encoder, pca=models.pca)
+    patches = pipeline.step(Frame(0, 0.0, rgb))
+    assert pipeline.sample is not None
+    return Look(pipeline.sample, patches)
 
 
 def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from arr_stream.config import ScoringSettings
+from arr_stream.evaluation.answers import wilson
 from arr_stream.evaluation.davis import Mask
 from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.tuning.parameters import DECIMALS, differences
 from arr_stream.tuning.recording import KINDS, Kind, Run
+from arr_stream.tuning.through_model import TunedAnswers
 from arr_stream.tuning.tuner import TuneReport
 from arr_stream.types import ByteArray, FloatArray
 
@@ -65,7 +67,29 @@ def _row(part: str, kind: Kind, name: str, before: Sequence[Run], after: Sequenc
     )
 
 
-def _weights(report: TuneReport) -> ResultTable:
+def answer_tables(report: TunedAnswers) -> tuple[ResultTable, ...]:
+    """Right answers to held-out questions by kind, and weights."""
+    kinds = list(dict.fromkeys(each.kind for each in report.before))
+    rows: list[tuple[Value, ...]] = []
+    for kind in (None, *(kinds if len(kinds) > 1 else ())):
+        parts = [
+            [each.right for each in outcomes if kind is None or each.kind == kind]
+            for outcomes in (report.whole, report.before, report.after)
+        ]
+        shares = [float(np.mean(part)) for part in parts]
+        low, high = wilson(shares[2], len(parts[2]))
+        rows.append(("all" if kind is None else kind or "without", len(parts[2]), *shares, low, high))
+    right = ResultTable(
+        f"Right answers of {report.model} at {report.budget} of the tokens, before and after tuning",
+        ("kind", "questions", "all cells", "before", "after", "from", "to"),
+        tuple(rows),
+        f"Questions about pictures that were held out; fitted to {report.fitted} others, of which a quarter said when "
+        "to stop. From, to: 95% interval of what came after.",
+    )
+    return right, _weights(report)
+
+
+def _weights(report: TuneReport | TunedAnswers) -> ResultTable:
     fields = ScoringSettings.model_fields
     return ResultTable(
         "Weights",
@@ -74,7 +98,7 @@ def _weights(report: TuneReport) -> ResultTable:
             (f"scoring.{name}", before, after, fields[name].description or "")
             for name, (before, after) in differences(report.start, report.weights).items()
         ),
-        "" if report.weights != report.start else "Nothing did better on the validation frames; nothing was changed.",
+        "" if report.weights != report.start else "Nothing did better on what validates; nothing was changed.",
     )
 
 
@@ -100,8 +124,23 @@ def preset(report: TuneReport, origin: str) -> str:
         report: What was found.
         origin: Name of the data.
     """
-    lines = [*_header(report, origin), ""]
-    changed = differences(ScoringSettings(), report.weights)
+    return _preset(_header(report, origin), report.weights)
+
+
+def answer_preset(report: TunedAnswers, origin: str) -> str:
+    """As `preset`."""
+    before, after = (np.mean([each.right for each in outcomes]) for outcomes in (report.before, report.after))
+    header = [
+        f"# Weights that `arr-stream tune` fitted to {report.model}'s answers about {' '.join(origin.split())}.",
+        f"# Budget {report.budget}; right answers to {len(report.after)} questions that were held out: "
+        f"{before:.{DECIMALS}f} before, {after:.{DECIMALS}f} after.",
+    ]
+    return _preset(header, report.weights)
+
+
+def _preset(header: Iterable[str], weights: ScoringSettings) -> str:
+    lines = [*header, ""]
+    changed = differences(ScoringSettings(), weights)
     if changed:
         lines.append("[scoring]")
         lines += [f"{name} = {_number(after)}" for name, (_, after) in changed.items()]

@@ -258,7 +258,7 @@ def look_loss(found: Read) -> Tensor:
 class SideHeads(nn.Module):
     """Questions about each cell to what the tower makes of it (deep supervision; Lee et al., 2015).
 
-    What thing it shows, of which colour and shape, which letters and which whole text are written there, where the cell
+    What thing it shows, of which colour and shape, whether it is the middle of it, which letters and which whole text are written there, where the cell
     is in the frame and where in the thing, how the thing moves, and which parts of the cell are its own. What has a
     name is told by likeness to the language model's own embedding of the name, as it stands in a question and as it
     begins an answer: so that what a cell shows and what it is called lie close from the start, and the words of a
@@ -281,10 +281,13 @@ class SideHeads(nn.Module):
         self.motion = nn.Linear(width, 2)
         self.letters = nn.Linear(width, 2 * len(_LETTERS))
         self.silhouette = nn.Linear(width, _SILHOUETTE**2)
+        self.anchor = nn.Linear(width, 1)
 
     def loss(self, features: Tensor, truth: CellTruth) -> Tensor:
         truth = truth.to(features.device)
-        total = 4 * F.mse_loss(self.place(features).float(), truth.place)
+        total = 20 * F.mse_loss(self.place(features).float(), truth.place)
+        anchors = self.anchor(features).float()[:, 0]
+        total = total + 2 * F.binary_cross_entropy_with_logits(anchors, truth.anchor)
         table = self._embedding[0].weight
         normed = F.normalize(features.float(), dim=-1)
         for number, (ids, target) in enumerate(zip(self._ids, truth.classes, strict=False)):
@@ -300,7 +303,7 @@ class SideHeads(nn.Module):
         on = truth.classes[1] > 0
         if bool(on.any()):
             total = total + F.smooth_l1_loss(self.offset(features[on]).float(), truth.offset[on])
-            total = total + 4 * F.mse_loss(self.motion(features[on]).float(), truth.motion[on])
+            total = total + F.smooth_l1_loss(self.motion(features[on]).float(), truth.motion[on])
         if bool(truth.fine.any()):
             total = total + F.binary_cross_entropy_with_logits(
                 self.silhouette(features[truth.fine]).float(), truth.silhouette[truth.fine]
@@ -308,7 +311,7 @@ class SideHeads(nn.Module):
         if bool(truth.legible.any()):
             scores = self.letters(features[truth.legible]).float()
             letters = F.binary_cross_entropy_with_logits(scores, truth.letters[truth.legible], reduction="none")
-            total = total + letters.sum(dim=1).mean()
+            total = total + 2 * letters.sum(dim=1).mean()
         return total / 4
 
 
@@ -319,8 +322,9 @@ class CellTruth:
     Args:
         classes: `[K]` each: colour, shape, word, tens and units; 0 for none.
         place: `[K, 2]` the cell's middle as a share of the frame, x and y.
+        anchor: `[K]`, 1 where the middle of a thing is, by which things are counted.
         offset: `[K, 2]` from the cell's middle to the thing's, in half cells.
-        motion: `[K, 2]` what the thing moves from one frame to the next, in cells.
+        motion: `[K, 2]` what the thing moves from one frame to the next, in eighths of a cell.
         fine: `[K]` bool, cells in full detail.
         silhouette: `[K, 16]` shares of the thing in the parts of a fine cell.
         legible: `[K]` bool, fine cells of signs whose letters are large enough to be told.
@@ -329,6 +333,7 @@ class CellTruth:
 
     classes: tuple[Tensor, ...]
     place: Tensor
+    anchor: Tensor
     offset: Tensor
     motion: Tensor
     fine: Tensor
@@ -356,6 +361,7 @@ def _block_truth(example: Example, block: Block) -> tuple[npt.NDArray[Any], ...]
     tiles = block.labels.reshape(rows, 4, 8, columns, 4, 8).transpose(0, 3, 1, 4, 2, 5)
     n = len(cells)
     classes = np.zeros((n, 5), np.int64)
+    anchor = np.zeros(n, np.float32)
     offset, motion = np.zeros((n, 2), np.float32), np.zeros((n, 2), np.float32)
     silhouette = np.zeros((n, _SILHOUETTE**2), np.float32)
     fine = cells.level <= 0
@@ -372,7 +378,8 @@ def _block_truth(example: Example, block: Block) -> tuple[npt.NDArray[Any], ...]
         actor = actors[thing]
         classes[k] = _classes(actor.colour, actor.shape, actor.text)
         offset[k] = middles[thing] - (column + width / 2, row + height / 2)
-        motion[k] = _motion(actor, block.frame) * scale / CELL_PX
+        anchor[k] = row <= middles[thing][1] < row + height and column <= middles[thing][0] < column + width
+        motion[k] = _motion(actor, block.frame) * scale * 8 / CELL_PX
         if fine[k]:
             silhouette[k] = (tiles[row, column] == thing + 1).mean(axis=(2, 3)).ravel()
             legible[k] = bool(actor.text) and actor.diameter_px * scale >= _LEGIBLE_PX
@@ -384,7 +391,7 @@ def _block_truth(example: Example, block: Block) -> tuple[npt.NDArray[Any], ...]
     blocks = cells.blocks.astype(np.float32)
     place = (blocks[:, 1::-1] + blocks[:, :1:-1] / 2) / (columns, rows)
     offset = np.clip(offset, -6, 6) / 2
-    parts = (classes, place.astype(np.float32), offset, np.clip(motion, -2, 2), fine, silhouette, legible)
+    parts = (classes, place.astype(np.float32), anchor, offset, np.clip(motion, -4, 4), fine, silhouette, legible)
     return *parts, letters.reshape(n, -1)
 
 

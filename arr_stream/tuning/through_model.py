@@ -1,0 +1,284 @@
+"""The scorers' weights fitted to a model's answers: what a choice is worth is how likely it makes the right one.
+
+The model is given every cell of a picture. The logarithm of each cell's share in a soft choice is added to the
+attention to it, as mode `weight` does with relevance, so that the gradient of the answer's likelihood reaches the
+scorers' weights. What the weights are worth is told from right answers to questions that were held out, asked as `eval
+questions` asks them: with the chosen cells alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from threading import Event
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_stream.config import ScoringSettings, Settings
+from arr_stream.errors import EvaluationDataError, InvalidSetting
+from arr_stream.evaluation.answers import WHOLE, Condition, Outcome, ask_questions, viewers
+from arr_stream.evaluation.questions import Question
+from arr_stream.relevance.scorers import Sample
+from arr_stream.sources import open_source
+from arr_stream.stream import Models
+from arr_stream.tuning.fitting import Fit, FitOptions, Objective, fit, frame_scores, hard_topk, soft_choice
+from arr_stream.tuning.parameters import NAMES, check_names
+from arr_stream.tuning.recording import look
+from arr_stream.types import ByteArray
+from arr_stream.vlm.qwen3_vl.adapter import Adapter
+from arr_stream.vlm.qwen3_vl.cells import (
+    Cells,
+    block_extent,
+    patch_rows,
+    text_positions,
+    texture_picture,
+    token_positions,
+)
+from arr_stream.vlm.qwen3_vl.encoding import LEAST_WEIGHT
+from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
+from arr_stream.vlm.qwen3_vl.prompt import Prompt
+
+VALIDATION_PART = 4
+"""One in so many of the questions that are fitted to says when to stop."""
+_UNSEEN = -1e4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedPicture:
+    """A picture, a question and its answer, ready to be read by the model.
+
+    Args:
+        sample: What the scorers saw.
+        answered: Highest relevance of any cell.
+        fine: Fine cells that the budget is spent on.
+        embeddings: `[N, D]` of everything up to the answer's last token.
+        positions: `[3, N]`.
+        cells: `[N]` bool, which tokens are cells.
+        deepstack: `[cells, D]` each.
+        answer: Tokens of the answer and the one that ends it.
+    """
+
+    sample: Sample
+    answered: float
+    fine: int
+    embeddings: Tensor
+    positions: Tensor
+    cells: Tensor
+    deepstack: tuple[Tensor, ...]
+    answer: tuple[int, ...]
+
+
+class Reader:
+    """How likely a model finds right answers, for any share in which each cell is seen.
+
+    Args:
+        loaded: The model.
+        instruction: As `vlm.instruction`.
+    """
+
+    def __init__(self, loaded: LoadedModel, instruction: str = "") -> None:
+        self._adapter = Adapter(loaded.model)
+        self._prompt = Prompt(loaded.tokenizer, self._adapter.config)
+        self._normalisation = loaded.normalisation
+        self._opening = self._prompt.opening(instruction)
+        self.objective: Objective[AskedPicture] = Objective(self._soft, self._hard)
+
+    def prepared(self, asked: Question, picture: ByteArray, settings: Settings, models: Models) -> AskedPicture:
+        """What is known of one question before any weight is tried."""
+        seen = look(picture, asked.queries, settings, models)
+        grid = seen.patches.grid
+        cells = Cells.whole((grid.rows, grid.columns))
+        shown = texture_picture(picture, grid.texture_wh)
+        before = [*self._opening, *self._prompt.before_cells("image", 0.0)]
+        answer = (*self._prompt.text(asked.answers[0]), self._prompt.next_turn[0])
+        after = [*self._prompt.after_cells, *self._prompt.question(asked.text), *answer[:-1]]
+        start = len(before)
+        with torch.no_grad():
+            tokens = self._adapter.encode(patch_rows(shown, shown, cells, self._normalisation), cells, [len(cells)])
+            words = self._adapter.embed([*before, *after])
+        embeddings = torch.cat([words[:start], tokens.features.to(words), words[start:]])
+        places = [
+            text_positions(start, 0),
+            token_positions(cells, start),
+            text_positions(len(after), start + block_extent(cells.grid_hw)),
+        ]
+        visual = torch.zeros(len(embeddings), dtype=torch.bool)
+        visual[start : start + len(cells)] = True
+        fine = int((seen.patches.level <= 0).sum())
+        if not 0 < fine < len(cells):
+            raise InvalidSetting(
+                f"line {asked.line}: the budget shows the whole picture or none of it in detail",
+                remedy="set --budget to a share of the picture, such as 10%",
+            )
+        answered = float(seen.sample.relevance.max())
+        return AskedPicture(
+            seen.sample, answered, fine, embeddings, torch.cat(places, dim=1), visual, tokens.deepstack, answer
+        )
+
+    def _soft(self, asked: Sequence[AskedPicture], weights: ScoringSettings, temperature: float) -> Tensor:
+        found = []
+        for one in asked:
+            share = soft_choice(frame_scores([one], weights), torch.tensor([float(one.fine)]), temperature)[0]
+            found.append(self.log_likelihood(one, share.clamp_min(LEAST_WEIGHT).log()))
+        return torch.stack(found).mean()
+
+    @torch.no_grad()
+    def _hard(self, cases: Sequence[Sequence[AskedPicture]], weights: ScoringSettings) -> float:
+        means = []
+        for case in cases:
+            found = []
+            for one in case:
+                chosen = hard_topk(frame_scores([one], weights), torch.tensor([float(one.fine)]))[0]
+                found.append(float(self.log_likelihood(one, (1 - chosen) * _UNSEEN)))
+            means.append(float(np.mean(found)))
+        return float(np.mean(means))
+
+    def log_likelihood(self, one: AskedPicture, bias_of_cells: Tensor) -> Tensor:
+        """Mean over the answer's tokens of the logarithm of their probability."""
+        bias = torch.zeros(len(one.embeddings)).masked_scatter(one.cells, bias_of_cells)
+        cache = self._adapter.new_cache()
+        hidden = self._adapter.extend(cache, one.embeddings, one.positions, one.cells, one.deepstack, bias)
+        logs = self._adapter.logits(hidden[-len(one.answer) :]).log_softmax(dim=-1)
+        return logs[torch.arange(len(one.answer)), list(one.answer)].mean()
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What is fitted to what.
+
+    Args:
+        held_out: Share of the questions that nothing is fitted to; those of one picture stay together.
+        names: Weights that may move.
+        fit: How; its seed is also that of the division.
+        in_time: Asked between steps; False ends the fitting with the best so far.
+    """
+
+    held_out: float = 0.5
+    names: tuple[str, ...] = NAMES
+    fit: FitOptions = field(default_factory=lambda: FitOptions(frames=24))
+    in_time: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True, slots=True)
+class TunedAnswers:
+    """Weights before and after, and right answers with both.
+
+    Args:
+        model: Its name.
+        start, weights: Before and after; equal where nothing did better on the validation questions.
+        fit: How they came about.
+        budget: Tokens, as the settings say it.
+        fitted: Questions that were fitted to.
+        before, after: Outcomes of the held-out questions.
+        whole: The same with all cells.
+    """
+
+    model: str
+    start: ScoringSettings
+    weights: ScoringSettings
+    fit: Fit
+    budget: str
+    fitted: int
+    before: tuple[Outcome, ...]
+    after: tuple[Outcome, ...]
+    whole: tuple[Outcome, ...]
+
+
+def tune_through_model(
+    questions: Sequence[Question],
+    settings: Settings,
+    options: TuneOptions | None = None,
+    progress: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> TunedAnswers:
+    """Fit the scorers' weights to answers about one part of some pictures, and ask about the other.
+
+    Args:
+        questions: About pictures; those about videos are left out.
+        settings: `vlm` says which model; the weights to start from, and everything else.
+        options: What is fitted to what.
+        progress: Told of every question and every look.
+
+    Raises:
+        EvaluationDataError: Too few questions, or a picture that cannot be read.
+        InvalidSetting: A server instead of a model of our own, or a budget that leaves nothing to choose.
+        UnknownSetting: A weight that does not exist.
+    """
+    chosen = options or TuneOptions()
+    check_names(chosen.names)
+    if settings.vlm.endpoint:
+        raise InvalidSetting("a server's model has no gradient", remedy="name a model of your own")
+    pictures = [each for each in questions if not each.video]
+    fitted, held_out = _divided(pictures, chosen)
+    loaded = load(settings.vlm, settings.models)
+    reader = Reader(loaded, settings.vlm.instruction)
+    cases = _prepared(fitted, reader, settings, progress)
+    validation = max(1, len(cases) // VALIDATION_PART)
+
+    def advance(step: int, steps: int, worth: float) -> bool:
+        progress(f"fit: a right answer's token at {math.exp(worth):.3f}", step, steps)
+        return chosen.in_time()
+
+    found = fit(
+        [cases[validation:]],
+        [cases[:validation]],
+        settings.scoring,
+        chosen.fit,
+        objective=reader.objective,
+        names=chosen.names,
+        advance=advance,
+    )
+    condition = Condition("ours", settings.selection.budget)
+    before = _asked(held_out, settings, condition, "held out, untuned", progress)
+    whole = _asked(held_out, settings, Condition("all", WHOLE), "held out, all cells", progress)
+    after = before
+    if found.weights != settings.scoring:
+        tuned = settings.model_copy(update={"scoring": found.weights})
+        after = _asked(held_out, tuned, condition, "held out, tuned", progress)
+    return TunedAnswers(
+        loaded.name, settings.scoring, found.weights, found, condition.budget, len(fitted), before, after, whole
+    )
+
+
+def _divided(questions: Sequence[Question], options: TuneOptions) -> tuple[list[Question], list[Question]]:
+    """By picture: nothing of one that was fitted to is asked about in the end."""
+    sources = list(dict.fromkeys(each.source for each in questions))
+    drawn = np.random.default_rng(options.fit.seed).permutation(len(sources))[: round(options.held_out * len(sources))]
+    kept = {sources[index] for index in drawn.tolist()}
+    fitted = [each for each in questions if each.source not in kept]
+    held_out = [each for each in questions if each.source in kept]
+    if len(fitted) < VALIDATION_PART or not held_out:
+        raise EvaluationDataError(
+            f"{len(fitted)} questions to fit to and {len(held_out)} to hold out",
+            remedy="give questions about several pictures, some hundreds of them",
+        )
+    return fitted, held_out
+
+
+def _prepared(
+    questions: Sequence[Question], reader: Reader, settings: Settings, progress: Callable[[str, int, int], None]
+) -> list[AskedPicture]:
+    models, found = Models.load(settings), []
+    for number, asked in enumerate(questions):
+        progress("looking", number, len(questions))
+        with closing(open_source(asked.source, max_pixels=settings.source.max_pixels)) as source:
+            picture = next(source.frames()).rgb
+        found.append(reader.prepared(asked, picture, settings, models))
+    return found
+
+
+def _asked(
+    questions: Sequence[Question],
+    settings: Settings,
+    condition: Condition,
+    what: str,
+    progress: Callable[[str, int, int], None],
+) -> tuple[Outcome, ...]:
+    def tell(_: str, done: int, of: int) -> None:
+        progress(what, done, of)
+
+    asking = ask_questions(questions, viewers(settings), settings, [condition], stop=Event(), progress=tell)
+    return tuple(each for each in asking if isinstance(each, Outcome))
