@@ -13,7 +13,7 @@ from arr_stream.config import Settings
 from arr_stream.selection.budget import budget_tokens
 from benchmarks.answers.long import dialogue_answers, memory_answers
 from benchmarks.answers.pictures import most_covered, scaled_wh
-from benchmarks.answers.table import PICTURE_SIZES, markdown, measure
+from benchmarks.answers.table import PICTURE_SIZES, measure
 from benchmarks.scenes.stories import cell_shares, picture_story
 
 QUICK = ["keyframes.text=none", "keyframes.clusters=grid"]
@@ -41,16 +41,16 @@ def test_every_method_answers_within_the_budget(settings: Settings) -> None:
     assert {outcome.tokens for outcome in pictures if outcome.share == "100%"} == {columns * rows}
     clips = {outcome.method for outcome in report.outcomes if outcome.media == "clips"}
     assert {"ours", "Efficient Video Sampling", "VidCom2", "frame difference", "all cells"} <= clips
-    text = markdown(report)
-    assert "| ours |" in text and "**clips**" in text
-    assert all(0 <= row.low <= row.right <= row.high <= 1 for row in report.rows())
+    titles = [table.title for table in report.tables]
+    assert titles[0] == "Right answers, pictures" and "clips, 25% of the tokens, by kind" in titles
+    assert report.tables[0].columns[2:4] == ("100%", "25%")
 
 
 def test_kinds_that_punish_every_choice_stand_apart(settings: Settings) -> None:
     report = measure({"ours": settings}, pictures=2, clips=0, shares=("100%",), each=12)
-    [together] = [row for row in report.rows() if not row.kind]
+    (row,) = report.tables[0].rows
     apart = [outcome for outcome in report.outcomes if outcome.kind in ("presence", "count", "total", "still")]
-    assert apart and together.questions == len(report.outcomes) - len(apart)
+    assert apart and row[1] == len(report.outcomes) - len(apart)
 
 
 def test_a_small_memory_is_filled_in_both_ways(settings: Settings) -> None:

@@ -66,7 +66,7 @@ def memory_answers(
         for name, settings, instead in conditions:
             seen = watched(story, asking, settings, loaded, fps=_FPS, instead=instead)
             for one, said in zip(asked, seen.answers, strict=True):
-                where = number, f"{seconds} s, {context_tokens} tokens", one.kind, name, share
+                where = number, f"{seconds} s, {context_tokens} tokens", one.kind, one.question, name, share
                 took = seen.choosing_ms, seen.answering_ms / len(asked)
                 outcomes.append(Outcome(*where, is_same(said, one.answer), seen.tokens, *took))
     return AnswerReport(loaded.name, tuple(outcomes))
@@ -105,7 +105,8 @@ def dialogue_answers(
             for feedback in (True, False):
                 its = settings.with_values({"vlm.feedback": feedback})
                 seen = watched(story, {middle: [first.question], last: [second.question]}, its, loaded, fps=_FPS)
-                where = number, "second questions", second.kind, f"feedback {'on' if feedback else 'off'}", share
+                method = f"feedback {'on' if feedback else 'off'}"
+                where = number, "second questions", second.kind, second.question, method, share
                 took = seen.choosing_ms, seen.answering_ms
                 outcomes.append(Outcome(*where, is_same(seen.answers[1], second.answer), tokens, *took))
     return AnswerReport(loaded.name, tuple(outcomes))

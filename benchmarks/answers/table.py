@@ -10,7 +10,7 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.answers import wilson
-from arr_stream.evaluation.tables import plain
+from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.relevance.question import sought
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
@@ -38,7 +38,7 @@ class Outcome:
     Args:
         story: Number of the picture or clip.
         media: `pictures` or `clips`.
-        kind: Of the question.
+        kind, question: What was asked.
         method: Who chose.
         share: Of the tokens.
         right: The answer is the true one.
@@ -49,6 +49,7 @@ class Outcome:
     story: int
     media: str
     kind: str
+    question: str
     method: str
     share: str
     right: bool
@@ -58,52 +59,82 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRow:
-    """Means of one condition; `kind` is empty for the kinds that nothing tells apart, all together."""
-
-    media: str
-    method: str
-    share: str
-    kind: str
-    questions: int
-    right: float
-    low: float
-    high: float
-    tokens: float
-    choosing_ms: float
-    answering_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerReport:
+class AnswerReport(Report):
     """All outcomes, and the model's name."""
 
     model: str
     outcomes: tuple[Outcome, ...]
 
-    def rows(self) -> tuple[AnswerRow, ...]:
-        """One of each condition and kind, and one over all kinds that no choice is punished for."""
-        groups: dict[tuple[str, str, str, str], list[Outcome]] = {}
-        for outcome in self.outcomes:
-            where = outcome.media, outcome.method, outcome.share
-            groups.setdefault((*where, outcome.kind), []).append(outcome)
-            if outcome.kind not in _APART:
-                groups.setdefault((*where, ""), []).append(outcome)
-        return tuple(_row(*key, group) for key, group in groups.items())
+    def facts(self) -> Mapping[str, Any]:
+        return {"model": self.model, "questions": len({(one.media, one.story, one.question) for one in self.outcomes})}
 
-    def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain({"rows": self.rows()})
-        return {"model": self.model, **found}
+    @property
+    def tables(self) -> tuple[ResultTable, ...]:
+        found: list[ResultTable] = []
+        for media in dict.fromkeys(outcome.media for outcome in self.outcomes):
+            own = [outcome for outcome in self.outcomes if outcome.media == media]
+            found += [_by_share(media, own), _times(media, own)]
+            found += [_by_kind(media, share, own) for share in dict.fromkeys(outcome.share for outcome in own)]
+        return tuple(found)
 
 
-def _row(media: str, method: str, share: str, kind: str, outcomes: Sequence[Outcome]) -> AnswerRow:
+def _by_share(media: str, outcomes: Sequence[Outcome]) -> ResultTable:
+    shares = list(dict.fromkeys(outcome.share for outcome in outcomes))
+    counted = [outcome for outcome in outcomes if outcome.kind not in _APART] or list(outcomes)
+    rows: list[tuple[Value, ...]] = []
+    for method in dict.fromkeys(outcome.method for outcome in counted):
+        mine = {share: [o for o in counted if (o.method, o.share) == (method, share)] for share in shares}
+        right = {share: _right(group) for share, group in mine.items() if group}
+        reach = max(max(high - share, share - low) for share, low, high in right.values())
+        tokens = float(np.mean([outcome.tokens for outcome in [group for group in mine.values() if group][-1]]))
+        row = (*(right[share][0] if share in right else None for share in shares), reach, round(tokens))
+        rows.append((method, max(map(len, mine.values())), *row))
+    apart = ", ".join(kind for kind in _APART if any(outcome.kind == kind for outcome in outcomes))
+    return ResultTable(
+        f"Right answers, {media}",
+        ("choice", "questions", *shares, "±", "tokens at the last"),
+        tuple(rows),
+        f"Without {apart}: where unseen means absent, those punish whatever is left out." if apart else "",
+    )
+
+
+def _times(media: str, outcomes: Sequence[Outcome]) -> ResultTable:
+    shares = list(dict.fromkeys(outcome.share for outcome in outcomes))
+    rows: list[tuple[Value, ...]] = []
+    for method in dict.fromkeys(outcome.method for outcome in outcomes):
+        mine = {share: [o for o in outcomes if (o.method, o.share) == (method, share)] for share in shares}
+        whole = [[o.choosing_ms + o.answering_ms for o in group] for group in mine.values()]
+        choosing = [o.choosing_ms for group in mine.values() for o in group]
+        rows.append((method, *(float(np.median(each)) if each else None for each in whole), float(np.median(choosing))))
+    return ResultTable(
+        f"Milliseconds to the answer, {media}",
+        ("choice", *shares, "of which choosing"),
+        tuple(rows),
+        "Medians, the choice and the tower counted in.",
+        digits=0,
+    )
+
+
+def _by_kind(media: str, share: str, outcomes: Sequence[Outcome]) -> ResultTable:
+    kinds = sorted({outcome.kind for outcome in outcomes})
+    here = [outcome for outcome in outcomes if outcome.share == share]
+    rows: list[tuple[Value, ...]] = []
+    counts: dict[str, int] = {}
+    for method in dict.fromkeys(outcome.method for outcome in here):
+        groups = [[o for o in here if (o.method, o.kind) == (method, kind)] for kind in kinds]
+        counts |= {kind: max(counts.get(kind, 0), len(group)) for kind, group in zip(kinds, groups, strict=True)}
+        rows.append((method, *(_right(group)[0] if group else None for group in groups)))
+    rows.append(("questions, at most", *(counts[kind] for kind in kinds)))
+    return ResultTable(f"{media}, {share} of the tokens, by kind", ("choice", *kinds), tuple(rows), digits=2)
+
+
+def _right(outcomes: Sequence[Outcome]) -> tuple[float, float, float]:
+    """The share that is right, and its interval; several random choices of one question are one trial."""
     right = float(np.mean([outcome.right for outcome in outcomes]))
-    # Several random choices of one question are one trial.
-    trials = len({(outcome.story, outcome.kind) for outcome in outcomes}) if method == "random" else len(outcomes)
-    low, high = wilson(right, trials)
-    medians = (float(np.median([getattr(o, name) for o in outcomes])) for name in ("choosing_ms", "answering_ms"))
-    tokens = float(np.mean([outcome.tokens for outcome in outcomes]))
-    return AnswerRow(media, method, share, kind, len(outcomes), right, low, high, tokens, *medians)
+    trials = len(outcomes)
+    if outcomes[0].method == "random":
+        trials = len({(outcome.story, outcome.question) for outcome in outcomes})
+    return right, *wilson(right, trials)
 
 
 def measure(
@@ -181,7 +212,7 @@ def _answered(number: int, media: str, share: str, shown: Iterable[Choice], watc
         memory, looking_ms = watcher.watch(choice.blocks, choice.mode)
         for one in choice.asked:
             text, asking_ms = watcher.ask(memory, one.question)
-            condition = number, media, one.kind, choice.method, share
+            condition = number, media, one.kind, one.question, choice.method, share
             took = choice.choosing_ms, looking_ms + asking_ms
             yield Outcome(*condition, is_same(text, one.answer), memory.visual_tokens, *took)
 
@@ -200,54 +231,10 @@ def _watched(
                 loaded,
                 queries=sought(one.question),
             )
-            condition = number, "clips", one.kind, name, share
+            condition = number, "clips", one.kind, one.question, name, share
             took = seen.choosing_ms, seen.answering_ms
             yield Outcome(*condition, is_same(seen.answers[0], one.answer), seen.tokens, *took)
 
 
 def is_same(text: str, answer: str) -> bool:
     return text.strip().strip(".").casefold() == answer.casefold()
-
-
-def markdown(report: AnswerReport) -> str:
-    """Two tables for each of pictures and clips: all kinds by share, and kinds at each share."""
-    rows = report.rows()
-    lines = []
-    for media in dict.fromkeys(row.media for row in rows):
-        own = [row for row in rows if row.media == media]
-        shares = list(dict.fromkeys(row.share for row in own))
-        lines += [
-            f"**{media}**, {report.model}",
-            "",
-            *_head(["choice", *shares, "tokens at the last", "choosing", "answering"]),
-        ]
-        for method in dict.fromkeys(row.method for row in own):
-            mine = {row.share: row for row in own if row.method == method and not row.kind}
-            if not mine:
-                continue
-            last = list(mine.values())[-1]
-            cells = [f"{mine[s].right:.3f} ({mine[s].low:.2f}-{mine[s].high:.2f})" if s in mine else "" for s in shares]
-            lines.append(
-                _line(
-                    [method, *cells, f"{last.tokens:.0f}", f"{last.choosing_ms:.0f} ms", f"{last.answering_ms:.0f} ms"]
-                )
-            )
-        kinds = sorted({row.kind for row in own if row.kind})
-        for share in shares:
-            lines += ["", f"{media}, {share} of the tokens", "", *_head(["choice", *kinds])]
-            for method in dict.fromkeys(row.method for row in own if row.share == share):
-                found = {row.kind: row for row in own if row.method == method and row.share == share}
-                lines.append(_line([method, *(f"{found[kind].right:.2f}" if kind in found else "" for kind in kinds)]))
-            counts = {row.kind: row.questions for row in own if row.share == share and row.method != "random"}
-            lines.append(_line(["questions", *(str(counts.get(kind, 0)) for kind in kinds)]))
-        lines.append("")
-    return "\n".join(lines) + "\n"
-
-
-def _head(names: Iterable[str]) -> list[str]:
-    names = list(names)
-    return [_line(names), "|" + "---|" * len(names)]
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

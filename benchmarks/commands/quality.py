@@ -316,7 +316,7 @@ def answers(
 
     from arr_stream.threads import torch_threads
     from benchmarks.answers.long import dialogue_answers, memory_answers
-    from benchmarks.answers.table import SHARES, markdown, measure
+    from benchmarks.answers.table import SHARES, measure
 
     shares = list(dict.fromkeys(budget or SHARES))
     told: Any = {"purpose": purpose.value, "progress": say}
@@ -327,7 +327,7 @@ def answers(
             report = dialogue_answers(ways["ours"], clips=clips, **told)
         else:
             report = measure(ways, pictures=pictures, clips=clips, shares=shares, **told)
-    out.print(json.dumps(report.as_json(), indent=2) if as_json else markdown(report), markup=False, highlight=False)
+    show(report, as_json=as_json)
 
 
 def clusters(

@@ -258,11 +258,11 @@ def look_loss(found: Read) -> Tensor:
 class SideHeads(nn.Module):
     """Questions about each cell to what the tower makes of it (deep supervision; Lee et al., 2015).
 
-    What thing it shows, of which colour and shape, whether it is the middle of it, which letters and which whole text are written there, where the cell
-    is in the frame and where in the thing, how the thing moves, and which parts of the cell are its own. What has a
-    name is told by likeness to the language model's own embedding of the name, as it stands in a question and as it
-    begins an answer: so that what a cell shows and what it is called lie close from the start, and the words of a
-    question find their cells. Everything else is asked of heads that are thrown away.
+    What thing it shows, of which colour and shape, whether it is the middle of it, which letters and which whole text
+    are written there, where the cell is in the frame and where in the thing, how the thing moves, and which parts of
+    the cell are its own. What has a name is told by likeness to the language model's own embedding of the name, as it
+    stands in a question and as it begins an answer: so that what a cell shows and what it is called lie close from the
+    start, and the words of a question find their cells. Everything else is asked of heads that are thrown away.
     """
 
     def __init__(self, model: Any, words: Words) -> None:
