@@ -23,6 +23,8 @@ ByteArray = npt.NDArray[np.uint8]
 CELL_PX = 32
 """Side of a cell in texture pixels: one 2x2 merge block of Qwen3-VL's 16-px patches."""
 
+COARSEST = 2
+"""Highest level of detail: 4x4 fine cells."""
 FINER = -1
 """Level of detail of a cell that is given as 2x2 tokens, from the source's own pixels."""
 FINER_TOKENS = 4

@@ -13,10 +13,7 @@ import numpy.typing as npt
 
 from arr_stream.patch_set import PatchSet
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import SCORERS, Grid
-
-COARSEST = 2
-"""Highest level of detail: 4x4 fine cells."""
+from arr_stream.types import COARSEST, SCORERS, Grid
 
 
 def uniform(grid: Grid, tokens: int) -> Allocation:

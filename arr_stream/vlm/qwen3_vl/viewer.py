@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -121,6 +122,7 @@ class QwenViewer:
         self._waiting: _ChosenFrame | None = None
         self._last: _ChosenFrame | None = None
         self._sent_cells: SentCells | None = None
+        self._refreshed_seconds = self._overviewed_seconds = -math.inf
         self.attention: FloatArray | None = None
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
@@ -201,6 +203,7 @@ class QwenViewer:
         with self._lock:
             self.memory.restart()
             self._waiting = self._last = self._sent_cells = self.attention = None
+            self._refreshed_seconds = self._overviewed_seconds = -math.inf
 
     def _check_seen(self) -> _ChosenFrame:
         """The newest frame.
@@ -218,14 +221,19 @@ class QwenViewer:
         cut = patches.refresh_reason == "cut"
         if size or cut:
             self._flush()
-        if self._sent_cells is None or size or cut:
+        period = self._settings.refresh_seconds
+        again = 0 < period <= shown.seconds - self._refreshed_seconds < math.inf
+        if self._sent_cells is None or size or cut or again:
+            if again:
+                self._flush()
             self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
-        due = (cut and self._settings.refresh != "budget") or (
-            patches.keyframe and self._settings.refresh == "keyframe"
-        )
-        if due:
+            self._refreshed_seconds = shown.seconds
+        if size or cut:
+            self._overviewed_seconds = -math.inf
+        keyframe = patches.keyframe and self._settings.refresh == "keyframe"
+        if (cut and self._settings.refresh != "budget") or keyframe or again:
             self._flush()
-            self._rebuild(self._kept_most, "cut" if cut else "keyframe")
+            self._rebuild(self._kept_most, "cut" if cut else "keyframe" if keyframe else "period")
 
     def _flush(self) -> None:
         """A frame without a partner stands alone; if it cannot be taken, what comes next still can."""
@@ -278,10 +286,22 @@ class QwenViewer:
             grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
             return Cells.whole((grid.rows, grid.columns), relevance)
         cells, budget = merged([shown.cells for shown in frames]), self._budget(frames)
+        overview = self._overview(frames[-1])
+        if overview is not None and len(overview) < budget:
+            self._overviewed_seconds = frames[-1].seconds
+            cells = cells.best(budget - len(overview))
+            return merged([cells, overview.take(~overview.within(cells))])
         chosen, summaries = cells.best(budget), self._settings.region_tokens
         if not summaries:
             return chosen
         return cells.best(max(1, budget - min(summaries, int(self._left(chosen, frames[-1]).sum()))))
+
+    def _overview(self, shown: _ChosenFrame) -> Cells | None:
+        """The whole frame in coarse cells, where it is time for it."""
+        every = self._settings.overview_seconds
+        if not 0 < every <= shown.seconds - self._overviewed_seconds:
+            return None
+        return Cells.coarse((shown.grid.rows, shown.grid.columns), shown.relevance)
 
     def _budget(self, frames: Sequence[_ChosenFrame]) -> int:
         """Most tokens of one frame or a pair."""
