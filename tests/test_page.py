@@ -7,6 +7,7 @@ import queue
 import re
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import av
@@ -14,13 +15,15 @@ import pytest
 
 from arr_stream.errors import BackendUnavailable
 from arr_stream.web.access import AllowedSources
+from arr_stream.web.viewers import Viewers
 from benchmarks.live.browser import CAMERA_ARGUMENTS, chromium
 from benchmarks.live.scene import Scene
 from benchmarks.live.sender import send
 from tests.browser import CARD, Page, settled
 from tests.live_servers import byte_server, free_port, wait_for
-from tests.web_servers import RunningServer, running
+from tests.web_servers import SETTINGS, RunningServer, running
 
+SHAPES = Path(__file__).resolve().parent.parent / "sample_videos" / "shapes.mp4"
 SOURCE = "lavfi:testsrc2=size=320x180:rate=15"
 TABS = ("answers", "settings", "log", "details")
 
@@ -407,3 +410,25 @@ def test_without_its_token_the_page_asks_for_it(new_page: Callable[..., Page]) -
         page.sees_pictures(page.one())
         assert token not in page.url
         page.close()
+
+
+def test_the_tiny_model_answers_on_the_page(new_page: Callable[..., Page]) -> None:
+    """Nothing was named or fetched: it answers, and says what it knows."""
+    source = f"loop:{SHAPES}"
+    viewers = Viewers(SETTINGS)
+    with running(allowed=AllowedSources(named=(source,)), make_viewer=viewers.make, model=viewers.name) as server:
+        server.add(source, query="circle")
+        page = new_page(server)
+        page.goto(server.address)
+        page.connected()
+        page.click("[data-testid=tab-answers]")
+        assert "knows drawn shapes and signs alone" in page.locator("form.ask").inner_text()
+        page.fill("[data-testid=ask-input]", "what colour is the circle?")
+        page.click("[data-testid=ask-submit]")
+        answer = page.locator("[data-testid=answers] li[data-state=done]")
+        answer.wait_for()
+        assert answer.locator(".text").inner_text() == "red"
+        page.fill("[data-testid=ask-input]", "is there a dog?")
+        page.click("[data-testid=ask-submit]")
+        page.wait_for_selector("[data-testid=answers] li[data-state=done] .hint")
+        assert "not 'dog'" in page.locator("[data-testid=answers] li .hint").inner_text()

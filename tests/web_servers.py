@@ -74,6 +74,7 @@ def running(
     plan: AlertPlan | None = None,
     presets: dict[str, Settings] | None = None,
     make_viewer: Callable[[Settings], Viewer] | None = None,
+    model: str = "a model",
     most: int = 4,
     port: int = 0,
 ) -> Iterator[RunningServer]:
@@ -91,7 +92,7 @@ def running(
         allowed or AllowedSources(named=(PICTURE,)),
         observer,
         {name: f"about {name}" for name in presets or {}},
-        "a model" if make_viewer is not None else None,
+        model if make_viewer is not None else None,
     )
     stop, ready, errors = threading.Event(), threading.Event(), list[Exception]()
     thread = threading.Thread(
