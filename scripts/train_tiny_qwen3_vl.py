@@ -10,9 +10,10 @@ The model is transformers' own Qwen3-VL, small; its tower starts from that of th
   frame scaled down, or some tokens of a tower that saw all. The truth is what remains visible;
 - clips come as pairs of frames with their times, as the product shows them, with or without the cells that have not
   changed since;
-- about six questions of a story are read in one pass, side by side behind it; none sees another;
-- what each cell shows is asked as well, of heads that are thrown away (`losses.SideHeads`);
-- stories grow from 20 cells with one thing to 240 with seven, as answers get right.
+- six to twenty questions of a story are read in one pass, side by side behind it; none sees another;
+- what each cell shows, and where it is, is asked as well, of heads that are thrown away (`losses.SideHeads`), and two
+  heads of the language model are taught to look at what is asked about (`losses.look_loss`);
+- stories grow from 20 cells with one thing to 240 with seven, as answers get right and as time goes by.
 
 Training, tuning and reporting use other seeds, other photographs behind the things, and other wordings. Ctrl-C stops
 early and keeps what there is; `--resume` goes on from there.

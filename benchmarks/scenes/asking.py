@@ -77,16 +77,16 @@ WORDINGS: dict[str, tuple[str, ...]] = {
         "How many {0}s are there?",
         "How many {0}s do you see?",
         "Count the {0}s.",
-        "How many {0}s are in the picture?",
         "What is the number of {0}s?",
+        "How many {0}s are in the picture?",
         "How many {0}s can you see?",
     ),
     "total": (
         "How many things are there?",
         "How many things do you see?",
         "Count the things.",
-        "How many things are in the picture?",
         "What is the number of things?",
+        "How many things are in the picture?",
         "How many things can you see?",
     ),
     "number": (
@@ -125,10 +125,10 @@ WORDINGS: dict[str, tuple[str, ...]] = {
     "way": (
         "Which way does the {0} move?",
         "Where does the {0} move?",
-        "Which way is the {0} moving?",
-        "Tell me which way the {0} moves.",
         "Where is the {0} moving?",
         "Tell me where the {0} moves.",
+        "Which way is the {0} moving?",
+        "Tell me which way the {0} moves.",
     ),
     "came": (
         "What came in?",

@@ -31,17 +31,9 @@ _LEVEL_WORTH = (1.0, 0.7, 0.25)
 _SCALED_PX = 9.0
 """A thing that is smaller than this on a scaled picture can be told in part."""
 _CHANGED = 10.0
-_OFTEN = {"presence": 0.5, "count": 0.7, "side": 0.7, "height": 0.6, "beside": 0.5, "above": 0.5, "still": 0.5}
-_SELDOM = {
-    "number": 3.0,
-    "word": 3.0,
-    "gone sign": 3.0,
-    "came": 3.0,
-    "total": 2.0,
-    "moves": 2.0,
-    "way": 2.0,
-    "left": 2.0,
-}
+_OFTEN = {"presence": 0.5, "count": 0.7, "side": 0.6, "height": 0.5, "above": 0.7}
+_SELDOM = {"number": 4.0, "word": 4.0, "gone sign": 6.0, "came": 6.0, "left": 6.0, "way": 6.0, "moves": 4.0}
+_SELDOM |= {"total": 3.0, "still": 2.0, "gone colour": 2.0}
 _KIND_WEIGHT = _OFTEN | _SELDOM
 _SMALL = ((5, 4), (6, 4), (7, 5), (8, 5), (8, 6), (10, 6))
 _PICTURES = (*_SMALL, (12, 7), (12, 9), (14, 8), (16, 9), (16, 12), (20, 11), (20, 12))
@@ -102,8 +94,8 @@ class Lesson:
     def showing(self, rng: np.random.Generator) -> Showing:
         if self.level < 0.15:
             return "all"
-        shares: dict[Showing, float] = {"all": 0.22, "things": 0.16, "random": 0.06, "even": 0.05}
-        shares |= {"mixed": 0.08, "scaled": 0.1, "pruned": 0.1, "clip": 0.23}
+        shares: dict[Showing, float] = {"all": 0.2, "things": 0.14, "random": 0.06, "even": 0.05}
+        shares |= {"mixed": 0.07, "scaled": 0.09, "pruned": 0.09, "clip": 0.3}
         return list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
 
 
