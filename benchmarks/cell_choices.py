@@ -1,11 +1,10 @@
-"""Which cells of a picture the pipeline chooses, and how much of things any choice shows."""
+"""Which cells of a picture the pipeline chooses, and at what detail any choice shows what it shows."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 
 from arr_stream.config import Settings
@@ -15,7 +14,7 @@ from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from arr_stream.types import ByteArray, FloatArray, Frame
 from benchmarks.ablation_runs import Made, RememberedGenerator
 
 
@@ -28,27 +27,6 @@ def shown_detail(cells: Allocation, shape_hw: tuple[int, int]) -> FloatArray:
         for row, column in zip(cells.rows[cells.level == level], cells.columns[cells.level == level], strict=True):
             shown[row : row + span, column : column + span] = 0.25 ** max(level, 0)
     return shown
-
-
-def covered(regions: ByteArray, cells: Allocation, grid: Grid) -> tuple[FloatArray, FloatArray]:
-    """How much of each thing lies in the cells.
-
-    Args:
-        regions: `[H, W]`, 1 to n for the things, 0 elsewhere.
-        cells: Of the grid.
-        grid: Of the picture.
-
-    Returns:
-        `[n]` shares in fine cells, and `[n]` in cells of any level.
-    """
-    detail = shown_detail(cells, (grid.rows, grid.columns))
-    pixels = np.bincount(regions.ravel())[1:]
-    shares = []
-    for chosen in (detail == 1, detail > 0):
-        inside = cv2.resize(chosen.astype(np.uint8), regions.shape[::-1], interpolation=cv2.INTER_NEAREST) > 0
-        hit = np.bincount(regions[inside], minlength=len(pixels) + 1)[1:]
-        shares.append((hit / pixels).astype(np.float32))
-    return shares[0], shares[1]
 
 
 class OurChoice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from arr_stream.cli.console import err, out, parse_size
+from arr_stream.cli.console import parse_size
 from arr_stream.cli.measuring import (
     Force,
     Json,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arr_stream.keyframes.base import Clusterer
-    from benchmarks.picture_questions import PictureQuestion
-    from benchmarks.questions import ChoiceName, Mode
 
 SAMPLES = Path("sample_videos")
 HALF_CELLS_LEVEL = 4
@@ -428,66 +425,6 @@ def entering(
         progress=lambda done: say(f"clip {done} of {3 * scenes}"),
     )
     show(report, as_json=as_json)
-
-
-def questions(
-    model: Annotated[str | None, typer.Option("--model", help="Qwen3-VL: a folder, or a hub name.")] = None,
-    no_model: Annotated[bool, typer.Option("--no-model", help="Only what the choices cover.")] = False,
-    budget: Annotated[
-        list[str] | None, typer.Option("--budget", help="Tokens or shares (100%, 50%, 25% and 10%).")
-    ] = None,
-    mode: Annotated[list[str] | None, typer.Option("--mode", help="Of feeding (sparse, halo and prune).")] = None,
-    choice: Annotated[
-        list[str] | None, typer.Option("--choice", help="ours, uniform, random or scaled; all four without it.")
-    ] = None,
-    every: Annotated[int, typer.Option("--every", min=1, help="Only every Nth question.")] = 1,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Random choices of each question.")] = 3,
-    photographs: Annotated[bool, typer.Option(help="With the photographs of scikit-image.")] = True,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the tables (Markdown).")] = None,
-    force: Force = False,
-    preset: Preset = None,
-    overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, every answer included.")] = False,
-) -> None:
-    """Ask about pictures with known answers, shown in part: our choice of cells beside even, random and coarse ones."""
-    settings = cpu_settings("questions", preset, overrides)
-    if model is not None:
-        settings = settings.with_values({"vlm.model": model})
-    if no_model == bool(settings.vlm.model):
-        raise InvalidSetting(
-            "questions takes either a model or --no-model", remedy="give --model FOLDER, or --no-model alone"
-        )
-
-    from arr_stream.files import make_parent, prepare_output
-    from benchmarks.model_answers import model_answerer
-    from benchmarks.picture_questions import picture_questions
-    from benchmarks.questions import CHOICES, MODES, SHARES, compare, markdown
-
-    if output is not None:
-        # Before the model is loaded: what cannot be written should be said at once.
-        prepare_output(output, force, direct=True)
-    modes: Sequence[Mode] = _known(mode, ("sparse", "halo", "prune", "weight"), "--mode") or MODES
-    choices: Sequence[ChoiceName] = _known(choice, CHOICES, "--choice") or CHOICES
-    asked: Sequence[PictureQuestion] = picture_questions(photographs=photographs)[::every]
-    report = compare(
-        asked,
-        None if no_model else model_answerer(settings),
-        settings,
-        modes=modes,
-        budgets=budget or SHARES,
-        choices=choices,
-        seeds=seeds,
-        progress=say,
-    )
-    tables = markdown(report)
-    if output is not None:
-        make_parent(output)
-        output.write_text(tables, encoding="utf-8")
-        err.print(f"wrote {output}", markup=False)
-    if as_json:
-        out.print_json(json.dumps(report.as_json()))
-    else:
-        out.print(tables, markup=False, soft_wrap=True, end="")
 
 
 def small_text(

@@ -43,26 +43,6 @@ def _strategies(runs: Sequence[Run]) -> list[ResultTable]:
     return [ResultTable("Coverage of the object by strategy", ("strategy", *headings), tuple(rows))]
 
 
-def _questions(runs: Sequence[Run]) -> list[ResultTable]:
-    rows: list[tuple[Value, ...]] = []
-    kinds: dict[tuple[str, str], dict[str, Value]] = {}
-    for run in runs:
-        name = "{}" if run is runs[0] else f"{{}}, {run.label}"
-        for row in run.result["rows"]:
-            seen = (row["seen"], row["shown"], row["whole"])
-            rows.append((name.format(row["choice"]), row["budget"], round(row["tokens"]), *seen))
-        for row in run.result["kinds"]:
-            if row["choice"] in ("ours", "random") and row["budget"] != "100%":
-                kinds.setdefault((name.format(row["choice"]), row["budget"]), {})[row["kind"]] = row["seen"]
-    names = list(dict.fromkeys(kind for found in kinds.values() for kind in found))
-    by_kind = tuple((*key, *(found.get(name) for name in names)) for key, found in kinds.items())
-    headings = ("choice", "budget", "tokens", "seen", "at any detail", "wholly")
-    return [
-        ResultTable("What the choices cover", headings, tuple(rows)),
-        ResultTable("Seen, by kind of question", ("choice", "budget", *names), by_kind),
-    ]
-
-
 def _text(runs: Sequence[Run]) -> list[ResultTable]:
     own = set(TextScore.__slots__)
     return text_tables(
@@ -74,6 +54,5 @@ MAKERS: dict[str, Callable[[Sequence[Run]], list[ResultTable]]] = {
     "text": _text,
     "passes": _passes,
     "strategies": _strategies,
-    "questions": _questions,
 }
 """Of sections whose tables are put together from several commands, or whose command prints rows alone."""
