@@ -155,9 +155,10 @@ def picture_story(
     *,
     purpose: Purpose = "training",
     diameter_px: tuple[float, float] = (36.0, 140.0),
+    signs: float = 0.3,
 ) -> Story:
     """One frame with so many things; fewer where there is no room."""
-    return _told(rng, size_wh, 1, int(rng.integers(things[0], things[1] + 1)), 0, 0, purpose, diameter_px)
+    return _told(rng, size_wh, 1, int(rng.integers(things[0], things[1] + 1)), 0, 0, purpose, diameter_px, signs=signs)
 
 
 def clip_story(
@@ -170,6 +171,7 @@ def clip_story(
     diameter_px: tuple[float, float] = (36.0, 110.0),
     each: int = 1,
     events: bool = False,
+    signs: float = 0.3,
 ) -> Story:
     """Frames of a clip, in which one thing moves, or some come in and some leave.
 
@@ -182,12 +184,13 @@ def clip_story(
         diameter_px: Smallest and largest.
         each: Frames of a half second; a visit of a thing takes at least a second.
         events: Something comes in or leaves for certain.
+        signs: Share of the things that are signs.
     """
     count = int(rng.integers(things[0], things[1] + 1))
     if not events and rng.random() < 0.4:
-        return _told(rng, size_wh, frames, count, 1, 0, purpose, diameter_px, each)
+        return _told(rng, size_wh, frames, count, 1, 0, purpose, diameter_px, each, signs=signs)
     changing = int(rng.integers(1, max(2, count)))
-    return _told(rng, size_wh, frames, count, 0, changing, purpose, diameter_px, each)
+    return _told(rng, size_wh, frames, count, 0, changing, purpose, diameter_px, each, signs=signs)
 
 
 def _told(
@@ -200,12 +203,14 @@ def _told(
     purpose: Purpose,
     diameter_px: tuple[float, float],
     each: int = 1,
+    *,
+    signs: float,
 ) -> Story:
     background = _behind(rng, size_wh, purpose)
     cast: list[_Cast] = []
     for number in range(count):
         for _ in range(12):
-            look, colour, shape, text = _look(rng, background, size_wh, diameter_px)
+            look, colour, shape, text = _look(rng, background, size_wh, diameter_px, signs)
             placed = _placed(
                 rng,
                 look,
@@ -229,10 +234,14 @@ def _told(
 
 
 def _look(
-    rng: np.random.Generator, background: ByteArray, size_wh: tuple[int, int], diameter_px: tuple[float, float]
+    rng: np.random.Generator,
+    background: ByteArray,
+    size_wh: tuple[int, int],
+    diameter_px: tuple[float, float],
+    signs: float,
 ) -> tuple[Plan | _Panel, str, str, str]:
     """What it looks like, and its colour, shape and text."""
-    if rng.random() < 0.3 and size_wh[0] >= 192:
+    if rng.random() < signs and size_wh[0] >= 192:
         text = str(rng.integers(100)) if rng.random() < 0.5 else str(rng.choice(SIGN_WORDS))
         colour = str(rng.choice(SIGN_COLOURS))
         return _panel(rng, text, colour, size_wh[0]), colour, SIGN, text

@@ -38,6 +38,8 @@ _KIND_WEIGHT = _OFTEN | _SELDOM
 _SMALL = ((5, 4), (6, 4), (7, 5), (8, 5), (8, 6), (10, 6))
 _PICTURES = (*_SMALL, (12, 7), (12, 9), (14, 8), (16, 9), (16, 12), (20, 11), (20, 12))
 _CLIPS = ((5, 4), (6, 4), (8, 5), (8, 6), (10, 6))
+_SIGNS = 0.45
+"""Share of the things that are signs: to read takes longest to learn."""
 _POOLED = 120
 """Stories of one size that are kept to be asked about again."""
 
@@ -150,9 +152,10 @@ class Source:
         size_wh = (size[0] * CELL_PX, size[1] * CELL_PX)
         things = lesson.things(math.prod(size))
         if frames == 1:
-            story = picture_story(self._rng, size_wh, things)
+            story = picture_story(self._rng, size_wh, things, signs=_SIGNS)
         else:
-            story = clip_story(self._rng, size_wh, frames, (max(1, things[1] - 2), min(5, things[1] + 1)))
+            most = (max(1, things[1] - 2), min(5, things[1] + 1))
+            story = clip_story(self._rng, size_wh, frames, most, signs=_SIGNS)
         if len(pool) >= _POOLED // (1 if frames == 1 else 4):
             pool.pop(int(self._rng.integers(len(pool))))
         pool.append(story)
