@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -155,7 +156,7 @@ def typed(line: str) -> str:
 def _arguments(line: str, place: Place, picture: str, file: Path) -> list[str]:
     values = {"DATA": str(place.data), "PICTURE": str(place.pictures / picture), "FILE": str(file)}
     words = []
-    for word in line.split():
+    for word in shlex.split(line):
         folder, slash, rest = word.partition("/")
         words.append(values.get(folder, folder) + slash + rest)
     return words

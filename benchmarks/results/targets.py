@@ -144,6 +144,57 @@ def _gain(asked: str) -> Callable[[Record], float | None]:
     return value
 
 
+def right_answers(record: Record, title: str) -> Mapping[str, Mapping[str, float]]:
+    """Shares of right answers of one of the tables of `answers`: by who chose and by share of the tokens."""
+    table = table_named(record, f"right answers {title}")
+    if table is None:
+        return {}
+    return {
+        str(row[0]): {
+            heading: value for heading, value in zip(table.columns, row, strict=True) if isinstance(value, float)
+        }
+        for row in table.rows
+    }
+
+
+def best_rule(found: Mapping[str, Mapping[str, float]], share: str) -> tuple[str, float]:
+    """The rule with the most right answers, which knows neither the question nor where things are; its name first."""
+    rules = {
+        name: shares[share]
+        for name, shares in found.items()
+        if share in shares and not name.startswith(("ours", "cells of", "all cells"))
+    }
+    return max(rules.items(), key=lambda each: each[1])
+
+
+def _kept(share: str) -> Callable[[Record], float | None]:
+    """Right answers with a share of the tokens, of those with all."""
+
+    def value(record: Record) -> float | None:
+        found = right_answers(record, "pictures")
+        whole = found.get("all cells", {}).get("100%")
+        ours = found.get(OURS, {}).get(share)
+        return ours / whole if ours is not None and whole else None
+
+    return value
+
+
+def _ahead_of_rules(title: str, share: str) -> Callable[[Record], float | None]:
+    """How many more answers are right than with the best rule."""
+
+    def value(record: Record) -> float | None:
+        found = right_answers(record, title)
+        ours = found.get(OURS, {}).get(share)
+        return None if ours is None else ours - best_rule(found, share)[1]
+
+    return value
+
+
+def _by_memory(record: Record) -> float | None:
+    found = right_answers(record, "2048 tokens")
+    return found["ours"]["25%"] - found["uniform"]["25%"] if found else None
+
+
 def _flow_error(record: Record) -> float | None:
     """Of `torch` with the preset `fast`, as a share of that of the better DIS fast, on the worst pair."""
     ours: dict[str, float] = {}
@@ -195,6 +246,8 @@ def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
     return value
 
 
+OURS = "ours, CLIP"
+"""The way of ours that understands what the questions are about."""
 MODEL = "ViT-B-16:random"
 SIZES = ("864x480", "1024x1024")
 
@@ -210,6 +263,11 @@ TARGETS: tuple[Target, ...] = (
         for asked, words, limits in (("asked by a box", "box", (0.1, 0.0)), ("without a query", "without", (0.0, 0.0)))
         for tokens, limit in zip(("10%", "25%"), limits, strict=True)
     ),
+    Target("Right answers with 25% of the tokens, of those with all", "answers", 0.98, _kept("25%")),
+    Target("Right answers with 10% of the tokens, of those with all", "answers", 0.95, _kept("10%")),
+    Target("Right answers, 25%: ahead of the best rule by", "answers", 0.05, _ahead_of_rules("pictures", "25%")),
+    Target("Right answers, 10%: ahead of the best rule by", "answers", 0.10, _ahead_of_rules("pictures", "10%")),
+    Target("What is gone after a minute: ahead of even cells in the same memory by", "answers", 0.15, _by_memory),
     Target(
         "Coverage after tuning, on held-out sequences, without a query: gain",
         "tune",
