@@ -33,7 +33,7 @@ from tiny_qwen.model import LOOKING_HEADS, LOOKING_LAYER, Seen, look
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _NAMES = list(COLOURS), [*SHAPES, SIGN], list(SIGN_WORDS)
-_COMPARING = ("beside", "above")
+_COMPARING, _LEAVING = ("beside", "above"), ("still", "left")
 _SILHOUETTE = 4
 _IGNORED = -100
 _LEAST_SHARE = 0.12
@@ -91,6 +91,7 @@ def _sequence(example: Example, words: Words) -> _Sequence:
     positions: list[Tensor] = []
     visual: list[bool] = []
     shares: list[FloatArray] = []
+    places: list[npt.NDArray[np.int64]] = []
     at = 0.0
 
     def text(tokens: Sequence[int]) -> None:
@@ -110,20 +111,22 @@ def _sequence(example: Example, words: Words) -> _Sequence:
         positions.append(token_positions(cells, at))
         at += block_extent(cells.grid_hw)
         shares.append(_shares(block, cells, len(example.story.actors)))
+        places.append(cells.rows.astype(np.int64) * cells.grid_hw[1] + cells.columns)
         text(words.prompt.after_cells)
     part, targets, start = [0] * len(ids), [_IGNORED] * len(ids), at
     shows = torch.from_numpy(np.concatenate(shares, axis=1) > _LEAST_SHARE)
+    newest = torch.from_numpy(_newest(np.concatenate(places)))
     seen = torch.tensor(visual)
-    places: list[int] = []
+    answered: list[int] = []
     wanted: list[Tensor] = []
     for number, asked in enumerate(example.asked, start=1):
         question, answer = words.question(asked.question), words.answer(asked.answer)
         at = start
         looked_at = torch.zeros(LOOKING_HEADS, len(seen), dtype=torch.bool)
         for head in range(LOOKING_HEADS):
-            looked_at[head, seen] = shows[_looked_at(asked, head)].any(dim=0)
+            looked_at[head, seen] = _looked_at(asked, head, shows, newest)
         # Behind the last token of the question, and behind each of the answer's but the one before its end.
-        places += range(len(ids) + len(question) - 1, len(ids) + len(question) + len(answer) - 2)
+        answered += range(len(ids) + len(question) - 1, len(ids) + len(question) + len(answer) - 2)
         wanted += [looked_at] * (len(answer) - 1)
         text([*question, *answer[:-1]])
         part += [number] * (len(question) + len(answer) - 1)
@@ -134,15 +137,40 @@ def _sequence(example: Example, words: Words) -> _Sequence:
         torch.tensor(visual),
         torch.tensor(part),
         torch.tensor(targets),
-        places,
+        answered,
         torch.stack(wanted),
     )
 
 
-def _looked_at(asked: Asked, head: int) -> list[int]:
-    """Actors: of two that are compared each head has its own."""
+def _looked_at(asked: Asked, head: int, shows: Tensor, newest: Tensor) -> Tensor:
+    """`[K]` bool, cells that a taught head looks at.
+
+    Of two things that are compared each head has its own. Of what may have gone, one head has the thing, and the other
+    what its places have shown last.
+
+    Args:
+        asked: The question.
+        head: Which.
+        shows: `[actors, K]` bool, which cells show which.
+        newest: `[K]`, the last cell that shows the place of each.
+    """
     actors = list(asked.actors)
-    return actors[head % 2 :: 2] if asked.kind in _COMPARING else actors
+    if asked.kind in _COMPARING:
+        actors = actors[head % 2 :: 2]
+    own = shows[actors].any(dim=0)
+    if asked.kind not in _LEAVING or head % 2 == 0:
+        return own
+    last = torch.zeros_like(own)
+    last[newest[own]] = True
+    return last
+
+
+def _newest(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """`[K]`: of each place the last index at which it comes."""
+    _, of = np.unique(places, return_inverse=True)
+    last = np.zeros(int(of.max(initial=-1)) + 1, np.int64)
+    last[of] = np.arange(len(places))
+    return last[of]
 
 
 def _shares(block: Block, cells: Cells, actors: int) -> FloatArray:
