@@ -248,7 +248,7 @@ def test_a_picture_is_whole_or_not_there(tmp_path: Path) -> None:
         ("vlm",),
         ("ablation",),
         ("interval",),
-        ("questions", "--no-model"),
+        ("answers",),
     ],
 )
 def test_a_loop_on_a_device_is_refused_where_it_would_not_run(run: Run, measure: Run, command: tuple[str, ...]) -> None:
