@@ -70,7 +70,7 @@ def make_task(
     questions: int = 12,
     seed: int = 0,
     purpose: Purpose = "reporting",
-    cells: tuple[int, int] = (16, 9),
+    cells: tuple[int, int] = (14, 8),
 ) -> None:
     """Writes pictures, questions and both tasks.
 

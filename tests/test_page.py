@@ -432,3 +432,4 @@ def test_the_tiny_model_answers_on_the_page(new_page: Callable[..., Page]) -> No
         page.click("[data-testid=ask-submit]")
         page.wait_for_selector("[data-testid=answers] li[data-state=done] .hint")
         assert "not 'dog'" in page.locator("[data-testid=answers] li .hint").inner_text()
+        page.close()

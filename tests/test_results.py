@@ -416,7 +416,7 @@ def _begins(line: str) -> bool:
 @pytest.mark.parametrize("line", [line for line in LINES if _begins(line)])
 def test_every_command_parses(line: str) -> None:
     """Down to the command that it names, whose options are all known and of the right kind."""
-    program, *words = line.split()
+    program, *words = shlex.split(line)
     command = get_command(PROGRAMS[program])
     while isinstance(command, TyperGroup):
         command, words = command.get_command(None, words[0]), words[1:]
