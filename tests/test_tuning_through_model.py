@@ -106,8 +106,8 @@ def test_more_of_what_is_asked_is_worth_more_than_nothing(prepared: Prepared) ->
 
 def test_a_preset_comes_of_it(run: Run, folder: Path, tmp_path: Path) -> None:
     preset = tmp_path / "tuned.toml"
-    quick = ("--weight", "commitment", "--weight", "text", "--budget", "20%", "--set", "keyframes.text=none", "--minutes", 0.1)
-    code, out, err = run("tune", folder, "--through-model", "tiny", "-o", preset, *quick)
+    quick = ("--weight", "commitment", "--weight", "text", "--minutes", 0.1, "--set", "keyframes.text=none")
+    code, out, err = run("tune", folder, "--through-model", "tiny", "--budget", "20%", "-o", preset, *quick)
     assert code == 0, err
     assert "Right answers of tiny at 20% of the tokens" in out and "before" in out
     text = preset.read_text()
