@@ -115,7 +115,7 @@ _ENTRIES = (
         ShippedFile(Path(__file__).with_name("tiny_qwen3_vl") / "model.safetensors"),
         "Apache-2.0",
         11_729_560,
-        "d16c0c573677003666e3becb1710f460af5e69cdc3d700b22c3f4ccc9e0ac67f",
+        "0d697042c7319c1a3a5b362e3f31b3b6606bd1f50c23fb6f68ad4a8384164216",
     ),
     _sam("vit_b", "01ec64", 375_042_383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"),
     _sam("vit_l", "0b3195", 1_249_524_607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"),
