@@ -122,7 +122,8 @@ def _by_kind(media: str, share: str, outcomes: Sequence[Outcome]) -> ResultTable
     counts: dict[str, int] = {}
     for method in dict.fromkeys(outcome.method for outcome in here):
         groups = [[o for o in here if (o.method, o.kind) == (method, kind)] for kind in kinds]
-        counts |= {kind: max(counts.get(kind, 0), len(group)) for kind, group in zip(kinds, groups, strict=True)}
+        asked = [len({(outcome.story, outcome.question) for outcome in group}) for group in groups]
+        counts |= {kind: max(counts.get(kind, 0), count) for kind, count in zip(kinds, asked, strict=True)}
         rows.append((method, *(_right(group)[0] if group else None for group in groups)))
     rows.append(("questions, at most", *(counts[kind] for kind in kinds)))
     return ResultTable(f"{media}, {share} of the tokens, by kind", ("choice", *kinds), tuple(rows), digits=2)
