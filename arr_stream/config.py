@@ -219,6 +219,10 @@ class SelectionSettings(_Section):
     )
 
 
+TINY = "tiny"
+"""The value of `vlm.model` that means the model that is part of arr-stream."""
+
+
 class VlmSettings(_Section):
     model: str = Field(
         "",

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from arr_stream.config import Settings
+from arr_stream.config import TINY, Settings
 from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting
 from arr_stream.patch_set import Feeding
-from arr_stream.vlm import TINY, answering
+from arr_stream.vlm import answering
 from arr_stream.vlm.deferred import DeferredViewer
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, block_extent, text_positions, token_positions

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from arr_stream.config import TINY
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import Reading
 
@@ -307,8 +308,6 @@ def _gpu(settings: Settings) -> str | None:
 
 def _deciding(settings: Settings) -> list[str]:
     """Packages that have a say in the results, as they are called where they are installed from."""
-    from arr_stream.vlm import TINY
-
     keyframes = settings.keyframes
     optional = {
         "fast-slic": keyframes.clusters in ("auto", "slic", "slic-fast"),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from arr_stream.config import Settings
+from arr_stream.config import TINY, Settings
 from arr_stream.vlm.viewer import Viewer, check_region_tokens
-
-TINY = "tiny"
-"""The value of `vlm.model` that means the model that is part of arr-stream."""
 
 
 def answering(settings: Settings) -> Settings:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from arr_stream.config import Settings
+from arr_stream.config import TINY, Settings
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm import TINY, answering, make_viewer
+from arr_stream.vlm import answering, make_viewer
 from arr_stream.vlm.deferred import DeferredViewer
 from arr_stream.vlm.viewer import OnText, Stop, Viewer, check_region_tokens
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder

@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from arr_stream.config import ModelSettings, VlmSettings
+from arr_stream.config import TINY, ModelSettings, VlmSettings
 from arr_stream.errors import BackendUnavailable, ModelTooLarge, ModelUnsupported, WeightsInvalid
-from arr_stream.vlm import TINY
 from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, Entry, locate, read_checkpoint
