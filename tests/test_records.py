@@ -229,7 +229,7 @@ class TestAnswers:
         assert list(lines[3]) == [
             "type", "frame_index", "pts_seconds", "question", "text", "model", "cells", "visual_tokens",
             "prompt_tokens", "answer_tokens", "prefill_ms", "decode_ms", "memory_tokens", "cache_bytes", "finish",
-            "error",
+            "error", "note",
         ]  # fmt: skip
         assert [line["question"] for line in lines[3:5]] == ["What is red?", "And green?"]
         assert lines[-1]["frames"] == 3, "answers are not frames"

@@ -61,7 +61,7 @@ def asked(folder: Path) -> list[Question]:
 
 
 def pixels(one: Question) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return np.asarray(Image.open(one.source).convert("RGB"))
+    return np.array(Image.open(one.source).convert("RGB"))
 
 
 Prepared = tuple[Reader, list[AskedPicture]]
