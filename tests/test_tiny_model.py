@@ -44,6 +44,7 @@ def test_the_network_is_that_of_transformers(tiny: LoadedModel) -> None:
     rows = torch.rand(4 * len(cells), 1536, generator=torch.Generator().manual_seed(0)) * 2 - 1
     begin, question = tiny.tokenizer("user\n")["input_ids"], tiny.tokenizer(QUESTION)["input_ids"]
     assert question == true.tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
+    assert tiny.tokenizer.decode(question) == QUESTION
     scores = []
     for each in (tiny, true):
         adapter = Adapter(each.model)

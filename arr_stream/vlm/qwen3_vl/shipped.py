@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +56,7 @@ def load_shipped(settings: VlmSettings) -> LoadedModel:
 
 
 class Tokenizer:
-    """As much of transformers' fast tokenizer as `Prompt` takes."""
+    """As much of transformers' fast tokenizer as this package takes."""
 
     unk_token_id = None
 
@@ -69,6 +70,10 @@ class Tokenizer:
 
     def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
         return {"input_ids": self.backend_tokenizer.encode(text, add_special_tokens=False).ids}
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        text: str = self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
 
     def convert_tokens_to_ids(self, name: str) -> int | None:
         return self.backend_tokenizer.token_to_id(name)
