@@ -265,7 +265,7 @@ class VlmSettings(_Section):
     half_life_seconds: float = Field(30.0, gt=0, description="age at which a kept cell counts half")
     keep_dialogue: bool = Field(False, description="leave questions and answers in the memory")
     attention_layer: int = Field(-1, ge=-1, description="layer whose attention is fed back; -1: two thirds up")
-    feedback: bool = Field(True, description="let what the model looked at raise the relevance of those cells")
+    feedback: bool = Field(False, description="let what the model looked at raise the relevance of those cells")
     instruction: str = Field("", description="what the model is told before anything else (system prompt)")
     timeout_seconds: float = Field(60.0, gt=0, description="longest wait for a server")
     retries: int = Field(2, ge=0, le=10, description="further attempts when a server fails")
