@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,7 @@ DEFAULT_ROUNDS = 3
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
-    from arr_stream.tuning.tuner import TuneReport
+    from arr_stream.tuning.tuner import Progress, TuneReport
 
 
 def tune(
@@ -81,7 +82,7 @@ def tune(
         _tune_through_model(data, output, settings, weight, seed, _within(minutes), as_json=as_json, force=force)
         return
 
-    from arr_stream.files import make_parent, prepare_output, written_whole
+    from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.footage import load_footage
     from arr_stream.tuning.parameters import NAMES
@@ -110,20 +111,10 @@ def tune(
     for path in (output, picture):
         if path is not None:
             make_parent(path)
-    try:
-        with counting() as advance:
-
-            def progress(what: str, done: int, of: int) -> None:
-                advance(f"{what}, {done} of {of}", done, of)
-
-            report = tune_weights(footage, settings, options, progress)
-    except KeyboardInterrupt:
-        raise interrupted(", nothing was written") from None
+    with _told() as progress:
+        report = tune_weights(footage, settings, options, progress)
     # First: whatever becomes of the rest, the weights took longest.
-    if output is not None:
-        with written_whole(output, force=force) as partial:
-            partial.write_text(to_preset(report, data.resolve().name), encoding="utf-8")
-        say(f"wrote {output}; use it with --preset {output}")
+    _write(output, to_preset(report, data.resolve().name), force=force)
     _print(report, data.resolve().name, as_json=as_json)
     write_picture(picture, lambda path: draw_before_and_after(report, path), force=force)
 
@@ -140,7 +131,7 @@ def _tune_through_model(
     force: bool,
 ) -> None:
     from arr_stream.evaluation.questions import read_questions
-    from arr_stream.files import make_parent, prepare_output, written_whole
+    from arr_stream.files import make_parent, prepare_output
     from arr_stream.tuning.fitting import FitOptions
     from arr_stream.tuning.parameters import NAMES
     from arr_stream.tuning.report import answer_preset, answer_tables
@@ -154,25 +145,38 @@ def _tune_through_model(
     questions, skipped = read_questions(data)
     for each in skipped:
         say(f"line {each.line} left out: {each.reason}")
-    try:
-        with counting() as advance:
-
-            def progress(what: str, done: int, of: int) -> None:
-                advance(f"{what}, {done} of {of}", done, of)
-
-            report = tune_through_model(questions, settings, options, progress)
-    except KeyboardInterrupt:
-        raise interrupted(", nothing was written") from None
-    if output is not None:
-        with written_whole(output, force=force) as partial:
-            partial.write_text(answer_preset(report, data.resolve().name), encoding="utf-8")
-        say(f"wrote {output}; use it with --preset {output}")
+    with _told() as progress:
+        report = tune_through_model(questions, settings, options, progress)
+    _write(output, answer_preset(report, data.resolve().name), force=force)
     found = answer_tables(report)
     if as_json:
         values = {"tables": [table.as_json() for table in found], "scoring": report.weights.model_dump()}
         out.print_json(json.dumps(values))
         return
     show_tables(found)
+
+
+@contextmanager
+def _told() -> Iterator[Progress]:
+    """What tells how a fit goes; Ctrl-C within ends it with nothing written."""
+    try:
+        with counting() as advance:
+
+            def progress(what: str, done: int, of: int) -> None:
+                advance(f"{what}, {done} of {of}", done, of)
+
+            yield progress
+    except KeyboardInterrupt:
+        raise interrupted(", nothing was written") from None
+
+
+def _write(output: Path | None, preset: str, *, force: bool) -> None:
+    from arr_stream.files import written_whole
+
+    if output is not None:
+        with written_whole(output, force=force) as partial:
+            partial.write_text(preset, encoding="utf-8")
+        say(f"wrote {output}; use it with --preset {output}")
 
 
 def _within(minutes: float | None) -> Callable[[], bool]:

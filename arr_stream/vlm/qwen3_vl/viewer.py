@@ -219,13 +219,11 @@ class QwenViewer:
         """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""
         size = self._last is not None and self._last.grid != shown.grid
         cut = patches.refresh_reason == "cut"
-        if size or cut:
-            self._flush()
         period = self._settings.refresh_seconds
         again = 0 < period <= shown.seconds - self._refreshed_seconds < math.inf
+        if size or cut or again:
+            self._flush()
         if self._sent_cells is None or size or cut or again:
-            if again:
-                self._flush()
             self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
             self._refreshed_seconds = shown.seconds
         if size or cut:
