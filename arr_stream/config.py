@@ -245,6 +245,7 @@ class VlmSettings(_Section):
     media: Literal["video", "image"] = Field(
         "video", description="frames in pairs with timestamps, or each as a picture"
     )
+    fill: bool = Field(True, description="the next best cells take the places of those that the model has")
     fps: float = Field(2.0, gt=0, le=240, description="frames a second that are given to the model")
     context_tokens: int = Field(8192, ge=64, description="most tokens in the memory, question and answer included")
     answer_tokens: int = Field(128, ge=1, description="most tokens of an answer")

@@ -79,6 +79,7 @@ class Answer:
         cell_frames: `[N]` int32, the frame that each cell was taken from.
         visual_tokens: Tokens of cells in the model's memory.
         prompt_tokens: Tokens of the question, with its markers; for a server, of the whole prompt.
+        cached_tokens: Of them, those that a server had computed before, where it says so.
         answer_tokens: Tokens of the answer.
         prefill_ms: Time to the first token.
         decode_ms: Time of all others.
@@ -99,6 +100,7 @@ class Answer:
     cell_frames: IntArray = field(default_factory=_no_indices)
     visual_tokens: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     answer_tokens: int = 0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0

@@ -23,8 +23,9 @@ from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode
+from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
-from arr_stream.vlm.qwen3_vl.memory import Entry, FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from tests.choices import choose
@@ -43,7 +44,7 @@ def loaded_of(model: Any, processor: Any) -> LoadedModel:
 def viewer_of(model: Any, processor: Any, **vlm: Any) -> QwenViewer:
     """A viewer with settings of its section, and `novelty`."""
     novelty = vlm.pop("novelty", "skip")
-    settings = {"vlm": {"media": "image", "answer_tokens": 6, **vlm}, "selection": {"novelty": novelty}}
+    settings = {"vlm": {"media": "image", "answer_tokens": 6, "fill": False, **vlm}, "selection": {"novelty": novelty}}
     return QwenViewer(loaded_of(model, processor), Settings.checked(settings))
 
 

@@ -21,7 +21,8 @@ from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry
+from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.commands.speed import vlm as command
 from benchmarks.scenes.clips import panning as frames

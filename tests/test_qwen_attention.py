@@ -14,7 +14,7 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.types import FINER, Frame, Grid
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import AttentionGatherer, Response, Sampler, default_layer, respond
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.sent_cells import SentCells, TokenMap
 from tests.tiny_qwen import load_tiny, picture
 

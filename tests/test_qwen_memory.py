@@ -20,7 +20,8 @@ from arr_stream.types import COARSEST, ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
-from arr_stream.vlm.qwen3_vl.memory import DIALOGUE_SHARE, Entry, FrameEntry, Memory, TextEntry, survivors
+from arr_stream.vlm.qwen3_vl.entries import DIALOGUE_SHARE, Entry, FrameEntry, TextEntry, survivors
+from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from tests.tiny_qwen import picture
 

@@ -20,7 +20,7 @@ from arr_stream.types import Frame, Grid
 from arr_stream.vlm import make_viewer
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry, survivors
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry, survivors
 from arr_stream.vlm.qwen3_vl.regions import Summaries, summarised
 from arr_stream.vlm.qwen3_vl.sent_cells import TokenMap
 from tests.tiny_qwen import picture

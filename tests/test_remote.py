@@ -460,18 +460,6 @@ def test_stop_ends_a_question(behaviour: Behaviour, seconds: float) -> None:
             assert server.hung_up.wait(2)
 
 
-def test_a_newer_frame_calls_off_the_question_about_an_older_one() -> None:
-    with FakeServer(hangs("old"), says("new")) as server, viewer(server.url) as watching:
-        newer = frame_at(1)
-        timer = threading.Timer(0.3, watching.see, (newer, choose(newer)))
-        timer.start()
-        first = watching.ask_newest("what?")
-        timer.join()
-        second = watching.ask_newest("what?")
-    assert (first.text, first.finish, first.frame_index) == ("old", "cancelled", 0)
-    assert (second.text, second.finish, second.frame_index) == ("new", "stop", 1)
-
-
 def test_closing_calls_off_what_another_thread_asks() -> None:
     failures: list[ArrStreamError] = []
 

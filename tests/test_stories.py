@@ -115,7 +115,8 @@ def test_training_reads_as_the_product_does(training: Any) -> None:
     from arr_stream.types import Grid
     from arr_stream.vlm.qwen3_vl.adapter import Adapter
     from arr_stream.vlm.qwen3_vl.encoding import Feeder
-    from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+    from arr_stream.vlm.qwen3_vl.entries import FrameEntry
+    from arr_stream.vlm.qwen3_vl.memory import Memory
     from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
     tokenizer = training.model.tokenizer_of_questions()

@@ -20,8 +20,9 @@ from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.decoding import likelihoods
 from arr_stream.vlm.qwen3_vl.encoding import Feeder
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from tests.conftest import Refused, Run
 

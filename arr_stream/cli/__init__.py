@@ -31,6 +31,7 @@ COMMANDS = {
     "train-pca": "arr_stream.cli.train_pca:train_pca",
     "tune": "arr_stream.cli.tune:tune",
     "models": "arr_stream.cli.models:app",
+    "vllm-args": "arr_stream.cli.vllm_args:vllm_args",
     "doctor": "arr_stream.cli.doctor:doctor",
     "channels": "arr_stream.cli.tables:channels",
     "settings": "arr_stream.cli.tables:settings",

@@ -27,6 +27,7 @@ from the source's own pixels). `parts` says for each part of
 generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
 from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
 
+`cached_tokens` is there where a server had computed a part of the prompt before.
 `quality` is there while quality is lowered to hold the frame rate of a live stream: how far, see
 `arr_stream.live.quality`; `notices` tell each change.
 
@@ -239,6 +240,7 @@ class AnswerRecord(_Line):
     cells: list[CellOfFrame] = Field(default_factory=list)
     visual_tokens: Count
     prompt_tokens: Count
+    cached_tokens: Annotated[int, Field(ge=0), Written(int, "int64", optional=True)] = 0
     answer_tokens: Count
     prefill_ms: Milliseconds = None
     decode_ms: Milliseconds = None

@@ -30,16 +30,10 @@ from arr_stream.tuning.parameters import NAMES, check_names
 from arr_stream.tuning.recording import look
 from arr_stream.types import ByteArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import (
-    Cells,
-    block_extent,
-    patch_rows,
-    text_positions,
-    texture_picture,
-    token_positions,
-)
+from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import LEAST_WEIGHT
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
+from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions, token_positions
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
 VALIDATION_PART = 4

@@ -1,13 +1,21 @@
-"""Models that watch: a Qwen3-VL here, or one behind a server."""
+"""Models that watch: a Qwen3-VL here, or one behind a server.
+
+Importing this loads none of them, so that a server has the parts that it needs without the rest.
+"""
 
 from __future__ import annotations
 
-from arr_stream.config import TINY, Settings
-from arr_stream.vlm.viewer import Viewer, check_region_tokens
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arr_stream.config import Settings
+    from arr_stream.vlm.viewer import Viewer
 
 
 def answering(settings: Settings) -> Settings:
     """Settings that name a model: the tiny one where they named none."""
+    from arr_stream.config import TINY
+
     if settings.vlm.model or settings.vlm.endpoint:
         return settings
     return settings.with_values({"vlm.model": TINY})
@@ -21,11 +29,13 @@ def make_viewer(settings: Settings) -> Viewer:
         InvalidSetting: `region_tokens` are asked of one that has none.
         BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
     """
+    from arr_stream.vlm.viewer import check_region_tokens
+
     check_region_tokens(settings.vlm)
     if settings.vlm.endpoint:
-        from arr_stream.vlm.server import ServerViewer
+        from arr_stream.vlm.server import EitherViewer
 
-        return ServerViewer(settings.vlm)
+        return EitherViewer(settings)
     from arr_stream.vlm.qwen3_vl.loading import load
     from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 

@@ -12,6 +12,7 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.loading import load
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from benchmarks.answers.table import AnswerReport, Outcome, drawn, is_same
 from benchmarks.answers.watching import watched
 from benchmarks.scenes.asking import Asked, questions
@@ -64,7 +65,7 @@ def memory_answers(
             continue
         asking = {len(story.frames) - 1: [one.question for one in asked]}
         for name, settings, instead in conditions:
-            seen = watched(story, asking, settings, loaded, fps=_FPS, instead=instead)
+            seen = watched(story, asking, settings, QwenViewer(loaded, settings), fps=_FPS, instead=instead)
             for one, said in zip(asked, seen.answers, strict=True):
                 where = number, f"{seconds} s, {context_tokens} tokens", one.kind, one.question, name, share
                 took = seen.choosing_ms, seen.answering_ms / len(asked)
@@ -104,7 +105,8 @@ def dialogue_answers(
             middle, last = len(story.frames) // 2, len(story.frames) - 1
             for feedback in (True, False):
                 its = settings.with_values({"vlm.feedback": feedback})
-                seen = watched(story, {middle: [first.question], last: [second.question]}, its, loaded, fps=_FPS)
+                asking = {middle: [first.question], last: [second.question]}
+                seen = watched(story, asking, its, QwenViewer(loaded, its), fps=_FPS)
                 method = f"feedback {'on' if feedback else 'off'}"
                 where = number, "second questions", second.kind, second.question, method, share
                 took = seen.choosing_ms, seen.answering_ms

@@ -15,8 +15,9 @@ from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, patch_rows
 from arr_stream.vlm.qwen3_vl.decoding import Sampler, respond
 from arr_stream.vlm.qwen3_vl.encoding import Feeder, Mode
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
 ANSWER_TOKENS = 6

@@ -15,11 +15,13 @@ from arr_stream.relevance.question import sought
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, load
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from benchmarks.answers.clips import EACH, choices
 from benchmarks.answers.pictures import Choice, PictureChoosers
 from benchmarks.answers.showing import Watcher
 from benchmarks.answers.watching import watched
 from benchmarks.scenes.asking import Asked, questions
+from benchmarks.scenes.camera import FPS
 from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story
 
 SHARES = ("100%", "50%", "25%", "10%", "5%")
@@ -27,6 +29,7 @@ PICTURE_SIZES = ((12, 9), (16, 9), (20, 11))
 """Columns and rows of cells."""
 CLIP_SIZE, CLIP_SECONDS = (10, 6), 7
 _SEED = 20_260_101
+_TIMES_EACH = 3
 _APART = ("presence", "count", "total", "still")
 """Kinds that punish whatever is left out, when unseen means absent: told apart."""
 
@@ -228,13 +231,25 @@ def _watched(
             seen = watched(
                 story,
                 {len(story.frames) - 1: [one.question]},
-                settings.with_values({"selection.budget": str(tokens)}),
-                loaded,
+                (own := _spending(settings, tokens, len(story.frames) / FPS)),
+                QwenViewer(loaded, own),
                 queries=sought(one.question),
             )
             condition = number, "clips", one.kind, one.question, name, share
             took = seen.choosing_ms, seen.answering_ms
             yield Outcome(*condition, is_same(seen.answers[0], one.answer), seen.tokens, *took)
+
+
+def _spending(settings: Settings, tokens: int, seconds: float) -> Settings:
+    """So many tokens for each second, in which one pair of frames is shown: on each, or all together over the clip.
+
+    A budget over time, whatever its income, gets the same, and may spend three times as much on one frame.
+    """
+    if not settings.selection.per_second:
+        return settings.with_values({"selection.budget": str(tokens)})
+    # The first frame finds as much as it may spend.
+    income = max(0.01, (seconds - _TIMES_EACH) * tokens / seconds)
+    return settings.with_values({"selection.budget": str(_TIMES_EACH * tokens), "selection.per_second": income})
 
 
 def is_same(text: str, answer: str) -> bool:

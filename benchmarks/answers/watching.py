@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import arr_stream
 from arr_stream.config import Settings
-from arr_stream.patch_set import PatchSet
+from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.relevance.query import parse_text
-from arr_stream.vlm.qwen3_vl.loading import LoadedModel
-from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.vlm.qwen3_vl.streaming import StreamingViewer
 from benchmarks.scenes.camera import FPS, GeneratedSource
 from benchmarks.scenes.stories import Story
 
@@ -23,11 +22,13 @@ class Watched:
     Args:
         answers: To the questions in their order.
         tokens: Cells in the model's memory at the end.
+        prompt_tokens: Of the last answer, as it counts them.
         choosing_ms, answering_ms: Of the whole clip.
     """
 
     answers: tuple[str, ...]
     tokens: int
+    prompt_tokens: int
     choosing_ms: float
     answering_ms: float
 
@@ -36,7 +37,7 @@ def watched(
     story: Story,
     asked: Mapping[int, Sequence[str]],
     settings: Settings,
-    loaded: LoadedModel,
+    viewer: StreamingViewer,
     *,
     queries: Sequence[str] = (),
     fps: float = FPS,
@@ -48,14 +49,14 @@ def watched(
         story: The clip.
         asked: Questions by number of the frame after which they are asked.
         settings: Of the stream and of the model.
-        loaded: The model.
+        viewer: The model, which has seen nothing; closed at the end.
         queries: What is looked for.
         fps: Frames a second of the clip.
         instead: Of the cells chosen, those that are shown.
     """
     source = GeneratedSource("story", lambda: iter(story.frames), len(story.frames), fps)
-    viewer, every = QwenViewer(loaded, settings), round(fps / settings.vlm.fps)
-    choosing_ms, started, answers = 0.0, time.perf_counter(), []
+    every = round(fps / settings.vlm.fps)
+    choosing_ms, started, answers = 0.0, time.perf_counter(), list[Answer]()
     try:
         with arr_stream.open(source, queries=[parse_text(query) for query in queries], settings=settings) as stream:
             for patches in stream:
@@ -66,11 +67,13 @@ def watched(
                 elif stream.frame is not None:
                     viewer.see(stream.frame, shown)
                 for question in asked.get(patches.index, ()):
-                    answers.append(viewer.ask(question).text.strip())
+                    answers.append(viewer.ask(question))
                     if viewer.attention is not None and settings.vlm.feedback:
                         stream.attend(viewer.attention)
         tokens = viewer.memory.visual_tokens
     finally:
         viewer.close()
     whole_ms = (time.perf_counter() - started) * 1e3
-    return Watched(tuple(answers), tokens, choosing_ms, whole_ms - choosing_ms)
+    said = tuple(answer.text.strip() for answer in answers)
+    prompt_tokens = answers[-1].prompt_tokens if answers else 0
+    return Watched(said, tokens, prompt_tokens, choosing_ms, whole_ms - choosing_ms)

@@ -306,8 +306,9 @@ def answers(
     """Right answers about drawn pictures and clips, by share of the tokens and by who chose them."""
     named = {"ours": list(overrides or ())}
     for each in way or ():
-        name, *values = each.split()
-        named[f"ours, {name}"] = [*named["ours"], *values]
+        words = each.split()
+        values = [word for word in words if "=" in word]
+        named[f"ours, {' '.join(word for word in words if word not in values)}"] = [*named["ours"], *values]
     fixed = {"vlm.model": model}
     ways = {name: cpu_settings("answers", preset, values).with_values(fixed) for name, values in named.items()}
 

@@ -172,6 +172,30 @@ def vlm(
     show(report, as_json=as_json)
 
 
+def serving(
+    vllm: Annotated[
+        str,
+        typer.Option(envvar="ARR_STREAM_VLLM", help="`vllm` of an environment with the plugin.", show_default=False),
+    ],
+    times: Annotated[bool, typer.Option(help="Time to the first token, and streams, with random weights.")] = True,
+    clips: Annotated[int, typer.Option(min=0, help="Drawn clips that the tiny model is asked about.")] = 20,
+    streams: Annotated[list[int] | None, typer.Option(min=1, help="That ask at once (1, 4 and 16).")] = None,
+    layers: Annotated[str, typer.Option(help="Random weights: layers of vision and text.")] = "12,8",
+    width: Annotated[str, typer.Option(help="Random weights: widths of vision and text.")] = "512,1024",
+    runs: Annotated[int, typer.Option(min=1, help="Rounds; medians are over all.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Whole frames, published pruning and chosen cells side by side in vLLM: time, throughput, right answers."""
+    depth, breadth = _pair("--layers", layers), _pair("--width", width)
+
+    from benchmarks.serving.measure import STREAMS, measure
+    from benchmarks.vlm.model import Shape
+
+    shape = Shape(*depth, *breadth)
+    report = measure(vllm, times=times, clips=clips, runs=runs, streams=streams or STREAMS, shape=shape, progress=say)
+    show(report, as_json=as_json)
+
+
 def live(
     part: Annotated[
         list[str] | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import json
 import shlex
 import subprocess
@@ -59,6 +60,9 @@ def lacking(needs: tuple[str, ...], data: Path | None) -> str:
         elif need == "chromium":
             if not _has_browser():
                 return "this machine has no Chromium (ARR_STREAM_CHROMIUM names one)"
+        elif need == "vllm":
+            if not os.environ.get("ARR_STREAM_VLLM"):
+                return "no vLLM was named (ARR_STREAM_VLLM; scripts/test --vllm makes one)"
         elif data is None:
             return "no footage was given (--data FOLDER or ARR_STREAM_DATA)"
         elif not (data / need).is_dir():

@@ -145,7 +145,7 @@ def _gain(asked: str) -> Callable[[Record], float | None]:
 
 
 def right_answers(record: Record, title: str) -> Mapping[str, Mapping[str, float]]:
-    """Shares of right answers of one of the tables of `answers`: by who chose and by share of the tokens."""
+    """Shares of right answers of one of the tables of `answers` or `watching`: by who chose and by share of the tokens."""
     table = table_named(record, f"right answers {title}")
     if table is None:
         return {}
@@ -267,7 +267,7 @@ TARGETS: tuple[Target, ...] = (
     Target("Right answers with 10% of the tokens, of those with all", "answers", 0.95, _kept("10%")),
     Target("Right answers, 25%: ahead of the best rule by", "answers", 0.05, _ahead_of_rules("pictures", "25%")),
     Target("Right answers, 10%: ahead of the best rule by", "answers", 0.10, _ahead_of_rules("pictures", "10%")),
-    Target("What is gone after a minute: ahead of even cells in the same memory by", "answers", 0.15, _by_memory),
+    Target("What is gone after a minute: ahead of even cells in the same memory by", "watching", 0.15, _by_memory),
     Target(
         "Coverage after tuning, on held-out sequences, without a query: gain",
         "tune",

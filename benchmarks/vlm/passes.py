@@ -20,7 +20,8 @@ from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder, Mode
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory, TextEntry
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry, TextEntry
+from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from benchmarks.scenes.clips import panning
 from benchmarks.vlm.model import Timed

@@ -39,8 +39,9 @@ from arr_stream.types import ByteArray, Frame, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, texture_picture
 from arr_stream.vlm.qwen3_vl.encoding import Block, Feeder
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.memory import Memory
 from arr_stream.vlm.qwen3_vl.prompt import Prompt
 from arr_stream.vlm.qwen3_vl.regions import Summaries, summarised
 from arr_stream.vlm.qwen3_vl.sent_cells import TokenMap

@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import AttentionInterface, GenerationConfig, Qwen3VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
-from arr_stream.vlm.qwen3_vl.cells import Cells, interpolation, patch_positions
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.places import interpolation, patch_positions
 from arr_stream.weights import tiny_clip_folder
 from arr_stream.weights.catalogue import HUB_WEIGHTS
 from benchmarks.scenes.asking import texts

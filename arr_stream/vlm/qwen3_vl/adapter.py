@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from arr_stream.errors import BackendUnavailable, ModelUnsupported
-from arr_stream.vlm.qwen3_vl.cells import (
-    Cells,
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.network import Network
+from arr_stream.vlm.qwen3_vl.places import (
     GridHW,
     block_extent,
     interpolation,
@@ -26,7 +27,6 @@ from arr_stream.vlm.qwen3_vl.cells import (
     text_positions,
     token_positions,
 )
-from arr_stream.vlm.qwen3_vl.network import Network
 
 SUPPORTED = (">=5.18", "<5.24")
 """Versions of transformers whose Qwen3-VL is built as this package expects."""

@@ -1,10 +1,4 @@
-"""Chosen cells: what each covers of the frame, its pixels, and its place in the three frames of reference of Qwen3-VL.
-
-The vision tower rotates by the row and column of each 16-px patch and adds a learned embedding that is interpolated
-from a square table; the language model rotates by time, row and column of each 32-px cell (interleaved M-RoPE). A
-coarse cell is put at the centre of what it covers, so its positions may be halves; so is each quarter of a cell that is
-given finer, so its positions are off by a quarter.
-"""
+"""Chosen cells: what each covers of the frame, and its pixels."""
 
 from __future__ import annotations
 
@@ -20,10 +14,8 @@ from torch import Tensor
 from arr_stream.patch_set import PatchSet
 from arr_stream.selection.allocation import Allocation
 from arr_stream.texture.pictures import finer_pictures
-from arr_stream.types import CELL_PX, COARSEST, FINER, ByteArray, FloatArray, Grid, IntArray, span_cells, tokens_of
-
-GridHW = tuple[int, int]
-PATCH_PX = 16
+from arr_stream.types import CELL_PX, COARSEST, FINER, ByteArray, FloatArray, Grid, IntArray, tokens_of
+from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents, patch_pixels
 
 _NAMES = ("rows", "columns", "level", "score", "quarter")
 
@@ -99,20 +91,12 @@ class Cells:
     def blocks(self) -> IntArray:
         """`[K, 4]` first row, first column, rows and columns covered, cut off where the grid ends; a quarter's are its
         cell's."""
-        span = span_cells(self.level)
-        height = np.minimum(span, self.grid_hw[0] - self.rows)
-        width = np.minimum(span, self.grid_hw[1] - self.columns)
-        blocks: IntArray = np.stack([self.rows, self.columns, height, width], axis=1).astype(np.int32)
-        return blocks
+        return covered_blocks(self.grid_hw, self.rows, self.columns, self.level)
 
     @property
     def extents(self) -> FloatArray:
         """`[K, 4]` as `blocks`, but of a quarter its own half rows and columns."""
-        extents = self.blocks.astype(np.float32)
-        finer = self.level == FINER
-        extents[finer, :2] += np.stack(np.divmod(self.quarter[finer], 2), axis=1) / 2
-        extents[finer, 2:] = 0.5
-        return extents
+        return covered_extents(self.blocks, self.level, self.quarter)
 
     def take(self, keep: npt.NDArray[np.bool_] | IntArray) -> Cells:
         """Some of them, by mask or by index."""
@@ -262,64 +246,10 @@ def patch_rows(
     before, after = sources or (None, None)
     cut = [cell_pictures(first, cells, before)]
     cut.append(cut[0] if second is first else cell_pictures(second, cells, after))
-    # [K, frame, 2, 16, 2, 16, channel] -> [K, 2, 2, channel, frame, 16, 16]
-    pixels = np.stack(cut, axis=1).reshape(-1, 2, 2, PATCH_PX, 2, PATCH_PX, 3).transpose(0, 2, 4, 6, 1, 3, 5)
+    pixels = patch_pixels(np.stack(cut, axis=1))
     # In the processor's own order of operations, so that the numbers are the same to the last bit.
     mean, std = (
         (255 * np.array(part, np.float32)).reshape(3, 1, 1, 1) for part in (normalisation.mean, normalisation.std)
     )
     rows = (pixels.astype(np.float32) - mean) / std
     return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32).reshape(len(cells) * 4, -1))
-
-
-def patch_positions(cells: Cells) -> Tensor:
-    """`[4 * K, 2]` float32, row and column of every patch in patches of the full grid, block by block."""
-    extents = cells.extents
-    first, covered = 2 * extents[:, :2], extents[:, 2:]
-    half = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
-    # Half i of a block begins i * covered patches on, and is that many patches long.
-    middles = first[:, None] + half * covered[:, None] + (covered[:, None] - 1) / 2
-    return torch.from_numpy(middles.reshape(-1, 2).astype(np.float32))
-
-
-def interpolation(positions: Tensor, grid_hw: GridHW, side: int) -> tuple[Tensor, Tensor]:
-    """Indices and weights, both `[N, 4]`, that read the `side` by `side` table at patch positions.
-
-    Bilinear, with the corners of the table on the corner patches of the frame.
-
-    Args:
-        positions: `[N, 2]` of `patch_positions`.
-        grid_hw: Rows and columns of the frame's cells.
-        side: Rows and columns of the table.
-    """
-    patches = torch.tensor(grid_hw, dtype=torch.float32) * 2
-    # Half a patch beyond the corners, where finer cells may be, the table has nothing more to tell.
-    places = (positions.to(torch.float32) * (side - 1) / (patches - 1).clamp(min=1)).clamp(0, side - 1)
-    low = places.floor()
-    share = places - low
-    low_index = low.long().clamp(0, side - 1)
-    high_index = (low_index + 1).clamp(max=side - 1)
-    rows = torch.stack([low_index[:, 0], high_index[:, 0]], dim=1)
-    columns = torch.stack([low_index[:, 1], high_index[:, 1]], dim=1)
-    row_weights = torch.stack([1 - share[:, 0], share[:, 0]], dim=1)
-    column_weights = torch.stack([1 - share[:, 1], share[:, 1]], dim=1)
-    indices = rows[:, :, None] * side + columns[:, None, :]
-    weights = row_weights[:, :, None] * column_weights[:, None, :]
-    return indices.reshape(-1, 4), weights.reshape(-1, 4)
-
-
-def token_positions(cells: Cells, start: float) -> Tensor:
-    """`[3, K]` float32: time, row and column of every cell of a block that starts at `start`."""
-    extents = torch.from_numpy(cells.extents)
-    middle = extents[:, :2] + (extents[:, 2:] - 1) / 2
-    return torch.cat([torch.zeros(1, len(cells)), middle.T]) + start
-
-
-def text_positions(count: int, start: float) -> Tensor:
-    """`[3, count]` float32: text moves on by one in all three."""
-    return (torch.arange(count, dtype=torch.float32) + start).expand(3, -1)
-
-
-def block_extent(grid_hw: GridHW) -> int:
-    """How far a block moves the position on, however few of its cells are there."""
-    return max(grid_hw)

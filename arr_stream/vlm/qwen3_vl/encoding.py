@@ -26,7 +26,8 @@ from arr_stream.errors import NothingChosen
 from arr_stream.selection.novelty import SUMMARY_LEVEL
 from arr_stream.types import ByteArray, FloatArray, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter, VisualTokens
-from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows, token_positions
+from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, patch_rows
+from arr_stream.vlm.qwen3_vl.places import token_positions
 from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 Mode = Literal["sparse", "prune", "halo", "weight"]

@@ -7,51 +7,21 @@ features: evicting from the cache itself would leave traces of the evicted in wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from arr_stream.types import Grid
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
-from arr_stream.vlm.qwen3_vl.cells import block_extent, text_positions
 from arr_stream.vlm.qwen3_vl.encoding import Block
-from arr_stream.vlm.qwen3_vl.prompt import Media, Prompt
+from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, TextEntry
+from arr_stream.vlm.qwen3_vl.places import block_extent, text_positions
+from arr_stream.vlm.qwen3_vl.prompt import Prompt
 
 PREFILL_CHUNK_TOKENS = 4096
 """Longest stretch in one pass of the language model, so that a rebuild does not need memory for all at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameEntry:
-    """A block in the memory.
-
-    Args:
-        block: Its cells, with their features.
-        grid: The cells of its frame.
-        frame_index: The frame, or the later one of a pair.
-        seconds: Time that is told to the model: the frame's, or the mean of the pair's.
-        media: As a picture or as part of a video.
-    """
-
-    block: Block
-    grid: Grid
-    frame_index: int
-    seconds: float
-    media: Media = "video"
-
-
-@dataclass(frozen=True, slots=True)
-class TextEntry:
-    """Text in the memory: a question and its answer, with the markers around them."""
-
-    ids: tuple[int, ...]
-
-
-Entry = FrameEntry | TextEntry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +147,7 @@ class Memory:
         if isinstance(entry, TextEntry):
             return self._text(list(entry.ids), position)
         block, media = entry.block, entry.media
+        assert isinstance(block, Block)
         before = self.prompt.before_cells(media, entry.seconds)
         after = self.prompt.after_cells
         start = position + len(before)
@@ -186,7 +157,7 @@ class Memory:
             block.positions(start),
             text_positions(len(after), start + block_extent(block.cells.grid_hw)),
         ]
-        return _Stretch(ids, torch.cat(positions, dim=1), ((len(before), entry.block),))
+        return _Stretch(ids, torch.cat(positions, dim=1), ((len(before), block),))
 
     def _text(self, ids: list[int], position: float) -> _Stretch:
         return _Stretch(ids, text_positions(len(ids), position))
@@ -229,68 +200,3 @@ def _joined(stretches: Sequence[_Stretch]) -> _Stretch:
         ids += stretch.ids
         offset += len(stretch.ids)
     return _Stretch(ids, torch.cat([stretch.positions for stretch in stretches], dim=1), tuple(blocks))
-
-
-DIALOGUE_SHARE = 0.25
-"""Most of a rebuilt memory that goes to dialogue."""
-
-
-def survivors(
-    entries: Sequence[Entry], capacity: int, overhead: Callable[[FrameEntry], int], half_life_seconds: float
-) -> list[Entry]:
-    """What fits into `capacity` tokens, in its old order.
-
-    A cell's rank is its relevance when it was chosen, halved for every half-life that it is older than the newest
-    frame; that of a summary is the mean of its cells'. A frame keeps the tokens that rank high enough, and disappears
-    with its last one. Of the dialogue the newest turns stay, in at most a quarter of the room.
-
-    Args:
-        entries: What is there.
-        capacity: Most tokens, markers included.
-        overhead: Tokens of a frame beside its cells.
-        half_life_seconds: Age at which a cell counts half.
-    """
-    said = _newest_dialogue(entries, int(capacity * DIALOGUE_SHARE))
-    room = capacity - sum(len(entry.ids) for entry in entries if isinstance(entry, TextEntry) and id(entry) in said)
-    kept = _best_cells([entry for entry in entries if isinstance(entry, FrameEntry)], room, overhead, half_life_seconds)
-    result: list[Entry] = []
-    for entry in entries:
-        if isinstance(entry, TextEntry):
-            if id(entry) in said:
-                result.append(entry)
-        elif (mask := kept[id(entry)]).any():
-            result.append(entry if mask.all() else replace(entry, block=entry.block.take(mask)))
-    return result
-
-
-def _newest_dialogue(entries: Sequence[Entry], room: int) -> set[int]:
-    kept = set()
-    for entry in reversed(entries):
-        if isinstance(entry, TextEntry):
-            room -= len(entry.ids)
-            if room < 0:
-                break
-            kept.add(id(entry))
-    return kept
-
-
-def _best_cells(
-    seen: Sequence[FrameEntry], room: int, overhead: Callable[[FrameEntry], int], half_life_seconds: float
-) -> dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """For each frame a mask over its tokens."""
-    kept = {id(entry): np.zeros(len(entry.block), bool) for entry in seen}
-    if not seen:
-        return kept
-    newest = max(entry.seconds for entry in seen)
-    ranks = [entry.block.score * 0.5 ** ((newest - entry.seconds) / half_life_seconds) for entry in seen]
-    # Among equals the newer first: of a still scene with one score everywhere the last look stays.
-    frame = np.repeat(np.arange(len(seen)), [len(rank) for rank in ranks])
-    cell = np.concatenate([np.arange(len(rank)) for rank in ranks])
-    for place in np.lexsort((cell, -frame, -np.concatenate(ranks))):
-        entry = seen[frame[place]]
-        mask = kept[id(entry)]
-        price = 1 if mask.any() else 1 + overhead(entry)
-        if price <= room:
-            mask[cell[place]] = True
-            room -= price
-    return kept

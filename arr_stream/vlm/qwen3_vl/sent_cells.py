@@ -14,7 +14,7 @@ from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SUMMARY_LEVEL, SeenCells
 from arr_stream.types import FINER, ByteArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells
-from arr_stream.vlm.qwen3_vl.memory import FrameEntry, Memory
+from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenMemory
 from arr_stream.vlm.qwen3_vl.regions import Summaries
 
 
@@ -91,7 +91,7 @@ class SentCells:
         since: The scene's first frame; what was seen before it stands for nothing in it.
     """
 
-    def __init__(self, memory: Memory, grid: Grid, since: int) -> None:
+    def __init__(self, memory: SeenMemory, grid: Grid, since: int) -> None:
         self._memory = memory
         self._cells = SeenCells(grid)
         self._grid = grid

@@ -12,7 +12,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,13 +37,15 @@ _USAGE_SECONDS = 2.0
 _PAUSE_SECONDS = 16.0
 """What a question is given for each wait between two attempts, beside the time-out of the attempts."""
 _CLOSE_SECONDS = 5.0
+_COUNT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back: the answer as far as it came, `failed` with one line of `error` where it broke off.
 
-    Tokens are as the server counts them, 0 where it does not say; `first_ms` runs from sending to the first piece, with
+    Tokens are as the server counts them, 0 where it does not say, `cached_tokens` those of the prompt that it had
+    computed before; `first_ms` runs from sending to the first piece, with
     the attempts before, `rest_ms` from there to the end.
     """
 
@@ -51,6 +53,7 @@ class Reply:
     finish: Finish
     error: str | None = None
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     answer_tokens: int = 0
     first_ms: float = 0.0
     rest_ms: float = 0.0
@@ -70,6 +73,7 @@ class _Progress:
     thought: bool = False
     finish: str | None = None
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     answer_tokens: int = 0
     cleaner: PlainText = field(default_factory=PlainText)
 
@@ -82,6 +86,8 @@ class _Progress:
         usage = getattr(chunk, "usage", None)
         self.prompt_tokens = _count(getattr(usage, "prompt_tokens", None), self.prompt_tokens)
         self.answer_tokens = _count(getattr(usage, "completion_tokens", None), self.answer_tokens)
+        details = getattr(usage, "prompt_tokens_details", None)
+        self.cached_tokens = _count(getattr(details, "cached_tokens", None), self.cached_tokens)
         choices = getattr(chunk, "choices", None)
         if not isinstance(choices, list) or not choices:
             return
@@ -108,7 +114,8 @@ class _Progress:
     def reply(self, text: str, finish: Finish, error: str | None = None) -> Reply:
         first = self.last if self.first is None else self.first
         first_ms = 0.0 if self.first is None else (first - self.began) * 1e3
-        return Reply(text, finish, error, self.prompt_tokens, self.answer_tokens, first_ms, (self.last - first) * 1e3)
+        tokens = self.prompt_tokens, self.cached_tokens, self.answer_tokens
+        return Reply(text, finish, error, *tokens, first_ms, (self.last - first) * 1e3)
 
 
 class ChatServer:
@@ -199,6 +206,23 @@ class ChatServer:
             self._under_way.discard(future)
         return progress.reply("".join(text), "cancelled")
 
+    def count(self, messages: Sequence[Message]) -> int:
+        """Tokens that the server counts in messages; 0 where it does not say or refuses them. It is asked once, for a
+        short while.
+
+        Raises:
+            ServerFailed: No answer came.
+        """
+        try:
+            future = self._portal.start_task_soon(self._counted, list(messages))
+        except RuntimeError:
+            raise failed(self.endpoint, "the connection was closed", "make a new one") from None
+        try:
+            return future.result(_COUNT_SECONDS + 1)
+        except (CancelledError, TimeoutError):
+            future.cancel()
+            raise failed(self.endpoint, "closed while it was asked", "ask before closing") from None
+
     def close(self) -> None:
         """Call off what is under way and close all connections; safe to call again."""
         for future in tuple(self._under_way):
@@ -207,6 +231,16 @@ class ChatServer:
             self._portal.call(self._close_connections)
             self._portal.call(self._portal.stop, True)
         self._thread.close()
+
+    async def _counted(self, messages: list[Message]) -> int:
+        client = self._client.with_options(max_retries=0, timeout=_COUNT_SECONDS)
+        try:
+            whole: Any = await client.chat.completions.create(model=self.model, messages=messages, max_tokens=1)  # type: ignore[arg-type]
+        except Exception as exc:
+            if getattr(exc, "status_code", None) in (400, 404, 415, 422):
+                return 0
+            raise chat_errors.explained(exc, self.endpoint, self.model, _COUNT_SECONDS) from None
+        return _count(getattr(getattr(whole, "usage", None), "prompt_tokens", None), 0)
 
     async def _close_connections(self) -> None:
         with contextlib.suppress(TimeoutError):

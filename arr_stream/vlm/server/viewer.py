@@ -6,7 +6,6 @@ import base64
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +68,10 @@ class ServerViewer:
         budget_tokens: Most visual tokens of the newest frame; None: as many as the chosen cells cost.
         minimum_pixels: Pixels that the server scales smaller pictures up to.
 
+    Attributes:
+        name: The model's.
+        server: Where questions go.
+
     Raises:
         InvalidSetting: The endpoint is no http or https address, or no model is named.
         BackendUnavailable: `openai` is not installed.
@@ -89,12 +92,11 @@ class ServerViewer:
         self._settings = settings
         self._budget_tokens = budget_tokens
         self._minimum_pixels = minimum_pixels
-        self._server = ChatServer(
+        self.server = ChatServer(
             endpoint, settings.model, timeout_seconds=settings.timeout_seconds, retries=settings.retries
         )
         self._lock = threading.Lock()
         self._seen: deque[_Seen] = deque()
-        self._count = 0
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
         """Keep the pictures of one frame; of earlier frames the overviews stay, as many as the context holds.
@@ -112,7 +114,6 @@ class ServerViewer:
         with self._lock:
             earlier = [seen.without_crops() for seen in self._seen]
             self._seen = deque([*_last_that_fit(earlier, room), newest])
-            self._count += 1
             tokens = sum(seen.visual_tokens for seen in self._seen)
         sent = int(tokens_of(patches.level)[packed.cells_shown].sum())
         return Feeding(sent=sent, memory_tokens=tokens)
@@ -125,34 +126,17 @@ class ServerViewer:
             ContextExceeded: The question does not fit beside the newest frame.
             ServerFailed: No answer came.
         """
-        return self._ask(question, on_text, lambda: stop is not None and stop.is_set())
-
-    def ask_newest(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
-        """As `ask`, for live use: called off, `cancelled`, as soon as another thread shows a newer frame."""
-        count = self._count
-        return self._ask(question, on_text, lambda: self._count != count or (stop is not None and stop.is_set()))
-
-    @property
-    def attention(self) -> FloatArray | None:
-        """None: servers do not tell where a model looked."""
-        return None
-
-    def close(self) -> None:
-        """Call off what is asked and close the connections; safe to call again."""
-        self._server.close()
-
-    def _ask(self, question: str, on_text: OnText | None, cancelled: Callable[[], bool]) -> Answer:
         if not question.strip():
             raise EmptyQuery("the question is empty", remedy="ask something")
         frames = self._frames_for(question)
         settings, newest = self._settings, frames[-1]
         visual_tokens = sum(seen.visual_tokens for seen in frames)
-        reply = self._server.ask(
+        reply = self.server.ask(
             _messages(frames, question, settings.instruction),
             answer_tokens=settings.answer_tokens,
             temperature=settings.temperature,
             on_text=on_text,
-            cancelled=cancelled,
+            cancelled=lambda: stop is not None and stop.is_set(),
         )
         return Answer(
             question=question,
@@ -169,6 +153,15 @@ class ServerViewer:
             finish=reply.finish,
             error=reply.error,
         )
+
+    @property
+    def attention(self) -> FloatArray | None:
+        """None: servers do not tell where a model looked."""
+        return None
+
+    def close(self) -> None:
+        """Call off what is asked and close the connections; safe to call again."""
+        self.server.close()
 
     def _frames_for(self, question: str) -> list[_Seen]:
         """The newest frame, and before it the earlier ones that fit beside it and the question."""

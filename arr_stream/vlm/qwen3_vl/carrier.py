@@ -1,0 +1,169 @@
+"""Chosen cells as an ordinary PNG, for a server that places them where they belong (`arr_stream.vlm.vllm_plugin`).
+
+The first rows of the picture say, in their bytes, which cells of which grid follow; below stand the cells themselves,
+32x32 pixels each, side by side, those of a second frame after those of the first. What identifies a picture to a server
+are its pixels, so that the same cells at other places are another picture to every cache. A server that knows nothing
+of this takes it for a small picture.
+
+| bytes | |
+|---|---|
+| 8 | `ARRCELLS` |
+| 1, 1 | version, frames (1 or 2) |
+| 2, 2, 4 | rows and columns of the grid, number of cells K |
+| 6 K | row, column (2 bytes each), level of detail and quarter (1 byte each), as in `Cells` |
+| 4 | CRC-32 of all before |
+
+Numbers are little-endian. Needs NumPy and Pillow alone.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from arr_stream.types import CELL_PX, COARSEST, FINER, FINER_TOKENS, ByteArray, FloatArray, IntArray
+from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents
+
+MAGIC = b"ARRCELLS"
+VERSION = 1
+MOST_CELLS = 16_384
+MOST_ROWS = 1_024
+"""And columns, of a grid."""
+
+_HEAD = struct.Struct("<8sBBHHI")
+_CELL = np.dtype([("row", "<u2"), ("column", "<u2"), ("level", "i1"), ("quarter", "u1")])
+_CHECKSUM = struct.Struct("<I")
+
+
+class CarrierInvalid(ValueError):
+    """A picture says that it carries cells, and they cannot be what it says."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedCells:
+    """Cells of one frame, or of a pair of frames, with their pixels.
+
+    Args:
+        grid_hw: Rows and columns of the frame's fine cells.
+        rows, columns, level, quarter: `[K]` int32, as of `arr_stream.vlm.qwen3_vl.cells.Cells`.
+        pictures: `[K, F, 32, 32, 3]` uint8, of one frame or of two.
+    """
+
+    grid_hw: GridHW
+    rows: IntArray
+    columns: IntArray
+    level: IntArray
+    quarter: IntArray
+    pictures: ByteArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def extents(self) -> FloatArray:
+        """`[K, 4]` first row and column, rows and columns covered, in cells."""
+        blocks = covered_blocks(self.grid_hw, self.rows, self.columns, self.level)
+        return covered_extents(blocks, self.level, self.quarter)
+
+    def png(self) -> bytes:
+        """The picture.
+
+        Raises:
+            CarrierInvalid: No cells, too many, or cells outside of the grid.
+        """
+        _check(self.grid_hw, self.rows, self.columns, self.level, self.quarter)
+        count, frames = self.pictures.shape[:2]
+        table = np.zeros(count, _CELL)
+        for name, values in zip(_CELL.names or (), (self.rows, self.columns, self.level, self.quarter), strict=True):
+            table[name] = values
+        head = _HEAD.pack(MAGIC, VERSION, frames, *self.grid_hw, count) + table.tobytes()
+        head += _CHECKSUM.pack(zlib.crc32(head))
+        across = math.ceil(math.sqrt(count * frames))
+        head_rows = _rows_of_bytes(len(head), across)
+        canvas = np.zeros((head_rows + math.ceil(count * frames / across), CELL_PX, across, CELL_PX, 3), np.uint8)
+        canvas[:head_rows].reshape(-1)[: len(head)] = np.frombuffer(head, np.uint8)
+        place = np.arange(count * frames)
+        # A cell's pixels stand together, so that moving ones are compressed well.
+        tiles = self.pictures.swapaxes(0, 1).reshape(-1, CELL_PX, CELL_PX, 3)
+        canvas[head_rows:].swapaxes(1, 2)[place // across, place % across] = tiles
+        picture = io.BytesIO()
+        flat = canvas.reshape(-1, across * CELL_PX, 3)
+        Image.fromarray(flat).save(picture, "PNG", compress_level=1)
+        return picture.getvalue()
+
+
+def carried(image: object) -> CarriedCells | None:
+    """What a picture carries; None where it is a picture like any other.
+
+    Args:
+        image: Of Pillow, or `[H, W, 3]` bytes.
+
+    Raises:
+        CarrierInvalid: It begins as one that carries cells, and does not hold what it says.
+    """
+    if isinstance(image, Image.Image):
+        if image.mode != "RGB" or image.width % CELL_PX or image.crop((0, 0, 3, 1)).tobytes()[: len(MAGIC)] != MAGIC:
+            return None
+        pixels = np.asarray(image)
+    elif isinstance(image, np.ndarray) and image.ndim == 3 and image.dtype == np.uint8 and image.shape[2] == 3:
+        pixels = image
+    else:
+        return None
+    data = np.ascontiguousarray(pixels).reshape(-1)
+    if data[: len(MAGIC)].tobytes() != MAGIC:
+        return None
+    return _read(data, pixels.shape[0], pixels.shape[1])
+
+
+def _read(data: ByteArray, height: int, width: int) -> CarriedCells:
+    if height % CELL_PX or width % CELL_PX or len(data) < _HEAD.size:
+        raise CarrierInvalid(f"a picture of cells is a whole number of {CELL_PX} pixels wide and high")
+    _, version, frames, grid_rows, grid_columns, count = _HEAD.unpack(data[: _HEAD.size].tobytes())
+    if version != VERSION:
+        raise CarrierInvalid(f"cells are carried in version {version}, expected {VERSION}: update one of the two sides")
+    if frames not in (1, 2) or not 0 < count <= MOST_CELLS:
+        raise CarrierInvalid(f"{count} cells of {frames} frames, expected 1 to {MOST_CELLS} cells of 1 or 2 frames")
+    end = _HEAD.size + count * _CELL.itemsize
+    across = width // CELL_PX
+    head_rows = _rows_of_bytes(end + _CHECKSUM.size, across)
+    if height // CELL_PX != head_rows + math.ceil(count * frames / across):
+        raise CarrierInvalid(f"a picture of {width}x{height} pixels does not hold {count} cells of {frames} frames")
+    [checksum] = _CHECKSUM.unpack(data[end : end + _CHECKSUM.size].tobytes())
+    if checksum != zlib.crc32(data[:end].tobytes()):
+        raise CarrierInvalid("the list of cells is damaged: send the picture as it is, without loss")
+    table = np.frombuffer(data[_HEAD.size : end].tobytes(), _CELL)
+    rows, columns, level, quarter = (table[name].astype(np.int32) for name in _CELL.names or ())
+    _check((grid_rows, grid_columns), rows, columns, level, quarter)
+    tiles = data.reshape(-1, CELL_PX, across, CELL_PX, 3)[head_rows:].swapaxes(1, 2)
+    place = np.arange(count * frames)
+    pictures = tiles[place // across, place % across].reshape(frames, count, CELL_PX, CELL_PX, 3).swapaxes(0, 1)
+    return CarriedCells((grid_rows, grid_columns), rows, columns, level, quarter, pictures)
+
+
+def _rows_of_bytes(count: int, across: int) -> int:
+    """Rows of cells that so many bytes take."""
+    return math.ceil(count / (across * CELL_PX * CELL_PX * 3))
+
+
+def _check(grid_hw: GridHW, rows: IntArray, columns: IntArray, level: IntArray, quarter: IntArray) -> None:
+    if not (0 < grid_hw[0] <= MOST_ROWS and 0 < grid_hw[1] <= MOST_ROWS):
+        raise CarrierInvalid(f"a grid of {grid_hw[0]}x{grid_hw[1]} cells, expected 1 to {MOST_ROWS} each way")
+    if not 0 < len(rows) <= MOST_CELLS:
+        raise CarrierInvalid(f"{len(rows)} cells, expected 1 to {MOST_CELLS}")
+    outside = (rows < 0) | (rows >= grid_hw[0]) | (columns < 0) | (columns >= grid_hw[1])
+    if outside.any():
+        first = int(outside.argmax())
+        place = f"row {rows[first]}, column {columns[first]}"
+        raise CarrierInvalid(f"a cell at {place}, outside of the grid of {grid_hw[0]}x{grid_hw[1]}")
+    if ((level < FINER) | (level > COARSEST)).any():
+        raise CarrierInvalid(f"a cell of a level of detail that is not from {FINER} to {COARSEST}")
+    if ((quarter < 0) | (quarter >= np.where(level == FINER, FINER_TOKENS, 1))).any():
+        raise CarrierInvalid("a quarter that its cell does not have")
+    if len(np.unique(np.stack([rows, columns, level, quarter], axis=1), axis=0)) < len(rows):
+        raise CarrierInvalid("a cell is given twice")

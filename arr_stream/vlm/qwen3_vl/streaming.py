@@ -1,0 +1,375 @@
+"""What a model that watches is shown of frame after frame, and what of it stays in its memory when that is full.
+
+Whether the memory is a key-value cache here or a conversation with a server is for those who build on this.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_stream.config import Settings
+from arr_stream.errors import ArrStreamError, ContextExceeded, NothingChosen
+from arr_stream.patch_set import Answer, Feeding, PatchSet
+from arr_stream.texture.arrays import to_numpy
+from arr_stream.texture.layout import CHANNEL_INDEX
+from arr_stream.texture.pictures import Pictures
+from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
+from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
+from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, SeenBlock, SeenMemory, survivors
+from arr_stream.vlm.qwen3_vl.regions import Summaries, summarised
+from arr_stream.vlm.qwen3_vl.sent_cells import SentCells
+from arr_stream.vlm.viewer import OnText, Stop
+
+_CLUSTER = CHANNEL_INDEX["cluster"]
+
+_QUESTION_TOKENS = 256
+"""Room that is kept free for a question, beside the answer's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChosenFrame:
+    """One frame as it was chosen, ready to be encoded."""
+
+    source: ByteArray
+    picture: ByteArray
+    eighth_grey: ByteArray
+    cells: Cells
+    relevance: FloatArray
+    clusters: IntArray | None
+    grid: Grid
+    index: int
+    seconds: float
+
+    @classmethod
+    def of(cls, frame: Frame, patches: PatchSet, *, clusters: bool) -> ChosenFrame:
+        return cls(
+            source=frame.rgb,
+            picture=texture_picture(frame.rgb, patches.grid.texture_wh),
+            eighth_grey=Pictures(frame, patches.grid).eighth_grey,
+            cells=Cells.chosen(patches),
+            relevance=patches.relevance,
+            clusters=to_numpy(patches.texture.cells([_CLUSTER])[0]).astype(np.int32) if clusters else None,
+            grid=patches.grid,
+            index=frame.index,
+            seconds=frame.pts_seconds,
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done since the last report."""
+
+    sent: int = 0
+    held: int = 0
+    vision_ms: float = 0.0
+    prefill_ms: float = 0.0
+    rebuilt: str | None = None
+    error: str | None = None
+
+
+class StreamingViewer(ABC):
+    """Shows a model the chosen cells of frames.
+
+    Methods may be called from any thread, one at a time, and not from within `on_text`.
+
+    Args:
+        name: The model's.
+        settings: `vlm`, `selection.novelty` and `selection.per_second` are read.
+        memory: What it has seen.
+        context_tokens: Most tokens in it, question and answer included.
+
+    Attributes:
+        name, memory, context_tokens: As above.
+        attention: See `Viewer.attention`.
+    """
+
+    def __init__(self, name: str, settings: Settings, memory: SeenMemory, context_tokens: int) -> None:
+        self.name = name
+        self.context_tokens = context_tokens
+        self._settings = settings.vlm
+        self._novelty = settings.selection.novelty
+        self._per_second = settings.selection.per_second
+        self._fills = settings.vlm.fill and self._novelty != "off" and not self._per_second
+        self._fills &= settings.vlm.mode != "weight" and not settings.vlm.region_tokens
+        self.memory = memory
+        self._lock = threading.RLock()
+        self._tally = Tally()
+        self._waiting: ChosenFrame | None = None
+        self._last: ChosenFrame | None = None
+        self._sent_cells: SentCells | None = None
+        self._refreshed_seconds = self._overviewed_seconds = -math.inf
+        self.attention: FloatArray | None = None
+
+    @abstractmethod
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """See `Viewer.ask`."""
+
+    @abstractmethod
+    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells, summaries: Summaries | None) -> SeenBlock:
+        """Cells of a pair of frames, or of one given twice, as the memory takes them."""
+
+    @abstractmethod
+    def _cost(self, cells: int, seconds: float) -> int:
+        """Tokens of a frame with its markers."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Wait for what was handed over to be done, so that times are of work."""
+
+    def _memory_errors(self) -> AbstractContextManager[None]:
+        """Around whatever may take more memory than there is."""
+        return nullcontext()
+
+    def see(self, frame: Frame, patches: PatchSet) -> Feeding:
+        """See `Viewer.see`.
+
+        In `video`, frames wait for their partner: two share a block, the cells of either within the budget of one, or
+        all of them with a budget over time.
+
+        Raises:
+            NothingChosen: The patch set is empty.
+            ContextExceeded: Its cells do not fit into the context.
+            ModelTooLarge: The model ran out of memory.
+        """
+        if not len(patches):
+            raise NothingChosen(
+                f"frame {patches.index}: no cell was chosen",
+                remedy="raise the budget (--budget), or see selection.novelty",
+            )
+        with self._lock, self._memory_errors():
+            self._tally = Tally()
+            shown = ChosenFrame.of(frame, patches, clusters=self._settings.region_tokens > 0)
+            self._refresh_if_due(patches, shown)
+            self._last = shown
+            if self._settings.media == "video" and self._waiting is None:
+                self._waiting = shown
+            else:
+                pair = [shown] if self._waiting is None else [self._waiting, shown]
+                self._waiting = None
+                self._take(pair)
+            return self._fed(frame.index)
+
+    def close(self) -> None:
+        """Let go of the memory; the model itself is its owner's. What is shown afterwards begins a new one."""
+        with self._lock:
+            self.memory.restart()
+            self._waiting = self._last = self._sent_cells = self.attention = None
+            self._refreshed_seconds = self._overviewed_seconds = -math.inf
+
+    def _check_seen(self) -> ChosenFrame:
+        """The newest frame.
+
+        Raises:
+            NothingChosen: There is none.
+        """
+        if self._last is None or not self.memory.visual_tokens:
+            raise NothingChosen("the model has seen nothing yet", remedy="show it a frame first")
+        return self._last
+
+    def _refresh_if_due(self, patches: PatchSet, shown: ChosenFrame) -> None:
+        """Before a frame of another size or scene, finish what waits; rebuild where the schedule says so."""
+        size = self._last is not None and self._last.grid != shown.grid
+        cut = patches.refresh_reason == "cut"
+        period = self._settings.refresh_seconds
+        again = 0 < period <= shown.seconds - self._refreshed_seconds < math.inf
+        if size or cut or again:
+            self._flush()
+        if self._sent_cells is None or size or cut or again:
+            self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
+            self._refreshed_seconds = shown.seconds
+        if size or cut:
+            self._overviewed_seconds = -math.inf
+        keyframe = patches.keyframe and self._settings.refresh == "keyframe"
+        if (cut and self._settings.refresh != "budget") or keyframe or again:
+            self._flush()
+            self._rebuild(self._kept_most, "cut" if cut else "keyframe" if keyframe else "period")
+
+    def _flush(self) -> None:
+        """A frame without a partner stands alone; if it cannot be taken, what comes next still can."""
+        if self._waiting is not None:
+            alone, self._waiting = self._waiting, None
+            try:
+                self._take([alone])
+            except ArrStreamError as exc:
+                self._tally.error = str(exc)
+
+    def _take(self, frames: Sequence[ChosenFrame]) -> None:
+        """Encode and append one frame or a pair."""
+        first, last = frames[0], frames[-1]
+        chosen = self._chosen(frames)
+        cells = self._new(chosen, last)
+        self._tally.held += len(chosen) - len(cells)
+        more = self._more(chosen, self._budget(frames) - len(cells), frames)
+        if len(more):
+            chosen, cells = merged([chosen, more]), merged([cells, self._new(more, last)])
+        if not len(cells):
+            return
+        summaries = self._summaries(frames, chosen)
+        summed = 0 if summaries is None else len(summaries)
+        try:
+            if self.memory.tokens + self.memory.cost([]) + self._cost(len(cells) + summed, last.seconds) > self._room:
+                # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
+                self._lose(cells)
+                self._make_room_for_frame(len(chosen) + summed, last)
+                self._tally.held -= len(chosen) - len(cells)
+                cells = self._new(chosen, last)
+                self._tally.held += len(chosen) - len(cells)
+            started = time.perf_counter()
+            block = self._encoded(first, last, cells, summaries)
+            self._settle()
+            self._tally.vision_ms += (time.perf_counter() - started) * 1e3
+            seconds = (first.seconds + last.seconds) / 2
+            self._append([FrameEntry(block, last.grid, last.index, seconds, self._settings.media)])
+            if summaries is not None and self._sent_cells is not None:
+                self._sent_cells.summarise(summaries, last.eighth_grey)
+            self._tally.sent += len(block)
+        except BaseException:
+            # What the model did not get must be sent again.
+            self._lose(cells)
+            raise
+
+    def _chosen(self, frames: Sequence[ChosenFrame]) -> Cells:
+        """The best cells of either within the budget of one; every cell where relevance only weighs them.
+
+        Summaries take the places of the last ones, as far as there is something to sum up, but for the best cell.
+        """
+        if self._settings.mode == "weight":
+            grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
+            return Cells.whole((grid.rows, grid.columns), relevance)
+        cells, budget = merged([shown.cells for shown in frames]), self._budget(frames)
+        overview = self._overview(frames[-1])
+        if overview is not None and len(overview) < budget:
+            self._overviewed_seconds = frames[-1].seconds
+            cells = cells.best(budget - len(overview))
+            return merged([cells, overview.take(~overview.within(cells))])
+        chosen, summaries = cells.best(budget), self._settings.region_tokens
+        if not summaries:
+            return chosen
+        return cells.best(max(1, budget - min(summaries, int(self._left(chosen, frames[-1]).sum()))))
+
+    def _overview(self, shown: ChosenFrame) -> Cells | None:
+        """The whole frame in coarse cells, where it is time for it."""
+        every = self._settings.overview_seconds
+        if not 0 < every <= shown.seconds - self._overviewed_seconds:
+            return None
+        return Cells.coarse((shown.grid.rows, shown.grid.columns), shown.relevance)
+
+    def _budget(self, frames: Sequence[ChosenFrame]) -> int:
+        """Most tokens of one frame or a pair."""
+        sizes = [len(shown.cells) for shown in frames]
+        # What a budget over time has chosen it chooses once.
+        return sum(sizes) if self._per_second else max(sizes)
+
+    def _left(self, chosen: Cells, shown: ChosenFrame) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: what was not chosen and the model does not have."""
+        left = ~chosen.near(0)
+        if self._novelty != "off" and self._sent_cells is not None:
+            left &= ~self._sent_cells.held(shown.eighth_grey)
+        return left
+
+    def _summaries(self, frames: Sequence[ChosenFrame], chosen: Cells) -> Summaries | None:
+        """Of what is left, within the budget; None where nothing is, or none are wanted."""
+        clusters = frames[-1].clusters
+        if clusters is None:
+            return None
+        left = self._left(chosen, frames[-1])
+        count = min(self._settings.region_tokens, self._budget(frames) - len(chosen), int(left.sum()))
+        return None if count < 1 else summarised(clusters, frames[-1].relevance, left, count)
+
+    def _new(self, chosen: Cells, shown: ChosenFrame) -> Cells:
+        """Those that the model does not have, or that have changed."""
+        assert self._sent_cells is not None
+        new = self._sent_cells.take_new(chosen, shown.eighth_grey)
+        return chosen if self._novelty == "off" or self._settings.mode == "weight" else new
+
+    def _more(self, chosen: Cells, count: int, frames: Sequence[ChosenFrame]) -> Cells:
+        """The next best fine cells, for places that are left by those that the model has."""
+        score = np.max([shown.relevance for shown in frames], axis=0)
+        if not self._fills or count < 1:
+            return chosen.take(np.zeros(0, np.int32))
+        score = np.where(self._left(chosen, frames[-1]), score, -1)
+        best = np.argsort(-score, axis=None, kind="stable")[:count].astype(np.int32)
+        best = best[score.ravel()[best] >= 0]
+        return Cells.whole(chosen.grid_hw, score).take(best)
+
+    def _lose(self, cells: Cells) -> None:
+        if self._sent_cells is not None:
+            self._sent_cells.lose(cells)
+
+    @property
+    def _room(self) -> int:
+        """Most tokens of the memory that leave room for a question and its answer."""
+        return self.context_tokens - min(self._settings.answer_tokens + _QUESTION_TOKENS, self.context_tokens // 4)
+
+    @property
+    def _kept_most(self) -> int:
+        """Most tokens of a rebuilt memory."""
+        return int(self.context_tokens * self._settings.keep_share)
+
+    def _make_room_for_frame(self, cells: int, shown: ChosenFrame) -> None:
+        cost, opening = self._cost(cells, shown.seconds), self.memory.opening_tokens
+        if opening + cost > self._room:
+            every = self._settings.mode == "weight"
+            smaller = "choose another --mode (`weight` takes every cell)" if every else "lower --budget"
+            raise ContextExceeded(
+                f"{cells} cells take {cost} tokens after {opening} of the instruction and markers, and the context has "
+                f"room for {self._room}",
+                remedy=f"{smaller}, or raise vlm.context_tokens",
+            )
+        self._rebuild(min(self._kept_most, self._room - cost), "budget")
+
+    def _make_room_for_question(self, question: str, tokens: int) -> None:
+        room = self.context_tokens - tokens - self._settings.answer_tokens
+        if self.memory.tokens <= room:
+            return
+        one_cell = min(self._overhead(seen) for seen in self.memory.frames) + 1
+        if room < self.memory.opening_tokens + one_cell:
+            raise ContextExceeded(
+                f"the question {question[:40]!r}... takes {tokens} tokens and its answer up to "
+                f"{self._settings.answer_tokens}, and the context holds {self.context_tokens}",
+                remedy="ask shorter, lower vlm.answer_tokens, or raise vlm.context_tokens",
+            )
+        self._rebuild(room, "question")
+
+    def _overhead(self, seen: FrameEntry) -> int:
+        return self._cost(0, seen.seconds)
+
+    def _rebuild(self, capacity: int, reason: str) -> None:
+        """The memory anew from kept features, within `capacity` tokens; as it is, if nothing has to go."""
+        room = capacity - self.memory.opening_tokens
+        kept = survivors(self.memory.entries, room, self._overhead, self._settings.half_life_seconds)
+        if [id(entry) for entry in kept] == [id(entry) for entry in self.memory.entries]:
+            return
+        self._tally.rebuilt = reason
+        with self._sent_cells.through_rebuild() if self._sent_cells is not None else nullcontext():
+            # The old cache goes before the new one comes: the two together would be over the budget.
+            self.memory.restart()
+            self._append(kept)
+
+    def _append(self, entries: Sequence[Entry]) -> None:
+        started = time.perf_counter()
+        self.memory.append(entries)
+        self._settle()
+        self._tally.prefill_ms += (time.perf_counter() - started) * 1e3
+
+    def _fed(self, frame_index: int) -> Feeding:
+        return Feeding(
+            frame_index=frame_index,
+            sent=self._tally.sent,
+            held=self._tally.held,
+            memory_tokens=self.memory.tokens,
+            cache_bytes=self.memory.cache_bytes,
+            vision_ms=self._tally.vision_ms,
+            prefill_ms=self._tally.prefill_ms,
+            rebuilt=self._tally.rebuilt,
+            error=self._tally.error,
+        )

@@ -1,0 +1,261 @@
+"""The viewer for a server that has arr-stream's plugin: cells go to it as they are, each to its true place.
+
+What was seen is a conversation that only grows at its end, byte for byte, so that a server that caches prefixes
+computes nothing twice; when it is full it is rewritten, to `vlm.keep_share` of the context, and grows on from there.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from arr_stream.config import Settings
+from arr_stream.errors import EmptyQuery
+from arr_stream.patch_set import Answer
+from arr_stream.types import ByteArray, FloatArray, IntArray
+from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
+from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
+from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry
+from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
+from arr_stream.vlm.server.chat import ChatServer, Message, Reply
+from arr_stream.vlm.server.chat_errors import failed
+from arr_stream.vlm.viewer import OnText, Stop
+
+_MARKER_TOKENS = 2
+"""Begin and end of a picture."""
+_MESSAGE_TOKENS = 8
+"""What a chat template puts around a message, about."""
+_PROBES = (1, 17)
+"""Cells of two made-up pictures, of which a server that places them counts exactly as many tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class SentBlock:
+    """Cells of one frame, or of a pair, as they are sent.
+
+    Args:
+        cells: A token each.
+        pictures: `[K, F, 32, 32, 3]`, of one frame or of two.
+    """
+
+    cells: Cells
+    pictures: ByteArray
+    summaries: None = field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @property
+    def score(self) -> FloatArray:
+        return self.cells.score
+
+    @property
+    def level(self) -> IntArray:
+        return self.cells.level
+
+    @property
+    def sizes(self) -> FloatArray:
+        return np.ones(len(self), np.float32)
+
+    def take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SentBlock:
+        """Some of the tokens, by mask."""
+        return SentBlock(self.cells.take(keep), self.pictures[keep])
+
+    @property
+    def url(self) -> str:
+        """The picture that carries them; made once, since the same must be sent again."""
+        made: str | None = self.__dict__.get("_url")
+        if made is None:
+            cells = self.cells
+            places = cells.grid_hw, cells.rows, cells.columns, cells.level, cells.quarter
+            png = CarriedCells(*places, self.pictures).png()
+            made = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+            self.__dict__["_url"] = made
+        return made
+
+
+class Conversation:
+    """What a server's model has been shown; see `SeenMemory`.
+
+    Args:
+        instruction: What the model is told before anything else.
+    """
+
+    def __init__(self, instruction: str = "") -> None:
+        self.instruction = instruction
+        self.entries: list[Entry] = []
+
+    @property
+    def frames(self) -> list[FrameEntry]:
+        return [entry for entry in self.entries if isinstance(entry, FrameEntry)]
+
+    @property
+    def tokens(self) -> int:
+        return self.opening_tokens + sum(_cost(entry) for entry in self.entries)
+
+    @property
+    def opening_tokens(self) -> int:
+        return _text_tokens(self.instruction) + 2 * _MESSAGE_TOKENS
+
+    @property
+    def visual_tokens(self) -> int:
+        return sum(len(seen.block) for seen in self.frames)
+
+    @property
+    def cache_bytes(self) -> int:
+        """None here: the cache is the server's."""
+        return 0
+
+    def cost(self, entries: Sequence[Entry]) -> int:
+        return sum(_cost(entry) for entry in entries)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        self.entries += entries
+
+    def restart(self) -> None:
+        self.entries = []
+
+    def most_tokens(self, question: str) -> int:
+        """What no server that places cells counts more of: a text has no more tokens than bytes."""
+        said = len(self.instruction.encode("utf-8", "replace")) + len(question.encode("utf-8", "replace"))
+        return sum(_cost(entry) for entry in self.entries) + said + 3 * _MESSAGE_TOKENS
+
+    def messages(self, question: str) -> list[Message]:
+        """All of it, and a question at the end."""
+        content: list[dict[str, Any]] = []
+        for seen in self.frames:
+            assert isinstance(seen.block, SentBlock)
+            if seen.media == "video":
+                content.append({"type": "text", "text": _time(seen.seconds)})
+            content.append({"type": "image_url", "image_url": {"url": seen.block.url}})
+        content.append({"type": "text", "text": question})
+        told = [{"role": "system", "content": self.instruction}] if self.instruction else []
+        return [*told, {"role": "user", "content": content}]
+
+
+class CarryingViewer(StreamingViewer):
+    """Shows the chosen cells of frames to a server's model, each at its true place; a `Viewer`.
+
+    Frames can be shown from one thread while another waits for an answer.
+
+    Args:
+        server: Where questions go; its owner closes it.
+        settings: As of `StreamingViewer`.
+    """
+
+    memory: Conversation
+
+    def __init__(self, server: ChatServer, settings: Settings) -> None:
+        super().__init__(server.model, settings, Conversation(settings.vlm.instruction), settings.vlm.context_tokens)
+        self._server = server
+
+    def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
+        """See `Viewer.ask`; an answer that breaks off comes back as far as it is, `failed`, with the reason.
+
+        Raises:
+            NothingChosen: No frame was seen yet.
+            ContextExceeded: The question does not fit into the context.
+            ServerFailed: No answer came, or the server took the cells for ordinary pictures.
+        """
+        if not question.strip():
+            raise EmptyQuery("the question is empty", remedy="ask something")
+        with self._lock:
+            self._tally = Tally()
+            self._flush()
+            last = self._check_seen()
+            self._make_room_for_question(question, _text_tokens(question))
+            fed = None if self._tally == Tally() else self._fed(last.index)
+            messages = self.memory.messages(question)
+            visual_tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
+        reply = self._server.ask(
+            messages,
+            answer_tokens=self._settings.answer_tokens,
+            temperature=self._settings.temperature,
+            on_text=on_text,
+            cancelled=lambda: stop is not None and stop.is_set(),
+        )
+        self._check_placed(reply, most_tokens)
+        return Answer(
+            question=question,
+            text=reply.text,
+            frame_index=last.index,
+            pts_seconds=last.seconds,
+            model=self.name,
+            visual_tokens=visual_tokens,
+            prompt_tokens=reply.prompt_tokens,
+            cached_tokens=reply.cached_tokens,
+            answer_tokens=reply.answer_tokens,
+            prefill_ms=reply.first_ms,
+            decode_ms=reply.rest_ms,
+            memory_tokens=visual_tokens,
+            fed=fed,
+            finish=reply.finish,
+            error=reply.error,
+        )
+
+    def _check_placed(self, reply: Reply, most_tokens: int) -> None:
+        """What the server counted is no more than was sent, or it is another server than before.
+
+        Raises:
+            ServerFailed: It counts more.
+        """
+        if reply.prompt_tokens > most_tokens:
+            raise failed(
+                self._server.endpoint,
+                f"counts {reply.prompt_tokens} tokens where at most {most_tokens} were sent: it took cells for whole "
+                "pictures",
+                "start it with arr-stream's plugin (arr-stream vllm-args), or start anew to send crops",
+            )
+
+    def _encoded(self, first: ChosenFrame, last: ChosenFrame, cells: Cells, summaries: object) -> SentBlock:
+        cells = cells.in_reading_order()
+        pictures = [cell_pictures(shown.picture, cells, shown.source) for shown in (first, last)]
+        pair = pictures if last is not first else pictures[:1]
+        return SentBlock(cells, np.stack(pair, axis=1))
+
+    def _cost(self, cells: int, seconds: float) -> int:
+        return cells + _MARKER_TOKENS + (_time_tokens(seconds) if self._settings.media == "video" else 0)
+
+    def _settle(self) -> None:
+        """Nothing is handed over before a question is asked."""
+
+
+def places_cells(server: ChatServer) -> bool:
+    """Whether a server gives the cells of a picture the tokens that they have, asked by two small questions.
+
+    Raises:
+        ServerFailed: It does not answer.
+    """
+    counts = []
+    for count in _PROBES:
+        places = np.arange(count, dtype=np.int32)
+        cells = Cells((count, count), places, places, np.zeros_like(places), np.ones(count, np.float32))
+        block = SentBlock(cells, np.full((count, 1, 32, 32, 3), 128, np.uint8))
+        content = [{"type": "image_url", "image_url": {"url": block.url}}, {"type": "text", "text": "?"}]
+        counts.append(server.count([{"role": "user", "content": content}]))
+    return counts[1] - counts[0] == _PROBES[1] - _PROBES[0]
+
+
+def _cost(entry: Entry) -> int:
+    if not isinstance(entry, FrameEntry):
+        return len(entry.ids)
+    return len(entry.block) + _MARKER_TOKENS + (_time_tokens(entry.seconds) if entry.media == "video" else 0)
+
+
+def _time(seconds: float) -> str:
+    return f"<{seconds:.1f} seconds>"
+
+
+def _time_tokens(seconds: float) -> int:
+    """Each digit is a token of Qwen's, and so are the point, the brackets and the word."""
+    return len(f"<{seconds:.1f}") + 2
+
+
+def _text_tokens(text: str) -> int:
+    """About how many tokens a text takes, on the safe side for most tokenizers and languages."""
+    return math.ceil(len(text.encode("utf-8", "replace")) / 3)

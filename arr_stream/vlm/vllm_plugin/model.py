@@ -1,0 +1,236 @@
+"""Qwen3-VL as vLLM has it, with cells at their true places in the vision tower and in the language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from vllm.config import VllmConfig
+from vllm.model_executor.layers.attention import MMEncoderAttention
+from vllm.model_executor.models.qwen3_vl import (
+    Qwen3VLDummyInputsBuilder,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessingInfo,
+)
+from vllm.model_executor.models.qwen3_vl_moe import Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeProcessingInfo
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from arr_stream.types import FloatArray, IntArray
+from arr_stream.vlm.qwen3_vl.places import (
+    GridHW,
+    block_extent,
+    covered_blocks,
+    covered_extents,
+    interpolation,
+    patch_positions,
+    text_positions,
+    token_positions,
+)
+from arr_stream.vlm.vllm_plugin.processor import CELLS, COUNT, POSITIONS_PER_TOKEN, SparseProcessor
+
+FRACTIONS = 4
+"""Positions are multiples of one in so many: coarse cells stand at halves, quarters of cells at quarters."""
+
+
+class _Places:
+    """Cells of one picture, by the table of a request; the whole grid where that is empty."""
+
+    def __init__(self, grid_hw: GridHW, table: IntArray) -> None:
+        if not len(table):
+            rows, columns = np.divmod(np.arange(grid_hw[0] * grid_hw[1], dtype=np.int32), np.int32(grid_hw[1]))
+            table = np.stack([rows, columns, 0 * rows, 0 * rows], axis=1)
+        self.grid_hw = grid_hw
+        blocks = covered_blocks(grid_hw, table[:, 0], table[:, 1], table[:, 2])
+        self.extents: FloatArray = covered_extents(blocks, table[:, 2], table[:, 3])
+
+    def __len__(self) -> int:
+        return len(self.extents)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Carried:
+    """Pictures of one pass, some of which carry cells: their pixels `[4 sum K, 1536]`, and where they belong."""
+
+    pixels: Tensor
+    places: Sequence[_Places]
+
+
+class _Sparse:
+    """What both of vLLM's classes are given: the first base of either."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        _refuse(vllm_config)
+        super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
+        self._table_rows = POSITIONS_PER_TOKEN * vllm_config.model_config.max_model_len
+        self._checked = False
+        _enlarge_rotary_tables(self, self._table_rows)
+
+    config: Any
+    visual: Any
+
+    def _parse_and_validate_image_input(self, **kwargs: Any) -> Any:
+        count, table = kwargs.pop(COUNT, None), kwargs.pop(CELLS, None)
+        parsed = super()._parse_and_validate_image_input(**kwargs)  # type: ignore[misc]
+        if parsed is None or count is None or not bool((count > 0).any()):
+            return parsed
+        grids = [(h // 2, w // 2) for _, h, w in parsed["image_grid_thw"].tolist()]
+        tables = table.cpu().split(count.tolist())
+        places = [_Places(grid, each.numpy()) for grid, each in zip(grids, tables, strict=True)]
+        return _Carried(parsed["pixel_values"], places)
+
+    def _process_image_input(self, image_input: Any) -> Any:
+        self._check_once()
+        if not isinstance(image_input, _Carried):
+            return super()._process_image_input(image_input)  # type: ignore[misc]
+        places = image_input.places
+        return torch.split(self._encoded(image_input.pixels, places), [len(each) for each in places])
+
+    def _encoded(self, pixels: Tensor, places: Sequence[_Places]) -> Tensor:
+        """`[sum K, ...]`: what the vision tower makes of the cells of several pictures, each by itself."""
+        visual = self.visual
+        positions = [patch_positions(each) for each in places]
+        read = [
+            interpolation(position, each.grid_hw, visual.num_grid_per_side)
+            for position, each in zip(positions, places, strict=True)
+        ]
+        device = visual.device
+        indices, weights = (torch.cat(part).to(device) for part in zip(*read, strict=True))
+        embedded = (visual.pos_embed.weight[indices].float() * weights[:, :, None]).sum(1).to(visual.dtype)
+        cosine, sine = _rotation(visual.rotary_pos_emb, torch.cat(positions), visual)
+        lengths = np.cumsum([0, *[4 * len(each) for each in places]], dtype=np.int32)
+        backend = visual.attn_backend
+        metadata = {
+            "pos_embeds": embedded,
+            "rotary_pos_emb_cos": cosine,
+            "rotary_pos_emb_sin": sine,
+            "sequence_lengths": MMEncoderAttention.maybe_compute_seq_lens(backend, lengths, device),
+            "max_seqlen": torch.tensor(MMEncoderAttention.compute_max_seqlen(backend, lengths), dtype=torch.int32),
+            "cu_seqlens": MMEncoderAttention.maybe_recompute_cu_seqlens(
+                backend,
+                lengths,
+                visual.hidden_size,
+                visual.tp_size,
+                device,
+                fp8_padded_hidden_size=visual.fp8_padded_hidden_size,
+            ),
+        }
+        encoded: Tensor = visual(pixels, None, encoder_metadata=metadata)
+        return encoded
+
+    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
+        """Rows of the rotary tables: `[3, N]`, and how far the next token is ahead of its number."""
+        config = self.config
+        ids = (config.video_token_id, config.vision_start_token_id, config.vision_end_token_id)
+        merge = config.vision_config.spatial_merge_size
+        parts: list[Tensor] = []
+        position, done = 0, 0
+
+        def text(until: int) -> None:
+            nonlocal position
+            parts.append(text_positions(until - done, position))
+            position += until - done
+
+        for feature in sorted(mm_features, key=lambda feature: feature.mm_position.offset):
+            count, table = _table_of(feature)
+            for offset, rows, columns, tokens in self._iter_mm_grid_hw(input_tokens, [feature], *ids, merge):  # type: ignore[attr-defined]
+                places = _Places((rows, columns), table)
+                text(offset)
+                parts.append(token_positions(places, position))
+                position += block_extent((rows, columns))
+                done = offset + (count or tokens)
+        text(len(input_tokens))
+        positions = torch.cat(parts, dim=1)
+        whole = positions.floor()
+        fraction = (FRACTIONS * (positions - whole)).round()
+        return (fraction * self._table_rows + whole).long(), position - len(input_tokens)
+
+    def _check_once(self) -> None:
+        """Compare cells that are a whole picture with vLLM's own pass over it, once.
+
+        Raises:
+            RuntimeError: They differ: this release of vLLM is built otherwise.
+        """
+        if self._checked:
+            return
+        self._checked = True
+        visual = self.visual
+        rows, columns = 3, 5
+        size = 4 * rows * columns, visual.patch_embed.proj.weight[0].numel()
+        pixels = (torch.arange(size[0] * size[1]) * 37 % 251).reshape(size).to(torch.uint8).to(visual.device)
+        grid = torch.tensor([[1, 2 * rows, 2 * columns]])
+        expected = visual(pixels, grid_thw=grid).float()
+        found = self._encoded(pixels, [_Places((rows, columns), np.zeros((0, 4), np.int32))]).float()
+        difference = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
+        allowed = {torch.float32: 1e-4}.get(visual.dtype, 0.05)
+        if not difference <= allowed:
+            raise RuntimeError(
+                f"arr-stream: cells and the whole picture differ by {difference:.2g}, expected at most {allowed:.2g}: "
+                "this release of vLLM is built otherwise than those that were tried"
+            )
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    SparseProcessor, info=Qwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
+)
+class SparseQwen3VL(_Sparse, Qwen3VLForConditionalGeneration):
+    """`Qwen3VLForConditionalGeneration` with cells."""
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    SparseProcessor, info=Qwen3VLMoeProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
+)
+class SparseQwen3VLMoe(_Sparse, Qwen3VLMoeForConditionalGeneration):
+    """`Qwen3VLMoeForConditionalGeneration` with cells."""
+
+
+def _refuse(config: VllmConfig) -> None:
+    """What would feed the model past what is here.
+
+    Raises:
+        ValueError: A flag of the server that does not go with cells.
+    """
+    multimodal = config.model_config.get_multimodal_config()
+    if multimodal.mm_encoder_tp_mode == "data":
+        raise ValueError("arr-stream: mm_encoder_tp_mode=data shards by whole pictures: leave it at weights")
+    if multimodal.is_multimodal_pruning_enabled():
+        raise ValueError("arr-stream: cells are chosen before the server: leave video pruning off")
+    if config.compilation_config.cudagraph_mm_encoder:
+        raise ValueError("arr-stream: cudagraph_mm_encoder captures whole pictures: leave it off")
+
+
+def _enlarge_rotary_tables(model: Any, rows: int) -> None:
+    """So many whole positions, and after them as many at each fraction."""
+    for rotary in {id(module): module for module in model.modules() if hasattr(module, "mrope_section")}.values():
+        before = rotary.cos_sin_cache
+        rotary.cache_max_position_num = rotary.max_position_embeddings = rows
+        whole = rotary._compute_cos_sin_cache().to(before.device)
+        known = min(len(before), rows)
+        if not torch.equal(whole[:known].to(before.dtype), before[:known]):
+            raise RuntimeError("arr-stream: rotary tables are computed otherwise than in the releases that were tried")
+        frequency = rotary._compute_inv_freq(rotary.base).to(before.device)
+        cosine, sine = whole.chunk(2, dim=-1)
+        table = []
+        for number in range(FRACTIONS):
+            angle = frequency * (number / FRACTIONS)
+            c, s = angle.cos(), angle.sin()
+            table.append(torch.cat([cosine * c - sine * s, sine * c + cosine * s], dim=-1))
+        rotary.cos_sin_cache = torch.cat(table).to(before.dtype)
+
+
+def _rotation(rotary: Any, positions: Tensor, visual: Any) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of patches, `[N, d]` each, from their rows and columns, which may be fractions."""
+    frequency = rotary._compute_inv_freq(rotary.base)
+    angles = (positions[:, :, None] * frequency).flatten(1).to(visual.device)
+    dtype = rotary.cos_sin_cache.dtype
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _table_of(feature: Any) -> tuple[int, IntArray]:
+    """Of one picture of a request: how many cells it carries, and which."""
+    if feature.modality != "image" or COUNT not in feature.data:
+        return 0, np.zeros((0, 4), np.int32)
+    return int(feature.data[COUNT].data), feature.data[CELLS].data.numpy()

@@ -1,0 +1,335 @@
+"""The plugin in a vLLM that runs: the same numbers as here, whatever is asked meanwhile, and nothing kills it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from arr_stream.config import Settings
+from arr_stream.types import ByteArray, Frame
+from arr_stream.vlm import make_viewer
+from arr_stream.vlm.qwen3_vl.carrier import MAGIC
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.qwen3_vl.loading import load
+from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
+from arr_stream.vlm.server.carrying import CarryingViewer
+from arr_stream.vlm.server.chat import ChatServer
+from arr_stream.vlm.server.endpoint import Endpoint
+from arr_stream.weights.catalogue import shipped_folder
+from benchmarks.serving.server import PLUGIN, VllmServer, free_port, vllm_server
+from tests.qwen_stock import patches_of
+
+EXECUTABLE = os.environ.get("ARR_STREAM_VLLM", "")
+pytestmark = [
+    pytest.mark.skipif(
+        not EXECUTABLE,
+        reason="needs vLLM in an environment of its own: scripts/test --vllm makes it and sets ARR_STREAM_VLLM",
+    ),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+QUESTION = "what colour is the circle?"
+CLOSE = 5e-5
+"""Largest difference of log probabilities."""
+SIZE_WH = (384, 288)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """One that takes 96 tokens at a time, so that pictures are cut in their middle."""
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with started(log, *PLUGIN, "--max-num-batched-tokens", "96", "--max-num-seqs", "8") as running:
+        yield running
+
+
+def started(log: Path, *arguments: str, port: int = 0) -> AbstractContextManager[VllmServer]:
+    """A server with the model that comes along."""
+    limits = ["--max-model-len", "4096", "--limit-mm-per-prompt", '{"image": 256, "video": 0}']
+    return vllm_server(EXECUTABLE, shipped_folder("tiny-qwen3-vl"), log, *limits, *arguments, port=port)
+
+
+def drawn(seed: int = 0, size_wh: tuple[int, int] = SIZE_WH) -> ByteArray:
+    """Discs of plain colours."""
+    rng = np.random.default_rng(seed)
+    rgb = np.full((size_wh[1], size_wh[0], 3), 200, np.uint8)
+    for _ in range(4):
+        centre = int(rng.integers(size_wh[0])), int(rng.integers(size_wh[1]))
+        cv2.circle(rgb, centre, int(rng.integers(20, 60)), [int(part) for part in rng.integers(0, 256, 3)], -1)
+    return rgb
+
+
+def some(count: int, seed: int = 0, grid_hw: tuple[int, int] = (9, 12)) -> Cells:
+    return Cells.whole(grid_hw).take(np.sort(np.random.default_rng(seed).permutation(108)[:count]).astype(np.int32))
+
+
+def settings_of(server: VllmServer | None = None, **vlm: Any) -> Settings:
+    where = {"endpoint": server.address} if server is not None else {}
+    return Settings.checked(
+        {"vlm": {"model": "tiny", "media": "image", "answer_tokens": 4, "fill": False, **where, **vlm}}
+    )
+
+
+def near(settings: Settings) -> QwenViewer:
+    """The same model here."""
+    return QwenViewer(load(settings.vlm, settings.models), settings)
+
+
+def far(server: VllmServer, settings: Settings) -> CarryingViewer:
+    endpoint = Endpoint.parse(server.address, "OPENAI_API_KEY")
+    return CarryingViewer(ChatServer(endpoint, "tiny", timeout_seconds=60, retries=0), settings)
+
+
+def logs_here(viewer: QwenViewer, question: str) -> list[float]:
+    """The five highest log probabilities of an answer's first token."""
+    memory = viewer.memory
+    with memory.kept():
+        hidden = memory.read(memory.prompt.question(question), memory.position)
+        logs = memory.adapter.logits(hidden).log_softmax(dim=-1)
+    return sorted(logs.detach().tolist(), reverse=True)[:5]
+
+
+CASES = {
+    "all cells of a picture": [(Cells.whole((9, 12)), "image")],
+    "some cells": [(some(20), "image")],
+    "one cell": [(some(1), "image")],
+    "three pictures": [(some(20), "image"), (some(7, 1), "image"), (some(33, 2), "image")],
+    "pairs of frames with their times": [(some(20), "video"), (some(9, 1), "video")],
+    "coarse and finer cells": [
+        (
+            Cells(
+                (9, 12),
+                np.array([0, 0, 4, 8, 5, 5, 5, 5], np.int32),
+                np.array([0, 4, 4, 8, 11, 11, 11, 11], np.int32),
+                np.array([2, 1, 0, 2, -1, -1, -1, -1], np.int32),
+                np.ones(8, np.float32),
+                np.array([0, 0, 0, 0, 0, 1, 2, 3], np.int32),
+            ),
+            "image",
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_as_here(server: VllmServer, case: str) -> None:
+    media = CASES[case][0][1]
+    settings = settings_of(media=media)
+    here, there = near(settings), far(server, settings)
+    index = 0
+    for number, (cells, _) in enumerate(CASES[case]):
+        for _ in range(2 if media == "video" else 1):
+            frame = Frame(index, index / 2, drawn(number + 10 * index if media == "video" else number))
+            finer = cells.quarter[cells.level == -1]
+            patches = patches_of(frame, cells.take((cells.level >= 0) | (cells.quarter == 0)) if len(finer) else cells)
+            assert here.see(frame, patches).sent == there.see(frame, patches).sent
+            index += 1
+    answer = here.ask(QUESTION)
+    text, logs, tokens = server.likeliest(there.memory.messages(QUESTION))
+    assert text == answer.text.strip()
+    assert tokens == here.memory.tokens + answer.prompt_tokens
+    np.testing.assert_allclose(logs, logs_here(here, QUESTION), atol=CLOSE)
+
+
+def test_all_cells_are_a_picture_as_vllm_takes_it(server: VllmServer) -> None:
+    settings = settings_of()
+    there = far(server, settings)
+    frame = Frame(0, 0.0, drawn())
+    there.see(frame, patches_of(frame))
+    png = io.BytesIO()
+    Image.fromarray(frame.rgb).save(png, "PNG")
+    ordinary = [picture_part(png.getvalue()), {"type": "text", "text": QUESTION}]
+    carried = server.likeliest(there.memory.messages(QUESTION))
+    whole = server.likeliest([{"role": "user", "content": ordinary}])
+    assert carried[0] == whole[0] and carried[2] == whole[2]
+    np.testing.assert_allclose(carried[1], whole[1], atol=CLOSE)
+
+
+def test_ordinary_pictures_and_cells_in_one_conversation(server: VllmServer) -> None:
+    there = far(server, settings_of())
+    frame = Frame(0, 0.0, drawn(1))
+    there.see(frame, patches_of(frame, some(12)))
+    [message] = there.memory.messages(QUESTION)
+    png = io.BytesIO()
+    Image.fromarray(drawn(2)).save(png, "PNG")
+    message["content"].insert(0, picture_part(png.getvalue()))
+    message["content"].insert(2, picture_part(png.getvalue()))
+    _, _, tokens = server.likeliest([message])
+    _, _, alone = server.likeliest(there.memory.messages(QUESTION))
+    assert tokens == alone + 2 * (108 + 2)
+
+
+def test_many_at_once_are_answered_as_one_by_one(server: VllmServer) -> None:
+    conversations = []
+    for number in range(12):
+        there = far(server, settings_of())
+        frame = Frame(0, 0.0, drawn(number))
+        there.see(frame, patches_of(frame, some(5 + 8 * number, number)))
+        conversations.append(there.memory.messages(QUESTION))
+    alone = [server.likeliest(messages) for messages in conversations]
+    with ThreadPoolExecutor(12) as pool:
+        together = list(pool.map(server.likeliest, conversations))
+    for one, other in zip(alone, together, strict=True):
+        assert one[0] == other[0]
+        np.testing.assert_allclose(one[1], other[1], atol=CLOSE)
+
+
+def test_the_memory_of_a_stream_is_computed_once(server: VllmServer) -> None:
+    """60 frames of half a second, a question every ten."""
+    viewer = make_viewer(settings_of(server, media="video"))
+    computed, shown, asked = 0, 0, 0
+    try:
+        for index in range(60):
+            frame = Frame(index, index / 2, drawn(index) ^ np.uint8(24 * (index // 2 % 10)))
+            shown += viewer.see(frame, patches_of(frame, some(30, index))).sent
+            if index % 10 == 9:
+                answer = viewer.ask(QUESTION)
+                asked += 1
+                assert answer.error is None and answer.finish in ("stop", "length")
+                computed += answer.prompt_tokens - answer.cached_tokens
+                assert answer.note is None or "true places" in answer.note
+        new = answer.prompt_tokens + 12 * (asked - 1)
+    finally:
+        viewer.close()
+    assert shown > 600
+    assert computed <= 1.2 * new, (computed, new)
+
+
+def test_mutated_pictures_are_refused_or_answered(server: VllmServer) -> None:
+    there = far(server, settings_of())
+    frame = Frame(0, 0.0, drawn())
+    there.see(frame, patches_of(frame, some(6)))
+    [message] = there.memory.messages(QUESTION)
+    right = server.likeliest([message])
+    png = base64.b64decode(message["content"][0]["image_url"]["url"].split(",", 1)[1])
+
+    def post(seed: int) -> tuple[int, str]:
+        part = picture_part(mutated(png, seed))
+        status, answer = server.post([{"role": "user", "content": [part, message["content"][1]]}], max_tokens=1)
+        return status, answer.get("error", {}).get("message", "")
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(post, range(2_000)))
+    assert not [each for each in enumerate(answers) if each[1][0] not in (200, 400) or each[1] == (400, "")][:5]
+    assert sum(status == 400 for status, _ in answers) > 500
+    assert server.likeliest([message]) == right
+
+
+@pytest.mark.parametrize(
+    ("grid_hw", "cells", "says"),
+    [
+        ((6, 8), [(6, 0, 0, 0)], "outside of the grid"),
+        ((6, 8), [(0, 0, 0, 0), (0, 0, 0, 0)], "given twice"),
+        ((6, 8), [(0, 0, 5, 0)], "level of detail"),
+        ((6, 8), [(65535, 65535, 0, 0)], "outside of the grid"),
+        ((0, 0), [(0, 0, 0, 0)], "a grid of 0x0"),
+    ],
+)
+def test_cells_that_cannot_be_are_refused_with_the_reason(
+    server: VllmServer, grid_hw: tuple[int, int], cells: list[tuple[int, ...]], says: str
+) -> None:
+    head = struct.pack("<8sBBHHI", MAGIC, 1, 1, *grid_hw, len(cells))
+    head += b"".join(struct.pack("<HHbB", *cell) for cell in cells)
+    head += struct.pack("<I", zlib.crc32(head))
+    status, answer = server.post([{"role": "user", "content": [picture_part(painted(head, len(cells)))]}])
+    assert status == 400 and says in answer["error"]["message"]
+
+
+def test_a_million_cells_and_ten_megabytes_of_text_are_refused(server: VllmServer) -> None:
+    head = struct.pack("<8sBBHHI", MAGIC, 1, 1, 1000, 1000, 1_000_000)
+    status, answer = server.post([{"role": "user", "content": [picture_part(painted(head, 4))]}])
+    assert status == 400 and "1000000 cells" in answer["error"]["message"]
+    from PIL.PngImagePlugin import PngInfo
+
+    text, png = PngInfo(), io.BytesIO()
+    text.add_text("cells", "0" * 10_000_000)
+    Image.new("RGB", (64, 64)).save(png, "PNG", pnginfo=text)
+    status, _ = server.post([{"role": "user", "content": [picture_part(png.getvalue())]}])
+    assert status in (200, 400)
+
+
+def test_more_positions_than_the_model_has_are_refused(server: VllmServer) -> None:
+    """One cell of the largest grid moves on by 1,024 positions: thirteen are beyond four times the context."""
+    head = struct.pack("<8sBBHHI", MAGIC, 1, 1, 1024, 1024, 1) + struct.pack("<HHbB", 1023, 1023, 0, 0)
+    part = picture_part(painted(head + struct.pack("<I", zlib.crc32(head)), 1))
+    for _ in range(2):
+        status, answer = server.post([{"role": "user", "content": [part] * 13}])
+        assert status == 400 and "send fewer pictures" in answer["error"]["message"]
+    status, answer = server.post([{"role": "user", "content": [part] * 12}])
+    assert status == 200, answer
+
+
+def test_a_stock_server_gets_crops_and_a_changed_one_is_noticed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Killed and started anew in the middle of a stream, at first with the plugin and then without."""
+    folder, port = tmp_path_factory.mktemp("vllm"), free_port()
+    frames = [Frame(index, index / 2, drawn(index)) for index in range(12)]
+    with started(folder / "first", *PLUGIN, port=port) as server:
+        viewer = make_viewer(settings_of(server, retries=0))
+        for frame in frames[:3]:
+            viewer.see(frame, patches_of(frame, some(20, frame.index)))
+        assert "true places" in (viewer.ask(QUESTION).note or "")
+    with pytest.raises(Exception, match="no connection"):
+        viewer.ask(QUESTION)
+    with started(folder / "second", *PLUGIN, port=port):
+        for frame in frames[3:]:
+            viewer.see(frame, patches_of(frame, some(20, frame.index)))
+        answer = viewer.ask(QUESTION)
+        assert answer.error is None and answer.visual_tokens > 100
+    with started(folder / "third", port=port) as server:
+        with pytest.raises(Exception, match="took cells for whole pictures"):
+            viewer.ask(QUESTION)
+        viewer.close()
+        viewer = make_viewer(settings_of(server, retries=0))
+        viewer.see(frames[0], patches_of(frames[0], some(20)))
+        assert "crops" in (viewer.ask(QUESTION).note or "")
+        viewer.close()
+
+
+def picture_part(png: bytes) -> dict[str, Any]:
+    url = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def painted(head: bytes, count: int) -> bytes:
+    """A picture with these bytes first."""
+    across = int(np.ceil(np.sqrt(count)))
+    pixels = np.zeros((32 * (1 + -(-count // across)), 32 * across, 3), np.uint8)
+    pixels.reshape(-1)[: len(head)] = np.frombuffer(head, np.uint8)
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, "PNG")
+    return png.getvalue()
+
+
+def mutated(png: bytes, seed: int) -> bytes:
+    """Changed in its bytes, in its list of cells, with a right checksum or not, cut off, or made longer."""
+    rng = np.random.default_rng(seed)
+    way = seed % 4
+    if way == 0:
+        changed = bytearray(png)
+        for place in rng.integers(0, len(png), rng.integers(1, 8)):
+            changed[place] = rng.integers(0, 256)
+        return bytes(changed)
+    if way == 1:
+        return png[: rng.integers(0, len(png))] + rng.bytes(int(rng.integers(0, 64)))
+    pixels = np.asarray(Image.open(io.BytesIO(png))).copy()
+    flat, end = pixels.reshape(-1), 18 + 6 * 6
+    for place in rng.integers(8, end, rng.integers(1, 6)):
+        flat[place] = rng.integers(0, 256)
+    if way == 3:
+        flat[end : end + 4] = np.frombuffer(struct.pack("<I", zlib.crc32(flat[:end].tobytes())), np.uint8)
+    again = io.BytesIO()
+    Image.fromarray(pixels).save(again, "PNG")
+    return again.getvalue()
