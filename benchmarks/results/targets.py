@@ -145,7 +145,7 @@ def _gain(asked: str) -> Callable[[Record], float | None]:
 
 
 def right_answers(record: Record, title: str) -> Mapping[str, Mapping[str, float]]:
-    """Shares of right answers of one of the tables of `answers` or `watching`: by who chose and by share of the tokens."""
+    """Shares of right answers of a table of `answers` or `watching`: by who chose and by share of the tokens."""
     table = table_named(record, f"right answers {title}")
     if table is None:
         return {}
