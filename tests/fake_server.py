@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import ssl
 import threading
@@ -9,6 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+
+from PIL import Image
+
+from arr_stream.vlm.qwen3_vl.carrier import carried
 
 
 class Exchange(BaseHTTPRequestHandler):
@@ -19,10 +25,13 @@ class Exchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fake = self.server.fake
+        fake, request = self.server.fake, json.loads(body)
+        if "stream" not in request:
+            self.count(request)
+            return
         with fake.lock:
             number = len(fake.requests)
-            fake.requests.append(json.loads(body))
+            fake.requests.append(request)
             fake.headers.append({name.lower(): value for name, value in self.headers.items()})
             fake.arrivals.append(time.monotonic())
         try:
@@ -32,6 +41,16 @@ class Exchange(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None: ...
+
+    def count(self, request: dict[str, Any]) -> None:
+        """How many tokens a request has: what a client asks to find out whether cells are placed."""
+        usage = {"prompt_tokens": tokens_of(request, places=self.server.fake.places), "completion_tokens": 1}
+        message = {"role": "assistant", "content": "a"}
+        choices = [{"index": 0, "message": message, "finish_reason": "length"}]
+        whole = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
+        with self.server.fake.lock:
+            self.server.fake.counted += 1
+        self.body(json.dumps(whole).encode())
 
     def body(self, data: bytes, status: int = 200, **headers: str) -> None:
         """A whole answer; underscores in names of headers stand for dashes."""
@@ -117,6 +136,19 @@ def hangs(*texts: str) -> Behaviour:
     return behave
 
 
+def tokens_of(request: dict[str, Any], *, places: bool) -> int:
+    """As Qwen3-VL counts them: a picture's cells, 64 at least; what a picture carries where that is placed."""
+    total = 12
+    for part in [part for message in request["messages"] for part in message["content"] if isinstance(part, dict)]:
+        if part["type"] == "text":
+            total += len(part["text"]) // 4 + 1
+            continue
+        image = Image.open(io.BytesIO(base64.b64decode(part["image_url"]["url"].split(",", 1)[1])))
+        cells = carried(image) if places else None
+        total += 2 + (max(64, image.width * image.height // 1024) if cells is None else len(cells))
+    return total
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
     block_on_close = True
@@ -133,15 +165,20 @@ class FakeServer:
         headers: Their headers, names in lower case.
         arrivals: When they came, in seconds of the monotonic clock.
         hung_up: The client closed a connection before its answer was whole.
+        places: It takes cells as the plugin does.
+        counted: Times that it was asked for no more than a number of tokens, which no behaviour meets.
     """
 
-    def __init__(self, *behaviours: Behaviour, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, *behaviours: Behaviour, tls: ssl.SSLContext | None = None, places: bool = False, port: int = 0
+    ) -> None:
+        self.places, self.counted = places, 0
         self.behaviours: Sequence[Behaviour] = behaviours
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.arrivals: list[float] = []
         self.lock, self.ending, self.hung_up = threading.Lock(), threading.Event(), threading.Event()
-        self._server = _Server(("127.0.0.1", 0), Exchange)
+        self._server = _Server(("127.0.0.1", port), Exchange)
         self._server.fake = self
         self._scheme = "http"
         if tls is not None:

@@ -185,7 +185,7 @@ def test_extras_that_are_spoken_of_exist() -> None:
 
 def test_everything_is_in_all_but_what_says_why_not() -> None:
     (together,) = EXTRAS["all"]
-    assert Requirement(together).extras == set(EXTRAS) - {"all", "dev", "slic", "ray", "lmms-eval"}
+    assert Requirement(together).extras == set(EXTRAS) - {"all", "dev", "slic", "ray", "lmms-eval", "vllm"}
 
 
 @pytest.mark.parametrize("page", [path for path in PAGES if path.parent == ROOT], ids=lambda path: path.name)

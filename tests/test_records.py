@@ -54,7 +54,7 @@ class TestFields:
             "grid": Grid.for_size((64, 64)), "parts": {"clusters": (3, "grid")}, "notices": ("one",), "quality": 2,
             "feeding": Feeding(40, 12, 1843, 9 << 20, 31.5, 48.25, "cut", "lost", 4),
         }  # fmt: skip
-        answer = answer_on(choose(FRAMES[5], **said), finish="failed", error="down")
+        answer = answer_on(choose(FRAMES[5], **said), finish="failed", error="down", cached_tokens=7)
         return choose(FRAMES[5], **said, answers=(answer,))
 
     def test_all_come_back_from_lines_and_are_rebuilt(self, patches: PatchSet, tmp_path: Path) -> None:

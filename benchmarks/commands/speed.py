@@ -173,10 +173,7 @@ def vlm(
 
 
 def serving(
-    vllm: Annotated[
-        str,
-        typer.Option(envvar="ARR_STREAM_VLLM", help="`vllm` of an environment with the plugin.", show_default=False),
-    ],
+    vllm: Annotated[str, typer.Option(envvar="ARR_STREAM_VLLM", help="Where `vllm` is that has the plugin.")] = "",
     times: Annotated[bool, typer.Option(help="Time to the first token, and streams, with random weights.")] = True,
     clips: Annotated[int, typer.Option(min=0, help="Drawn clips that the tiny model is asked about.")] = 20,
     streams: Annotated[list[int] | None, typer.Option(min=1, help="That ask at once (1, 4 and 16).")] = None,
@@ -187,6 +184,8 @@ def serving(
 ) -> None:
     """Whole frames, published pruning and chosen cells side by side in vLLM: time, throughput, right answers."""
     depth, breadth = _pair("--layers", layers), _pair("--width", width)
+    if not vllm:
+        raise InvalidSetting("no vLLM is named", remedy="give --vllm PATH or set ARR_STREAM_VLLM; scripts/test --vllm")
 
     from benchmarks.serving.measure import STREAMS, measure
     from benchmarks.vlm.model import Shape

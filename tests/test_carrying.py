@@ -1,0 +1,180 @@
+"""A server that places cells: found out, told, shown what was chosen, and served from its cache."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from arr_stream.config import Settings
+from arr_stream.errors import ServerFailed
+from arr_stream.records.json_lines import read_answers
+from arr_stream.types import Frame
+from arr_stream.vlm import make_viewer
+from arr_stream.vlm.qwen3_vl.carrier import CarriedCells, carried
+from arr_stream.vlm.qwen3_vl.cells import Cells
+from arr_stream.vlm.viewer import Viewer
+from tests.fake_server import Behaviour, Exchange, FakeServer, piece, says, tokens_of
+from tests.qwen_stock import patches_of
+from tests.tiny_qwen import picture
+
+
+def viewer_of(url: str, **vlm: Any) -> Viewer:
+    return make_viewer(
+        Settings.checked({"vlm": {"endpoint": url, "model": "m", "media": "image", "fill": False, "retries": 0, **vlm}})
+    )
+
+
+def answers(text: str = "a bus", cached: int = 0) -> Behaviour:
+    """Streams an answer with the tokens of what was asked."""
+
+    def behave(exchange: Exchange) -> None:
+        fake = exchange.server.fake
+        usage = {
+            "prompt_tokens": tokens_of(fake.requests[-1], places=fake.places),
+            "completion_tokens": 2,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+        exchange.begin()
+        exchange.event(piece(text))
+        exchange.event(piece(None, "stop"))
+        exchange.event(piece() | {"choices": [], "usage": usage})
+        exchange.event(b"[DONE]")
+
+    return behave
+
+
+def frame_at(index: int) -> Frame:
+    return Frame(index, index / 2, picture(320, 256, seed=index))
+
+
+def show(viewer: Viewer, *indices: int, count: int = 10) -> None:
+    for index in indices:
+        rng = np.random.default_rng(index)
+        cells = Cells.whole((8, 10)).take(np.sort(rng.permutation(80)[:count]).astype(np.int32))
+        viewer.see(frame_at(index), patches_of(frame_at(index), cells))
+
+
+def shown(request: dict[str, Any]) -> list[CarriedCells | None]:
+    """What the pictures of a request carry."""
+    parts = [part for part in request["messages"][-1]["content"] if part["type"] == "image_url"]
+    data = [base64.b64decode(part["image_url"]["url"].split(",", 1)[1]) for part in parts]
+    return [carried(Image.open(io.BytesIO(each))) for each in data]
+
+
+def test_a_server_that_places_cells_is_given_them_as_they_are() -> None:
+    with FakeServer(answers(cached=7), places=True) as server:
+        viewer = viewer_of(server.url)
+        show(viewer, 0, 1)
+        answer = viewer.ask("what?")
+        again = viewer.ask("and now?")
+        viewer.close()
+    assert server.counted == 2
+    assert answer.note == "sent as cells at their true places" and again.note is None
+    assert answer.visual_tokens == 20 and answer.cached_tokens == 7
+    found = shown(server.requests[0])
+    assert [each.grid_hw if each else None for each in found] == [(8, 10)] * 2
+    first = found[0]
+    assert first is not None
+    tiles = frame_at(0).rgb.reshape(8, 32, 10, 32, 3).swapaxes(1, 2)
+    np.testing.assert_array_equal(first.pictures[:, 0], tiles[first.rows, first.columns])
+
+
+def test_what_was_asked_before_stays_the_same_bytes() -> None:
+    with FakeServer(answers(), places=True) as server:
+        viewer = viewer_of(server.url, media="video")
+        show(viewer, 0, 1)
+        viewer.ask("what?")
+        show(viewer, 2, 3)
+        viewer.ask("and now?")
+        viewer.close()
+    before, after = (request["messages"][-1]["content"] for request in server.requests)
+    assert json.dumps(after[: len(before) - 1]) == json.dumps(before[:-1])
+    assert [part["text"] for part in after if part["type"] == "text"] == [
+        "<0.2 seconds>",
+        "<1.2 seconds>",
+        "and now?",
+    ]
+
+
+def test_a_full_memory_is_rewritten_and_says_so() -> None:
+    with FakeServer(answers(), places=True) as server:
+        viewer = viewer_of(server.url, context_tokens=256, answer_tokens=16)
+        rebuilt = []
+        for index in range(12):
+            show(viewer, index, count=30)
+            answer = viewer.ask("what?")
+            rebuilt.append(answer.fed.rebuilt if answer.fed else None)
+            assert answer.visual_tokens <= 256
+        viewer.close()
+    counts = [len([each for each in shown(request) if each]) for request in server.requests]
+    assert max(counts) < 9 and counts[-1] >= 1
+    assert any(later < earlier for earlier, later in zip(counts, counts[1:], strict=False))
+
+
+def test_a_stock_server_gets_crops() -> None:
+    with FakeServer(answers()) as server:
+        viewer = viewer_of(server.url)
+        show(viewer, 0)
+        answer = viewer.ask("what?")
+        viewer.close()
+    assert answer.note == "sent as crops, about where they are: the server has no arr-stream plugin"
+    assert shown(server.requests[0]) == [None] * len(shown(server.requests[0]))
+
+
+def test_a_server_that_is_not_there_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_stream.vlm.server.either._AGAIN_SECONDS", 0.0)
+    with FakeServer(answers(), places=True) as there:
+        port = int(there.host.rpartition(":")[2])
+    viewer = viewer_of(f"http://127.0.0.1:{port}/v1")
+    show(viewer, 0)
+    with pytest.raises(ServerFailed, match="no connection"):
+        viewer.ask("what?")
+    with FakeServer(answers(), places=True, port=port) as there:
+        show(viewer, 1)
+        assert "true places" in (viewer.ask("what?").note or "")
+    viewer.close()
+
+
+def test_a_server_that_no_longer_places_cells_is_noticed() -> None:
+    with FakeServer(answers(), places=True) as server:
+        viewer = viewer_of(server.url)
+        show(viewer, 0, 1, 2)
+        viewer.ask("what?")
+        server.places = False
+        with pytest.raises(ServerFailed, match="it took cells for whole pictures; start it with arr-stream's plugin"):
+            viewer.ask("what?")
+        viewer.close()
+
+
+def test_the_command_line_says_which_way_and_records_tell_what_was_cached(tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "arr_stream",
+        "ask",
+        "sample_videos/shapes.mp4",
+        "what is it?",
+        "--max-frames",
+        "20",
+    ]
+    with FakeServer(answers(cached=5), places=True) as server:
+        told = subprocess.run(
+            [*command, "--endpoint", server.url, "--model", "m", "--patches", str(records)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert told.returncode == 0, told.stderr
+    assert "a bus" in told.stdout and "sent as cells at their true places" in told.stderr
+    [answer] = read_answers(records)
+    assert answer.cached_tokens == 5
