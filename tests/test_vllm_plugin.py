@@ -270,6 +270,10 @@ def test_more_positions_than_the_model_has_are_refused(server: VllmServer) -> No
         assert status == 400 and "send fewer pictures" in answer["error"]["message"]
     status, answer = server.post([{"role": "user", "content": [part] * 12}])
     assert status == 200, answer
+    named = part | {"uuid": "far"}
+    assert server.post([{"role": "user", "content": [named]}])[0] == 200
+    server.post([{"role": "user", "content": [{"type": "image_url", "image_url": None, "uuid": "far"}] * 20}])
+    assert server.post([{"role": "user", "content": [part] * 12}])[0] == 200
 
 
 def test_a_stock_server_gets_crops_and_a_changed_one_is_noticed(tmp_path_factory: pytest.TempPathFactory) -> None:

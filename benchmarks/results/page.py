@@ -15,7 +15,17 @@ from benchmarks.results.pictures import DRAWN, drawn
 from benchmarks.results.records import Record
 from benchmarks.results.sections import BY_NAME, SECTIONS, Section
 from benchmarks.results.tables import tables_of
-from benchmarks.results.targets import OURS, best_rule, column, ratio, right_answers, table_named, targets_table
+from benchmarks.results.targets import (
+    OURS,
+    SERVED,
+    best_rule,
+    column,
+    ratio,
+    right_answers,
+    served,
+    table_named,
+    targets_table,
+)
 
 HEAD = """# Results
 
@@ -201,6 +211,17 @@ def _answers(record: Record) -> str:
     return f"{'; '.join(parts)}; {whole:.2f} with all (a tiny model trained on drawn pictures; with the tiny CLIP)"
 
 
+def _served(record: Record) -> str:
+    """Time and throughput in vLLM, and right answers beside those of whole frames."""
+    sooner = served(record, "time to the first token", "times sooner than stock", "picture", SERVED)
+    rate = served(record, "streams that ask", "of whole", 16, SERVED)
+    right = [served(record, "right answers about", "right", way) for way in (SERVED, "whole, stock")]
+    if sooner is None or rate is None or right[0] is None or right[1] is None:
+        return "not measured"
+    answers = f"{right[0]:.2f} of the answers right, {right[1]:.2f} with whole frames (tiny model, drawn clips)"
+    return f"first token {sooner:.1f} times sooner, 16 streams {rate:.1f} times as many answers a second; {answers}"
+
+
 def _stage(record: Record) -> str:
     found = record.runs[0].result
     width, height = found["size_wh"]
@@ -260,5 +281,6 @@ HEADLINES: tuple[Headline, ...] = (
         _crops,
     ),
     Headline("Qwen3-VL on a whole frame, against the chosen cells", "vlm", _passes),
+    Headline("Inside vLLM, a quarter of the cells against whole frames, on two cores", "serving", _served),
     Headline("Age of a live frame on the page, median", "live", _age),
 )

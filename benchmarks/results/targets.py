@@ -195,6 +195,22 @@ def _by_memory(record: Record) -> float | None:
     return found["ours"]["25%"] - found["uniform"]["25%"] if found else None
 
 
+def served(record: Record, title: str, heading: str, *keys: Value) -> float | None:
+    """A figure of a table of `serving`, of the row that begins with these."""
+    table = table_named(record, title)
+    found = [row for row in table.rows if row[: len(keys)] == keys] if table is not None else []
+    value = found[0][column(table, heading)] if table is not None and found else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _sooner(record: Record) -> float | None:
+    return served(record, "time to the first token", "times sooner than stock", "picture", SERVED)
+
+
+def _throughput(record: Record) -> float | None:
+    return served(record, "streams that ask", "of whole", 16, SERVED)
+
+
 def _flow_error(record: Record) -> float | None:
     """Of `torch` with the preset `fast`, as a share of that of the better DIS fast, on the worst pair."""
     ours: dict[str, float] = {}
@@ -246,6 +262,7 @@ def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
     return value
 
 
+SERVED = "chosen cells, plugin"
 OURS = "ours, CLIP"
 """The way of ours that understands what the questions are about."""
 MODEL = "ViT-B-16:random"
@@ -268,6 +285,10 @@ TARGETS: tuple[Target, ...] = (
     Target("Right answers, 25%: ahead of the best rule by", "answers", 0.05, _ahead_of_rules("pictures", "25%")),
     Target("Right answers, 10%: ahead of the best rule by", "answers", 0.10, _ahead_of_rules("pictures", "10%")),
     Target("What is gone after a minute: ahead of even cells in the same memory by", "watching", 0.15, _by_memory),
+    Target(
+        "In vLLM, a quarter of 1,024 cells: first token sooner than of the whole", "serving", 5, _sooner, unit="times"
+    ),
+    Target("In vLLM, 16 streams: answers a second, of whole frames'", "serving", 4, _throughput, unit="times"),
     Target(
         "Coverage after tuning, on held-out sequences, without a query: gain",
         "tune",

@@ -10,6 +10,7 @@ import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,17 +67,13 @@ class SentBlock:
         """Some of the tokens, by mask."""
         return SentBlock(self.cells.take(keep), self.pictures[keep])
 
-    @property
+    @cached_property
     def url(self) -> str:
         """The picture that carries them; made once, since the same must be sent again."""
-        made: str | None = self.__dict__.get("_url")
-        if made is None:
-            cells = self.cells
-            places = cells.grid_hw, cells.rows, cells.columns, cells.level, cells.quarter
-            png = CarriedCells(*places, self.pictures).png()
-            made = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
-            self.__dict__["_url"] = made
-        return made
+        cells = self.cells
+        places = cells.grid_hw, cells.rows, cells.columns, cells.level, cells.quarter
+        png = CarriedCells(*places, self.pictures).png()
+        return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
 class Conversation:

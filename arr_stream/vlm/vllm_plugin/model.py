@@ -65,7 +65,8 @@ class _Sparse:
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         _refuse(vllm_config)
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
-        self._table_rows = POSITIONS_PER_TOKEN * vllm_config.model_config.max_model_len
+        self._context = int(vllm_config.model_config.max_model_len)
+        self._table_rows = POSITIONS_PER_TOKEN * self._context
         self._checked = False
         _enlarge_rotary_tables(self, self._table_rows)
 
@@ -146,7 +147,10 @@ class _Sparse:
         positions = torch.cat(parts, dim=1)
         whole = positions.floor()
         fraction = (FRACTIONS * (positions - whole)).round()
-        return (fraction * self._table_rows + whole).long(), position - len(input_tokens)
+        # The processor refuses what leads beyond the table, but for pictures that a client names without sending them:
+        # they must not end the engine.
+        rows = fraction * self._table_rows + whole.clamp(max=self._table_rows - 1)
+        return rows.long(), min(position - len(input_tokens), self._table_rows - self._context - 1)
 
     def _check_once(self) -> None:
         """Compare cells that are a whole picture with vLLM's own pass over it, once.
