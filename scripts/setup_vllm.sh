@@ -30,4 +30,5 @@ install_vllm() {
 }
 
 install_vllm
-export ARR_STREAM_VLLM="$PWD/$VLLM_VENV/bin/vllm"
+ARR_STREAM_VLLM="$(cd "$VLLM_VENV" && pwd)/bin/vllm"
+export ARR_STREAM_VLLM

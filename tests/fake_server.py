@@ -50,6 +50,9 @@ class Exchange(BaseHTTPRequestHandler):
         whole = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
         with self.server.fake.lock:
             self.server.fake.counted += 1
+        if self.server.fake.mute:
+            self.body(b"{}", 503)
+            return
         self.body(json.dumps(whole).encode())
 
     def body(self, data: bytes, status: int = 200, **headers: str) -> None:
@@ -167,12 +170,13 @@ class FakeServer:
         hung_up: The client closed a connection before its answer was whole.
         places: It takes cells as the plugin does.
         counted: Times that it was asked for no more than a number of tokens, which no behaviour meets.
+        mute: It is too busy to say how many.
     """
 
     def __init__(
         self, *behaviours: Behaviour, tls: ssl.SSLContext | None = None, places: bool = False, port: int = 0
     ) -> None:
-        self.places, self.counted = places, 0
+        self.places, self.counted, self.mute = places, 0, False
         self.behaviours: Sequence[Behaviour] = behaviours
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []

@@ -383,6 +383,39 @@ def test_unchanged_cells_are_not_sent_again_and_changed_ones_are(tiny: tuple[Any
     assert (whole.sent, whole.held) == (12, 8)
 
 
+def test_others_take_the_places_of_cells_that_are_held(tiny: tuple[Any, Any]) -> None:
+    """Of a scene that rests everything is shown in the end, best first, and nothing twice."""
+    viewer = viewer_of(*tiny, fill=True)
+    relevance = np.linspace(1, 0, 20, dtype=np.float32).reshape(HW)
+    cells = Cells.whole(HW).take(np.arange(8, dtype=np.int32))
+    fed = [viewer.see(_still(index), patches_of(_still(index), cells, relevance=relevance)) for index in range(4)]
+    assert [(each.sent, each.held) for each in fed] == [(8, 0), (8, 8), (4, 8), (0, 8)]
+    places = [
+        (entry.block.cells.rows * HW[1] + entry.block.cells.columns).tolist()
+        for entry in viewer.memory.entries
+        if isinstance(entry, FrameEntry)
+    ]
+    assert places == [[*range(8)], [*range(8, 16)], [*range(16, 20)]]
+
+
+@pytest.mark.parametrize("media", ["image", "video"])
+def test_no_frame_costs_more_than_its_budget(tiny: tuple[Any, Any], media: str) -> None:
+    """Whatever is held, dropped by a rebuild, or shown coarsely before."""
+    viewer = viewer_of(*tiny, fill=True, context_tokens=90, answer_tokens=1, refresh="keyframe", media=media)
+    rebuilt = 0
+    for index in range(40):
+        draw = np.random.default_rng(index)
+        cells = some_cells(HW, 10, seed=index // 3)
+        cells.level[-1] = 1
+        keyframe = {"keyframe": True, "refresh_reason": "interval"} if index % 9 == 8 else {}
+        frame = _still(index, [(int(draw.integers(4)), int(draw.integers(5)))], brightness=int(draw.integers(0, 256)))
+        relevance = draw.random(HW, np.float32)
+        fed = viewer.see(frame, patches_of(frame, cells.in_reading_order(), relevance=relevance, **keyframe))
+        rebuilt += fed.rebuilt is not None
+        assert fed.error is None and fed.sent <= 10
+    assert rebuilt > 3
+
+
 def test_with_novelty_off_everything_is_sent(tiny: tuple[Any, Any]) -> None:
     viewer = viewer_of(*tiny, novelty="off")
     assert [see(viewer, _still(index)).sent for index in range(2)] == [20, 20]

@@ -90,7 +90,9 @@ def near(settings: Settings) -> QwenViewer:
 
 def far(server: VllmServer, settings: Settings) -> CarryingViewer:
     endpoint = Endpoint.parse(server.address, "OPENAI_API_KEY")
-    return CarryingViewer(ChatServer(endpoint, "tiny", timeout_seconds=60, retries=0), settings)
+    chat = ChatServer(endpoint, "tiny", timeout_seconds=60, retries=0)
+    chat.close()  # It is not asked by itself here.
+    return CarryingViewer(chat, settings)
 
 
 def logs_here(viewer: QwenViewer, question: str) -> list[float]:
@@ -167,9 +169,17 @@ def test_ordinary_pictures_and_cells_in_one_conversation(server: VllmServer) -> 
     Image.fromarray(drawn(2)).save(png, "PNG")
     message["content"].insert(0, picture_part(png.getvalue()))
     message["content"].insert(2, picture_part(png.getvalue()))
-    _, _, tokens = server.likeliest([message])
+    text, logs, tokens = server.likeliest([message])
     _, _, alone = server.likeliest(there.memory.messages(QUESTION))
     assert tokens == alone + 2 * (108 + 2)
+    # The same with what is ordinary as cells, all of them.
+    whole = far(server, settings_of())
+    frame = Frame(0, 0.0, drawn(2))
+    whole.see(frame, patches_of(frame))
+    message["content"][0] = message["content"][2] = whole.memory.messages("")[0]["content"][0]
+    other = server.likeliest([message])
+    assert other[0] == text and other[2] == tokens
+    np.testing.assert_allclose(other[1], logs, atol=CLOSE)
 
 
 def test_many_at_once_are_answered_as_one_by_one(server: VllmServer) -> None:

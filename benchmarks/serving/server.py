@@ -81,11 +81,11 @@ class VllmServer:
     def stop(self) -> None:
         """End it and all of its processes."""
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
-            self.process.wait(10)
+        self.process.wait(10)
 
     def post(self, messages: list[dict[str, Any]], **changes: Any) -> tuple[int, dict[str, Any]]:
         """A status and an answer."""

@@ -1,9 +1,9 @@
 """Chosen cells as an ordinary PNG, for a server that places them where they belong (`arr_stream.vlm.vllm_plugin`).
 
 The first rows of the picture say, in their bytes, which cells of which grid follow; below stand the cells themselves,
-32x32 pixels each, side by side, those of a second frame after those of the first. What identifies a picture to a server
-are its pixels, so that the same cells at other places are another picture to every cache. A server that knows nothing
-of this takes it for a small picture.
+32x32 pixels each, side by side, those of a second frame after those of the first. Caches know a picture by its bytes or
+by its pixels, so that the same cells at other places are another picture to them, and the same always the same. A
+server that knows nothing of this takes it for a small picture.
 
 | bytes | |
 |---|---|
@@ -119,6 +119,15 @@ def carried(image: object) -> CarriedCells | None:
     if data[: len(MAGIC)].tobytes() != MAGIC:
         return None
     return _read(data, pixels.shape[0], pixels.shape[1])
+
+
+def carried_grid(image: object) -> GridHW | None:
+    """Rows and columns of the grid whose cells a picture says that it carries; None for any other."""
+    if not isinstance(image, Image.Image) or image.mode != "RGB" or image.width % CELL_PX:
+        found = carried(image)
+        return None if found is None else found.grid_hw
+    begin = image.crop((0, 0, 11, 1)).tobytes()
+    return _HEAD.unpack(begin[: _HEAD.size])[3:5] if begin.startswith(MAGIC) else None
 
 
 def _read(data: ByteArray, height: int, width: int) -> CarriedCells:

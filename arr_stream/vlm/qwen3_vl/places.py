@@ -20,6 +20,9 @@ from arr_stream.types import FINER, ByteArray, FloatArray, IntArray, span_cells
 
 GridHW = tuple[int, int]
 PATCH_PX = 16
+POSITIONS_PER_TOKEN = 4
+"""Positions that a server's rotary table has for each token of the context: a few cells of a large frame take as many
+as the whole of it."""
 
 
 class Placed(Protocol):

@@ -106,6 +106,10 @@ class SentCells:
         """`[gh, gw]`: what the model has, at whatever level of detail, and has not changed."""
         return self._cells.unchanged(eighth_grey)
 
+    def known(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+        """`[gh, gw]`: what the model has in full detail, and has not changed."""
+        return self._cells.known(eighth_grey)
+
     def summarise(self, summaries: Summaries, eighth_grey: ByteArray) -> None:
         """The model has these, of a frame of this `Pictures.eighth_grey`."""
         self._cells.summarise(summaries.of_cell >= 0, eighth_grey)

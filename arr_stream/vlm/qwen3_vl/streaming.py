@@ -118,7 +118,7 @@ class StreamingViewer(ABC):
         """Cells of a pair of frames, or of one given twice, as the memory takes them."""
 
     @abstractmethod
-    def _cost(self, cells: int, seconds: float) -> int:
+    def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
         """Tokens of a frame with its markers."""
 
     @abstractmethod
@@ -205,24 +205,21 @@ class StreamingViewer(ABC):
     def _take(self, frames: Sequence[ChosenFrame]) -> None:
         """Encode and append one frame or a pair."""
         first, last = frames[0], frames[-1]
-        chosen = self._chosen(frames)
-        cells = self._new(chosen, last)
-        self._tally.held += len(chosen) - len(cells)
-        more = self._more(chosen, self._budget(frames) - len(cells), frames)
-        if len(more):
-            chosen, cells = merged([chosen, more]), merged([cells, self._new(more, last)])
+        picked = self._chosen(frames)
+        cells, held = self._wanted(picked, frames)
         if not len(cells):
+            self._tally.held += held
             return
-        summaries = self._summaries(frames, chosen)
+        summaries = self._summaries(frames, picked)
         summed = 0 if summaries is None else len(summaries)
         try:
-            if self.memory.tokens + self.memory.cost([]) + self._cost(len(cells) + summed, last.seconds) > self._room:
-                # What the rebuild drops of the chosen is new again, so that it is looked up a second time.
+            cost = self._cost(len(cells) + summed, last.grid, last.seconds)
+            if self.memory.tokens + self.memory.cost([]) + cost > self._room:
+                # What the rebuild drops is new again, so that it is looked up a second time.
                 self._lose(cells)
-                self._make_room_for_frame(len(chosen) + summed, last)
-                self._tally.held -= len(chosen) - len(cells)
-                cells = self._new(chosen, last)
-                self._tally.held += len(chosen) - len(cells)
+                self._make_room_for_frame(max(len(cells), len(picked)) + summed, last)
+                cells, held = self._wanted(picked, frames)
+            self._tally.held += held
             started = time.perf_counter()
             block = self._encoded(first, last, cells, summaries)
             self._settle()
@@ -291,15 +288,23 @@ class StreamingViewer(ABC):
         new = self._sent_cells.take_new(chosen, shown.eighth_grey)
         return chosen if self._novelty == "off" or self._settings.mode == "weight" else new
 
-    def _more(self, chosen: Cells, count: int, frames: Sequence[ChosenFrame]) -> Cells:
-        """The next best fine cells, for places that are left by those that the model has."""
-        score = np.max([shown.relevance for shown in frames], axis=0)
-        if not self._fills or count < 1:
-            return chosen.take(np.zeros(0, np.int32))
-        score = np.where(self._left(chosen, frames[-1]), score, -1)
+    def _wanted(self, picked: Cells, frames: Sequence[ChosenFrame]) -> tuple[Cells, int]:
+        """Those that the model does not have, with others in the places of those that it has; how many it has."""
+        last = frames[-1]
+        new = self._new(picked, last)
+        held, spare = len(picked) - len(new), self._budget(frames) - len(new)
+        if not self._fills or spare < 1:
+            return new, held
+        more = self._next_best(picked, spare, frames)
+        return (merged([new, self._new(more, last)]) if len(more) else new), held
+
+    def _next_best(self, picked: Cells, count: int, frames: Sequence[ChosenFrame]) -> Cells:
+        """Fine cells that neither were picked nor are held in full detail."""
+        assert self._sent_cells is not None
+        left = ~picked.take(picked.level <= 0).near(0) & ~self._sent_cells.known(frames[-1].eighth_grey)
+        score = np.where(left, np.max([shown.relevance for shown in frames], axis=0), -1)
         best = np.argsort(-score, axis=None, kind="stable")[:count].astype(np.int32)
-        best = best[score.ravel()[best] >= 0]
-        return Cells.whole(chosen.grid_hw, score).take(best)
+        return Cells.whole(picked.grid_hw, score).take(best[score.ravel()[best] >= 0])
 
     def _lose(self, cells: Cells) -> None:
         if self._sent_cells is not None:
@@ -316,7 +321,7 @@ class StreamingViewer(ABC):
         return int(self.context_tokens * self._settings.keep_share)
 
     def _make_room_for_frame(self, cells: int, shown: ChosenFrame) -> None:
-        cost, opening = self._cost(cells, shown.seconds), self.memory.opening_tokens
+        cost, opening = self._cost(cells, shown.grid, shown.seconds), self.memory.opening_tokens
         if opening + cost > self._room:
             every = self._settings.mode == "weight"
             smaller = "choose another --mode (`weight` takes every cell)" if every else "lower --budget"
@@ -341,7 +346,7 @@ class StreamingViewer(ABC):
         self._rebuild(room, "question")
 
     def _overhead(self, seen: FrameEntry) -> int:
-        return self._cost(0, seen.seconds)
+        return self._cost(0, seen.grid, seen.seconds)
 
     def _rebuild(self, capacity: int, reason: str) -> None:
         """The memory anew from kept features, within `capacity` tokens; as it is, if nothing has to go."""

@@ -12,7 +12,7 @@ import torch
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery, InvalidSetting, ModelTooLarge
 from arr_stream.patch_set import Answer
-from arr_stream.types import FloatArray, IntArray
+from arr_stream.types import FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import Adapter
 from arr_stream.vlm.qwen3_vl.cells import Cells, concatenated
 from arr_stream.vlm.qwen3_vl.decoding import (
@@ -60,7 +60,7 @@ class QwenViewer(StreamingViewer):
         sources = first.source, last.source
         return self._feeder.feed(first.picture, last.picture, cells, last.relevance, sources, summaries)
 
-    def _cost(self, cells: int, seconds: float) -> int:
+    def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
         before = self._prompt.before_cells(self._settings.media, seconds)
         return len(before) + cells + len(self._prompt.after_cells)
 

@@ -18,10 +18,12 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import EmptyQuery
 from arr_stream.patch_set import Answer
-from arr_stream.types import ByteArray, FloatArray, IntArray
+from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
 from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry
+from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent
+from arr_stream.vlm.qwen3_vl.prompt import Media
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
 from arr_stream.vlm.server.chat_errors import failed
@@ -31,6 +33,8 @@ _MARKER_TOKENS = 2
 """Begin and end of a picture."""
 _MESSAGE_TOKENS = 8
 """What a chat template puts around a message, about."""
+_MOST_PICTURES = 512
+"""In one question, of servers that `arr-stream vllm-args` tells how to start."""
 _PROBES = (1, 17)
 """Cells of two made-up pictures, of which a server that places them counts exactly as many tokens."""
 
@@ -79,12 +83,17 @@ class SentBlock:
 class Conversation:
     """What a server's model has been shown; see `SeenMemory`.
 
+    A picture counts as many tokens as it has, or as many as keep what a server allows of pictures and of positions from
+    being used up before the tokens are.
+
     Args:
         instruction: What the model is told before anything else.
+        context_tokens: Most tokens.
     """
 
-    def __init__(self, instruction: str = "") -> None:
+    def __init__(self, instruction: str, context_tokens: int) -> None:
         self.instruction = instruction
+        self._context_tokens = context_tokens
         self.entries: list[Entry] = []
 
     @property
@@ -93,7 +102,7 @@ class Conversation:
 
     @property
     def tokens(self) -> int:
-        return self.opening_tokens + sum(_cost(entry) for entry in self.entries)
+        return self.opening_tokens + self.cost(self.entries)
 
     @property
     def opening_tokens(self) -> int:
@@ -109,7 +118,14 @@ class Conversation:
         return 0
 
     def cost(self, entries: Sequence[Entry]) -> int:
-        return sum(_cost(entry) for entry in entries)
+        frames = [entry for entry in entries if isinstance(entry, FrameEntry)]
+        return sum(self.counted(len(seen.block), seen.grid, seen.seconds, seen.media) for seen in frames)
+
+    def counted(self, cells: int, grid: Grid, seconds: float, media: Media) -> int:
+        """What a picture counts."""
+        extent = block_extent((grid.rows, grid.columns))
+        least = max(extent / (POSITIONS_PER_TOKEN - 1), self._context_tokens / _MOST_PICTURES)
+        return max(_picture_tokens(cells, seconds, media), math.ceil(least))
 
     def append(self, entries: Sequence[Entry]) -> None:
         self.entries += entries
@@ -120,7 +136,8 @@ class Conversation:
     def most_tokens(self, question: str) -> int:
         """What no server that places cells counts more of: a text has no more tokens than bytes."""
         said = len(self.instruction.encode("utf-8", "replace")) + len(question.encode("utf-8", "replace"))
-        return sum(_cost(entry) for entry in self.entries) + said + 3 * _MESSAGE_TOKENS
+        shown = sum(_picture_tokens(len(seen.block), seen.seconds, seen.media) for seen in self.frames)
+        return shown + said + 3 * _MESSAGE_TOKENS
 
     def messages(self, question: str) -> list[Message]:
         """All of it, and a question at the end."""
@@ -148,7 +165,10 @@ class CarryingViewer(StreamingViewer):
     memory: Conversation
 
     def __init__(self, server: ChatServer, settings: Settings) -> None:
-        super().__init__(server.model, settings, Conversation(settings.vlm.instruction), settings.vlm.context_tokens)
+        settings = settings.with_values({"vlm.mode": "sparse"})
+        context_tokens = settings.vlm.context_tokens
+        memory = Conversation(settings.vlm.instruction, context_tokens)
+        super().__init__(server.model, settings, memory, context_tokens)
         self._server = server
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
@@ -215,8 +235,8 @@ class CarryingViewer(StreamingViewer):
         pair = pictures if last is not first else pictures[:1]
         return SentBlock(cells, np.stack(pair, axis=1))
 
-    def _cost(self, cells: int, seconds: float) -> int:
-        return cells + _MARKER_TOKENS + (_time_tokens(seconds) if self._settings.media == "video" else 0)
+    def _cost(self, cells: int, grid: Grid, seconds: float) -> int:
+        return self.memory.counted(cells, grid, seconds, self._settings.media)
 
     def _settle(self) -> None:
         """Nothing is handed over before a question is asked."""
@@ -238,10 +258,8 @@ def places_cells(server: ChatServer) -> bool:
     return counts[1] - counts[0] == _PROBES[1] - _PROBES[0]
 
 
-def _cost(entry: Entry) -> int:
-    if not isinstance(entry, FrameEntry):
-        return len(entry.ids)
-    return len(entry.block) + _MARKER_TOKENS + (_time_tokens(entry.seconds) if entry.media == "video" else 0)
+def _picture_tokens(cells: int, seconds: float, media: Media) -> int:
+    return cells + _MARKER_TOKENS + (_time_tokens(seconds) if media == "video" else 0)
 
 
 def _time(seconds: float) -> str:

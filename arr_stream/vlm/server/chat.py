@@ -37,7 +37,7 @@ _USAGE_SECONDS = 2.0
 _PAUSE_SECONDS = 16.0
 """What a question is given for each wait between two attempts, beside the time-out of the attempts."""
 _CLOSE_SECONDS = 5.0
-_COUNT_SECONDS = 10.0
+_COUNT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +219,11 @@ class ChatServer:
             raise failed(self.endpoint, "the connection was closed", "make a new one") from None
         try:
             return future.result(_COUNT_SECONDS + 1)
-        except (CancelledError, TimeoutError):
-            future.cancel()
+        except CancelledError:
             raise failed(self.endpoint, "closed while it was asked", "ask before closing") from None
+        except TimeoutError:
+            future.cancel()
+            raise failed(self.endpoint, f"no sign for {_COUNT_SECONDS:g} s", chat_errors.TRY_AGAIN) from None
 
     def close(self) -> None:
         """Call off what is under way and close all connections; safe to call again."""
@@ -237,7 +239,7 @@ class ChatServer:
         try:
             whole: Any = await client.chat.completions.create(model=self.model, messages=messages, max_tokens=1)  # type: ignore[arg-type]
         except Exception as exc:
-            if getattr(exc, "status_code", None) in (400, 404, 415, 422):
+            if getattr(exc, "status_code", None) in (400, 415, 422):
                 return 0
             raise chat_errors.explained(exc, self.endpoint, self.model, _COUNT_SECONDS) from None
         return _count(getattr(getattr(whole, "usage", None), "prompt_tokens", None), 0)

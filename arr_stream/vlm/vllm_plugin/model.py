@@ -21,6 +21,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from arr_stream.types import FloatArray, IntArray
 from arr_stream.vlm.qwen3_vl.places import (
+    POSITIONS_PER_TOKEN,
     GridHW,
     block_extent,
     covered_blocks,
@@ -30,7 +31,7 @@ from arr_stream.vlm.qwen3_vl.places import (
     text_positions,
     token_positions,
 )
-from arr_stream.vlm.vllm_plugin.processor import CELLS, COUNT, POSITIONS_PER_TOKEN, SparseProcessor
+from arr_stream.vlm.vllm_plugin.processor import CELLS, COUNT, SparseProcessor
 
 FRACTIONS = 4
 """Positions are multiples of one in so many: coarse cells stand at halves, quarters of cells at quarters."""
@@ -100,12 +101,15 @@ class _Sparse:
         ]
         device = visual.device
         indices, weights = (torch.cat(part).to(device) for part in zip(*read, strict=True))
-        embedded = (visual.pos_embed.weight[indices].float() * weights[:, :, None]).sum(1).to(visual.dtype)
+        # Corner by corner: all four at once would take several times the memory that vLLM has seen a picture take.
+        embedded = torch.zeros(len(indices), visual.hidden_size, device=device)
+        for corner in range(4):
+            embedded += visual.pos_embed.weight[indices[:, corner]].float() * weights[:, corner, None]
         cosine, sine = _rotation(visual.rotary_pos_emb, torch.cat(positions), visual)
         lengths = np.cumsum([0, *[4 * len(each) for each in places]], dtype=np.int32)
         backend = visual.attn_backend
         metadata = {
-            "pos_embeds": embedded,
+            "pos_embeds": embedded.to(visual.dtype),
             "rotary_pos_emb_cos": cosine,
             "rotary_pos_emb_sin": sine,
             "sequence_lengths": MMEncoderAttention.maybe_compute_seq_lens(backend, lengths, device),
@@ -202,6 +206,11 @@ def _refuse(config: VllmConfig) -> None:
         raise ValueError("arr-stream: mm_encoder_tp_mode=data shards by whole pictures: leave it at weights")
     if multimodal.is_multimodal_pruning_enabled():
         raise ValueError("arr-stream: cells are chosen before the server: leave video pruning off")
+    if config.speculative_config is not None:
+        raise ValueError("arr-stream: a drafter does not know the places of cells: leave speculative decoding off")
+    text = config.model_config.hf_config.text_config
+    if (getattr(text, "rope_parameters", None) or {}).get("rope_type", "default") != "default":
+        raise ValueError("arr-stream: places between cells are made of plain rotary tables: leave rope scaling off")
     if config.compilation_config.cudagraph_mm_encoder:
         raise ValueError("arr-stream: cudagraph_mm_encoder captures whole pictures: leave it off")
 

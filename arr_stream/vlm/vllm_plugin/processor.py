@@ -14,16 +14,13 @@ from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems
 from vllm.multimodal.parse import ImageProcessorItems, MultiModalDataItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate
 
-from arr_stream.vlm.qwen3_vl.carrier import CarriedCells, carried
-from arr_stream.vlm.qwen3_vl.places import block_extent, patch_pixels
+from arr_stream.vlm.qwen3_vl.carrier import CarriedCells, carried, carried_grid
+from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent, patch_pixels
 
 CELLS = "sparse_cells"
 """`[K, 4]` int32: row, column, level of detail and quarter of each cell of a picture; empty for an ordinary one."""
 COUNT = "sparse_count"
 """`[]` int64: K."""
-
-POSITIONS_PER_TOKEN = 4
-"""Positions that the model's rotary table has for each token of the context."""
 
 
 class SparseProcessor(Qwen3VLMultiModalProcessor):
@@ -43,8 +40,8 @@ class SparseProcessor(Qwen3VLMultiModalProcessor):
         if "image" not in items:
             return
         images = items.get_items("image", ImageProcessorItems) if _are_pictures(items) else ()
-        found = [carried(image) for image in images]
-        ahead = sum(block_extent(cells.grid_hw) for cells in found if cells is not None)
+        grids = [carried_grid(image) for image in images]
+        ahead = sum(block_extent(grid_hw) for grid_hw in grids if grid_hw is not None)
         context = int(self.info.ctx.model_config.max_model_len)
         if ahead > (POSITIONS_PER_TOKEN - 1) * context:
             raise ValueError(
