@@ -286,6 +286,20 @@ def test_more_positions_than_the_model_has_are_refused(server: VllmServer) -> No
     assert server.post([{"role": "user", "content": [part] * 12}])[0] == 200
 
 
+def test_two_processes_that_share_the_model(tmp_path: Path) -> None:
+    """Tensor parallel: the tower and the language model split by their weights."""
+    settings = settings_of()
+    frame = Frame(0, 0.0, drawn())
+    here = near(settings)
+    here.see(frame, patches_of(frame, some(20)))
+    with started(tmp_path / "log", *PLUGIN, "--tensor-parallel-size", "2") as server:
+        there = far(server, settings)
+        there.see(frame, patches_of(frame, some(20)))
+        text, logs, _ = server.likeliest(there.memory.messages(QUESTION))
+    assert text == here.ask(QUESTION).text.strip()
+    np.testing.assert_allclose(logs, logs_here(here, QUESTION), atol=CLOSE)
+
+
 def test_a_stock_server_gets_crops_and_a_changed_one_is_noticed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Killed and started anew in the middle of a stream, at first with the plugin and then without."""
     folder, port = tmp_path_factory.mktemp("vllm"), free_port()
