@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -153,3 +155,22 @@ def painted(head: bytes, count: int) -> np.ndarray[Any, Any]:
     pixels = np.zeros((32 * (1 + -(-count // across)), 32 * across, 3), np.uint8)
     pixels.reshape(-1)[: len(head)] = np.frombuffer(head, np.uint8)
     return pixels
+
+
+def test_a_server_needs_nothing_that_watches_cameras() -> None:
+    """All that the plugin imports of arr-stream, without what is not beside every vLLM."""
+    code = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(['cv2', 'av', 'kornia', 'rapidocr', 'onnxruntime', 'rich', 'typer', 'skimage'])\n"
+        "import arr_stream.vlm.qwen3_vl.carrier, arr_stream.vlm.qwen3_vl.places, arr_stream.vlm.vllm_plugin\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('arr_stream.')))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.split() == [
+        "arr_stream.types",
+        "arr_stream.vlm",
+        "arr_stream.vlm.qwen3_vl",
+        "arr_stream.vlm.qwen3_vl.carrier",
+        "arr_stream.vlm.qwen3_vl.places",
+        "arr_stream.vlm.vllm_plugin",
+    ]
