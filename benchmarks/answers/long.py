@@ -39,7 +39,8 @@ def memory_answers(
     """Questions about what is gone, at the end of clips in which things come and go, from a small memory.
 
     Nothing is looked for while a clip is watched: nobody knows then what will be asked. Beside ours, cells as evenly
-    spread as may be fill the same memory by the same rules.
+    spread as may be fill the same memory by the same rules; the places of those that it has stay empty, as the next best
+    would be ours.
 
     Args:
         ways, each, purpose, progress: As of `measure`; cells evenly spread go by the settings of the first.
@@ -53,7 +54,7 @@ def memory_answers(
     """
     fixed = {"vlm.context_tokens": context_tokens, "selection.budget": share}
     conditions = [(name, settings.with_values(fixed), _as_chosen) for name, settings in ways.items()]
-    conditions.append(("uniform", conditions[0][1], _evenly))
+    conditions.append(("uniform", conditions[0][1].with_values({"vlm.fill": False}), _evenly))
     loaded = load(conditions[0][1].vlm, conditions[0][1].models)
     outcomes: list[Outcome] = []
     for number in range(clips):

@@ -36,7 +36,7 @@ from benchmarks.vlm.model import Shape, processor_of, random_model
 
 SHARE = 0.25
 STREAMS = (1, 4, 16)
-_TURNS, _SIDE = 4, 512
+_TURNS, _SIDE = 4, 320
 _MARKED = "<|vision_start|><|video_pad|><|vision_end|>"
 _SEED = 20_260_103
 _EACH = int(FPS) // 2
@@ -230,7 +230,7 @@ def _parts(way: str, frames: Sequence[ByteArray], seed: int) -> Parts:
 
 
 def _first_tokens(server: VllmServer, ways: Sequence[str], runs: int) -> Iterator[Call]:
-    shown = {"picture": (1, 2 * _SIDE), "clip": (4, _SIDE)}
+    shown = {"picture": (1, 1024), "clip": (4, 512)}
     for what, (count, side) in shown.items():
         for run in range(-1, runs):
             for way in ways:
