@@ -39,8 +39,8 @@ def memory_answers(
     """Questions about what is gone, at the end of clips in which things come and go, from a small memory.
 
     Nothing is looked for while a clip is watched: nobody knows then what will be asked. Beside ours, cells as evenly
-    spread as may be fill the same memory by the same rules; the places of those that it has stay empty, as the next best
-    would be ours.
+    spread as may be fill the same memory by the same rules; the places of those that it has stay empty, as the next
+    best would be ours.
 
     Args:
         ways, each, purpose, progress: As of `measure`; cells evenly spread go by the settings of the first.
