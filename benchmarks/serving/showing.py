@@ -15,6 +15,7 @@ from PIL import Image
 from arr_stream.types import ByteArray
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
 from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
+from arr_stream.vlm.qwen3_vl.prompt import time_text
 from benchmarks.answers.pictures import scaled_wh
 
 Parts = list[dict[str, Any]]
@@ -44,7 +45,7 @@ def cells(frames: Sequence[ByteArray], chosen: Sequence[Cells]) -> Parts:
         return [_carried(frames, chosen[0])]
     parts: Parts = []
     for number, pair in enumerate(chosen):
-        parts.append({"type": "text", "text": f"<{(2 * number + 0.5) / FPS:.1f} seconds>"})
+        parts.append({"type": "text", "text": time_text((2 * number + 0.5) / FPS)})
         parts.append(_carried(frames[2 * number : 2 * number + 2], pair))
     return parts
 

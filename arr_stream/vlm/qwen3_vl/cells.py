@@ -15,7 +15,7 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.selection.allocation import Allocation
 from arr_stream.texture.pictures import finer_pictures
 from arr_stream.types import CELL_PX, COARSEST, FINER, ByteArray, FloatArray, Grid, IntArray, tokens_of
-from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents, patch_pixels
+from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents, normalised, patch_pixels
 
 _NAMES = ("rows", "columns", "level", "score", "quarter")
 
@@ -246,10 +246,5 @@ def patch_rows(
     before, after = sources or (None, None)
     cut = [cell_pictures(first, cells, before)]
     cut.append(cut[0] if second is first else cell_pictures(second, cells, after))
-    pixels = patch_pixels(np.stack(cut, axis=1))
-    # In the processor's own order of operations, so that the numbers are the same to the last bit.
-    mean, std = (
-        (255 * np.array(part, np.float32)).reshape(3, 1, 1, 1) for part in (normalisation.mean, normalisation.std)
-    )
-    rows = (pixels.astype(np.float32) - mean) / std
-    return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32).reshape(len(cells) * 4, -1))
+    rows = normalised(patch_pixels(np.stack(cut, axis=1)), normalisation.mean, normalisation.std)
+    return torch.from_numpy(rows.reshape(len(cells) * 4, -1))

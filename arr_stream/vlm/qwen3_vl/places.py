@@ -10,6 +10,7 @@ Needs NumPy and torch alone: a server that is handed cells places them by these 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -66,6 +67,15 @@ def patch_pixels(pictures: ByteArray) -> ByteArray:
     halves = pictures.reshape(len(pictures), -1, 2, PATCH_PX, 2, PATCH_PX, 3)
     laid_out: ByteArray = halves.transpose(0, 2, 4, 6, 1, 3, 5)
     return laid_out
+
+
+def normalised(pixels: ByteArray, mean: Sequence[float], std: Sequence[float]) -> FloatArray:
+    """Pixels of `patch_pixels` by mean and deviation of each channel, for pixels in [0, 1].
+
+    In the processor's own order of operations, so that the numbers are the same to the last bit.
+    """
+    shift, scale = ((255 * np.array(part, np.float32)).reshape(3, 1, 1, 1) for part in (mean, std))
+    return np.ascontiguousarray((pixels.astype(np.float32) - shift) / scale, dtype=np.float32)
 
 
 def patch_positions(cells: Placed) -> Tensor:

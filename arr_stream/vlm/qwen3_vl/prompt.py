@@ -21,6 +21,11 @@ from arr_stream.errors import ModelUnsupported
 Media = Literal["video", "image"]
 
 
+def time_text(seconds: float) -> str:
+    """What stands before the frames of a video."""
+    return f"<{seconds:.1f} seconds>"
+
+
 @dataclass(frozen=True)
 class Prompt:
     """Turns the parts of a conversation into token ids.
@@ -45,7 +50,7 @@ class Prompt:
 
     def before_cells(self, media: Media, seconds: float) -> list[int]:
         """What stands before the cells of a block."""
-        time = self.text(f"<{seconds:.1f} seconds>") if media == "video" else []
+        time = self.text(time_text(seconds)) if media == "video" else []
         return [*time, self.config.vision_start_token_id]
 
     def cell(self, media: Media) -> int:

@@ -23,16 +23,13 @@ from arr_stream.vlm.qwen3_vl.carrier import CarriedCells
 from arr_stream.vlm.qwen3_vl.cells import Cells, cell_pictures
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry
 from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent
-from arr_stream.vlm.qwen3_vl.prompt import Media
+from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
 from arr_stream.vlm.server.chat_errors import failed
+from arr_stream.vlm.server.viewer import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, text_tokens
 from arr_stream.vlm.viewer import OnText, Stop
 
-_MARKER_TOKENS = 2
-"""Begin and end of a picture."""
-_MESSAGE_TOKENS = 8
-"""What a chat template puts around a message, about."""
 _MOST_PICTURES = 512
 """In one question, of servers that `arr-stream vllm-args` tells how to start."""
 _PROBES = (1, 17)
@@ -106,7 +103,7 @@ class Conversation:
 
     @property
     def opening_tokens(self) -> int:
-        return _text_tokens(self.instruction) + 2 * _MESSAGE_TOKENS
+        return text_tokens(self.instruction) + 2 * MESSAGE_TOKENS
 
     @property
     def visual_tokens(self) -> int:
@@ -137,7 +134,7 @@ class Conversation:
         """What no server that places cells counts more of: a text has no more tokens than bytes."""
         said = len(self.instruction.encode("utf-8", "replace")) + len(question.encode("utf-8", "replace"))
         shown = sum(_picture_tokens(len(seen.block), seen.seconds, seen.media) for seen in self.frames)
-        return shown + said + 3 * _MESSAGE_TOKENS
+        return shown + said + 3 * MESSAGE_TOKENS
 
     def messages(self, question: str) -> list[Message]:
         """All of it, and a question at the end."""
@@ -145,7 +142,7 @@ class Conversation:
         for seen in self.frames:
             assert isinstance(seen.block, SentBlock)
             if seen.media == "video":
-                content.append({"type": "text", "text": _time(seen.seconds)})
+                content.append({"type": "text", "text": time_text(seen.seconds)})
             content.append({"type": "image_url", "image_url": {"url": seen.block.url}})
         content.append({"type": "text", "text": question})
         told = [{"role": "system", "content": self.instruction}] if self.instruction else []
@@ -185,7 +182,7 @@ class CarryingViewer(StreamingViewer):
             self._tally = Tally()
             self._flush()
             last = self._check_seen()
-            self._make_room_for_question(question, _text_tokens(question))
+            self._make_room_for_question(question, text_tokens(question))
             fed = None if self._tally == Tally() else self._fed(last.index)
             messages = self.memory.messages(question)
             visual_tokens, most_tokens = self.memory.visual_tokens, self.memory.most_tokens(question)
@@ -197,23 +194,7 @@ class CarryingViewer(StreamingViewer):
             cancelled=lambda: stop is not None and stop.is_set(),
         )
         self._check_placed(reply, most_tokens)
-        return Answer(
-            question=question,
-            text=reply.text,
-            frame_index=last.index,
-            pts_seconds=last.seconds,
-            model=self.name,
-            visual_tokens=visual_tokens,
-            prompt_tokens=reply.prompt_tokens,
-            cached_tokens=reply.cached_tokens,
-            answer_tokens=reply.answer_tokens,
-            prefill_ms=reply.first_ms,
-            decode_ms=reply.rest_ms,
-            memory_tokens=visual_tokens,
-            fed=fed,
-            finish=reply.finish,
-            error=reply.error,
-        )
+        return answer_of(reply, question, last.index, last.seconds, self.name, visual_tokens, fed)
 
     def _check_placed(self, reply: Reply, most_tokens: int) -> None:
         """What the server counted is no more than was sent, or it is another server than before.
@@ -259,18 +240,9 @@ def places_cells(server: ChatServer) -> bool:
 
 
 def _picture_tokens(cells: int, seconds: float, media: Media) -> int:
-    return cells + _MARKER_TOKENS + (_time_tokens(seconds) if media == "video" else 0)
-
-
-def _time(seconds: float) -> str:
-    return f"<{seconds:.1f} seconds>"
+    return cells + MARKER_TOKENS + (_time_tokens(seconds) if media == "video" else 0)
 
 
 def _time_tokens(seconds: float) -> int:
     """Each digit is a token of Qwen's, and so are the point, the brackets and the word."""
     return len(f"<{seconds:.1f}") + 2
-
-
-def _text_tokens(text: str) -> int:
-    """About how many tokens a text takes, on the safe side for most tokenizers and languages."""
-    return math.ceil(len(text.encode("utf-8", "replace")) / 3)

@@ -7,7 +7,7 @@ import math
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arr_stream.config import VlmSettings
 from arr_stream.errors import ContextExceeded, EmptyQuery, InvalidSetting, NothingChosen
@@ -17,9 +17,12 @@ from arr_stream.vlm.server.endpoint import Endpoint
 from arr_stream.vlm.server.packing import MINIMUM_PIXELS, Packed, encode, pack
 from arr_stream.vlm.viewer import OnText, Stop
 
-_MARKER_TOKENS = 2
+if TYPE_CHECKING:
+    from arr_stream.vlm.server.chat import Reply
+
+MARKER_TOKENS = 2
 """Begin and end of a picture."""
-_MESSAGE_TOKENS = 8
+MESSAGE_TOKENS = 8
 """What a chat template puts around a message, about."""
 
 
@@ -33,7 +36,7 @@ class _Part:
 
     @property
     def tokens(self) -> int:
-        return self.visual_tokens + _MARKER_TOKENS + _text_tokens(self.caption)
+        return self.visual_tokens + MARKER_TOKENS + text_tokens(self.caption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +141,7 @@ class ServerViewer:
             on_text=on_text,
             cancelled=lambda: stop is not None and stop.is_set(),
         )
-        return Answer(
-            question=question,
-            text=reply.text,
-            frame_index=newest.index,
-            pts_seconds=newest.pts_seconds,
-            model=self.name,
-            visual_tokens=visual_tokens,
-            prompt_tokens=reply.prompt_tokens,
-            answer_tokens=reply.answer_tokens,
-            prefill_ms=reply.first_ms,
-            decode_ms=reply.rest_ms,
-            memory_tokens=visual_tokens,
-            finish=reply.finish,
-            error=reply.error,
-        )
+        return answer_of(reply, question, newest.index, newest.pts_seconds, self.name, visual_tokens)
 
     @property
     def attention(self) -> FloatArray | None:
@@ -172,19 +161,48 @@ class ServerViewer:
         room = self._room(question) - frames[-1].tokens
         if room < 0:
             raise self._exceeded(
-                f"a question of about {_text_tokens(question)} tokens beside a frame of {frames[-1].tokens}",
+                f"a question of about {text_tokens(question)} tokens beside a frame of {frames[-1].tokens}",
                 "ask more briefly",
             )
         return [*_last_that_fit(frames[:-1], room), frames[-1]]
 
     def _room(self, question: str) -> int:
         """Tokens that are left for frames."""
-        said = _text_tokens(self._settings.instruction) + _text_tokens(question) + 2 * _MESSAGE_TOKENS
+        said = text_tokens(self._settings.instruction) + text_tokens(question) + 2 * MESSAGE_TOKENS
         return self._settings.context_tokens - self._settings.answer_tokens - said
 
     def _exceeded(self, what: str, remedy: str) -> ContextExceeded:
         limits = f"vlm.context_tokens={self._settings.context_tokens}, of which {self._settings.answer_tokens} answer"
         return ContextExceeded(f"{what}, with {limits}", remedy=f"{remedy}, or raise vlm.context_tokens")
+
+
+def answer_of(
+    reply: Reply,
+    question: str,
+    frame_index: int,
+    pts_seconds: float,
+    model: str,
+    visual_tokens: int,
+    fed: Feeding | None = None,
+) -> Answer:
+    """What came back to a question that so many visual tokens, up to a frame, were sent with."""
+    return Answer(
+        question=question,
+        text=reply.text,
+        frame_index=frame_index,
+        pts_seconds=pts_seconds,
+        model=model,
+        visual_tokens=visual_tokens,
+        prompt_tokens=reply.prompt_tokens,
+        cached_tokens=reply.cached_tokens,
+        answer_tokens=reply.answer_tokens,
+        prefill_ms=reply.first_ms,
+        decode_ms=reply.rest_ms,
+        memory_tokens=visual_tokens,
+        fed=fed,
+        finish=reply.finish,
+        error=reply.error,
+    )
 
 
 def _parts(packed: Packed) -> tuple[_Part, ...]:
@@ -200,7 +218,7 @@ def _last_that_fit(frames: list[_Seen], room: int) -> list[_Seen]:
     """The newest of earlier frames whose overviews fit, in order."""
     kept: list[_Seen] = []
     for seen in reversed([seen.without_crops() for seen in frames]):
-        room -= seen.tokens + _text_tokens(_time(seen))
+        room -= seen.tokens + text_tokens(_time(seen))
         if room < 0:
             break
         kept.append(seen)
@@ -223,6 +241,6 @@ def _time(seen: _Seen) -> str:
     return f"At {seen.pts_seconds:.1f} s."
 
 
-def _text_tokens(text: str) -> int:
+def text_tokens(text: str) -> int:
     """About how many tokens a text takes: three bytes each, on the safe side for most tokenizers and languages."""
     return math.ceil(len(text.encode("utf-8", "replace")) / 3)

@@ -15,7 +15,7 @@ from vllm.multimodal.parse import ImageProcessorItems, MultiModalDataItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate
 
 from arr_stream.vlm.qwen3_vl.carrier import CarriedCells, carried, carried_grid
-from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent, patch_pixels
+from arr_stream.vlm.qwen3_vl.places import POSITIONS_PER_TOKEN, block_extent, normalised, patch_pixels
 
 CELLS = "sparse_cells"
 """`[K, 4]` int32: row, column, level of detail and quarter of each cell of a picture; empty for an ordinary one."""
@@ -86,16 +86,11 @@ class SparseProcessor(Qwen3VLMultiModalProcessor):
     def _rows(self, cells: CarriedCells) -> torch.Tensor:
         """`[4 K, 1536]` pixels, as the model expects them from its processor: bytes where it normalises them itself."""
         pictures = cells.pictures if cells.pictures.shape[1] == 2 else cells.pictures.repeat(2, axis=1)
-        rows = np.ascontiguousarray(patch_pixels(pictures))
-        if self.info.ctx.get_mm_config().mm_device_do_normalize:
-            return torch.from_numpy(rows.reshape(4 * len(cells), -1))
-        image_processor = self.info.get_image_processor()
-        mean, std = (
-            (255 * np.array(part, np.float32)).reshape(3, 1, 1, 1)
-            for part in (image_processor.image_mean, image_processor.image_std)
-        )
-        normalised = (rows.astype(np.float32) - mean) / std
-        return torch.from_numpy(normalised.reshape(4 * len(cells), -1))
+        rows: np.ndarray[Any, Any] = np.ascontiguousarray(patch_pixels(pictures))
+        if not self.info.ctx.get_mm_config().mm_device_do_normalize:
+            image_processor = self.info.get_image_processor()
+            rows = normalised(rows, image_processor.image_mean, image_processor.image_std)
+        return torch.from_numpy(rows.reshape(4 * len(cells), -1))
 
     def _get_mm_fields_config(
         self, hf_inputs: BatchFeature, hf_processor_mm_kwargs: Mapping[str, object]
