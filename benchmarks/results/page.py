@@ -18,6 +18,7 @@ from benchmarks.results.tables import tables_of
 from benchmarks.results.targets import (
     OURS,
     SERVED,
+    STREAMED,
     best_rule,
     column,
     ratio,
@@ -25,6 +26,7 @@ from benchmarks.results.targets import (
     served,
     table_named,
     targets_table,
+    throughput,
 )
 
 HEAD = """# Results
@@ -214,12 +216,13 @@ def _answers(record: Record) -> str:
 def _served(record: Record) -> str:
     """Time and throughput in vLLM, and right answers beside those of whole frames."""
     sooner = served(record, "time to the first token", "times sooner than stock", "picture", SERVED)
-    rate = served(record, "streams that ask", "of whole", 16, SERVED)
+    rates = [throughput(shown)(record) for shown in STREAMED]
     right = [served(record, "right answers about", "right", way) for way in (SERVED, "whole, stock")]
-    if sooner is None or rate is None or right[0] is None or right[1] is None:
+    if sooner is None or None in rates or None in right:
         return "not measured"
+    many = " and ".join(f"{rate:.1f} ({shown})" for rate, shown in zip(rates, STREAMED, strict=True))
     answers = f"{right[0]:.2f} of the answers right, {right[1]:.2f} with whole frames (tiny model, drawn clips)"
-    return f"first token {sooner:.1f} times sooner, 16 streams {rate:.1f} times as many answers a second; {answers}"
+    return f"first token {sooner:.1f} times sooner, 16 streams {many} times as many answers a second; {answers}"
 
 
 def _stage(record: Record) -> str:

@@ -10,6 +10,7 @@ from arr_stream.evaluation.plots import OTHER_COLOURS as OTHERS
 from arr_stream.evaluation.plots import OUR_COLOUR as OURS
 from arr_stream.evaluation.plots import make_panels, save_figure
 from benchmarks.results.records import Record
+from benchmarks.results.targets import SERVED, column, table_named
 
 
 def draw(records: Mapping[str, Record], folder: Path) -> None:
@@ -44,4 +45,35 @@ def _modes(record: Record) -> Any:
     return figure
 
 
-DRAWN: dict[str, Callable[[Record], Any]] = {"modes": _modes}
+def _serving(record: Record) -> Any:
+    """Right answers and answers a second of each way, beside each other."""
+    streams, answers = (table_named(record, title) for title in ("streams that ask", "right answers about"))
+    if streams is None or answers is None:
+        raise ValueError("the record of serving holds no streams, or no answers")
+    figure, (streaming, answering) = make_panels(2, (11, 4.2))
+    shown = list(dict.fromkeys((row[0], row[1]) for row in streams.rows))
+    ways = list(dict.fromkeys(str(row[2]) for row in streams.rows))
+    colours = dict(zip([way for way in ways if way != SERVED], OTHERS, strict=True)) | {SERVED: OURS}
+    rate = {row[:3]: row[column(streams, "answers a second")] for row in streams.rows}
+    for number, way in enumerate(ways):
+        places = [place + (number - (len(ways) - 1) / 2) * 0.16 for place in range(len(shown))]
+        streaming.bar(places, [rate[*each, way] for each in shown], width=0.16, color=colours[way], label=way)
+    streaming.set(ylabel="answers a second")
+    streaming.set_xticks(
+        range(len(shown)), [f"streams: {count}\n{what}".replace(" of ", "\nof ") for what, count in shown]
+    )
+    streaming.tick_params(axis="x", labelsize=8)
+    streaming.legend(frameon=False, fontsize=8)
+    right, low, high, tokens = (column(answers, each) for each in ("right", "from", "to", "tokens of the prompt"))
+    names = [f"{row[0]}\n{row[tokens]} tokens" for row in answers.rows]
+    spans = [[row[right] - row[low] for row in answers.rows], [row[high] - row[right] for row in answers.rows]]
+    bars = {"color": [colours[row[0]] for row in answers.rows], "capsize": 3, "ecolor": "#57606a"}
+    answering.barh(names, [row[right] for row in answers.rows], xerr=spans, **bars)
+    answering.invert_yaxis()
+    answering.grid(axis="y", visible=False)
+    answering.tick_params(axis="y", labelsize=8)
+    answering.set(xlabel="share of right answers, drawn clips, with 95% intervals", xlim=(0, 1))
+    return figure
+
+
+DRAWN: dict[str, Callable[[Record], Any]] = {"modes": _modes, "serving": _serving}

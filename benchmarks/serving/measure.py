@@ -36,11 +36,27 @@ from benchmarks.vlm.model import Shape, processor_of, random_model
 
 SHARE = 0.25
 STREAMS = (1, 4, 16)
-_TURNS, _SIDE = 4, 320
 _MARKED = "<|vision_start|><|video_pad|><|vision_end|>"
 _SEED = 20_260_103
+_GRAIN_PX = 8
+_CACHE = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+"""GB: enough for the prefixes of all streams, whole frames' too."""
 _EACH = int(FPS) // 2
 
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """What a stream shows before each of its questions."""
+
+    frames: int
+    size_wh: tuple[int, int]
+    turns: int
+
+    def __str__(self) -> str:
+        return f"{self.frames} frames of {self.size_wh[0]}x{self.size_wh[1]}"
+
+
+SMALL, LARGE = Clip(4, (320, 320), 4), Clip(2, (1280, 704), 3)
 OURS, STOCK, SMALLER = "chosen cells, plugin", "whole, stock", "scaled down, stock"
 SERVERS: Mapping[str, tuple[str, ...]] = {
     "stock": (),
@@ -63,7 +79,7 @@ class Call:
     """One question to one server.
 
     Args:
-        what: Shown: `picture`, `clip`, `turn` of a stream or `question` about a drawn clip.
+        what: Shown: `picture`, `clip`, a `Clip` of a stream or `question` about a drawn clip.
         way: How.
         streams: Of how many at once.
         ms: From sending to the answer.
@@ -88,7 +104,7 @@ class ServingReport(Report):
 
     shape: str
     calls: tuple[Call, ...]
-    took_seconds: Mapping[tuple[str, int], float]
+    took_seconds: Mapping[tuple[str, str, int], float]
 
     def facts(self) -> Mapping[str, Any]:
         return {"model": self.shape, "share": SHARE, "calls": len(self.calls)}
@@ -113,21 +129,26 @@ class ServingReport(Report):
 
     def _streams(self) -> ResultTable:
         rows: list[tuple[Value, ...]] = []
-        for count in STREAMS:
-            whole_rate: float | None = None
-            for way in WAYS:
-                if not (calls := self._of("turn", way, count)):
-                    continue
-                rate = len(calls) / self.took_seconds[way, count]
-                whole_rate = rate if way == STOCK else whole_rate
-                ms = [call.ms for call in calls]
-                prompted = sum(call.prompt_tokens for call in calls)
-                cached = sum(call.cached_tokens for call in calls) / max(1, prompted)
-                lost = sum(call.lost for call in calls)
-                row = (rate, rate / whole_rate if whole_rate else None, np.median(ms), np.percentile(ms, 95))
-                rows.append((count, way, *(None if value is None else float(value) for value in row), cached, lost))
-        columns = ("streams", "way", "answers a second", "of whole", "median ms", "p95 ms", "cached share", "lost")
-        return ResultTable("Streams that ask", columns, tuple(rows), digits=2)
+        whole_rates: dict[tuple[str, int], float] = {}
+        for shown, way, count in sorted(self.took_seconds, key=self._place):
+            calls = self._of(shown, way, count)
+            rate = len(calls) / self.took_seconds[shown, way, count]
+            if way == STOCK:
+                whole_rates[shown, count] = rate
+            times = rate / whole_rates[shown, count] if (shown, count) in whole_rates else None
+            ms = [call.ms for call in calls]
+            prompted = sum(call.prompt_tokens for call in calls)
+            cached = sum(call.cached_tokens for call in calls) / max(1, prompted)
+            lost = sum(call.lost for call in calls)
+            waited = float(np.median(ms)), float(np.percentile(ms, 95))
+            rows.append((shown, count, way, rate, times, *waited, cached, lost))
+        columns = ("answers a second", "of whole", "median ms", "p95 ms", "cached share", "lost")
+        return ResultTable("Streams that ask", ("shown", "streams", "way", *columns), tuple(rows), digits=2)
+
+    @staticmethod
+    def _place(streamed: tuple[str, str, int]) -> tuple[bool, int, int]:
+        shown, way, count = streamed
+        return shown == str(LARGE), count, list(WAYS).index(way)
 
     def _answers(self) -> ResultTable:
         rows: list[tuple[Value, ...]] = []
@@ -158,7 +179,7 @@ def measure(
         times: With a model of middle size and random weights: time to the first token, and streams.
         clips: With the tiny model: drawn clips that are asked about; 0 for none.
         runs: Of which medians are taken.
-        streams: That ask at once.
+        streams: That ask at once; large frames are shown by the most of them alone.
         shape: Of the model with random weights.
         progress: Told how far it is.
 
@@ -167,7 +188,8 @@ def measure(
     """
     shape = shape or Shape()
     calls: list[Call] = []
-    took: dict[tuple[str, int], float] = {}
+    took: dict[tuple[str, str, int], float] = {}
+    streamed = [*((SMALL, count) for count in streams), (LARGE, max(streams))]
     with TemporaryDirectory() as folder, found_by_vllm() as mended:
         middle = _saved(shape, Path(folder) / "middle") if times else None
         for name, arguments in SERVERS.items():
@@ -177,10 +199,10 @@ def measure(
                 progress(f"{name}, {shape}")
                 with _server(executable, middle, Path(folder) / f"{name}.log", arguments, environment) as server:
                     calls += _first_tokens(server, ways, runs)
-                    for count in streams:
+                    for clip, count in streamed:
                         for way in ways:
-                            progress(f"{name}, {way}, {count} streams")
-                            asked, took[way, count] = _streams(server, way, count)
+                            progress(f"{name}, {way}, {count} streams, {clip}")
+                            asked, took[str(clip), way, count] = _streams(server, way, clip, count)
                             calls += asked
             if clips:
                 progress(f"{name}, tiny")
@@ -202,7 +224,7 @@ def _server(
     template.write_text((model / "chat_template.jinja").read_text().replace(_MARKED, "<|video_pad|>"))
     limits += ["--chat-template", str(template)]
     try:
-        with vllm_server(executable, model, log, *limits, *arguments, environment=environment) as server:
+        with vllm_server(executable, model, log, *limits, *arguments, environment={**_CACHE, **environment}) as server:
             yield server
     except RuntimeError as exc:
         raise ServerFailed(str(exc), remedy="scripts/test --vllm makes an environment that works") from None
@@ -236,22 +258,22 @@ def _first_tokens(server: VllmServer, ways: Sequence[str], runs: int) -> Iterato
             for way in ways:
                 if what == "picture" and WAYS[way] not in ("stock", "plugin"):
                     continue
-                made = _parts(way, _noise(run, count, side), run + 1)
+                made = _parts(way, _noise(run, count, (side, side)), run + 1)
                 call = _asked(server, what, way, [_message([*made, _text("?")])], tokens=1)
                 if run >= 0:
                     yield call
 
 
-def _streams(server: VllmServer, way: str, count: int) -> tuple[list[Call], float]:
+def _streams(server: VllmServer, way: str, clip: Clip, count: int) -> tuple[list[Call], float]:
     """So many conversations at once, each of which is shown a clip and asked, again and again."""
 
     def follow(number: int) -> list[Call]:
         content: Parts = []
         calls = []
-        for turn in range(_TURNS):
-            content += _parts(way, _noise(1000 * count + 10 * number + turn, 4, _SIDE), turn)
+        for turn in range(clip.turns):
+            content += _parts(way, _noise(1000 * count + 10 * number + turn, clip.frames, clip.size_wh), turn)
             message = _message([*content, _text("?")])
-            calls.append(_asked(server, "turn", way, [message], tokens=4, streams=count))
+            calls.append(_asked(server, str(clip), way, [message], tokens=4, streams=count))
         return calls
 
     started = time.perf_counter()
@@ -300,27 +322,29 @@ def _asked(
     messages: list[dict[str, Any]],
     *,
     tokens: int,
-    streams: int = 1,
+    streams: int | None = None,
     truth: str | None = None,
 ) -> Call:
     started = time.perf_counter()
     status, answer = server.post(messages, max_tokens=tokens)
     ms = (time.perf_counter() - started) * 1e3
     if status != 200:
-        if what != "turn":
+        if streams is None:
             raise ServerFailed(f"{way}: {status}: {answer}")
         return Call(what, way, streams, ms, 0, 0, lost=True)
     usage = answer["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     text = answer["choices"][0]["message"]["content"] or ""
     right = None if truth is None else is_same(text, truth)
-    return Call(what, way, streams, ms, usage["prompt_tokens"], cached, right)
+    return Call(what, way, streams or 1, ms, usage["prompt_tokens"], cached, right)
 
 
-def _noise(seed: int, count: int, side: int) -> list[ByteArray]:
-    """Pictures that no cache has seen."""
+def _noise(seed: int, count: int, size_wh: tuple[int, int]) -> list[ByteArray]:
+    """Pictures of coarse noise that no cache has seen; they are compressed about as well as drawn ones."""
     rng = np.random.default_rng([_SEED, seed + 1])
-    return [rng.integers(0, 256, (side, side, 3), np.uint8) for _ in range(count)]
+    width, height = size_wh
+    coarse = rng.integers(0, 256, (count, height // _GRAIN_PX, width // _GRAIN_PX, 3), np.uint8)
+    return list(coarse.repeat(_GRAIN_PX, axis=1).repeat(_GRAIN_PX, axis=2))
 
 
 def _message(content: Parts) -> dict[str, Any]:

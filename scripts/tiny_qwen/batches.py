@@ -19,7 +19,7 @@ from arr_stream.vlm.qwen3_vl.cells import Cells
 from benchmarks.scenes.asking import ONE_OF, ONE_WORD, Asked, questions
 from benchmarks.scenes.stories import Story, cell_shares, clip_story, picture_story
 
-Showing = Literal["all", "things", "random", "even", "mixed", "scaled", "pruned", "clip"]
+Showing = Literal["all", "things", "alone", "random", "even", "mixed", "scaled", "pruned", "clip"]
 
 _FEWEST, _MOST, _CELLS_A_QUESTION = 6, 20, 10
 """Questions that are asked at once: they cost little beside the cells, so that more are asked where there are many."""
@@ -32,9 +32,9 @@ _SCALED_PX = 9.0
 """A thing that is smaller than this on a scaled picture can be told in part."""
 _CHANGED = 10.0
 _OFTEN = {"presence": 0.5, "count": 0.7, "side": 0.6, "height": 0.5, "above": 0.7}
-_SELDOM = {"number": 4.0, "word": 4.0, "gone sign": 6.0, "came": 6.0, "left": 6.0, "way": 6.0, "moves": 4.0}
-_SELDOM |= {"total": 3.0, "still": 2.0, "gone colour": 2.0}
-_KIND_WEIGHT = _OFTEN | _SELDOM
+_SELDOM = {"number": 4.0, "word": 4.0, "gone sign": 8.0, "came": 6.0, "left": 8.0, "way": 6.0, "moves": 6.0}
+_HARD = {"shape": 1.5, "beside": 3.0, "total": 5.0, "still": 4.0, "gone colour": 2.0}
+_KIND_WEIGHT = _OFTEN | _SELDOM | _HARD
 _SMALL = ((5, 4), (6, 4), (7, 5), (8, 5), (8, 6), (10, 6))
 _PICTURES = (*_SMALL, (12, 7), (12, 9), (14, 8), (16, 9), (16, 12), (20, 11), (20, 12))
 _CLIPS = ((5, 4), (6, 4), (8, 5), (8, 6), (10, 6))
@@ -96,8 +96,8 @@ class Lesson:
     def showing(self, rng: np.random.Generator) -> Showing:
         if self.level < 0.15:
             return "all"
-        shares: dict[Showing, float] = {"all": 0.2, "things": 0.14, "random": 0.06, "even": 0.05}
-        shares |= {"mixed": 0.07, "scaled": 0.09, "pruned": 0.09, "clip": 0.3}
+        shares: dict[Showing, float] = {"all": 0.2, "things": 0.1, "alone": 0.08, "random": 0.05, "even": 0.05}
+        shares |= {"mixed": 0.07, "scaled": 0.08, "pruned": 0.09, "clip": 0.28}
         return list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
 
 
@@ -198,6 +198,8 @@ def shown(rng: np.random.Generator, story: Story, showing: Showing) -> tuple[lis
         cells = whole
     elif showing == "mixed":
         cells = _mixed(rng, story, grid)
+    elif showing == "alone":
+        cells = whole.take(_alone(rng, story))
     else:
         order = showing if showing != "pruned" else str(rng.choice(("things", "random", "even")))
         count = max(2, round(grid.cells * float(np.exp(rng.uniform(math.log(0.05), math.log(0.8))))))
@@ -223,6 +225,14 @@ def _order(rng: np.random.Generator, story: Story, frame: int, grid: Grid, how: 
     score = score + rng.random(score.shape) * rng.choice([0.02, 0.2])
     found: npt.NDArray[np.int64] = np.argsort(-score.ravel())
     return found
+
+
+def _alone(rng: np.random.Generator, story: Story) -> npt.NDArray[np.int32]:
+    """`[K]` flat indices of all cells that show one, two or three things, and of no others."""
+    shares = cell_shares(story.labels[0], len(story.actors))
+    wanted = rng.permutation(len(shares))[: int(rng.integers(1, 4))]
+    shown = shares[wanted].max(axis=0)
+    return np.flatnonzero(shown >= min(rng.uniform(0.02, 0.15), shown.max())).astype(np.int32)
 
 
 def _mixed(rng: np.random.Generator, story: Story, grid: Grid) -> Cells:
