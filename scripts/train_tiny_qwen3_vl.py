@@ -6,8 +6,8 @@
 The model is transformers' own Qwen3-VL, small; its tower starts from that of the tiny CLIP. It learns from stories
 (`benchmarks/scenes/stories.py`) and questions about them (`benchmarks/scenes/asking.py`):
 
-- of most stories it sees a part: the cells of some things, random or even ones, fine and coarse ones together, the
-  frame scaled down, or some tokens of a tower that saw all. The truth is what remains visible;
+- of most stories it sees a part: the cells of some things, with others or alone, random or even ones, fine and coarse
+  ones together, the frame scaled down, or some tokens of a tower that saw all. The truth is what remains visible;
 - clips come as pairs of frames with their times, as the product shows them, with or without the cells that have not
   changed since;
 - six to twenty questions of a story are read in one pass, side by side behind it; none sees another;
@@ -35,6 +35,7 @@ import cv2
 import numpy as np
 import torch
 from rich.progress import Progress as Bar
+from transformers import AutoTokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 for folder in (ROOT / "scripts", ROOT):
@@ -69,7 +70,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
     folder: Path = args.output
     interruption = Interruption()
     together = Together(rank, args.processes, folder / ".meeting")
-    tokenizer = tokenizer_of_questions()
+    # What is asked may have been worded anew since.
+    tokenizer = AutoTokenizer.from_pretrained(folder) if args.resume else tokenizer_of_questions()  # type: ignore[no-untyped-call]
     model = starting_model(tokenizer, args.seed).to(args.device)
     words = Words(tokenizer, model.config)
     side_heads = SideHeads(model, words).to(args.device)
@@ -176,7 +178,10 @@ def _resumed(path: Path, model: Any, side_heads: SideHeads, made: list[Any]) -> 
     model.load_state_dict(state["model"])
     side_heads.load_state_dict(state["side_heads"])
     for optimiser, kept in zip(made, state["optimisers"], strict=True):
+        rates = [group["full_lr"] for group in optimiser.param_groups]
         optimiser.load_state_dict(kept)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["full_lr"] = rate
     return _Point(**state["at"])
 
 

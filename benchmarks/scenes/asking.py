@@ -55,6 +55,8 @@ WORDINGS: dict[str, tuple[str, ...]] = {
         "Is the {0} left or right of the {1}?",
         "Is the {0} to the left or to the right of the {1}?",
         "On which side of the {1} is the {0}, left or right?",
+        "On which side of the {1} do you see the {0}, left or right?",
+        "Which side of the {1} do you see the {0} on, left or right?",
         "Where is the {0}, left or right of the {1}?",
         "Which side of the {1} is the {0} on, left or right?",
     ),
