@@ -83,7 +83,7 @@ class Call:
         way: How.
         streams: Of how many at once.
         ms: From sending to the answer.
-        prompt_tokens, cached_tokens: As the server counts them.
+        prompt_tokens, cached_tokens, answer_tokens: As the server counts them.
         right: Of a question, whether it was answered right.
         lost: No answer came.
     """
@@ -94,6 +94,7 @@ class Call:
     ms: float
     prompt_tokens: int
     cached_tokens: int
+    answer_tokens: int = 0
     right: bool | None = None
     lost: bool = False
 
@@ -132,7 +133,8 @@ class ServingReport(Report):
         whole_rates: dict[tuple[str, int], float] = {}
         for shown, way, count in sorted(self.took_seconds, key=self._place):
             calls = self._of(shown, way, count)
-            rate = len(calls) / self.took_seconds[shown, way, count]
+            took = self.took_seconds[shown, way, count]
+            rate, said = len(calls) / took, sum(call.answer_tokens for call in calls) / took
             if way == STOCK:
                 whole_rates[shown, count] = rate
             times = rate / whole_rates[shown, count] if (shown, count) in whole_rates else None
@@ -141,8 +143,8 @@ class ServingReport(Report):
             cached = sum(call.cached_tokens for call in calls) / max(1, prompted)
             lost = sum(call.lost for call in calls)
             waited = float(np.median(ms)), float(np.percentile(ms, 95))
-            rows.append((shown, count, way, rate, times, *waited, cached, lost))
-        columns = ("answers a second", "of whole", "median ms", "p95 ms", "cached share", "lost")
+            rows.append((shown, count, way, rate, times, said, *waited, cached, lost))
+        columns = ("answers a second", "of whole", "tokens a second", "median ms", "p95 ms", "cached share", "lost")
         return ResultTable("Streams that ask", ("shown", "streams", "way", *columns), tuple(rows), digits=2)
 
     @staticmethod
@@ -312,7 +314,8 @@ def _watched(server: VllmServer, story: Any, question: str, truth: str) -> Call:
         seen = watched(story, asked, settings, viewer, queries=sought(question))
     finally:
         chat.close()
-    return Call("question", OURS, 1, seen.answering_ms, seen.prompt_tokens, 0, is_same(seen.answers[0], truth))
+    right = is_same(seen.answers[0], truth)
+    return Call("question", OURS, 1, seen.answering_ms, seen.prompt_tokens, 0, right=right)
 
 
 def _asked(
@@ -336,7 +339,7 @@ def _asked(
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     text = answer["choices"][0]["message"]["content"] or ""
     right = None if truth is None else is_same(text, truth)
-    return Call(what, way, streams or 1, ms, usage["prompt_tokens"], cached, right)
+    return Call(what, way, streams or 1, ms, usage["prompt_tokens"], cached, usage["completion_tokens"], right)
 
 
 def _noise(seed: int, count: int, size_wh: tuple[int, int]) -> list[ByteArray]:
