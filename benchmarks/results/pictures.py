@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from arr_stream.evaluation.plots import OTHER_COLOURS as OTHERS
 from arr_stream.evaluation.plots import OUR_COLOUR as OURS
 from arr_stream.evaluation.plots import make_panels, save_figure
@@ -56,19 +58,25 @@ def _serving(record: Record) -> Any:
     colours = dict(zip([way for way in ways if way != SERVED], OTHERS, strict=True)) | {SERVED: OURS}
     rate = {row[:3]: row[column(streams, "answers a second")] for row in streams.rows}
     for number, way in enumerate(ways):
-        places = [place + (number - (len(ways) - 1) / 2) * 0.16 for place in range(len(shown))]
-        streaming.bar(places, [rate[*each, way] for each in shown], width=0.16, color=colours[way], label=way)
+        at = [place + (number - (len(ways) - 1) / 2) * 0.16 for place in range(len(shown))]
+        streaming.bar(at, [rate[*each, way] for each in shown], width=0.16, color=colours[way], label=way)
     streaming.set(ylabel="answers a second")
     streaming.set_xticks(
         range(len(shown)), [f"streams: {count}\n{what}".replace(" of ", "\nof ") for what, count in shown]
     )
     streaming.tick_params(axis="x", labelsize=8)
     streaming.legend(frameon=False, fontsize=8)
-    right, low, high, tokens = (column(answers, each) for each in ("right", "from", "to", "tokens of the prompt"))
-    names = [f"{row[0]}\n{row[tokens]} tokens" for row in answers.rows]
-    spans = [[row[right] - row[low] for row in answers.rows], [row[high] - row[right] for row in answers.rows]]
-    bars = {"color": [colours[row[0]] for row in answers.rows], "capsize": 3, "ecolor": "#57606a"}
-    answering.barh(names, [row[right] for row in answers.rows], xerr=spans, **bars)
+    names = [f"{row[0]}\n{row[column(answers, 'tokens of the prompt')]} tokens" for row in answers.rows]
+    places = [column(answers, heading) for heading in ("right", "from", "to")]
+    right, low, high = np.array([[row[place] for place in places] for row in answers.rows], np.float64).T
+    answering.barh(
+        names,
+        right,
+        xerr=[right - low, high - right],
+        color=[colours[str(row[0])] for row in answers.rows],
+        capsize=3,
+        ecolor="#57606a",
+    )
     answering.invert_yaxis()
     answering.grid(axis="y", visible=False)
     answering.tick_params(axis="y", labelsize=8)
