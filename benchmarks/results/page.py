@@ -215,7 +215,7 @@ def _answers(record: Record) -> str:
 
 def _served(record: Record) -> str:
     """Time and throughput in vLLM, and right answers beside those of whole frames."""
-    sooner = served(record, "time to the first token", "times sooner than stock", "picture", SERVED)
+    sooner = served(record, "time to the first token", "times sooner than whole", "picture", SERVED)
     rates = [throughput(shown)(record) for shown in STREAMED]
     right = [served(record, "right answers about", "right", way) for way in (SERVED, "whole, stock")]
     if sooner is None or None in rates or None in right:

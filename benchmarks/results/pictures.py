@@ -55,11 +55,11 @@ def _serving(record: Record) -> Any:
     figure, (streaming, answering) = make_panels(2, (11, 4.2))
     shown = list(dict.fromkeys((row[0], row[1]) for row in streams.rows))
     ways = list(dict.fromkeys(str(row[2]) for row in streams.rows))
-    colours = dict(zip([way for way in ways if way != SERVED], OTHERS, strict=True)) | {SERVED: OURS}
+    colours = dict(zip([way for way in ways if way != SERVED], (*OTHERS, "#d0d7de"), strict=True)) | {SERVED: OURS}
     rate = {row[:3]: row[column(streams, "answers a second")] for row in streams.rows}
     for number, way in enumerate(ways):
-        at = [place + (number - (len(ways) - 1) / 2) * 0.16 for place in range(len(shown))]
-        streaming.bar(at, [rate[*each, way] for each in shown], width=0.16, color=colours[way], label=way)
+        at = [place + (number - (len(ways) - 1) / 2) * 0.13 for place in range(len(shown))]
+        streaming.bar(at, [rate[*each, way] for each in shown], width=0.13, color=colours[way], label=way)
     streaming.set(ylabel="answers a second")
     streaming.set_xticks(
         range(len(shown)), [f"streams: {count}\n{what}".replace(" of ", "\nof ") for what, count in shown]

@@ -204,7 +204,7 @@ def served(record: Record, title: str, heading: str, *keys: Value) -> float | No
 
 
 def _sooner(record: Record) -> float | None:
-    return served(record, "time to the first token", "times sooner than stock", "picture", SERVED)
+    return served(record, "time to the first token", "times sooner than whole", "picture", SERVED)
 
 
 def throughput(shown: str) -> Callable[[Record], float | None]:

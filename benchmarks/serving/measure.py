@@ -56,8 +56,8 @@ class Clip:
         return f"{self.frames} frames of {self.size_wh[0]}x{self.size_wh[1]}"
 
 
-SMALL, LARGE = Clip(4, (320, 320), 4), Clip(2, (1280, 704), 3)
-OURS, STOCK, SMALLER = "chosen cells, plugin", "whole, stock", "scaled down, stock"
+SMALL, LARGE = Clip(4, (320, 320), 4), Clip(2, (1280, 704), 2)
+OURS, STOCK, SMALLER, BESIDE = "chosen cells, plugin", "whole, stock", "scaled down, stock", "whole, plugin"
 SERVERS: Mapping[str, tuple[str, ...]] = {
     "stock": (),
     "plugin": PLUGIN,
@@ -69,9 +69,12 @@ WAYS: Mapping[str, str] = {
     SMALLER: "stock",
     "Efficient Video Sampling": "evs",
     "VidCom2": "vidcom2",
+    BESIDE: "plugin",
     OURS: "plugin",
 }
 """Each way, and the server that it needs."""
+_BASE = {OURS: BESIDE}
+"""What a way is compared with, where that is not `STOCK`: whole frames in the same minutes, of the same server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +123,23 @@ class ServingReport(Report):
     def _times(self) -> ResultTable:
         rows: list[tuple[Value, ...]] = []
         for what in ("picture", "clip"):
-            stock = _median(self._of(what, STOCK))
             for way in WAYS:
                 if calls := self._of(what, way):
-                    ms = _median(calls)
-                    rows.append((what, way, calls[0].prompt_tokens, round(ms), ms and stock / ms))
-        columns = ("shown", "way", "tokens of the prompt", "ms to the first token", "times sooner than stock")
+                    ms, whole_ms = _median(calls), _median(self._of(what, _BASE.get(way, STOCK)))
+                    rows.append((what, way, calls[0].prompt_tokens, round(ms), ms and whole_ms / ms))
+        columns = ("shown", "way", "tokens of the prompt", "ms to the first token", "times sooner than whole")
         return ResultTable("Time to the first token", columns, tuple(rows), digits=2)
 
     def _streams(self) -> ResultTable:
         rows: list[tuple[Value, ...]] = []
-        whole_rates: dict[tuple[str, int], float] = {}
+        rates: dict[tuple[str, int, str], float] = {}
         for shown, way, count in sorted(self.took_seconds, key=self._place):
             calls = self._of(shown, way, count)
             took = self.took_seconds[shown, way, count]
             rate, said = len(calls) / took, sum(call.answer_tokens for call in calls) / took
-            if way == STOCK:
-                whole_rates[shown, count] = rate
-            times = rate / whole_rates[shown, count] if (shown, count) in whole_rates else None
+            rates[shown, count, way] = rate
+            whole_rate = rates.get((shown, count, _BASE.get(way, STOCK)))
+            times = None if whole_rate is None else rate / whole_rate
             ms = [call.ms for call in calls]
             prompted = sum(call.prompt_tokens for call in calls)
             cached = sum(call.cached_tokens for call in calls) / max(1, prompted)
@@ -211,7 +213,8 @@ def measure(
                 tiny, log = shipped_folder("tiny-qwen3-vl"), Path(folder) / f"{name}-tiny.log"
                 with _server(executable, tiny, log, arguments, environment) as server:
                     for way in ways:
-                        calls += _questions(server, way, clips, progress)
+                        if way != BESIDE:
+                            calls += _questions(server, way, clips, progress)
     return ServingReport(str(shape), tuple(calls), took)
 
 
