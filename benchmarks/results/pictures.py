@@ -65,7 +65,7 @@ def _serving(record: Record) -> Any:
         range(len(shown)), [f"streams: {count}\n{what}".replace(" of ", "\nof ") for what, count in shown]
     )
     streaming.tick_params(axis="x", labelsize=8)
-    streaming.legend(frameon=False, fontsize=8)
+    streaming.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     names = [f"{row[0]}\n{row[column(answers, 'tokens of the prompt')]} tokens" for row in answers.rows]
     places = [column(answers, heading) for heading in ("right", "from", "to")]
     right, low, high = np.array([[row[place] for place in places] for row in answers.rows], np.float64).T
