@@ -136,14 +136,14 @@ class ServingReport(Report):
         for shown, way, count in sorted(self.took_seconds, key=self._place):
             calls = self._of(shown, way, count)
             took = self.took_seconds[shown, way, count]
-            rate, said = len(calls) / took, sum(call.answer_tokens for call in calls) / took
+            lost, said = sum(call.lost for call in calls), sum(call.answer_tokens for call in calls) / took
+            rate = (len(calls) - lost) / took
             rates[shown, count, way] = rate
             whole_rate = rates.get((shown, count, _BASE.get(way, STOCK)))
             times = None if whole_rate is None else rate / whole_rate
             ms = [call.ms for call in calls]
             prompted = sum(call.prompt_tokens for call in calls)
             cached = sum(call.cached_tokens for call in calls) / max(1, prompted)
-            lost = sum(call.lost for call in calls)
             waited = float(np.median(ms)), float(np.percentile(ms, 95))
             rows.append((shown, count, way, rate, times, said, *waited, cached, lost))
         columns = ("answers a second", "of whole", "tokens a second", "median ms", "p95 ms", "cached share", "lost")
