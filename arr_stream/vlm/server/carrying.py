@@ -27,7 +27,7 @@ from arr_stream.vlm.qwen3_vl.prompt import Media, time_text
 from arr_stream.vlm.qwen3_vl.streaming import ChosenFrame, StreamingViewer, Tally
 from arr_stream.vlm.server.chat import ChatServer, Message, Reply
 from arr_stream.vlm.server.chat_errors import failed
-from arr_stream.vlm.server.viewer import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, text_tokens
+from arr_stream.vlm.server.viewer import MARKER_TOKENS, MESSAGE_TOKENS, answer_of, asked_of, text_tokens
 from arr_stream.vlm.viewer import OnText, Stop
 
 _MOST_PICTURES = 512
@@ -144,9 +144,7 @@ class Conversation:
             if seen.media == "video":
                 content.append({"type": "text", "text": time_text(seen.seconds)})
             content.append({"type": "image_url", "image_url": {"url": seen.block.url}})
-        content.append({"type": "text", "text": question})
-        told = [{"role": "system", "content": self.instruction}] if self.instruction else []
-        return [*told, {"role": "user", "content": content}]
+        return asked_of(content, question, self.instruction)
 
 
 class CarryingViewer(StreamingViewer):

@@ -232,9 +232,13 @@ def _messages(frames: list[_Seen], question: str, instruction: str) -> list[dict
             caption = part.caption if number else f"{_time(seen)} {part.caption}"
             content.append({"type": "text", "text": caption})
             content.append({"type": "image_url", "image_url": {"url": part.url}})
-    content.append({"type": "text", "text": question})
+    return asked_of(content, question, instruction)
+
+
+def asked_of(content: list[dict[str, Any]], question: str, instruction: str) -> list[dict[str, Any]]:
+    """What is shown, with the question at its end, as one message; before it the instruction, if there is any."""
     told = [{"role": "system", "content": instruction}] if instruction else []
-    return [*told, {"role": "user", "content": content}]
+    return [*told, {"role": "user", "content": [*content, {"type": "text", "text": question}]}]
 
 
 def _time(seen: _Seen) -> str:
