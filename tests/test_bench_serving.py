@@ -7,11 +7,14 @@ from pathlib import Path
 
 import cv2
 
+from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.tables import ResultTable
 from benchmarks.results.pictures import draw, drawn
-from benchmarks.results.records import Record, Run
+from benchmarks.results.records import Record
+from benchmarks.results.records import Run as Measured
 from benchmarks.results.targets import TARGETS
 from benchmarks.serving.measure import BESIDE, LARGE, OURS, SMALL, WAYS, Call, ServingReport
+from tests.conftest import Run
 
 
 def report() -> ServingReport:
@@ -40,7 +43,7 @@ def test_streams_are_told_beside_those_of_whole_frames() -> None:
 def test_they_are_on_the_page_and_drawn(tmp_path: Path) -> None:
     made = json.loads(json.dumps(report().as_json()))
     record = Record(
-        "serving", "2026-01-02 03:04", "0123abcd", "c0de", {}, False, (Run("", "benchmarks", 1.0, 0, made),)
+        "serving", "2026-01-02 03:04", "0123abcd", "c0de", {}, False, (Measured("", "benchmarks", 1.0, 0, made),)
     )
     values = {target.what: target.value(record) for target in TARGETS if target.section == "serving"}
     assert list(values.values()) == [5.0, 4.0, 2.0], values
@@ -48,3 +51,8 @@ def test_they_are_on_the_page_and_drawn(tmp_path: Path) -> None:
     picture = cv2.imread(str(tmp_path / drawn("serving")))
     assert picture is not None and picture.std() > 20
     assert all(ResultTable.from_json(table).rows for table in made["tables"])
+
+
+def test_a_vllm_that_is_not_there_is_one_line(measure: Run) -> None:
+    code, _, err = measure("serving", "--vllm", "/nowhere/vllm")
+    assert code == InvalidSetting.exit_code and "no such program" in err

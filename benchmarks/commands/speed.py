@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -184,8 +185,9 @@ def serving(
 ) -> None:
     """Whole frames, published pruning and chosen cells side by side in vLLM: time, throughput, right answers."""
     depth, breadth = _pair("--layers", layers), _pair("--width", width)
-    if not vllm:
-        raise InvalidSetting("no vLLM is named", remedy="give --vllm PATH or set ARR_STREAM_VLLM; scripts/test --vllm")
+    if shutil.which(vllm) is None:
+        found = f"--vllm {vllm}: no such program" if vllm else "no vLLM is named"
+        raise InvalidSetting(found, remedy="give --vllm PATH or set ARR_STREAM_VLLM; scripts/test --vllm")
 
     from benchmarks.serving.measure import STREAMS, measure
     from benchmarks.vlm.model import Shape
