@@ -13,6 +13,7 @@ The model is transformers' own Qwen3-VL, small; its tower starts from that of th
 - six to twenty questions of a story are read in one pass, side by side behind it; none sees another;
 - what each cell shows, and where it is, is asked as well, of heads that are thrown away (`losses.SideHeads`), and two
   heads of the language model are taught to look at what is asked about (`losses.look_loss`);
+- what a place showed before, what is new and what is gone is asked of the language model's states in the same way;
 - stories grow from 20 cells with one thing to 240 with seven, as answers get right and as time goes by.
 
 Training, tuning and reporting use other seeds, other photographs behind the things, and other wordings. Ctrl-C stops
@@ -52,7 +53,7 @@ from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story 
 
 CELLS = 500
 """Encoded cells of a step, about; what the language model reads counts as well."""
-_SIDE_WEIGHT, _LOOK_WEIGHT = 1.0, 0.3
+_SIDE_WEIGHT, _LOOK_WEIGHT, _CHANGE_WEIGHT = 1.0, 0.3, 0.2
 _GOOD = 0.8, 0.68
 """Running shares of right answers above which lessons grow harder, at the first and at the last level."""
 _RISE, _MEMORY = 0.0012, 0.02
@@ -94,7 +95,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
                 answers = answer_loss(found)
                 cells = side_heads.loss(found.features, cell_truth(examples))
                 looks = look_loss(found)
-            (answers + _SIDE_WEIGHT * cells + _LOOK_WEIGHT * looks).backward()
+                changes = side_heads.change_loss(found)
+            (answers + _SIDE_WEIGHT * cells + _LOOK_WEIGHT * looks + _CHANGE_WEIGHT * changes).backward()
             at.step += 1
             at.minutes = before + (time.monotonic() - started) / 60
             share = float(right(found).float().mean())
@@ -109,6 +111,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
                     ("answers", float(answers.detach())),
                     ("cells", float(cells.detach())),
                     ("looks", float(looks.detach())),
+                    ("changes", float(changes.detach())),
                 ]
             )
             bar.update(task, completed=min(1.0, spent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,7 @@ def run(train: Callable[..., None], args: Any, processes: int, meeting_place: Pa
             train(0, args)
         else:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            torch.multiprocessing.spawn(train, args=(args,), nprocs=processes)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+            torch.multiprocessing.spawn(train, args=(args,), nprocs=processes, daemon=True)
     finally:
         meeting_place.unlink(missing_ok=True)

@@ -46,6 +46,12 @@ def test_every_method_answers_within_the_budget(settings: Settings) -> None:
     assert report.tables[0].columns[2:4] == ("100%", "25%")
 
 
+def test_crowded_pictures_have_a_table_of_their_own(settings: Settings) -> None:
+    report = measure({"ours": settings}, pictures=0, crowded=1, clips=0, shares=("10%",), each=2)
+    assert {outcome.media for outcome in report.outcomes} == {"crowded pictures"}
+    assert report.tables[0].title == "Right answers, crowded pictures"
+
+
 def test_kinds_that_punish_every_choice_stand_apart(settings: Settings) -> None:
     report = measure({"ours": settings}, pictures=2, clips=0, shares=("100%",), each=12)
     (row,) = report.tables[0].rows

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ def test_reporting_asks_in_words_of_its_own() -> None:
     assert all(len(wordings) > HELD_OUT for wordings in WORDINGS.values())
 
 
+def test_words_that_reporting_asks_in_are_all_known() -> None:
+    trained = words_of(form for forms in WORDINGS.values() for form in forms[:-HELD_OUT])
+    assert words_of(form for forms in WORDINGS.values() for form in forms[-HELD_OUT:]) <= trained
+
+
+def words_of(forms: Iterable[str]) -> set[str]:
+    return {word for form in forms for word in re.findall(r"[a-z]+", re.sub(r"\{\d\}s?", "", form.lower()))}
+
+
 @pytest.fixture(scope="module")
 def training() -> Iterator[Any]:
     """The training's own modules."""
@@ -162,3 +172,25 @@ def test_every_word_of_a_question_is_one_token(training: Any) -> None:
             assert all(
                 token in text.replace("?", " ? ").replace(",", " , ").replace(".", " . ").split() for token in tokens
             )
+
+
+def test_places_know_what_they_have_shown_before(training: Any) -> None:
+    """What training asks of the language model's states: a place that is empty again knows what has left it."""
+    tokenizer = training.model.tokenizer_of_questions()
+    model = training.model.starting_model(tokenizer, 0).eval()
+    words = training.losses.Words(tokenizer, model.config)
+    examples = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        story = clip_story(rng, SIZE_WH, 8, (2, 4), events=True)
+        blocks, seen = training.batches.shown(rng, story, "clip")
+        asked = questions(story, rng, seen=seen)[:1]
+        examples.append(training.batches.Example(story, tuple(blocks), tuple(asked)))
+    emptied = 0
+    for example, changes in zip(examples, training.losses.read(model, words, examples).changes, strict=True):
+        leaving = {training.losses.names(a) for a in example.story.actors if a.frames[1] < len(example.story.frames)}
+        was = {tuple(pair) for pair in zip(*(each[changes.gone == 1].tolist() for each in changes.was), strict=True)}
+        assert was <= leaving
+        emptied += len(was)
+        assert (changes.was[0][changes.gone >= 0] > 0).all()
+    assert emptied > 0

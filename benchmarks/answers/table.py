@@ -27,6 +27,8 @@ from benchmarks.scenes.stories import Purpose, Story, clip_story, picture_story
 SHARES = ("100%", "50%", "25%", "10%", "5%")
 PICTURE_SIZES = ((12, 9), (16, 9), (20, 11))
 """Columns and rows of cells."""
+CROWDED_SIZES, CROWD_PX = PICTURE_SIZES[1:], (36.0, 80.0)
+"""Of pictures with eight things and up to one in 16 cells, and how large those are."""
 CLIP_SIZE, CLIP_SECONDS = (10, 6), 7
 _SEED = 20_260_101
 _TIMES_EACH = 3
@@ -40,7 +42,7 @@ class Outcome:
 
     Args:
         story: Number of the picture or clip.
-        media: `pictures` or `clips`.
+        media: `pictures`, `crowded pictures` or `clips`.
         kind, question: What was asked.
         method: Who chose.
         share: Of the tokens.
@@ -146,16 +148,17 @@ def measure(
     *,
     pictures: int,
     clips: int,
+    crowded: int = 0,
     shares: Sequence[str] = SHARES,
     each: int = 6,
     purpose: Purpose = "reporting",
     progress: Callable[[str], None] = lambda _: None,
 ) -> AnswerReport:
-    """Ask about so many pictures and clips.
+    """Ask about so many pictures, crowded pictures and clips.
 
     Args:
         ways: Ways to choose of ours, by name; `vlm` of the first says which model.
-        pictures, clips: How many.
+        pictures, clips, crowded: How many.
         shares: Of the tokens.
         each: Questions of a story, at most.
         purpose: Whose stories and wordings; those of training are of no use but to see what was learned by heart.
@@ -168,18 +171,18 @@ def measure(
     loaded = load(first.vlm, first.models)
     watcher = Watcher(loaded)
     outcomes: list[Outcome] = []
-    choosers = PictureChoosers(ways) if pictures else None
-    for number in range(pictures):
-        progress(f"picture {number + 1} of {pictures}")
-        rng = np.random.default_rng([_SEED, 1, number])
-        columns, rows = PICTURE_SIZES[number % len(PICTURE_SIZES)]
-        story = picture_story(rng, (columns * 32, rows * 32), (2, 6), purpose=purpose)
-        asked = drawn(story, rng, each, held_out=purpose != "training")
-        assert choosers is not None
-        for share in shares:
-            tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
-            shown = choosers.choices(story, asked, tokens, watcher)
-            outcomes += _answered(number, "pictures", share, shown, watcher)
+    choosers = PictureChoosers(ways) if pictures or crowded else None
+    for media, count in (("pictures", pictures), ("crowded pictures", crowded)):
+        for number in range(count):
+            progress(f"{media}, {number + 1} of {count}")
+            rng = np.random.default_rng([_SEED, 1 if media == "pictures" else 3, number])
+            story = _picture(media, number, rng, purpose)
+            asked = drawn(story, rng, each, held_out=purpose != "training")
+            assert choosers is not None
+            for share in shares:
+                tokens = budget_tokens(share, Grid.for_size(story.size_wh).cells)
+                shown = choosers.choices(story, asked, tokens, watcher)
+                outcomes += _answered(number, media, share, shown, watcher)
     for number in range(clips):
         progress(f"clip {number + 1} of {clips}")
         rng = np.random.default_rng([_SEED, 2, number])
@@ -192,6 +195,15 @@ def measure(
             if share != "100%":
                 outcomes += _watched(number, story, asked, share, ways, loaded)
     return AnswerReport(watcher.name, tuple(outcomes))
+
+
+def _picture(media: str, number: int, rng: np.random.Generator, purpose: Purpose) -> Story:
+    sizes = PICTURE_SIZES if media == "pictures" else CROWDED_SIZES
+    columns, rows = sizes[number % len(sizes)]
+    size_wh = columns * 32, rows * 32
+    if media == "pictures":
+        return picture_story(rng, size_wh, (2, 6), purpose=purpose)
+    return picture_story(rng, size_wh, (8, columns * rows // 16), purpose=purpose, diameter_px=CROWD_PX)
 
 
 def drawn(story: Story, rng: np.random.Generator, count: int, *, held_out: bool) -> list[Asked]:

@@ -291,6 +291,7 @@ def summaries(
 def answers(
     model: Annotated[str, typer.Option(help="Qwen3-VL: `tiny`, a folder, or a hub name.")] = "tiny",
     pictures: Annotated[int, typer.Option(min=0, help="Pictures, six questions each.")] = 300,
+    crowded: Annotated[int, typer.Option(min=0, help="Pictures of eight things and more, six questions each.")] = 100,
     clips: Annotated[int, typer.Option(min=0, help="Clips, six questions each.")] = 100,
     budget: Annotated[list[str] | None, typer.Option(help="Shares of the tokens (100%, 50%, 25%, 10%, 5%).")] = None,
     part: Annotated[AnswerPart, typer.Option(help="choices, memory (clips of 60 s) or dialogue.")] = AnswerPart.choices,
@@ -324,7 +325,7 @@ def answers(
         elif part is AnswerPart.dialogue:
             report = dialogue_answers(ways["ours"], clips=clips, **told)
         else:
-            report = measure(ways, pictures=pictures, clips=clips, shares=shares, **told)
+            report = measure(ways, pictures=pictures, crowded=crowded, clips=clips, shares=shares, **told)
     show(report, as_json=as_json)
 
 

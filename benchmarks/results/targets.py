@@ -286,6 +286,7 @@ TARGETS: tuple[Target, ...] = (
     Target("Right answers with 10% of the tokens, of those with all", "answers", 0.95, _kept("10%")),
     Target("Right answers, 25%: ahead of the best rule by", "answers", 0.05, _ahead_of_rules("pictures", "25%")),
     Target("Right answers, 10%: ahead of the best rule by", "answers", 0.10, _ahead_of_rules("pictures", "10%")),
+    Target("The same with eight things and more, 10%", "answers", 0.10, _ahead_of_rules("crowded pictures", "10%")),
     Target("What is gone after a minute: ahead of even cells in the same memory by", "watching", 0.15, _by_memory),
     Target(
         "In vLLM, a quarter of 1,024 cells: first token sooner than of the whole", "serving", 5, _sooner, unit="times"

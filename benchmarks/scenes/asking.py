@@ -16,7 +16,7 @@ from benchmarks.scenes.shapes import COLOURS, SHAPES
 from benchmarks.scenes.stories import SIGN, SIGN_WORDS, Actor, Story
 
 HELD_OUT = 2
-"""Wordings of each kind that are not trained on: the last ones."""
+"""Wordings of each kind that are not trained on: the last ones. All of their words are in others that are."""
 
 WORDINGS: dict[str, tuple[str, ...]] = {
     "colour": (
@@ -112,8 +112,8 @@ WORDINGS: dict[str, tuple[str, ...]] = {
     "size": (
         "Is the {0} small or large?",
         "Which size is the {0}, small or large?",
-        "Tell me the size of the {0}, small or large.",
         "The {0}, is it small or large?",
+        "Tell me the size of the {0}, small or large.",
         "What size is the {0}, small or large?",
     ),
     "moves": (
@@ -160,8 +160,8 @@ WORDINGS: dict[str, tuple[str, ...]] = {
         "What did the {0} say?",
         "What was on the {0} that is gone?",
         "What was written on the {0}?",
-        "What did the {0} that left say?",
         "Tell me what the {0} said.",
+        "What did the {0} that left say?",
         "What was on the {0}?",
     ),
     "still": (
@@ -323,7 +323,7 @@ class _Asker:
             if not any(actor.colour == colour for actor in unsure):
                 same = tuple(n for n, actor in self._now.items() if actor.colour == colour)
                 yield self._made("count", str(len(same)), same, numbers[:4], f"{colour} thing")
-        if self._now and self._whole:
+        if 0 < len(self._now) <= MOST_COUNTED and self._whole:
             yield self._made("total", str(len(self._now)), tuple(self._now), numbers, query="thing")
 
     def _changes(self) -> Iterator[Asked]:

@@ -33,13 +33,15 @@ _SCALED_PX = 9.0
 _CHANGED = 10.0
 _OFTEN = {"presence": 0.5, "count": 0.7, "side": 0.6, "height": 0.5, "above": 0.7}
 _SELDOM = {"number": 4.0, "word": 4.0, "gone sign": 8.0, "came": 6.0, "left": 8.0, "way": 6.0, "moves": 6.0}
-_HARD = {"shape": 1.5, "beside": 3.0, "total": 5.0, "still": 4.0, "gone colour": 2.0}
+_HARD = {"shape": 2.5, "beside": 3.0, "total": 5.0, "still": 6.0, "gone colour": 2.0}
 _KIND_WEIGHT = _OFTEN | _SELDOM | _HARD
 _SMALL = ((5, 4), (6, 4), (7, 5), (8, 5), (8, 6), (10, 6))
 _PICTURES = (*_SMALL, (12, 7), (12, 9), (14, 8), (16, 9), (16, 12), (20, 11), (20, 12))
 _CLIPS = ((5, 4), (6, 4), (8, 5), (8, 6), (10, 6))
 _SIGNS = 0.45
 """Share of the things that are signs: to read takes longest to learn."""
+_CROWDED, _CROWD_PX = 0.25, (36.0, 80.0)
+"""Share of large pictures with more things than elsewhere, and how large those are."""
 _POOLED = 120
 """Stories of one size that are kept to be asked about again."""
 
@@ -96,8 +98,8 @@ class Lesson:
     def showing(self, rng: np.random.Generator) -> Showing:
         if self.level < 0.15:
             return "all"
-        shares: dict[Showing, float] = {"all": 0.2, "things": 0.1, "alone": 0.08, "random": 0.05, "even": 0.05}
-        shares |= {"mixed": 0.07, "scaled": 0.08, "pruned": 0.09, "clip": 0.28}
+        shares: dict[Showing, float] = {"all": 0.17, "things": 0.09, "alone": 0.07, "random": 0.05, "even": 0.04}
+        shares |= {"mixed": 0.06, "scaled": 0.08, "pruned": 0.08, "clip": 0.36}
         return list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
 
 
@@ -150,8 +152,11 @@ class Source:
         if len(pool) >= 12 and self._rng.random() > self._fresh:
             return pool[int(self._rng.integers(len(pool)))]
         size_wh = (size[0] * CELL_PX, size[1] * CELL_PX)
-        things = lesson.things(math.prod(size))
-        if frames == 1:
+        cells = math.prod(size)
+        things = lesson.things(cells)
+        if frames == 1 and cells // 16 > things[1] and self._rng.random() < _CROWDED:
+            story = picture_story(self._rng, size_wh, (things[1], cells // 16), diameter_px=_CROWD_PX, signs=_SIGNS)
+        elif frames == 1:
             story = picture_story(self._rng, size_wh, things, signs=_SIGNS)
         else:
             most = (max(1, things[1] - 2), min(5, things[1] + 1))

@@ -27,7 +27,7 @@ from tiny_qwen.model import LOOKING_HEADS, LOOKING_LAYER, Seen, look
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _NAMES = list(COLOURS), [*SHAPES, SIGN], list(SIGN_WORDS)
-_COMPARING, _LEAVING = ("beside", "above"), ("still", "left")
+_COMPARING, _COUNTING = ("beside", "above"), ("count", "total")
 _SILHOUETTE = 4
 _IGNORED = -100
 _LEAST_SHARE = 0.12
@@ -69,6 +69,7 @@ class _Sequence:
         targets: `[L]`, the token that comes next where it is part of an answer.
         asked: `[A]`, behind which a token of an answer comes.
         wanted: `[A, heads, L]` bool, where taught heads are to look there: the cells of what is asked about.
+        changes: What the given cells tell together.
     """
 
     ids: list[int]
@@ -78,6 +79,7 @@ class _Sequence:
     targets: Tensor
     asked: list[int]
     wanted: Tensor
+    changes: Changes
 
 
 def _sequence(example: Example, words: Words) -> _Sequence:
@@ -108,8 +110,8 @@ def _sequence(example: Example, words: Words) -> _Sequence:
         places.append(cells.rows.astype(np.int64) * cells.grid_hw[1] + cells.columns)
         text(words.prompt.after_cells)
     part, targets, start = [0] * len(ids), [_IGNORED] * len(ids), at
-    shows = torch.from_numpy(np.concatenate(shares, axis=1) > _LEAST_SHARE)
-    newest = torch.from_numpy(_newest(np.concatenate(places)))
+    share, place = np.concatenate(shares, axis=1), np.concatenate(places)
+    shows, newest = torch.from_numpy(share > _LEAST_SHARE), torch.from_numpy(_newest(place))
     seen = torch.tensor(visual)
     answered: list[int] = []
     wanted: list[Tensor] = []
@@ -119,6 +121,8 @@ def _sequence(example: Example, words: Words) -> _Sequence:
         looked_at = torch.zeros(LOOKING_HEADS, len(seen), dtype=torch.bool)
         for head in range(LOOKING_HEADS):
             looked_at[head, seen] = _looked_at(asked, head, shows, newest)
+        if asked.kind in _COUNTING:
+            looked_at[1:] = True
         # Behind the last token of the question, and behind each of the answer's but the one before its end.
         answered += range(len(ids) + len(question) - 1, len(ids) + len(question) + len(answer) - 2)
         wanted += [looked_at] * (len(answer) - 1)
@@ -133,6 +137,7 @@ def _sequence(example: Example, words: Words) -> _Sequence:
         torch.tensor(targets),
         answered,
         torch.stack(wanted),
+        _changes(example, share, place),
     )
 
 
@@ -140,7 +145,7 @@ def _looked_at(asked: Asked, head: int, shows: Tensor, newest: Tensor) -> Tensor
     """`[K]` bool, cells that a taught head looks at.
 
     Of two things that are compared each head has its own. Of what may have gone, one head has the thing, and the other
-    what its places have shown last.
+    what its places have shown last; where its name is the answer, both have that. To count, one head is free.
 
     Args:
         asked: The question.
@@ -152,7 +157,7 @@ def _looked_at(asked: Asked, head: int, shows: Tensor, newest: Tensor) -> Tensor
     if asked.kind in _COMPARING:
         actors = actors[head % 2 :: 2]
     own = shows[actors].any(dim=0)
-    if asked.kind not in _LEAVING or head % 2 == 0:
+    if asked.kind != "left" and (asked.kind != "still" or head % 2 == 0):
         return own
     last = torch.zeros_like(own)
     last[newest[own]] = True
@@ -165,6 +170,43 @@ def _newest(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     last = np.zeros(int(of.max(initial=-1)) + 1, np.int64)
     last[of] = np.arange(len(places))
     return last[of]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What K given cells tell together, of which none alone does.
+
+    Args:
+        was: `[K]` each: colour and shape of what the same place has shown before, as the classes of `CellTruth`.
+        new: `[K]`, 1 where a thing came in after the beginning, 0 where it was there; -1 where there is none.
+        gone: `[K]`, 1 where what was there has left the frame, 0 where not; -1 where nothing was.
+    """
+
+    was: tuple[Tensor, Tensor]
+    new: Tensor
+    gone: Tensor
+
+
+def _changes(example: Example, shares: FloatArray, places: npt.NDArray[np.int64]) -> Changes:
+    actors = example.story.actors
+    frames = np.concatenate([np.full(len(block.kept), block.frame) for block in example.blocks])
+    was = np.full((2, len(places)), _IGNORED, np.int64)
+    new, gone = np.full((2, len(places)), -1, np.int64)
+    shown: dict[int, int | None] = {}
+    for k, place in enumerate(places.tolist() if len(example.blocks) > 1 else []):
+        thing = int(shares[:, k].argmax())
+        if place in shown:
+            before = shown[place]
+            was[:, k] = 0
+            if before is not None:
+                was[:, k] = names(actors[before])
+                gone[k] = actors[before].frames[1] <= frames[k]
+        if shares[thing, k] > _LEAST_SHARE:
+            shown[place] = thing
+            new[k] = actors[thing].frames[0] > 0
+        else:
+            shown.setdefault(place, None)
+    return Changes((torch.from_numpy(was[0]), torch.from_numpy(was[1])), torch.from_numpy(new), torch.from_numpy(gone))
 
 
 def _shares(block: Block, cells: Cells, actors: int) -> FloatArray:
@@ -185,6 +227,8 @@ class Read:
         features: `[K, D]` of all encoded cells, block after block.
         looks: `[M, heads]` how much of the attention of taught heads is on the cells of what is asked about, where the
             tokens of its answer come, of all questions about something.
+        states: `[G, D]` of all given cells, before the layer that is taught where to look.
+        changes: What those cells tell together, example after example.
     """
 
     scores: Tensor
@@ -192,6 +236,8 @@ class Read:
     question: Tensor
     features: Tensor
     looks: Tensor
+    states: Tensor
+    changes: tuple[Changes, ...]
 
 
 def read(model: Any, words: Words, examples: Sequence[Example]) -> Read:
@@ -222,19 +268,28 @@ def read(model: Any, words: Words, examples: Sequence[Example]) -> Read:
     allowed &= torch.ones(length, length, dtype=torch.bool, device=device).tril()
     embedded = model.get_input_embeddings()(ids)
     embedded = embedded.masked_scatter(visual[:, :, None], given.features.to(embedded.dtype))
-    hidden = model.model.language_model(
+    told = model.model.language_model(
         inputs_embeds=embedded,
         position_ids=positions,
         attention_mask=allowed[:, None],
         use_cache=False,
         visual_pos_masks=visual,
         deepstack_visual_embeds=[level.to(embedded.dtype) for level in given.deepstack],
-    ).last_hidden_state
+        output_hidden_states=True,
+    )
     answers = targets != _IGNORED
     offsets = torch.tensor([0, *(len(example.asked) for example in examples)], device=device).cumsum(0)[:-1]
     question = (part + offsets[:, None] - 1)[answers]
-    looks = _looks(model.model.language_model.layers[LOOKING_LAYER].self_attn, allowed, sequences)
-    return Read(model.lm_head(hidden[answers]), targets[answers], question, seen.features, looks)
+    looking = model.model.language_model.layers[LOOKING_LAYER].self_attn
+    return Read(
+        model.lm_head(told.last_hidden_state[answers]),
+        targets[answers],
+        question,
+        seen.features,
+        _looks(looking, allowed, sequences),
+        told.hidden_states[LOOKING_LAYER][visual],
+        tuple(one.changes for one in sequences),
+    )
 
 
 def _looks(attention: Any, allowed: Tensor, sequences: Sequence[_Sequence]) -> Tensor:
@@ -304,6 +359,8 @@ class SideHeads(nn.Module):
         self.letters = nn.Linear(width, 2 * len(_LETTERS))
         self.silhouette = nn.Linear(width, _SILHOUETTE**2)
         self.anchor = nn.Linear(width, 1)
+        self.was = nn.ModuleList(nn.Linear(width, 1 + len(names)) for names in _NAMES[:2])
+        self.changed = nn.Linear(width, 2)
 
     def loss(self, features: Tensor, truth: CellTruth) -> Tensor:
         truth = truth.to(features.device)
@@ -335,6 +392,21 @@ class SideHeads(nn.Module):
             letters = F.binary_cross_entropy_with_logits(scores, truth.letters[truth.legible], reduction="none")
             total = total + 2 * letters.sum(dim=1).mean()
         return total / 4
+
+    def change_loss(self, found: Read) -> Tensor:
+        """What a place has shown before, what is new and what is gone, told of the language model's own states."""
+        device, states = found.states.device, found.states
+        total = states.new_zeros((), dtype=torch.float32)
+        for head, targets in zip(self.was, zip(*(one.was for one in found.changes), strict=True), strict=True):
+            target = torch.cat(targets).to(device)
+            if bool((target >= 0).any()):
+                total = total + F.cross_entropy(head(states).float(), target, ignore_index=_IGNORED)
+        changed = self.changed(states).float()
+        for number, parts in enumerate(([one.new for one in found.changes], [one.gone for one in found.changes])):
+            target = torch.cat(parts).to(device)
+            if bool((known := target >= 0).any()):
+                total = total + F.binary_cross_entropy_with_logits(changed[known, number], target[known].float())
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +495,11 @@ def _classes(colour: str, shape: str, text: str) -> tuple[int, ...]:
     tens = int(text[0]) + 1 if text.isdigit() and len(text) == 2 else 0
     units = int(text[-1]) + 1 if text.isdigit() else 0
     return _NAMES[0].index(colour) + 1, _NAMES[1].index(shape) + 1, word, tens, units
+
+
+def names(actor: Actor) -> tuple[int, int]:
+    """Its colour and shape, as classes."""
+    return _NAMES[0].index(actor.colour) + 1, _NAMES[1].index(actor.shape) + 1
 
 
 def _motion(actor: Actor, frame: int) -> FloatArray:
