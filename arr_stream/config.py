@@ -153,7 +153,7 @@ class ModelSettings(_Section):
 
 
 class RelevanceSettings(_Section):
-    trust: Unit = Field(0.5, description="relevance is carried where confidence is at least this, computed elsewhere")
+    trust: Unit = Field(0.5, description="what a model found is fully believed where carrying it is at least this sure")
     language: Literal["auto", "lexicon", "clip"] = Field(
         "auto", description="who understands a text; `auto`: the lexicon where it knows every word, else CLIP if in use"
     )

@@ -446,7 +446,7 @@ class Pipeline:
         cache, device = state.cache, self._device
         given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
         tasks = state.scorers.tasks(given)
-        ways = cache.keyframe_way, cache.way("text"), cache.way("embedding")
+        ways = cache.way("text"), cache.way("embedding")
         context = QueryContext(look.quarter, motion, flow, *ways, self._settings.relevance.trust)
         relevance, keep = device.run(answer_queries, tasks, context, (state.grid.rows, state.grid.columns))
         state.scorers.take(keep, given)
@@ -482,7 +482,7 @@ class Pipeline:
             texture,
             state.grid,
             values.scores,
-            values.relevance.combined,
+            values.relevance,
             settings,
             self._settings.scoring,
             state.tokens,

@@ -493,13 +493,13 @@ def frame(device):
     half = torch.zeros((GRID.rows * 2, GRID.columns * 2), device=device)
     tasks = (
         TextTask(parse_text('red left moving "open" "closed"'), (place, place)),
-        TextTask(parse_text("red"), None, place, carryable=True),
+        TextTask(parse_text("red")),
         TextTask(parse_text('zebra left "open"'), (place,), by_model=True, meaning=half, embedded_before=True),
         RegionTask(region, False),
         ExampleTask(torch.zeros(32768, device=device)),
     )
     for text, back in ((CarriedPlane(16, place[None], way, outside=0.0), flow), (Plane(16, place[None]), None)):
-        context = QueryContext(look.quarter, motion, back, way, way, way, 0.5)
+        context = QueryContext(look.quarter, motion, back, way, way, 0.5)
         relevance, _ = answer_queries(tasks, context, (GRID.rows, GRID.columns))
         planes = {**picture_channels(look, rgb, motion, GRID.texture_wh), 16: text, 36: Plane(36, moved.history)}
         score_cells(planes, GRID.texture_wh, relevance.combined, figure, Settings().scoring)

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError
+from arr_stream.relevance.choice import share_among_queries
+from arr_stream.relevance.query_scorers import QueryRelevance
 from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.selection.cascade import (
@@ -109,6 +111,45 @@ def test_cells_that_may_not_be_chosen_leave_their_tokens_to_others(
         chosen = choose_by_region(strategy, score, regions, importance, tokens, eligible)
     assert len(chosen) == min(tokens, eligible.sum())
     assert eligible[chosen.rows, chosen.columns].all()
+
+
+def _relevance(of_queries: np.ndarray) -> QueryRelevance:
+    combined = of_queries.max(0)
+    best = of_queries.reshape(len(of_queries), -1).max(1)
+    return QueryRelevance(best, combined, np.where(combined > 0, of_queries.argmax(0), -1), combined < 0)
+
+
+@given(GRIDS, st.integers(1, 4), st.integers(0, 99), st.data())
+@settings(deadline=None)
+def test_each_of_several_queries_gets_the_cell_that_it_wants_most(
+    hw: tuple[int, int], queries: int, seed: int, data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(seed)
+    score = rng.random(hw, np.float32)
+    relevance = _relevance(rng.random((queries, *hw), np.float32) ** 4 * rng.random((queries, 1, 1), np.float32))
+    allowed = rng.random(hw) < 0.8
+    tokens = data.draw(st.integers(1, score.size))
+    shared = share_among_queries(score, relevance, allowed, tokens)
+    assert (shared >= score).all() and (shared <= 1).all()
+    if queries == 1:
+        np.testing.assert_array_equal(shared, score)
+    elif tokens >= queries:
+        chosen = allocate_tokens(shared, allowed, min(tokens, int(allowed.sum())), 0)
+        for query in range(queries):
+            wanted = np.where((relevance.query == query) & allowed, relevance.combined, 0)
+            if wanted.max() >= 0.1:
+                row, column = np.unravel_index(wanted.argmax(), hw)
+                assert (row, column) in zip(chosen.rows, chosen.columns, strict=True)
+
+
+def test_a_large_thing_found_surely_leaves_tokens_to_a_small_one_that_is_not() -> None:
+    wanted = np.zeros((2, 8, 12), np.float32)
+    wanted[0, 1:6, 1:6], wanted[1, 6:8, 10:12] = 0.9, 0.3
+    relevance, everywhere = _relevance(wanted), np.ones((8, 12), bool)
+    score = relevance.combined
+    for scores, of_the_small in ((score, 0), (share_among_queries(score, relevance, everywhere, 10), 4)):
+        chosen = allocate_tokens(scores, everywhere, 10, 0)
+        assert (chosen.columns >= 10).sum() == of_the_small
 
 
 @given(GRIDS, st.integers(0, 99), st.data())

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from arr_stream.config import ScoringSettings, SelectionSettings
 from arr_stream.relevance.balance import Balance, balance_tensions
+from arr_stream.relevance.query_scorers import QueryRelevance
 from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample, claim
 from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.atlas import region_importance
@@ -34,7 +35,10 @@ from arr_stream.texture.arrays import Array, namespace, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
 
+_FAINTEST_ANSWER = 0.1
 _FAINTEST_GAZE = 0.05
+_WANTED = 0.3
+"""A query wants the cells with at least this share of its highest relevance."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = SCORED_CHANNELS.index(CHANNEL_INDEX["edge_distance"])
 _GAZE = SCORED_CHANNELS.index(CHANNEL_INDEX["gaze"])
@@ -114,7 +118,7 @@ def realize_relevance(
     texture: Texture,
     grid: Grid,
     scores: CellScores | None,
-    relevance: FloatArray,
+    relevance: QueryRelevance,
     settings: SelectionSettings,
     weights: ScoringSettings,
     tokens: int,
@@ -129,7 +133,7 @@ def realize_relevance(
         texture: The frame's channels.
         grid: Its cells.
         scores: Of all cells; None to score regions first and then the cells that are worth it.
-        relevance: `[gh, gw]` to the queries.
+        relevance: Of the cells to the queries, on the host.
         settings: Strategy, levels of detail.
         weights: Of the scorers.
         tokens: Most tokens of the cells chosen.
@@ -139,7 +143,7 @@ def realize_relevance(
         small_text: `[gh, gw]` in [0, 1], share of each cell that is under text too small for the texture; None where
             there is none, or the source shows no more of it.
     """
-    flat, saliency = relevance.ravel(), scores.saliency if scores is not None else None
+    flat, saliency = relevance.combined.ravel(), scores.saliency if scores is not None else None
     table = None
     if saliency is None:
         table = to_numpy(texture.cells(SCORED_CHANNELS)).reshape(len(SCORED_CHANNELS), -1).T
@@ -155,7 +159,10 @@ def realize_relevance(
         scores, count = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     assert scores is not None
-    score, looked_at = share_with_gaze(scores, allowed, settings.gaze_share / (1 + _most(flat)), tokens)
+    score = share_among_queries(scores.score.reshape(allowed.shape), relevance, allowed, tokens)
+    score, looked_at = share_with_gaze(
+        score, scores.gaze.reshape(allowed.shape), allowed, settings.gaze_share / (1 + _most(flat)), tokens
+    )
     coarse_most = int(settings.context_share * tokens) if settings.levels else 0
     if offer is not None:
         wanted, tokens = offer.wanted(score), offer.tokens
@@ -180,31 +187,67 @@ def realize_relevance(
     return Choice(chosen, score, reasons, count)
 
 
+def share_among_queries(
+    score: FloatArray, relevance: QueryRelevance, allowed: npt.NDArray[np.bool_], tokens: int
+) -> FloatArray:
+    """Scores `[gh, gw]` by which each of several queries gets the cells that it wants most, up to its part.
+
+    Without it a large thing that one query finds surely takes the tokens of a small one that another finds less surely.
+
+    Args:
+        score: `[gh, gw]` in [0, 1].
+        relevance: Of the cells to the queries.
+        allowed: `[gh, gw]`, cells that may be chosen.
+        tokens: Cells to choose.
+    """
+    queries = len(relevance.best)
+    if queries < 2:
+        return score
+    raised, most = np.zeros(allowed.shape, bool), max(1, tokens // queries)
+    for query in range(queries):
+        wanted = np.where((relevance.query == query) & allowed, relevance.combined, 0)
+        best = _most(wanted)
+        if best >= _FAINTEST_ANSWER:
+            cells = np.argsort(-wanted, axis=None, kind="stable")[:most]
+            raised.flat[cells[wanted.flat[cells] >= _WANTED * best]] = True
+    return _above_the_others(score, raised, relevance.combined, allowed, tokens)
+
+
 def share_with_gaze(
-    scores: CellScores, allowed: npt.NDArray[np.bool_], share: float, tokens: int
+    score: FloatArray, gaze: FloatArray, allowed: npt.NDArray[np.bool_], share: float, tokens: int
 ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     """Scores `[gh, gw]` by which a share of the tokens goes to where someone looks, and which cells that raised.
 
     The share fades with the gaze from half its strength on; within it the score falls with the distance from the gaze.
 
     Args:
-        scores: Of all cells.
+        score, gaze: `[gh, gw]` in [0, 1].
         allowed: `[gh, gw]`, cells that may be chosen.
         share: Of the tokens, while someone looks at this very moment.
         tokens: Cells to choose.
     """
-    score, raised = scores.score.reshape(allowed.shape), np.zeros(allowed.shape, bool)
-    if not scores.gaze.any():
-        return score, raised
-    gaze = scores.gaze.reshape(allowed.shape) * allowed
+    raised, gaze = np.zeros(allowed.shape, bool), gaze * allowed
     count = min(round(share * tokens * min(1.0, 2 * _most(gaze))), int((gaze > _FAINTEST_GAZE).sum()))
     if count > 0:
         raised.flat[np.argsort(-gaze, axis=None, kind="stable")[:count]] = True
-        # The best of the others that is left without a token.
-        others = np.sort(score[allowed & ~raised])[::-1]
-        passed = others[tokens - count] if len(others) > tokens - count else 0.0
-        score = np.where(raised, np.maximum(score, passed + (1 - passed) * gaze / 2), score)
-    return score, raised
+    return _above_the_others(score, raised, gaze, allowed, tokens), raised
+
+
+def _above_the_others(
+    score: FloatArray,
+    raised: npt.NDArray[np.bool_],
+    claim: FloatArray,
+    allowed: npt.NDArray[np.bool_],
+    tokens: int,
+) -> FloatArray:
+    """Scores with those of the `raised` cells above the best of the others that is left without a token."""
+    count = int(raised.sum())
+    if not count:
+        return score
+    others = np.sort(score[allowed & ~raised])[::-1]
+    left = max(tokens - count, 0)
+    passed = others[left] if len(others) > left else 0.0
+    return np.where(raised, np.maximum(score, passed + (1 - passed) * claim / 2), score)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

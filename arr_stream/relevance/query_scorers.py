@@ -20,7 +20,6 @@ from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.motion.redetection import Redetector
-from arr_stream.relevance.lexicon import ColourTerm, LightTerm
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
@@ -100,15 +99,13 @@ class QueryContext:
         quarter: The picture at that size.
         eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel.
         flow: To the frame before; None on the first frame and after a cut.
-        keyframe_way, text_way, embedding_way: Ways back to the newest keyframe in use and to those that text and
-            embedding came from; None where there is none.
-        trust: Confidence from which carried relevance is believed.
+        text_way, embedding_way: Ways back to the keyframes that text and embedding came from; None where there is none.
+        trust: Confidence from which what a model found is fully believed.
     """
 
     quarter: Array
     eighth_motion: Array
     flow: Flow | None
-    keyframe_way: Flow | None
     text_way: Flow | None
     embedding_way: Flow | None
     trust: float
@@ -126,13 +123,6 @@ class QueryContext:
     def motion(self) -> Array:
         """`[h, w]` in [0, 1], the motion channel."""
         return resized(self.eighth_motion, self.hw)
-
-    @cached_property
-    def trusted(self) -> Array:
-        """`[h, w]` bool: where what the keyframe knew can be carried here."""
-        if self.keyframe_way is None:
-            return self.nothing() > 0
-        return resized(self.keyframe_way.confidence, self.hw) >= self.trust
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,8 +161,6 @@ class TextTask:
     Args:
         query: The text.
         words: For each word to read, `[h, w]` where the keyframe read it; None before there was text.
-        base: `[h, w]` what was found on the keyframe in use, where that can be carried.
-        carryable: What is computed is worth keeping.
         by_model: A model is asked, in place of the lexicon's colours.
         meaning: `[h', w']` what it found on the frame of the embedding in use; None before there is one.
         embedded_before: That frame was an earlier one.
@@ -180,8 +168,6 @@ class TextTask:
 
     query: TextQuery
     words: tuple[Array, ...] | None = None
-    base: Array | None = None
-    carryable: bool = False
     by_model: bool = False
     meaning: Array | None = None
     embedded_before: bool = False
@@ -191,15 +177,10 @@ class TextTask:
         meaning = self._meant(context) if self.by_model else None
         word_maps = dict(zip(self.query.words, self._read(context), strict=True))
         computed = text_relevance(self.query, Senses(context.quarter, motion, word_maps.__getitem__, meaning))
-        if self.by_model:
-            chance = computed < LEAST_MEANING
-            return Answer(namespace(computed).where(chance, 0.0, computed), self.embedded_before)
-        keep = computed if self.carryable else None
-        if self.base is None or context.keyframe_way is None:
-            return Answer(computed, False, keep)
-        carried = carry(self.base, context.keyframe_way, outside=0.0)
-        relevance = namespace(computed).where(context.trusted, carried, computed)
-        return Answer(relevance, context.trusted, keep)
+        if not self.by_model:
+            return Answer(computed, False)
+        chance = computed < LEAST_MEANING
+        return Answer(namespace(computed).where(chance, 0.0, computed), self.embedded_before)
 
     def _read(self, context: QueryContext) -> list[Array]:
         """Where the keyframe read each word, carried to this frame."""
@@ -220,11 +201,9 @@ class TextTask:
 class TextScorer:
     """A text through the lexicon, or through a model that knows the words.
 
-    Relevance that rests on colour and light alone is computed on keyframes, carried between them, and computed anew
-    where the carried value cannot be trusted. Places, motion and recognised words change their meaning under motion,
-    so queries with such terms are computed on every frame (the words' own regions are carried). What a model finds on
-    keyframes is carried between them; places, motion and quoted words are not its business: they narrow what it
-    finds, on every frame.
+    What the lexicon knows is computed on every frame, which costs less than to carry it; the regions of words that
+    were read are carried. What a model finds on keyframes is carried between them; places, motion and quoted words
+    are not its business: they narrow what it finds, on every frame.
 
     Args:
         query: The text.
@@ -233,8 +212,6 @@ class TextScorer:
 
     def __init__(self, query: TextQuery, by_model: bool = False) -> None:
         self._query, self._by_model = query, by_model
-        self._carryable = not by_model and all(isinstance(term, ColourTerm | LightTerm) for term in query.terms)
-        self._known: dict[int, Array] = {}
         self._masks: tuple[object, tuple[Array, ...]] | None = None
 
     def task(self, given: QueryInput) -> QueryTask:
@@ -242,23 +219,12 @@ class TextScorer:
         return TextTask(
             query=self._query,
             words=self._words(given) if self._query.words else None,
-            base=self._base(given),
-            carryable=self._carryable,
             by_model=self._by_model,
             meaning=given.meanings.get(self._query.phrase) if self._by_model else None,
             embedded_before=embedded is not None and embedded != given.frame.index,
         )
 
-    def take(self, keep: Any, given: QueryInput) -> None:
-        anchors = given.cache.anchors
-        self._known = {index: found for index, found in self._known.items() if index in anchors}
-        if self._carryable and given.frame.index in anchors:
-            self._known[given.frame.index] = keep
-
-    def _base(self, given: QueryInput) -> Array | None:
-        """What this query found on the keyframe in use, if that was an earlier frame."""
-        in_use = given.cache.keyframe_index
-        return self._known.get(in_use) if in_use is not None and in_use != given.frame.index else None
+    def take(self, keep: Any, given: QueryInput) -> None: ...
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
         """Masks of the words on the frame that was read; made once a keyframe."""

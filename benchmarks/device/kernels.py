@@ -247,7 +247,7 @@ def _choosing(
 ) -> Iterator[Kernel]:
     cells_hw, there = (grid.rows, grid.columns), TorchDevice(str(history.device), graphs=False)
     motion = motion_channel(flow, None, look.eighth_grey)
-    context = QueryContext(look.quarter, motion, flow, flow, flow, flow, settings.relevance.trust)
+    context = QueryContext(look.quarter, motion, flow, flow, flow, settings.relevance.trust)
     cache = TemporalCache(grid, there.put)
     first, second = (QueryInput(frame, grid, cache, {}, there.put, there.put_region) for frame in frames)
     for kind, queries in usual_queries(frames[0]).items():
