@@ -446,8 +446,8 @@ class Pipeline:
         cache, device = state.cache, self._device
         given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
         tasks = state.scorers.tasks(given)
-        ways = cache.way("text"), cache.way("embedding")
-        context = QueryContext(look.quarter, motion, flow, *ways, self._settings.relevance.trust)
+        trust = self._settings.relevance.trust
+        context = QueryContext(look.quarter, motion, flow, cache.way("text"), cache.way("embedding"), trust)
         relevance, keep = device.run(answer_queries, tasks, context, (state.grid.rows, state.grid.columns))
         state.scorers.take(keep, given)
         return relevance

@@ -494,6 +494,15 @@ def test_every_strategy_keeps_the_budget_and_gives_reasons(strategy: str, cascad
     assert asked in patches.scorer.tolist()
 
 
+def test_a_small_faint_answer_gets_cells_beside_a_large_sure_one_and_says_why() -> None:
+    rgb = np.full((256, 512, 3), 128, np.uint8)
+    rgb[32:224, 32:256], rgb[192:224, 448:480] = (220, 20, 20), (95, 95, 175)
+    patches = _pipeline([parse_text("red"), parse_text("blue")], selection__budget="12").step(Frame(0, 0.0, rgb))
+    blue = (patches.rows == 6) & (patches.columns == 14)
+    assert patches.query[blue].tolist() == [1]
+    assert patches.scorer[blue].tolist() == [SCORERS.index("participation")]
+
+
 def test_coarse_cells_are_for_context() -> None:
     patches = _pipeline([parse_text("red")], selection__budget="20").step(moving_square(1)[0])
     coarse = patches.level > 0

@@ -129,15 +129,16 @@ def test_each_of_several_queries_gets_the_cell_that_it_wants_most(
     relevance = _relevance(rng.random((queries, *hw), np.float32) ** 4 * rng.random((queries, 1, 1), np.float32))
     allowed = rng.random(hw) < 0.8
     tokens = data.draw(st.integers(1, score.size))
-    shared = share_among_queries(score, relevance, allowed, tokens)
-    assert (shared >= score).all() and (shared <= 1).all()
-    if queries == 1:
+    shared, raised = share_among_queries(score, relevance, allowed, tokens)
+    assert raised.sum() <= tokens or tokens < queries
+    assert (shared == score)[~raised].all() and (shared >= score).all() and (shared <= 1).all()
+    if (relevance.best >= 0.1).sum() < 2:
         np.testing.assert_array_equal(shared, score)
     elif tokens >= queries:
         chosen = allocate_tokens(shared, allowed, min(tokens, int(allowed.sum())), 0)
         for query in range(queries):
             wanted = np.where((relevance.query == query) & allowed, relevance.combined, 0)
-            if wanted.max() >= 0.1:
+            if wanted.max() >= max(0.1, 0.3 * relevance.best[query]):
                 row, column = np.unravel_index(wanted.argmax(), hw)
                 assert (row, column) in zip(chosen.rows, chosen.columns, strict=True)
 
@@ -147,9 +148,18 @@ def test_a_large_thing_found_surely_leaves_tokens_to_a_small_one_that_is_not() -
     wanted[0, 1:6, 1:6], wanted[1, 6:8, 10:12] = 0.9, 0.3
     relevance, everywhere = _relevance(wanted), np.ones((8, 12), bool)
     score = relevance.combined
-    for scores, of_the_small in ((score, 0), (share_among_queries(score, relevance, everywhere, 10), 4)):
+    for scores, of_the_small in ((score, 0), (share_among_queries(score, relevance, everywhere, 10)[0], 4)):
         chosen = allocate_tokens(scores, everywhere, 10, 0)
         assert (chosen.columns >= 10).sum() == of_the_small
+
+
+def test_what_another_query_finds_better_leaves_no_part_for_faint_places() -> None:
+    wanted = np.zeros((2, 8, 12), np.float32)
+    wanted[0, 1:4, 1:4], wanted[1, 1:4, 1:4], wanted[1, 6:8, 6:12] = 0.9, 0.8, 0.12
+    relevance, everywhere = _relevance(wanted), np.ones((8, 12), bool)
+    _, raised = share_among_queries(relevance.combined, relevance, everywhere, 8)
+    assert raised.sum() == 4
+    assert raised[1:4, 1:4].sum() == 4
 
 
 @given(GRIDS, st.integers(0, 99), st.data())

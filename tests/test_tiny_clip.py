@@ -22,6 +22,7 @@ from arr_stream.config import ClipSettings, ModelSettings, Settings
 from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
 from benchmarks.localisation import LocalisationRow, clip_variants, evaluate_localisation
 from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, caption, make_scene
+from benchmarks.scenes.stories import SIGN
 
 FOLDER = weights.tiny_clip_folder()
 RETRIEVAL_BAR = 0.5
@@ -53,7 +54,7 @@ def test_it_is_small_and_has_a_card() -> None:
 
 
 def test_every_word_of_a_scene_is_one_token(tokenizer: SimpleTokenizer) -> None:
-    for word in (*COLOURS, *SHAPES, *TEXTURES, "small", "large", "left", "background"):
+    for word in (*COLOURS, *SHAPES, SIGN, *TEXTURES, "small", "large", "left", "background"):
         assert len(tokenizer.encode(word)) == 1, word
 
 

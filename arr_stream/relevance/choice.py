@@ -159,7 +159,7 @@ def realize_relevance(
         scores, count = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     assert scores is not None
-    score = share_among_queries(scores.score.reshape(allowed.shape), relevance, allowed, tokens)
+    score, asked_for = share_among_queries(scores.score.reshape(allowed.shape), relevance, allowed, tokens)
     score, looked_at = share_with_gaze(
         score, scores.gaze.reshape(allowed.shape), allowed, settings.gaze_share / (1 + _most(flat)), tokens
     )
@@ -182,6 +182,7 @@ def realize_relevance(
     if small_text is not None and settings.strategy in _WITH_LEVELS:
         chosen = with_finer(chosen, small_text, tokens, settings.fine_share)
     reasons: IntArray = scores.scorer[chosen.rows * grid.columns + chosen.columns].astype(np.int32)
+    reasons[asked_for[chosen.rows, chosen.columns]] = SCORERS.index("participation")
     reasons[looked_at[chosen.rows, chosen.columns]] = SCORERS.index("perspective")
     reasons[chosen.level > 0] = SCORERS.index("context")
     return Choice(chosen, score, reasons, count)
@@ -189,10 +190,12 @@ def realize_relevance(
 
 def share_among_queries(
     score: FloatArray, relevance: QueryRelevance, allowed: npt.NDArray[np.bool_], tokens: int
-) -> FloatArray:
-    """Scores `[gh, gw]` by which each of several queries gets the cells that it wants most, up to its part.
+) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Scores `[gh, gw]` by which each of several queries gets cells that it wants, and which cells that raised.
 
-    Without it a large thing that one query finds surely takes the tokens of a small one that another finds less surely.
+    The tokens are divided equally among the queries that find something; each raises as many of the cells that no other
+    wants more, those first that it wants most. Without it a large thing that one query finds surely takes the tokens of
+    a small one that another finds less surely.
 
     Args:
         score: `[gh, gw]` in [0, 1].
@@ -200,17 +203,14 @@ def share_among_queries(
         allowed: `[gh, gw]`, cells that may be chosen.
         tokens: Cells to choose.
     """
-    queries = len(relevance.best)
-    if queries < 2:
-        return score
-    raised, most = np.zeros(allowed.shape, bool), max(1, tokens // queries)
-    for query in range(queries):
-        wanted = np.where((relevance.query == query) & allowed, relevance.combined, 0)
-        best = _most(wanted)
-        if best >= _FAINTEST_ANSWER:
-            cells = np.argsort(-wanted, axis=None, kind="stable")[:most]
-            raised.flat[cells[wanted.flat[cells] >= _WANTED * best]] = True
-    return _above_the_others(score, raised, relevance.combined, allowed, tokens)
+    raised, strength = np.zeros(allowed.shape, bool), np.zeros_like(score)
+    finding = np.flatnonzero(relevance.best >= _FAINTEST_ANSWER)
+    for query in finding if len(finding) > 1 else ():
+        wanted = np.where((relevance.query == query) & allowed, relevance.combined / relevance.best[query], 0)
+        cells = np.argsort(-wanted, axis=None, kind="stable")[: max(1, tokens // len(finding))]
+        raised.flat[cells[wanted.flat[cells] >= _WANTED]] = True
+        strength += wanted
+    return _above_the_others(score, raised, strength, allowed, tokens), raised
 
 
 def share_with_gaze(
@@ -236,18 +236,22 @@ def share_with_gaze(
 def _above_the_others(
     score: FloatArray,
     raised: npt.NDArray[np.bool_],
-    claim: FloatArray,
+    strength: FloatArray,
     allowed: npt.NDArray[np.bool_],
     tokens: int,
 ) -> FloatArray:
-    """Scores with those of the `raised` cells above the best of the others that is left without a token."""
+    """Scores `[gh, gw]` with those of the `raised` cells above the best of the others that is left without a token.
+
+    Args:
+        strength: `[gh, gw]` in [0, 1], the order among those raised.
+    """
     count = int(raised.sum())
     if not count:
         return score
     others = np.sort(score[allowed & ~raised])[::-1]
     left = max(tokens - count, 0)
     passed = others[left] if len(others) > left else 0.0
-    return np.where(raised, np.maximum(score, passed + (1 - passed) * claim / 2), score)
+    return np.where(raised, np.maximum(score, passed + (1 - passed) * strength / 2), score)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
-from arr_stream.texture.arrays import Array, as_float, namespace, take, take_along, to_numpy, zeros
+from arr_stream.texture.arrays import Array, namespace, take, take_along, to_numpy, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
@@ -131,12 +131,12 @@ class Answer:
 
     Args:
         relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
-        carried: `[h, w]` bool, or one truth for all of it: which of it came along the flow.
+        carried: It came along the flow.
         keep: What the scorer wants to know on the next frame.
     """
 
     relevance: Array
-    carried: Array | bool
+    carried: bool
     keep: Any = None
 
 
@@ -384,18 +384,11 @@ def answer_queries(
     relevance = xp.stack([averaged(answer.relevance, cells_hw) for answer in answers])
     combined, best = combine(relevance)
     query = xp.where(combined > 0, best, -1)
-    shares = xp.stack([_carried_share(answer.carried, combined) for answer in answers])
-    winner = take_along(shares, xp.clip(query, 0, None))
+    came_along = xp.stack([xp.zeros_like(combined) + float(answer.carried) for answer in answers])
+    carried = (take_along(came_along, xp.clip(query, 0, None)) > 0) & (query >= 0)
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)
-    return QueryRelevance(most, combined, query, (winner > 0.5) & (query >= 0)), keep
-
-
-def _carried_share(carried: Array | bool, cells: Array) -> Array:
-    """`[gh, gw]` like `cells`: which share of each cell came along the flow."""
-    if isinstance(carried, bool):
-        return zeros(cells, (cells.shape[0], cells.shape[1])) + float(carried)
-    return averaged(as_float(carried), (cells.shape[0], cells.shape[1]))
+    return QueryRelevance(most, combined, query, carried), keep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -106,8 +106,8 @@ _ENTRIES = (
         "clip",
         ShippedFile(Path(__file__).with_name("tiny_clip") / HUB_WEIGHTS),
         "Apache-2.0",
-        7_026_772,
-        "5a4a613e289a82ed50ecc9db93f950a6aa96ac20c9891c1b81d9400ac225b459",
+        7_027_540,
+        "40441f5329023e2884eb59a7c392db901c9d4dd0c1f321984dac0cda1b9cd3ed",
     ),
     KnownWeights(
         TINY_QWEN,

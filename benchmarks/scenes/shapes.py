@@ -435,7 +435,10 @@ def _draw(background: ByteArray, plans: list[Plan], *, noise: float, rng: np.ran
         cv2.randn(grain, 0, noise)
         canvas += grain[..., None]
     rgb_bytes = np.clip(canvas, 0, 255).astype(np.uint8)
-    things = tuple(_thing(plan, mask) for plan, mask in zip(plans, masks, strict=True))
+    things = tuple(
+        named(plan.colour, plan.shape, plan.texture, 2 * plan.radius_px, plan.centre_xy, mask)
+        for plan, mask in zip(plans, masks, strict=True)
+    )
     return Scene(rgb_bytes, things)
 
 
@@ -482,20 +485,22 @@ def _texture(plan: Plan, dx: FloatArray, dy: FloatArray) -> FloatArray:
     return np.clip(0.5 + 1.5 * wave, 0, 1).astype(np.float32)
 
 
-def _thing(plan: Plan, mask: BoolArray) -> Thing:
+def named(
+    colour: str, shape: str, texture: str, diameter_px: float, centre_xy: tuple[float, float], mask: BoolArray
+) -> Thing:
+    """A thing with the words for its size and place."""
     height, width = mask.shape
     x0, y0, w, h = cv2.boundingRect(mask.view(np.uint8))
-    x = min(max(plan.centre_xy[0] / width, 0.0), 1.0) - 0.5
-    y = min(max(plan.centre_xy[1] / height, 0.0), 1.0) - 0.5
+    x = min(max(centre_xy[0] / width, 0.0), 1.0) - 0.5
+    y = min(max(centre_xy[1] / height, 0.0), 1.0) - 0.5
     if max(abs(x), abs(y)) < 1 / 6:
         place = "centre"
     elif abs(x) >= abs(y):
         place = "left" if x < 0 else "right"
     else:
         place = "top" if y < 0 else "bottom"
-    diameter = 2 * plan.radius_px
-    size = "small" if diameter < SMALL_BELOW_PX else "large" if diameter > LARGE_ABOVE_PX else "medium"
-    return Thing(plan.colour, plan.shape, plan.texture, size, place, mask, (x0, y0, x0 + w, y0 + h))
+    size = "small" if diameter_px < SMALL_BELOW_PX else "large" if diameter_px > LARGE_ABOVE_PX else "medium"
+    return Thing(colour, shape, texture, size, place, mask, (x0, y0, x0 + w, y0 + h))
 
 
 def random_background(rng: np.random.Generator, size_wh: tuple[int, int], plain: bool) -> ByteArray:

@@ -26,6 +26,8 @@ from benchmarks.scenes.shapes import (
     LARGE_ABOVE_PX,
     SMALL_BELOW_PX,
     Plan,
+    Scene,
+    named,
     painted,
     random_background,
     random_plan,
@@ -66,6 +68,7 @@ class Actor:
         middle_xy: `[T, 2]` pixels; off the frame while it slides in or out.
         area_px: How many pixels it covers when it is seen whole.
         letters_px: How far the middle of each letter of its text is to the right of its own.
+        texture: One of `benchmarks.scenes.shapes.TEXTURES`.
     """
 
     colour: str
@@ -77,6 +80,7 @@ class Actor:
     middle_xy: npt.NDArray[np.float64]
     area_px: int
     letters_px: tuple[float, ...] = ()
+    texture: str = "plain"
 
     @property
     def size(self) -> str | None:
@@ -107,6 +111,16 @@ class Story:
     @property
     def size_wh(self) -> tuple[int, int]:
         return self.frames.shape[2], self.frames.shape[1]
+
+    @property
+    def scene(self) -> Scene:
+        """The first frame as a scene."""
+        things = []
+        for number, one in enumerate(self.actors, start=1):
+            x, y = one.middle_xy[0]
+            mask = self.labels[0] == number
+            things.append(named(one.colour, one.shape, one.texture, one.diameter_px, (x, y), mask))
+        return Scene(self.frames[0], tuple(things))
 
     def there(self, actor: Actor, frame: int) -> bool:
         return actor.frames[0] <= frame < actor.frames[1]
@@ -307,8 +321,8 @@ def _placed(
             middle = _slid(middle, first, end, 2 * each, size_wh, half)
     area = round(math.prod(2 * half)) if isinstance(look, _Panel) else _plan_area(look)
     diameter = 2 * float(half[1])
-    letters = look.letters_px if isinstance(look, _Panel) else ()
-    return _Cast(Actor(*names, diameter, way, (first, end), middle, area, letters), look)
+    letters, texture = (look.letters_px, "plain") if isinstance(look, _Panel) else ((), look.texture)
+    return _Cast(Actor(*names, diameter, way, (first, end), middle, area, letters, texture), look)
 
 
 _NOBODY = Actor("", "", "", 0.0, None, (0, 0), np.zeros((0, 2)), 0)

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, Scene, Thing, caption, make_scene
+from benchmarks.scenes.shapes import COLOURS, TEXTURES, Scene, Thing, caption, make_scene
+from benchmarks.scenes.stories import Purpose, picture_story
 from tiny_clip.model import FRAME_WH, PATCH_PX, to_pixels
+from tiny_clip.words import NOUNS
 
 SIZES_WH = ((128, 128), (160, 160), (224, 224), (256, 192), (192, 256), (320, 160), (448, 256))
 NEAR_TOKENS = 7
@@ -65,17 +67,24 @@ class Lesson:
     Args:
         full: Share of scenes as they are.
         most: The others are drawn between 0 (light things on black) and this.
-        plain: Share of scenes with even backgrounds and plain things.
+        plain: Share of the other scenes with even backgrounds and plain things.
+        signs: Share of scenes with signs and photographs.
     """
 
     full: float
     most: float
     plain: float
+    signs: float
 
     @classmethod
     def at(cls, spent: float) -> Lesson:
         """The lesson when a share `spent` of the training is over."""
-        return cls(full=min(0.9, 1.8 * spent), most=min(1.0, 0.15 + 2 * spent), plain=max(0.1, 0.7 - 1.5 * spent))
+        return cls(
+            full=min(0.9, 1.8 * spent),
+            most=min(1.0, 0.15 + 2 * spent),
+            plain=max(0.1, 0.7 - 1.5 * spent),
+            signs=min(0.5, 0.1 + 1.5 * spent),
+        )
 
 
 def draw_batch(rng: np.random.Generator, size: tuple[int, int], lesson: Lesson, tokens: int) -> Batch:
@@ -85,7 +94,10 @@ def draw_batch(rng: np.random.Generator, size: tuple[int, int], lesson: Lesson, 
     scenes = []
     for _ in range(count):
         diameters = (float(rng.uniform(30, 60)), float(rng.uniform(90, 160)))
-        scene = make_scene(rng, size, (1, most), diameter_px=diameters, plain=bool(rng.random() < lesson.plain))
+        if rng.random() < lesson.signs:
+            scene = scene_with_signs(rng, size, (1, most), diameters)
+        else:
+            scene = make_scene(rng, size, (1, most), diameter_px=diameters, plain=bool(rng.random() < lesson.plain))
         if rng.random() > lesson.full:
             scene = eased(scene, float(rng.uniform(0, lesson.most)))
         scenes.append(scene)
@@ -94,6 +106,19 @@ def draw_batch(rng: np.random.Generator, size: tuple[int, int], lesson: Lesson, 
     all_rows, all_columns = (round(zoom * side / PATCH_PX) for side in (FRAME_WH[1], FRAME_WH[0]))
     row, column = int(rng.integers(all_rows - rows + 1)), int(rng.integers(all_columns - columns + 1))
     return as_batch(scenes, rng, (all_rows, all_columns, row, column))
+
+
+def scene_with_signs(
+    rng: np.random.Generator,
+    size_wh: tuple[int, int],
+    things: tuple[int, int],
+    diameter_px: tuple[float, float] = (36.0, 140.0),
+    purpose: Purpose = "training",
+) -> Scene:
+    """Things of which some are signs, before drawn backgrounds or photographs; there is at least one."""
+    while not (scene := picture_story(rng, size_wh, things, purpose=purpose, diameter_px=diameter_px).scene).things:
+        pass
+    return scene
 
 
 def eased(scene: Scene, hardness: float) -> Scene:
@@ -126,9 +151,7 @@ def as_batch(scenes: Sequence[Scene], rng: np.random.Generator, window: tuple[in
             offset[b, mine, 1] = ((y0 + y1) / 2 / PATCH_PX - 0.5 - r[mine]) / 4
             offset[b, mine, 2] = math.sqrt((x1 - x0) * (y1 - y0)) / PATCH_PX / 4
         first += len(scene.things)
-    words = np.array(
-        [[SHAPES.index(t.shape), list(COLOURS).index(t.colour), TEXTURES.index(t.texture)] for t in things]
-    )
+    words = np.array([[NOUNS.index(t.shape), list(COLOURS).index(t.colour), TEXTURES.index(t.texture)] for t in things])
     named = np.concatenate([words, [[-1, -1, -1]]])[owner]
     truth = Truth(
         torch.from_numpy(owner),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from arr_stream.types import Frame, Grid
 from arr_stream.weights import PCA_NAME
 from benchmarks.localisation import auc
 from benchmarks.scenes.shapes import caption, make_scene
-from tiny_clip.batches import token_shares
+from tiny_clip.batches import scene_with_signs, token_shares
 from tiny_clip.model import look, to_pixels
 
 _DIRECTION_SCENES = 200
@@ -28,7 +29,7 @@ _COMPONENTS = 32
 
 @torch.no_grad()
 def held_out(model: open_clip.CLIP, tokenizer: SimpleTokenizer, scenes: int, seed: int) -> dict[str, float]:
-    """Figures on fresh scenes of 448x256, as 14x8 cells of 2x2 tokens.
+    """Figures on fresh scenes of 448x256, as 14x8 cells of 2x2 tokens; every second has signs.
 
     A cell belongs to a thing that covers at least 0.3 of it. Queries are the distinct phrases true of a scene's things;
     a query's own cells are those of all things that it is true of.
@@ -37,8 +38,11 @@ def held_out(model: open_clip.CLIP, tokenizer: SimpleTokenizer, scenes: int, see
     model.eval()
     found: dict[str, list[float]] = {}
     matches = []
-    for _ in range(scenes):
-        scene = make_scene(rng, (448, 256), (2, 6))
+    for number in range(scenes):
+        signs = number % 2 == 1
+        draw = partial(scene_with_signs, purpose="tuning") if signs else make_scene
+        scene = draw(rng, (448, 256), (2, 6))
+        of = "with signs, " if signs else ""
         with torch.autocast("cpu", torch.bfloat16):
             seen = look(model, to_pixels(scene.rgb[None]))
         grid = seen.dense.float().reshape(8, 2, 14, 2, -1).mean(dim=(1, 3)).reshape(112, -1)
@@ -56,11 +60,11 @@ def held_out(model: open_clip.CLIP, tokenizer: SimpleTokenizer, scenes: int, see
                 if not own.any():
                     continue
                 score = scores[:, q]
-                found.setdefault(f"{name}: all other cells", []).append(auc(score[own], score[~own]))
+                found.setdefault(f"{of}{name}: all other cells", []).append(auc(score[own], score[~own]))
                 if others.any():
-                    found.setdefault(f"{name}: cells of other things", []).append(auc(score[own], score[others]))
+                    found.setdefault(f"{of}{name}: cells of other things", []).append(auc(score[own], score[others]))
                 kept, best = np.argsort(-score)[:11], np.sort(mine)[::-1][:11].sum()
-                found.setdefault(f"{name}: coverage at 10%", []).append(float(mine[kept].sum() / best))
+                found.setdefault(f"{of}{name}: coverage at 10%", []).append(float(mine[kept].sum() / best))
         caption_ids = tokenizer([caption(scene, rng)])
         matches.append((seen.pooled.float()[0], model.encode_text(caption_ids).float()[0]))
     pooled, captions = (F.normalize(torch.stack(list(side)), dim=-1) for side in zip(*matches, strict=True))
@@ -78,7 +82,8 @@ def write_directions(folder: Path, seed: int) -> float:
     rng = np.random.default_rng([seed, 55])
     gathered: StreamingPca | None = None
     for index in range(_DIRECTION_SCENES):
-        frame = Frame(index, 0.0, make_scene(rng).rgb)
+        scene = scene_with_signs(rng, (448, 256), (2, 6)) if index % 2 else make_scene(rng)
+        frame = Frame(index, 0.0, scene.rgb)
         values = embedder.embed(KeyframeInput(frame, Grid.for_size(frame.size_wh))).values
         gathered = gathered or StreamingPca(len(values))
         gathered.add(values.reshape(len(values), -1).T)

@@ -11,11 +11,11 @@ import open_clip
 import torch
 import torch.nn.functional as F
 
-from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES
+from benchmarks.scenes.shapes import COLOURS, TEXTURES
 from tiny_clip.batches import FINE, NEAR_TOKENS, SILHOUETTE, Batch, Truth
 from tiny_clip.model import Seen, look, read
 from tiny_clip.phrases import draw_phrases
-from tiny_clip.words import Texts
+from tiny_clip.words import NOUNS, Texts
 
 
 class SideHeads(torch.nn.Module):
@@ -30,7 +30,7 @@ class SideHeads(torch.nn.Module):
     def __init__(self, width: int, embed_dim: int, lower: Sequence[int], upper: Sequence[int]) -> None:
         super().__init__()
         self.lower, self.upper = tuple(lower), tuple(upper)
-        self.words = (len(SHAPES), len(COLOURS), len(TEXTURES))
+        self.words = (len(NOUNS), len(COLOURS), len(TEXTURES))
         self.outputs = (*self.words, 3, NEAR_TOKENS**2, SILHOUETTE**2)
         self.below = torch.nn.ModuleList(_head(width, (3 * FINE) ** 2) for _ in lower)
         self.above = torch.nn.ModuleList(_head(width, sum(self.outputs)) for _ in upper)
@@ -82,7 +82,7 @@ def losses(
     model: open_clip.CLIP, side_heads: SideHeads, batch: Batch, texts: Texts, rng: np.random.Generator
 ) -> Losses:
     phrases = draw_phrases(batch.things, rng, 64)
-    bare = [*SHAPES, *COLOURS, *TEXTURES]
+    bare = [*NOUNS, *COLOURS, *TEXTURES]
     lists = [*phrases.texts, *bare, *batch.captions]
     with torch.autocast("cpu", torch.bfloat16):
         seen = look(model, batch.pixels, batch.window)
@@ -105,7 +105,7 @@ def losses(
     owned = owned / owned.sum()
     start = 0
     for wanted, count, share in (
-        (truth.shape, len(SHAPES), 1.0),
+        (truth.shape, len(NOUNS), 1.0),
         (truth.colour, len(COLOURS), 0.3),
         (truth.texture, len(TEXTURES), 0.2),
     ):

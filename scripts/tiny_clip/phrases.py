@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.scenes.shapes import SHAPES, Thing
-from tiny_clip.words import BACKGROUND, GENERIC, OTHER_WORDS, SYNONYMS, TEMPLATES
+from benchmarks.scenes.shapes import Thing
+from tiny_clip.words import BACKGROUND, GENERIC, NOUNS, OTHER_WORDS, SYNONYMS, TEMPLATES
 
 
 @dataclass
@@ -46,7 +46,7 @@ def draw_phrases(things: Sequence[Thing], rng: np.random.Generator, count: int) 
         texts.append(text)
         rows.append(row)
 
-    for word in SHAPES:
+    for word in NOUNS:
         add(said(word if rng.random() < 0.9 else SYNONYMS.get(word, word), rng), shape == word, 0)
     while len(texts) < count:
         thing = things[int(rng.integers(len(things)))]

@@ -13,7 +13,10 @@ import torch
 from open_clip.tokenizer import SimpleTokenizer
 
 from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, caption, make_scene
+from benchmarks.scenes.stories import SIGN
 
+NOUNS = (*SHAPES, SIGN)
+"""What a thing can be."""
 CONTEXT = 32
 """Tokens a text, with its start and end."""
 
@@ -32,7 +35,7 @@ paper pen bottle cup glass plate fork knife spoon bowl food bread apple banana o
 water river lake sea ocean beach sand rock stone mountain hill tree leaf flower grass plant forest garden park sky
 cloud sun moon rain snow fire smoke light shadow bird fish horse cow sheep bear elephant lion tiger zebra giraffe
 mouse rabbit insect butterfly bee shirt shoe hat coat dress bag umbrella ball bat racket kite skateboard surfboard ski
-helmet player team game music guitar piano sign letter number word text traffic stop bench fence bridge tower church
+helmet player team game music guitar piano letter number word text traffic stop bench fence bridge tower church
 city town village farm field animal vehicle furniture tool machine engine wheel seat robot doctor teacher student baby
 boy girl king queen friend family crowd
 """.split()  # noqa: SIM905
@@ -84,9 +87,9 @@ def write_vocabulary(folder: Path, seed: int) -> SimpleTokenizer:
     frequency = Counter(dict.fromkeys([*COMMON_WORDS, *OTHER_WORDS], 20))
     for _ in range(300):
         frequency.update(caption(make_scene(rng, (160, 160), (1, 4)), rng).replace(",", "").split())
-    for text in (*GENERIC, *BACKGROUND, *TEMPLATES, *SYNONYMS.values(), *COLOURS, *SHAPES, *TEXTURES):
+    for text in (*GENERIC, *BACKGROUND, *TEMPLATES, *SYNONYMS.values(), *COLOURS, *NOUNS, *TEXTURES):
         frequency.update(text.replace("{}", "").split() * 20)
-    frequency.update([f"{shape}s" for shape in (*SHAPES, *SYNONYMS.values())] * 20)
+    frequency.update([f"{shape}s" for shape in (*NOUNS, *SYNONYMS.values())] * 20)
     merges = learn_merges(frequency, most=1400)
     lines = ["#version: tiny"] + [" ".join(pair) for pair in merges]
     path = folder / "bpe.txt.gz"
