@@ -97,7 +97,7 @@ class KeyframeSettings(_Section):
         "where it is new (`text=auto`, unless a query is about words)",
     )
     window_share: Unit = Field(
-        0.3,
+        0.4,
         description="most of a keyframe's cost that CLIP, where a query needs it, may spend between two keyframes on "
         "what is new in the picture; 0: it looks at keyframes alone",
     )

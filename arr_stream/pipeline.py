@@ -312,7 +312,7 @@ class Pipeline:
         watch.lap("flow")
         motion = self._carry(state, flow, look, frame, cut=cut)
         watch.lap("carry")
-        reason, notices = self._refresh(state, frame, size_changed=size_changed, cut=cut)
+        reason, notices = self._refresh(state, look, frame, size_changed=size_changed, cut=cut)
         state.meanings = renew_meanings(state.cache, self._space, self.phrases, state.meanings)
         watch.lap("keyframe")
         relevance = self._answer(state, look, flow, motion, frame)
@@ -422,7 +422,7 @@ class Pipeline:
                 state.cache.hand_over(enlarged(about, _EIGHTH_PER_CELL))
 
     def _refresh(
-        self, state: _State, frame: Frame, *, size_changed: bool, cut: bool
+        self, state: _State, look: FrameLook, frame: Frame, *, size_changed: bool, cut: bool
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Ask for generation when it is due, and take in what has arrived; reason and notices."""
         # A device tells of its confidence at the end of a frame: to read it now would be to wait.
@@ -431,7 +431,7 @@ class Pipeline:
         # Squeezed to the model's own size, a part of a frame costs as much as all of it.
         looks = "embedding" in needed and self._settings.clip.passes != "coarse"
         share = self._settings.keyframes.window_share if looks else 0.0
-        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, share)
+        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, look.eighth, share)
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             # Over time a refresh alone is no event: what the model has, it keeps.

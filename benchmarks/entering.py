@@ -120,6 +120,7 @@ class EnteringReport(Report):
             "share_of_keyframe": looking.within / there.within,
             "model_cost": looking.model_ms / today.model_ms,
             "cells_cost": looking.seen_cells / today.seen_cells,
+            "run_cost": looking.run_ms / today.run_ms,
         }
 
 

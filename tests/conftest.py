@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Sums are rounded otherwise by OpenBLAS's code for each kind of processor; read when NumPy is first imported.
+if platform.machine() in ("x86_64", "AMD64"):
+    os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 
 from tests.tiny_qwen import tiny as tiny
 from tests.tiny_qwen import tiny_qwen as tiny_qwen

@@ -24,12 +24,13 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.keyframes.text import NoText
 from arr_stream.motion.refresh import WINDOW_EVERY
+from arr_stream.motion.window import ShownColours, Window, window_around
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.texture import EMBEDDING
-from arr_stream.types import Embedding, Frame
+from arr_stream.types import Embedding, Frame, Grid
 from tests.joint_fakes import WORDS, ColourEmbedder, WordEncoder
 from tests.scenes import background, moving_square, square_cells
 
@@ -294,6 +295,46 @@ def test_looks_between_keyframes_are_few_and_small() -> None:
     # All that was paid for when the last one was asked for had been saved by then.
     assert sum(cells[:-1]) < 0.4 * 48 and max(cells) < 48
     assert all(request.parts == ("embedding",) for request in provider.windows)
+
+
+def test_a_thing_is_looked_at_at_once_and_more_of_the_same_ground_when_it_is_paid_for() -> None:
+    wide = background((192, 600))
+    panned = [
+        Frame(index, index / 30, np.ascontiguousarray(wide[:, 6 * index : 6 * index + 256])) for index in range(30)
+    ]
+
+    def looks(frames: list[Frame], share: float) -> int:
+        provider = Noted(ColourEmbedder())
+        made = watched(provider, "dragon", window_share=share)
+        for frame in frames:
+            made.step(frame)
+        return len(provider.windows)
+
+    # A fifth of a keyframe is less than the least look costs.
+    assert looks(visitor(), 0.2) >= 1 and looks(panned, 0.2) == 0
+    assert looks(panned, 1.0) >= 1
+
+
+def test_what_has_strange_colours_goes_before_larger_places() -> None:
+    grid = Grid((320, 192), 6, 10)
+    new = np.zeros((12, 20), bool)
+    new[:, :4] = new[2:6, 12:18] = True
+    strange = np.zeros(new.shape, np.float32)
+    assert window_around(new, strange, grid) == (Window(0, 0, 6, 3), False)
+    strange[3:5, 13:17] = 1
+    assert window_around(new, strange, grid) == (Window(0, 6, 3, 9), True)
+    assert window_around(np.zeros_like(new), strange, grid) is None
+
+
+def test_colours_that_were_shown_lack_no_more() -> None:
+    keyframe = np.full((3, 48, 80), 90, np.uint8)
+    now = keyframe.copy()
+    now[:, 10:20, 10:20] = [[[200]], [[40]], [[40]]]
+    colours = ShownColours(keyframe)
+    assert colours.lacking(now)[10:20, 10:20].all() and colours.lacking(now).sum() == 100
+    assert not colours.lacking(keyframe + 6).any(), "a little lighter is the same"
+    colours.add(now[:, 8:24, 8:24])
+    assert not colours.lacking(now).any()
 
 
 def test_what_windows_show_is_not_learned_as_if_it_were_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from arr_stream.keyframes.text.regions import small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
-from arr_stream.motion.window import BoolArray, Window, fitted, joined
+from arr_stream.motion.window import BoolArray, Window, joined
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, to_numpy, zeros
 from arr_stream.texture.layout import EMBEDDING
@@ -93,14 +93,12 @@ class _Look:
     Args:
         index: Of the frame.
         window: Where.
-        seen: `[2*gh, 2*gw]`, where it counts.
         known: What it joins.
         way: From the frame back to that, on the host.
     """
 
     index: int
     window: Window
-    seen: BoolArray
     known: KeyframePart
     way: Flow
 
@@ -219,17 +217,16 @@ class TemporalCache:
         new: BoolArray = to_numpy(confidence) < _KNOWN
         return new
 
-    def requested_window(self, index: int, window: Window, new: BoolArray) -> None:
-        """The embedding of a window of the present frame was asked for, to join the one in use where it is new."""
+    def requested_window(self, index: int, window: Window) -> None:
+        """The embedding of a window of the present frame was asked for, to join the one in use."""
         way = self.way("embedding")
         assert way is not None
         way = way.to_numpy()
-        seen = np.zeros(new.shape, bool)
-        seen[window.on(seen.shape, self.grid)] = new[window.on(seen.shape, self.grid)]
-        self._look = _Look(index, window, seen, self._parts["embedding"], way)
+        self._look = _Look(index, window, self._parts["embedding"], way)
         self._pending[index] = {"embedding"}
         # What was known is worth no more for being joined.
-        trust = np.where(fitted(seen, way.hw), np.float32(1), way.confidence)
+        trust = way.confidence.copy()
+        trust[window.on(way.hw, self.grid)] = 1
         self._ways[index] = replace(Flow.still(way.hw, self.history), confidence=self.put(trust))
 
     def _join(self, look: _Look, part: KeyframePart) -> bool:
@@ -237,7 +234,7 @@ class TemporalCache:
         known, seen = look.known.value, part.value
         current = self._parts.get("embedding") is look.known
         if current and isinstance(known, Embedding) and isinstance(seen, Embedding):
-            values = joined(known.values, look.way, seen.values, look.seen, look.window, self.grid)
+            values = joined(known.values, look.way, seen.values, look.window, self.grid)
             backend = f"{part.backend}, new places of frame {part.index}"
             self._parts["embedding"] = replace(look.known, value=replace(known, values=values), backend=backend)
             self._looked_index, self._embedding = part.index, None

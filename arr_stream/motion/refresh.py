@@ -11,8 +11,10 @@ from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest, Outcome
 from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_reason
 from arr_stream.motion.memory import TemporalCache
-from arr_stream.motion.window import window_around
-from arr_stream.types import Frame
+from arr_stream.motion.window import ShownColours, window_around
+from arr_stream.texture.arrays import Array, to_numpy
+from arr_stream.texture.pixels import averaged, picture_planes
+from arr_stream.types import ByteArray, Frame
 
 WINDOW_EVERY = 3
 """Fewest frames from one look at what is new to the next."""
@@ -29,6 +31,7 @@ class Occasion:
         size_changed, cut: On this frame.
         query_changed: Since the last refresh.
         needed: Parts that queries are answered from.
+        eighth: The picture at an eighth of the texture's size.
         window_share: Most of a keyframe's cost that is spent on new places until the next.
     """
 
@@ -37,7 +40,12 @@ class Occasion:
     cut: bool
     query_changed: bool
     needed: frozenset[PartName]
+    eighth: Array
     window_share: float = 0.0
+
+    def planes(self) -> ByteArray:
+        """`[3, h, w]`, `eighth` on the host; a device is waited for."""
+        return np.ascontiguousarray(to_numpy(picture_planes(self.eighth)).astype(np.uint8, copy=False))
 
 
 @dataclass(slots=True)
@@ -58,6 +66,7 @@ class Refresher:
     _whole_text_index: int | None = field(init=False, default=None)
     _window_index: int | None = field(init=False, default=None)
     _window_failed: bool = field(init=False, default=False)
+    _shown: ShownColours | None = field(init=False, default=None)
     _credit_cells: float = field(init=False, default=0.0)
     _credit_index: int | None = field(init=False, default=None)
 
@@ -75,7 +84,7 @@ class Refresher:
             # Everything is still busy with a scene that is gone; the refresh stays due.
             reason, self._owed = None, reason
         elif occasion.window_share and not wanted:
-            self._look_at_new(frame, occasion.window_share, settings.interval * interval_factor)
+            self._look_at_new(frame, occasion, settings.interval * interval_factor)
         return reason, self._collect()
 
     def _due(
@@ -120,32 +129,42 @@ class Refresher:
         accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)
+        if "embedding" in accepted and occasion.window_share:
+            self._shown = ShownColours(occasion.planes())
         if whole_text and "text" in accepted:
             self._whole_text_index = frame.index
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
         return accepted
 
-    def _look_at_new(self, frame: Frame, share: float, interval: int) -> None:
+    def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Ask for the embedding of what is new in the picture, at a share of the cost of a keyframe an interval.
 
-        A large window may cost more at once than was saved; the next ones wait until it is paid for.
+        What has colours of its own may cost more at once than was saved; the next ones wait until it is paid for.
         """
         grid, before, self._credit_index = self.cache.grid, self._credit_index, frame.index
         elapsed = 0 if before is None else frame.index - before
-        most = share * grid.cells
+        most = occasion.window_share * grid.cells
         self._credit_cells = min(most, self._credit_cells + most * elapsed / interval)
         last = self._window_index
         if self._window_failed or self._credit_cells <= 0 or (last is not None and frame.index - last < WINDOW_EVERY):
             return
         new = self.cache.new_places
-        window = None if new is None else window_around(new, grid)
-        if new is None or window is None:
+        if new is None or self._shown is None:
+            return
+        planes = occasion.planes()
+        found = window_around(new, averaged(self._shown.lacking(planes), new.shape), grid)
+        if found is None:
+            return
+        window, strange = found
+        cost_cells = window.cells + WINDOW_COST_CELLS
+        if not strange and cost_cells > self._credit_cells:
             return
         part, part_grid = window.cut(frame, grid)
         if self.provider.submit(KeyframeRequest(part, part_grid, ("embedding",), window=True)):
-            self.cache.requested_window(frame.index, window, new)
+            self.cache.requested_window(frame.index, window)
+            self._shown.add(planes[:, *window.on(planes.shape[1:], grid)])
             self._window_index = frame.index
-            self._credit_cells -= window.cells + WINDOW_COST_CELLS
+            self._credit_cells -= cost_cells
 
     def _collect(self) -> tuple[str, ...]:
         notices: list[str] = []

@@ -11,12 +11,18 @@ import numpy.typing as npt
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.pixels import resized
-from arr_stream.types import FloatArray, Frame, Grid
+from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-_LEAST_NEW = np.ones((4, 4), np.uint8)
+_LEAST_NEW = np.ones((3, 3), np.uint8)
 """Half cells that must be new together: less is an edge that was lost, or the sliver that a turning camera uncovers."""
+_LEAST_STRANGE = 3
+"""Half cells of strange colours that make a place stand out."""
+_SHADES = 16
+"""Of red, green and blue each."""
+_RARE = 0.003
+"""Share of a keyframe below which a colour was hardly shown."""
 _LEAST_CELLS = 3
 """Shortest side of a window: on less of a picture a model that was trained on whole ones sees little."""
 
@@ -54,21 +60,61 @@ class Window:
         )
 
 
-def window_around(new: BoolArray, grid: Grid) -> Window | None:
-    """The window around the largest place that is new, None where there is none.
+class ShownColours:
+    """The colours that a model has been shown: of a keyframe, and of what was looked at since.
+
+    What is new is a thing that came in, or ground that something uncovered. Ground mostly has colours that were in the
+    picture before.
+
+    Args:
+        planes: `[3, h, w]` uint8, the keyframe.
+    """
+
+    def __init__(self, planes: ByteArray) -> None:
+        self._counts = np.zeros(_SHADES**3)
+        self._least = _RARE * planes[0].size
+        self.add(planes)
+
+    def add(self, planes: ByteArray) -> None:
+        """A part of a frame was shown as well."""
+        self._counts += np.bincount(_colours(planes).ravel(), minlength=_SHADES**3)
+
+    def lacking(self, planes: ByteArray) -> FloatArray:
+        """`[h, w]`, 1 where a colour, with those beside it, was hardly shown, 0 elsewhere."""
+        near = np.pad(self._counts.reshape((_SHADES,) * 3), 1)
+        for axis in range(3):
+            near = np.add.reduce([near.take(range(first, first + _SHADES), axis) for first in range(3)])
+        lacking: FloatArray = (near.ravel() < self._least)[_colours(planes)].astype(np.float32)
+        return lacking
+
+
+def _colours(planes: ByteArray) -> IntArray:
+    """`[h, w]`, which of `_SHADES` ** 3 colours."""
+    red, green, blue = planes.astype(np.int32) * _SHADES // 256
+    colours: IntArray = (red * _SHADES + green) * _SHADES + blue
+    return colours
+
+
+def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Window, bool] | None:
+    """The window to look at next, and whether there are strange colours in it; None where nothing is new.
 
     Args:
         new: `[2*gh, 2*gw]`, where the picture cannot be told from the keyframe.
+        strange: `[2*gh, 2*gw]` in [0, 1], how much of it has colours that the model was not shown.
         grid: The cells.
     """
     opened = cv2.morphologyEx(new.astype(np.uint8), cv2.MORPH_OPEN, _LEAST_NEW, borderValue=0)
-    count, _, boxes, _ = cv2.connectedComponentsWithStats(opened)
+    count, labels, boxes, _ = cv2.connectedComponentsWithStats(opened)
     if count == 1:
         return None
-    x, y, w, h, _ = boxes[1 + int(boxes[1:, cv2.CC_STAT_AREA].argmax())]
-    top, bottom = _side(int(y), int(h), grid.rows)
-    left, right = _side(int(x), int(w), grid.columns)
-    return Window(top, left, bottom, right)
+    strangeness = np.bincount(labels.ravel(), strange.ravel(), count)[1:]
+    place = 1 + int(strangeness.argmax())
+    if known := strangeness.max() < _LEAST_STRANGE:
+        place = 1 + int(boxes[1:, cv2.CC_STAT_AREA].argmax())
+    x, y, w, h = cv2.boundingRect(((labels == place) & (known | (strange > 0))).astype(np.uint8))
+    top, bottom = _side(y, h, grid.rows)
+    left, right = _side(x, w, grid.columns)
+    return Window(top, left, bottom, right), not known
 
 
 def _side(start: int, length: int, cells: int) -> tuple[int, int]:
@@ -80,19 +126,13 @@ def _side(start: int, length: int, cells: int) -> tuple[int, int]:
     return first, end
 
 
-def fitted(mask: BoolArray, hw: tuple[int, ...]) -> BoolArray:
-    """The mask on a raster of `(h, w)`."""
-    return np.asarray(cv2.resize(mask.astype(np.uint8), hw[::-1], interpolation=cv2.INTER_NEAREST) > 0)
-
-
-def joined(known: FloatArray, way: Flow, found: FloatArray, seen: BoolArray, window: Window, grid: Grid) -> FloatArray:
+def joined(known: FloatArray, way: Flow, found: FloatArray, window: Window, grid: Grid) -> FloatArray:
     """What is known of an earlier frame and what was found in a window of a later one, as one map of the later one.
 
     Args:
         known: `[D, h, w]` of unit length.
         way: Back from the later frame to the earlier, on the host.
         found: `[D, h', w']` of unit length, in the window alone.
-        seen: `[2*gh, 2*gw]`, where that counts; nowhere outside of the window.
         window: Where it is.
         grid: The cells.
 
@@ -107,7 +147,7 @@ def joined(known: FloatArray, way: Flow, found: FloatArray, seen: BoolArray, win
     part = whole[:, rows, columns]
     if found.shape != part.shape:
         found = np.stack([resized(plane, part.shape[1:]) for plane in found])
-    np.copyto(part, found, where=fitted(seen, known.shape[1:])[rows, columns])
+    part[:] = found
     # A blend of two directions is shorter than either.
     whole /= np.maximum(np.sqrt(np.einsum("dhw,dhw->hw", whole, whole)), 1e-6)
     return whole

@@ -405,7 +405,7 @@ def meaning(
 
 def entering(
     clip_model: Annotated[str, typer.Option("--model", help="As for process.")] = "tiny",
-    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes, each under three cameras.")] = 8,
+    scenes: Annotated[int, typer.Option(min=1, help="Generated scenes, each under three cameras.")] = 24,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

@@ -212,6 +212,15 @@ def throughput(shown: str) -> Callable[[Record], float | None]:
     return lambda record: served(record, "streams that ask", "of whole", shown, 16, SERVED)
 
 
+def _entering(fact: str) -> Callable[[Record], float | None]:
+    return lambda record: float(record.runs[0].result[fact])
+
+
+def _followed(record: Record) -> float | None:
+    """Of sequences with masks, played to and fro."""
+    return served(record, "followed for long", "of that", "davis")
+
+
 def _flow_error(record: Record) -> float | None:
     """Of `torch` with the preset `fast`, as a share of that of the better DIS fast, on the worst pair."""
     ours: dict[str, float] = {}
@@ -288,6 +297,21 @@ TARGETS: tuple[Target, ...] = (
     Target("Right answers, 10%: ahead of the best rule by", "answers", 0.10, _ahead_of_rules("pictures", "10%")),
     Target("The same with eight things and more, 10%", "answers", 0.10, _ahead_of_rules("crowded pictures", "10%")),
     Target("What is gone after a minute: ahead of even cells in the same memory by", "watching", 0.15, _by_memory),
+    Target(
+        "What enters, five frames on: covered, of what with a keyframe there",
+        "entering",
+        0.8,
+        _entering("share_of_keyframe"),
+    ),
+    Target(
+        "Its cost, of that of keyframes alone",
+        "entering",
+        1.3,
+        _entering("run_cost"),
+        at_least=False,
+        unit="times",
+    ),
+    Target("A box followed over 1,000 frames: coverage at the end, of that at frame 100", "returns", 0.95, _followed),
     Target(
         "In vLLM, a quarter of 1,024 cells: first token sooner than of the whole", "serving", 5, _sooner, unit="times"
     ),
