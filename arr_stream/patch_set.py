@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -187,6 +187,10 @@ class PatchSet:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def without_texture(self) -> PatchSet:
+        """The choice alone, in some kilobytes, without the channels and the flow that led to it."""
+        return replace(self, texture=Texture(self.grid.texture_wh, {}), flow=None)
 
     @property
     def tokens(self) -> int:

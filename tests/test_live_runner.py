@@ -125,7 +125,7 @@ def test_what_is_asked_and_set_takes_effect_and_what_is_wrong_changes_nothing(li
 def test_records_and_summaries_tell_every_frame(listening: Listening) -> None:
     runner = live(listening.streams.add(TEST_PICTURE), frames=20)
     runner.close()
-    indices = [record["index"] for record in runner.publisher.records]
+    indices = [record["index"] for record in runner.publisher.records()]
     told = [point[0] for event in listening.of("summary") for point in event["points"]]
     assert indices == sorted(set(indices)) and told == indices[: len(told)] and len(told) > 5
     assert not listening.of("frame"), "only for those who name it"

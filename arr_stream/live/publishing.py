@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from arr_stream.consumer import Outcome, Rate, Recent, total_ms
@@ -31,8 +31,8 @@ class Publisher:
 
     Attributes:
         ages_ms: From capture to display, of pictures that a viewer has shown.
-        answers, records: The last ones, oldest first, as plain JSON values; a record whose grid is not `grid`, that of
-            the first frame, tells its own.
+        grid: Of the first frame.
+        answers: The last ones, oldest first, as plain JSON values.
     """
 
     def __init__(self, stream: str, hub: EventHub, room: PictureRoom, dropped: Callable[[], int]) -> None:
@@ -41,9 +41,10 @@ class Publisher:
         self.ages_ms = Recent()
         self.newest: PatchSet | None = None
         self.answers: deque[dict[str, Any]] = deque(maxlen=MOST_ANSWERS)
-        self.records: deque[dict[str, Any]] = deque(maxlen=MOST_RECORDS)
         self.grid: Grid | None = None
         self.answering = False
+        # Not as JSON values: half a million small objects are looked through again and again for garbage, and all wait.
+        self._frames: deque[PatchSet] = deque(maxlen=MOST_RECORDS)
         self._stream = stream
         self._hub = hub
         self._room = room
@@ -60,13 +61,20 @@ class Publisher:
         self._room.show(Shown(frame, patches, self._dropped(), self.fps.value))
         if self.grid is None:
             self.grid = patches.grid
-        record = frame_record(patches, Header.for_grid(self.grid, source="", query=None, budget_tokens=0, config={}))
-        self.records.append(record)
+        self._frames.append(patches.without_texture())
         if self._hub.wanted("frame", self._stream):
-            self._hub.publish({**record, "stream": self._stream})
+            self._hub.publish({**self._record(patches), "stream": self._stream})
         self._summarise(patches)
         for notice in patches.notices:
             self.notice(notice)
+
+    def records(self, last: int = MOST_RECORDS) -> Iterator[dict[str, Any]]:
+        """The last frames until now, oldest first, as plain JSON values; one whose grid is not `grid` tells its own."""
+        return map(self._record, tuple(self._frames)[-last:])
+
+    def _record(self, patches: PatchSet) -> dict[str, Any]:
+        assert self.grid is not None
+        return frame_record(patches, Header.for_grid(self.grid, source="", query=None, budget_tokens=0, config={}))
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None: ...
 

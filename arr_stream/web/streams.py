@@ -274,8 +274,7 @@ def question_routes(serving: Serving) -> APIRouter:
         """The last frames as JSON lines, with a header, and the answers that came on them."""
         runner = serving.runner(id)
         header = _header(runner)
-        kept = list(runner.publisher.records)[-last:]
-        lines = _lines(header, kept, list(runner.publisher.answers))
+        lines = _lines(header, runner.publisher.records(last), list(runner.publisher.answers))
         disposition = f'attachment; filename="records-{runner.id}.jsonl"'
         return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
 
@@ -331,12 +330,13 @@ def _header(runner: StreamRunner) -> Header:
     )
 
 
-def _lines(header: Header, frames: list[dict[str, Any]], answers: list[dict[str, Any]]) -> Iterator[str]:
+def _lines(header: Header, frames: Iterator[dict[str, Any]], answers: list[dict[str, Any]]) -> Iterator[str]:
     """Each answer after the newest frame that the model had seen."""
     yield _line(header.model_dump(mode="json"))
-    first = frames[0]["index"] if frames else 0
-    waiting = [answer for answer in answers if answer["frame_index"] >= first]
+    waiting: list[dict[str, Any]] | None = None
     for frame in frames:
+        if waiting is None:
+            waiting = [answer for answer in answers if answer["frame_index"] >= frame["index"]]
         yield _line(frame)
         while waiting and waiting[0]["frame_index"] <= frame["index"]:
             yield _line(waiting.pop(0))
