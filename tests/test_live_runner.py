@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arr_stream.config import Settings
@@ -24,10 +26,15 @@ from arr_stream.errors import (
 )
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub, Subscription
+from arr_stream.live.pictures import PictureRoom
+from arr_stream.live.publishing import MOST_RECORDS, Publisher
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
+from arr_stream.records.schema import Header, frame_record
 from arr_stream.sources.base import Source
 from arr_stream.sources.live import open_live
+from arr_stream.types import Frame
+from tests.choices import choose
 from tests.live_fakes import LIGHT, TEST_PICTURE, fed_source, no_thread_left, picture, wait_until
 from tests.live_fakes import pool as pool
 from tests.media import moving_frames, write_video
@@ -129,6 +136,26 @@ def test_records_and_summaries_tell_every_frame(listening: Listening) -> None:
     told = [point[0] for event in listening.of("summary") for point in event["points"]]
     assert indices == sorted(set(indices)) and told == indices[: len(told)] and len(told) > 5
     assert not listening.of("frame"), "only for those who name it"
+
+
+def test_kept_frames_are_records_when_asked_for_and_nothing_to_search_for_garbage_before() -> None:
+    black = np.zeros((360, 640, 3), np.uint8)
+    frames = [Frame(index, index / 30, black) for index in range(MOST_RECORDS + 3)]
+    room = PictureRoom("one")
+    try:
+        publisher = Publisher("one", EventHub(), room, lambda: 0)
+        publisher.consume(frames[0], choose(frames[0]))
+        gc.collect()
+        before = len(gc.get_objects())
+        for frame in frames[1:]:
+            publisher.consume(frame, choose(frame))
+        gc.collect()
+        assert len(gc.get_objects()) - before < 40 * MOST_RECORDS, "110 cells each"
+        header = Header.for_grid(choose(frames[0]).grid, source="", query=None, budget_tokens=0, config={})
+        assert list(publisher.records()) == [frame_record(choose(frame), header) for frame in frames[3:]]
+        assert [record["index"] for record in publisher.records(2)] == [MOST_RECORDS + 1, MOST_RECORDS + 2]
+    finally:
+        room.close()
 
 
 def test_pausing_stops_frames_and_goes_on(listening: Listening) -> None:
