@@ -273,6 +273,17 @@ def test_a_new_query_is_answered_from_what_was_seen_in_windows_too() -> None:
     assert share_of_visitor(made.step(frames[25]), frames[25]) >= 0.9
 
 
+def test_what_enters_is_found_where_the_question_came_after_the_keyframe() -> None:
+    frames = visitor()
+    made = watched(Noted(ColourEmbedder()))
+    for frame in frames[:5]:
+        made.step(frame)
+    made.ask([parse_text("dragon")])
+    steps = [made.step(frame) for frame in frames[5:]]
+    assert share_of_visitor(steps[20], frames[25]) >= 0.9
+    assert not any(patches.keyframe for patches in steps)
+
+
 def test_where_nothing_is_new_or_nobody_asks_nothing_is_looked_at() -> None:
     still = [Frame(index, index / 30, moving_square(1)[0].rgb) for index in range(20)]
     for frames, texts in ((still, ["dragon"]), (visitor(), []), (visitor(), ["red"])):

@@ -149,9 +149,11 @@ class Refresher:
         if self._window_failed or self._credit_cells <= 0 or (last is not None and frame.index - last < WINDOW_EVERY):
             return
         new = self.cache.new_places
-        if new is None or self._shown is None:
+        if new is None:
             return
         planes = occasion.planes()
+        # None where nobody asked for looks when the keyframe was made.
+        self._shown = self._shown or ShownColours(planes)
         found = window_around(new, averaged(self._shown.lacking(planes), new.shape), grid)
         if found is None:
             return
