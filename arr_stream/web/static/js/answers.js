@@ -46,7 +46,7 @@ export class Answers {
       event.preventDefault();
       this._ask();
     });
-    this.finder = h("input", { type: "search", placeholder: "Search answers", "aria-label": "Search answers", "data-testid": "answers-search" });
+    this.finder = h("input", { type: "search", placeholder: "Search", "aria-label": "Search answers", "data-testid": "answers-search" });
     this.finder.addEventListener("input", settled(() => this._find(), 250));
     this.exports = ["json", "markdown"].map((format) => h("a", { class: "button small", "data-format": format, "data-testid": `export-${format}` }, icon("save"), format === "json" ? "JSON" : "Markdown"));
     this.list = h("ol", { class: "answers-list", "data-testid": "answers", "aria-label": "Answers, newest first", tabindex: "-1" });

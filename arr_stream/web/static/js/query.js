@@ -18,7 +18,7 @@ export class QueryBox {
     this.shown = "";
     this.written_ms = 0;
     this.input.setAttribute("aria-label", "What to look for");
-    this.input.placeholder = "Look for … such as “moving red on the left”";
+    this.input.placeholder = "Look for “moving red on the left”";
     history.attach(this.input);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
