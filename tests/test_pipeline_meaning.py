@@ -30,6 +30,7 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.texture import EMBEDDING
+from arr_stream.texture.pixels import packed_colours
 from arr_stream.types import Embedding, Frame, Grid
 from tests.joint_fakes import WORDS, ColourEmbedder, WordEncoder
 from tests.scenes import background, moving_square, square_cells
@@ -338,14 +339,15 @@ def test_what_has_strange_colours_goes_before_larger_places() -> None:
 
 
 def test_colours_that_were_shown_lack_no_more() -> None:
-    keyframe = np.full((3, 48, 80), 90, np.uint8)
+    keyframe = np.full((48, 80, 3), 90, np.uint8)
     now = keyframe.copy()
-    now[:, 10:20, 10:20] = [[[200]], [[40]], [[40]]]
-    colours = ShownColours(keyframe)
-    assert colours.lacking(now)[10:20, 10:20].all() and colours.lacking(now).sum() == 100
-    assert not colours.lacking(keyframe + 6).any(), "a little lighter is the same"
-    colours.add(now[:, 8:24, 8:24])
-    assert not colours.lacking(now).any()
+    now[10:20, 10:20] = 200, 40, 40
+    before, packed, lighter = (packed_colours(picture, 5) for picture in (keyframe, now, keyframe + 6))
+    colours = ShownColours(before)
+    assert colours.lacking(packed)[10:20, 10:20].all() and colours.lacking(packed).sum() == 100
+    assert not colours.lacking(lighter).any(), "a little lighter is the same"
+    colours.add(packed[8:24, 8:24])
+    assert not colours.lacking(packed).any()
 
 
 def test_what_windows_show_is_not_learned_as_if_it_were_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

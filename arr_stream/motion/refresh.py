@@ -13,8 +13,8 @@ from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.motion.window import ShownColours, window_around
 from arr_stream.texture.arrays import Array, to_numpy
-from arr_stream.texture.pixels import averaged, picture_planes
-from arr_stream.types import ByteArray, Frame
+from arr_stream.texture.pixels import averaged, packed_colours
+from arr_stream.types import Frame, IntArray
 
 WINDOW_EVERY = 3
 """Fewest frames from one look at what is new to the next."""
@@ -43,9 +43,9 @@ class Occasion:
     eighth: Array
     window_share: float = 0.0
 
-    def planes(self) -> ByteArray:
-        """`[3, h, w]`, `eighth` on the host; a device is waited for."""
-        return np.ascontiguousarray(to_numpy(picture_planes(self.eighth)).astype(np.uint8, copy=False))
+    def colours(self) -> IntArray:
+        """`[h, w]`, those of `eighth`, packed; a device is waited for."""
+        return to_numpy(packed_colours(self.eighth, 5))
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class Refresher:
         if accepted:
             self.cache.requested(frame.index, accepted)
         if "embedding" in accepted and occasion.window_share:
-            self._shown = ShownColours(occasion.planes())
+            self._shown = ShownColours(occasion.colours())
         if whole_text and "text" in accepted:
             self._whole_text_index = frame.index
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
@@ -151,10 +151,10 @@ class Refresher:
         new = self.cache.new_places
         if new is None:
             return
-        planes = occasion.planes()
+        colours = occasion.colours()
         # None where nobody asked for looks when the keyframe was made.
-        self._shown = self._shown or ShownColours(planes)
-        found = window_around(new, averaged(self._shown.lacking(planes), new.shape), grid)
+        self._shown = self._shown or ShownColours(colours)
+        found = window_around(new, averaged(self._shown.lacking(colours), new.shape), grid)
         if found is None:
             return
         window, strange = found
@@ -164,7 +164,7 @@ class Refresher:
         part, part_grid = window.cut(frame, grid)
         if self.provider.submit(KeyframeRequest(part, part_grid, ("embedding",), window=True)):
             self.cache.requested_window(frame.index, window)
-            self._shown.add(planes[:, *window.on(planes.shape[1:], grid)])
+            self._shown.add(colours[window.on(colours.shape, grid)])
             self._window_index = frame.index
             self._credit_cells -= cost_cells
 

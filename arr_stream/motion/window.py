@@ -11,7 +11,7 @@ import numpy.typing as npt
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.pixels import resized
-from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
+from arr_stream.types import FloatArray, Frame, Grid, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -20,7 +20,7 @@ _LEAST_NEW = np.ones((3, 3), np.uint8)
 _LEAST_STRANGE = 3
 """Half cells of strange colours that make a place stand out."""
 _SHADES = 16
-"""Of red, green and blue each."""
+"""Of red, green and blue each, half as many as packed colours tell apart."""
 _RARE = 0.003
 """Share of a keyframe below which a colour was hardly shown."""
 _LEAST_CELLS = 3
@@ -67,32 +67,26 @@ class ShownColours:
     picture before.
 
     Args:
-        planes: `[3, h, w]` uint8, the keyframe.
+        packed: `[h, w]`, the keyframe, as `packed_colours` with 5 bits of green packs it.
     """
 
-    def __init__(self, planes: ByteArray) -> None:
-        self._counts = np.zeros(_SHADES**3)
-        self._least = _RARE * planes[0].size
-        self.add(planes)
+    def __init__(self, packed: IntArray) -> None:
+        self._counts = np.zeros((2 * _SHADES) ** 3)
+        self._least = _RARE * packed.size
+        self.add(packed)
 
-    def add(self, planes: ByteArray) -> None:
+    def add(self, packed: IntArray) -> None:
         """A part of a frame was shown as well."""
-        self._counts += np.bincount(_colours(planes).ravel(), minlength=_SHADES**3)
+        self._counts += np.bincount(packed.ravel(), minlength=len(self._counts))
 
-    def lacking(self, planes: ByteArray) -> FloatArray:
+    def lacking(self, packed: IntArray) -> FloatArray:
         """`[h, w]`, 1 where a colour, with those beside it, was hardly shown, 0 elsewhere."""
-        near = np.pad(self._counts.reshape((_SHADES,) * 3), 1)
+        near = np.pad(self._counts.reshape((_SHADES, 2) * 3).sum((1, 3, 5)), 1)
         for axis in range(3):
             near = np.add.reduce([near.take(range(first, first + _SHADES), axis) for first in range(3)])
-        lacking: FloatArray = (near.ravel() < self._least)[_colours(planes)].astype(np.float32)
+        rare = (near < self._least).repeat(2, 0).repeat(2, 1).repeat(2, 2)
+        lacking: FloatArray = rare.ravel().take(packed).astype(np.float32)
         return lacking
-
-
-def _colours(planes: ByteArray) -> IntArray:
-    """`[h, w]`, which of `_SHADES` ** 3 colours."""
-    red, green, blue = planes.astype(np.int32) * _SHADES // 256
-    colours: IntArray = (red * _SHADES + green) * _SHADES + blue
-    return colours
 
 
 def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Window, bool] | None:
