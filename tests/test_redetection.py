@@ -12,7 +12,7 @@ import pytest
 from arr_stream.config import Settings
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.generate import make_generator
-from arr_stream.motion.redetection import VIEWS, Redetector
+from arr_stream.motion.redetection import Redetector
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import MaskQuery, Query, RegionQuery
@@ -134,16 +134,20 @@ def _quarter(place: Place, seed: int = 1) -> tuple[ByteArray, FloatArray]:
     )
 
 
-def test_views_are_bounded_and_only_new_ones_are_kept() -> None:
-    known = Redetector(*_quarter((40, 100)))
-    for _ in range(5):
-        assert known.look(*_quarter((40, 100))).confidence == 1
-    assert known.views == 1
-    for step in range(40):
-        rgb, mask = _quarter((40, 100))
-        turned = cv2.warpAffine(rgb, cv2.getRotationMatrix2D((19.0, 34.0), 9.0 * step, 1.0), rgb.shape[1::-1])
-        known.look(np.where(mask[..., None] > 0.5, turned, rgb), mask)
-    assert 1 < known.views <= VIEWS
+def test_looks_are_learned_on_the_way() -> None:
+    (ground, _), nothing = _quarter(None), np.zeros((HEIGHT // 4, WIDTH // 4), np.float32)
+    (young, mask), (old, _) = _quarter((40, 100)), _quarter((40, 100), seed=9)
+
+    def finds_old(known: Redetector) -> bool:
+        for _ in range(3):
+            assert known.look(ground, nothing).mask is None
+        return known.look(old, nothing).mask is not None
+
+    stranger, acquainted = Redetector(young, mask), Redetector(young, mask)
+    for share in np.linspace(0, 1, 100):
+        acquainted.look(cv2.addWeighted(old, share, young, 1 - share, 0), mask)
+    assert finds_old(acquainted)
+    assert not finds_old(stranger)
 
 
 def test_a_place_is_to_be_seen_twice_unless_it_is_beyond_doubt() -> None:

@@ -217,9 +217,8 @@ class ColourModel:
         counts = np.bincount(packed_colours(rgb, self._BITS).ravel(), weight.ravel(), side**3)
         smooth = (counts / max(float(counts.sum()), 1e-6)).astype(np.float32).reshape(side, side, side)
         for _ in range(3):
-            # The last two axes are smoothed; turning brings each to the end twice in three rounds.
-            smooth = np.stack(
-                [cv2.GaussianBlur(plane, (5, 5), 0.7, borderType=cv2.BORDER_REPLICATE) for plane in smooth]
-            )
-            smooth = np.ascontiguousarray(np.moveaxis(smooth, 0, 2))
+            rows = smooth.reshape(-1, side)
+            for _ in range(2):
+                rows = cv2.GaussianBlur(rows, (5, 1), 0.7, borderType=cv2.BORDER_REPLICATE)
+            smooth = np.ascontiguousarray(np.moveaxis(rows.reshape(side, side, side), 2, 0))
         return smooth.ravel()

@@ -1,13 +1,15 @@
 """Finds an object again that left, was covered, or was lost, by what it looked like while it was followed.
 
-A few views of the object are kept: six places a side of lightness, two colours and the strength of edges in four
-directions, less what is usual in the scene (whitened by its covariance, as in Hariharan, Malik and Ramanan,
+A template of the object is kept, what it looked like on average: lightness, two colours and the strength of edges in
+four directions, less what is usual in the scene (whitened by its covariance, as in Hariharan, Malik and Ramanan,
 "Discriminative decorrelation for clustering and classification", ECCV 2012). A place of a frame is as like the object
-as its best view, by the cosine under the view's mask.
+as the cosine under its mask tells. What changes its shape keeps its colours, so these count as much: those of the
+object on the place, and not around it (Bertinetto et al., "Staple: complementary learners for real-time tracking",
+CVPR 2016).
 
 How alike other places get is learned while the object is in sight, and what counts as the object stands out of that.
 Following goes on beside it, and is believed as far as the place that it is at looks like the object (Kalal, Mikolajczyk
-and Matas, "Tracking-learning-detection", PAMI 2012).
+and Matas, "Tracking-learning-detection", PAMI 2012). Only where both agree is anything learned.
 """
 
 from __future__ import annotations
@@ -17,32 +19,36 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from arr_stream.motion.appearance import ColourModel
 from arr_stream.types import ByteArray, FloatArray
 
 Slices = tuple[slice, slice]
 """Rows and columns."""
 
-VIEWS = 6
-"""Most views that are kept of an object."""
-
-_SIDE = 6
+_SIDE = 8
 _LEAST_SIDE = 4
-_FOUND = 0.3
-"""Share of the way from the likest other place to perfect likeness, from which on a place is taken for the object, and
-the one that is followed is believed in full."""
-_SURE = 0.7
+_SURROUNDINGS = 0.5
+"""Weight of the colours around a place against those on it."""
+_RATE = 0.1
+"""Share of one look in what the object, and the ground, look like on average."""
+_FOUND = 0.06
+"""How much more alike than the likest other place something must be to be taken for the object, and what is followed to
+be believed in full."""
+_LEARNED = 0.1
+"""The same for what is learned from."""
+_SURE = 0.14
 """The same for a place that need not be seen twice."""
-_LEAST_FOUND, _LEAST_LEARNED = 0.5, 0.6
-"""Likeness below which nothing is taken for the object, and none of its views is kept."""
-_KNOWN = 0.85
-"""Likeness from which a view would add nothing."""
 _BETTER = 0.1
 """By how much another place must be more alike than the one that is followed."""
 _IN_DOUBT = 0.15
 """Most confidence in what is followed after it was lost."""
+_STRANGE = 0.4
+"""Share of the object's usual likeness that something never seen may have, though nothing in sight is as like it."""
 _EVERYWHERE = 5
 """What is followed is compared on every look, the rest of the picture on every fifth, until it is lost."""
-_GROWN = (0.6, 1.6)
+_GROWN = (0.5, 1.6)
+_SPILT = 2.0
+"""What has grown so much has run out over the ground, and is taken back to where the object is."""
 _FORGOTTEN = 0.98
 _REGULARISED = 0.01
 _LEAST_ENERGY = 0.3
@@ -64,34 +70,40 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _View:
-    """What the object looked like once.
+class _Template:
+    """What the object looks like.
 
     Args:
         masked: `[h, w, 8]` features times the mask.
         mask: `[h, w]` in [0, 1].
-        norm: Length of the features under the mask.
     """
 
     masked: FloatArray
     mask: FloatArray
-    norm: float
+
+    @property
+    def norm(self) -> float:
+        """Length of the features under the mask."""
+        return float(np.sqrt((self.masked**2 / np.maximum(self.mask, 1e-3)[..., None]).sum()))
+
+    def mixed(self, other: _Template, share: float) -> _Template:
+        masked, mask = self.masked, self.mask
+        return _Template(masked + share * (other.masked - masked), mask + share * (other.mask - mask))
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place of the raster, and the view that it is like."""
+    """A place of the raster."""
 
     likeness: float
-    view: int = 0
     row: int = 0
     column: int = 0
 
     @classmethod
     def likest(cls, likeness: FloatArray) -> _Place:
-        """Of `[views, h, w]`."""
-        view, row, column = np.unravel_index(int(likeness.argmax()), likeness.shape)
-        return cls(float(likeness[view, row, column]), int(view), int(row), int(column))
+        """Of `[h, w]`."""
+        row, column = np.unravel_index(int(likeness.argmax()), likeness.shape)
+        return cls(float(likeness[row, column]), int(row), int(column))
 
     def near(self, other: _Place) -> bool:
         return max(abs(self.row - other.row), abs(self.column - other.column)) <= _SIDE
@@ -120,14 +132,15 @@ class Redetector:
         usual = _features(rgb, self._raster_hw).reshape(height * width, -1)
         self._mean = usual.mean(axis=0)
         self._whitening = _whitening(usual)
-        self._views = [self._view(self._whitened(rgb), mask)]
-        self._likest_other, self._lost, self._looks, self._candidate = 0.0, False, 0, _Place(-1.0)
+        self._colours = ColourModel(prior=0.5)
+        self._colours.learn(rgb, mask, 1 - mask)
+        small = self._reduced(mask)
+        self._extent_hw = tuple(part.stop - part.start for part in _extent(small))
+        self._template = self._seen(self._whitened(rgb), small, *_middle(small))
+        self._usual_likeness = self._likest_other = 0.0
+        self._lost, self._looks = False, 0
+        self._candidate: _Place | None = None
         self.look(rgb, mask)
-
-    @property
-    def views(self) -> int:
-        """How many are kept."""
-        return len(self._views)
 
     def look(self, rgb: ByteArray, mask: FloatArray) -> Finding:
         """Compare a picture with what is known of the object, and learn how it looks by now.
@@ -137,84 +150,91 @@ class Redetector:
             mask: What is followed there; may be empty.
         """
         features, small = self._whitened(rgb), self._reduced(mask)
-        around = self._around(small)
+        around = self._around(*_middle(small)) if float(mask.sum()) >= 1 else None
         everywhere = around is None or self._lost or self._looks % _EVERYWHERE == 0
         self._looks += 1
-        searched = np.s_[:, :] if everywhere or around is None else _widened(around, self._views[0].mask.shape)
-        likeness = np.full((len(self._views), *self._raster_hw), -1, np.float32)
-        for found, view in zip(likeness, self._views, strict=True):
-            found[searched] = self._likeness(features[searched], view)
+        if everywhere:
+            self._colours.learn(rgb, np.zeros_like(mask), np.ones_like(mask) if self._lost else 1 - mask, rate=_RATE)
+        searched = np.s_[:, :] if everywhere or around is None else _widened(around, self._extent_hw)
+        likeness = np.full(self._raster_hw, -1, np.float32)
+        likeness[searched] = self._likeness(features[searched], self._own_colours(rgb)[searched])
         here, elsewhere = _split(likeness, around)
-        candidate, self._candidate = self._candidate, _Place(-1.0)
-        standing = self._standing(here)
-        if not self._lost and standing >= _FOUND and here.likeness > elsewhere.likeness:
-            self._likest_other = max(self._likest_other * _FORGOTTEN, elsewhere.likeness)
-            if _LEAST_LEARNED <= here.likeness < _KNOWN and self._whole(mask):
-                self._learn(self._view(features, mask), mask)
-            return Finding(1.0)
+        candidate, self._candidate = self._candidate, None
+        margin = self._margin(here, elsewhere)
+        if not self._lost and margin >= _FOUND:
+            if margin >= _LEARNED:
+                self._learn(features, mask, here, elsewhere)
+            return Finding(1.0, self._mask_at(here) if float(mask.sum()) > _SPILT * self._area_px else None)
         best = elsewhere if elsewhere.likeness > here.likeness + _BETTER else here
-        if (self._lost or best is elsewhere) and self._taken(best):
-            if self._standing(best) >= _SURE or best.near(candidate):
+        if self._lost or best is elsewhere:
+            found = self._margin(best, _split(likeness, self._around(best.row, best.column))[1])
+            if found >= _SURE or (found >= _FOUND and candidate is not None and best.near(candidate)):
                 self._lost = False
                 return Finding(1.0, self._mask_at(best))
-            self._candidate = best
-        confidence = min(1.0, max(0.0, standing / _FOUND))
+            self._candidate = best if found >= _FOUND else None
+        confidence = min(1.0, max(0.0, margin / _FOUND))
         self._lost = self._lost or confidence < 0.5
         return Finding(min(confidence, _IN_DOUBT) if self._lost else confidence)
 
-    def _standing(self, place: _Place) -> float:
-        """0 for what is as like the object as other places are, 1 for what is just like it."""
-        return (place.likeness - self._likest_other) / (1 - min(self._likest_other, 0.99))
+    def _margin(self, place: _Place, other: _Place) -> float:
+        """How much more like the object a place is than others are, or were beside it, or a stranger may be."""
+        return place.likeness - max(other.likeness, self._likest_other, _STRANGE * self._usual_likeness)
 
-    def _taken(self, place: _Place) -> bool:
-        """It may be taken for the object."""
-        return place.likeness >= _LEAST_FOUND and self._standing(place) >= _FOUND
-
-    def _whole(self, mask: FloatArray) -> bool:
-        """About as large as the object was, and not cut by the picture's border."""
-        extent = zip(_extent(self._reduced(mask)), self._raster_hw, strict=True)
-        inside = all(part.start > 0 and part.stop < side for part, side in extent)
-        return inside and _GROWN[0] < float(mask.sum()) / self._area_px < _GROWN[1]
-
-    def _learn(self, view: _View, mask: FloatArray) -> None:
-        """Keep a view; of too many the oldest goes, but never the first."""
-        self._views.append(view)
-        self._area_px = float(mask.sum())
-        if len(self._views) > VIEWS:
-            del self._views[1]
-
-    def _view(self, features: FloatArray, mask: FloatArray) -> _View:
-        """How the object looks under a mask."""
+    def _learn(self, features: FloatArray, mask: FloatArray, here: _Place, elsewhere: _Place) -> None:
+        """Take in how the object and other places look, where following it and its looks agree."""
         small = self._reduced(mask)
-        rows, columns = _extent(small)
-        within, seen = np.ascontiguousarray(small[rows, columns]), features[rows, columns]
-        masked = seen * within[..., None]
-        return _View(masked, within, float(np.sqrt((seen * masked).sum())))
+        off = (abs(at - middle) for at, middle in zip((here.row, here.column), _middle(small), strict=True))
+        if any(by > max(1, side / 3) for by, side in zip(off, self._extent_hw, strict=True)):
+            return
+        self._likest_other = max(self._likest_other * _FORGOTTEN, elsewhere.likeness)
+        self._usual_likeness += (_RATE if self._usual_likeness else 1.0) * (here.likeness - self._usual_likeness)
+        if _GROWN[0] < float(mask.sum()) / self._area_px < _GROWN[1]:
+            self._template = self._template.mixed(self._seen(features, small, here.row, here.column), _RATE)
 
-    def _around(self, small: FloatArray) -> Slices | None:
-        """Places that overlap a mask on the raster by half; None where it holds less than a pixel."""
-        mass = float(small.sum())
-        if mass * self._shape[0] * self._shape[1] < small.size:
-            return None
-        (height, width), (rows, columns) = small.shape, self._views[-1].mask.shape
-        row, column = int(small.sum(1) @ np.arange(height) / mass), int(small.sum(0) @ np.arange(width) / mass)
-        down, across = rows // 2 + 1, columns // 2 + 1
+    def _seen(self, features: FloatArray, small: FloatArray, row: int, column: int) -> _Template:
+        """What the object looks like under a mask around a place."""
+        height, width = self._extent_hw
+        top, left = row - height // 2, column - width // 2
+
+        def cut(image: FloatArray) -> FloatArray:
+            padded = cv2.copyMakeBorder(image, height, height, width, width, cv2.BORDER_CONSTANT)
+            return np.ascontiguousarray(padded[height + top :, width + left :][:height, :width])
+
+        part = cut(small)
+        return _Template(cut(features) * part[..., None], part)
+
+    def _around(self, row: int, column: int) -> Slices:
+        """Places whose templates overlap that of a place by half."""
+        down, across = (side // 2 + 1 for side in self._extent_hw)
         return slice(max(0, row - down), row + down + 1), slice(max(0, column - across), column + across + 1)
 
-    def _likeness(self, features: FloatArray, view: _View) -> FloatArray:
-        """`[h, w]` in [-1, 1]: how alike a view is to what is around each place, which is its middle."""
-        height, width = view.mask.shape
-        sides = height // 2, height - 1 - height // 2, width // 2, width - 1 - width // 2
-        padded = cv2.copyMakeBorder(features, *sides, cv2.BORDER_CONSTANT)
-        energy = cv2.matchTemplate((padded**2).sum(2), view.mask, cv2.TM_CCORR)
-        product = _product(padded, view.masked)
+    def _likeness(self, features: FloatArray, colours: FloatArray) -> FloatArray:
+        """`[h, w]`, at most 1: how like the object is what is around each place, which is its middle."""
+        mask, (height, width) = self._template.mask, self._extent_hw
+        kernel = cv2.copyMakeBorder(1 - mask, *_sides(height, width), cv2.BORDER_CONSTANT, value=1.0)
+        kernel *= np.float32(-_SURROUNDINGS / kernel.sum())
+        kernel[height // 2 :, width // 2 :][:height, :width] += mask / mask.sum()
+        padded = cv2.copyMakeBorder(colours, *_sides(*kernel.shape), cv2.BORDER_CONSTANT)
+        likeness = self._cosine(features) + cv2.matchTemplate(padded, kernel, cv2.TM_CCORR)
+        return np.asarray(likeness / 2, np.float32)
+
+    def _cosine(self, features: FloatArray) -> FloatArray:
+        """`[h, w]` in [-1, 1]: of the features around each place with the template's."""
+        template, norm = self._template, self._template.norm
+        padded = cv2.copyMakeBorder(features, *_sides(*self._extent_hw), cv2.BORDER_CONSTANT)
+        energy = cv2.matchTemplate((padded**2).sum(2), template.mask, cv2.TM_CCORR)
         # A place that is half outside, or nearly plain, must not be alike by the little that it shows.
-        length = np.sqrt(np.maximum(energy, _LEAST_ENERGY * view.norm**2)) * max(view.norm, 1e-6)
+        length = np.sqrt(np.maximum(energy, _LEAST_ENERGY * norm**2)) * max(norm, 1e-6)
+        product = _product(padded, template.masked)
         return np.asarray(product / length, np.float32).reshape(features.shape[:2])
 
+    def _own_colours(self, rgb: ByteArray) -> FloatArray:
+        """`[h, w]` in [0, 1]: how likely each place of the raster is the object by its colour alone."""
+        return self._reduced(self._colours.posterior(rgb))
+
     def _mask_at(self, place: _Place) -> FloatArray:
-        """A view's mask where it is seen."""
-        mask, (rows, columns) = self._views[place.view].mask, self._raster_hw
+        """The object's mask where it is seen."""
+        mask, (rows, columns) = self._template.mask, self._raster_hw
         height, width = mask.shape
         padded = np.zeros((rows + height, columns + width), np.float32)
         padded[place.row : place.row + height, place.column : place.column + width] = mask
@@ -232,6 +252,17 @@ class Redetector:
         return np.concatenate([whitened, np.zeros((*self._raster_hw, 1), np.float32)], axis=2, dtype=np.float32)
 
 
+def _middle(small: FloatArray) -> tuple[int, int]:
+    """Row and column of a mask's centre of mass."""
+    mass = max(float(small.sum()), 1e-6)
+    return int(small.sum(1) @ np.arange(small.shape[0]) / mass), int(small.sum(0) @ np.arange(small.shape[1]) / mass)
+
+
+def _sides(height: int, width: int) -> tuple[int, int, int, int]:
+    """What to add above, below, left and right, so that a template of this size has a place for each of a picture's."""
+    return height // 2, height - 1 - height // 2, width // 2, width - 1 - width // 2
+
+
 def _product(features: FloatArray, template: FloatArray) -> FloatArray:
     """Inner product of a template with what is at each place; OpenCV takes at most four channels at a time."""
     first, second = (
@@ -244,10 +275,10 @@ def _product(features: FloatArray, template: FloatArray) -> FloatArray:
 
 
 def _split(likeness: FloatArray, around: Slices | None) -> tuple[_Place, _Place]:
-    """The likest place of `[views, h, w]` around what is followed, and elsewhere."""
+    """The likest place of `[h, w]` around what is followed, and elsewhere."""
     if around is None:
         return _Place(-1.0), _Place.likest(likeness)
-    near = np.zeros(likeness.shape[1:], bool)
+    near = np.zeros(likeness.shape, bool)
     near[around] = True
     return _Place.likest(np.where(near, likeness, -1)), _Place.likest(np.where(near, -1, likeness))
 
