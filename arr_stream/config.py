@@ -220,7 +220,7 @@ class SelectionSettings(_Section):
 
 
 TINY = "tiny"
-"""The value of `vlm.model` that means the model that is part of arr-stream."""
+"""The value of `vlm.model` and of `clip.model` that means the model that is part of arr-stream."""
 
 
 class VlmSettings(_Section):

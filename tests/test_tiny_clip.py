@@ -19,7 +19,11 @@ from open_clip.tokenizer import SimpleTokenizer
 
 from arr_stream import weights
 from arr_stream.config import ClipSettings, ModelSettings, Settings
-from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+from arr_stream.keyframes.base import KeyframeInput
+from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
+from arr_stream.keyframes.embeddings.dense import METHODS, make_tower
+from arr_stream.keyframes.embeddings.openclip import load_clip
+from arr_stream.types import Frame, Grid
 from benchmarks.localisation import LocalisationRow, clip_variants, evaluate_localisation
 from benchmarks.scenes.shapes import COLOURS, SHAPES, TEXTURES, caption, make_scene
 from benchmarks.scenes.stories import SIGN
@@ -63,6 +67,45 @@ def test_any_text_can_be_encoded(model: Any, tokenizer: SimpleTokenizer) -> None
     with torch.no_grad():
         features = model.encode_text(tokenizer(texts), normalize=True)
     assert torch.isfinite(features).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "red circle",
+        "The sign says 'STOP' twice!",
+        "isn’t it “blue”?",
+        "café 42",
+        "红色的圆 🟥",
+        "small blue star " * 20,
+    ],
+)
+def test_the_product_reads_texts_as_open_clip_does(text: str, model: Any, tokenizer: SimpleTokenizer) -> None:
+    encoder = ClipTextEncoder(ClipSettings(), ModelSettings())
+    assert encoder.token_count(text) == len(tokenizer.encode(text)) + 2
+    with torch.no_grad():
+        expected = model.encode_text(tokenizer([text]), normalize=True)[0].numpy()
+    np.testing.assert_allclose(encoder.encode([text])[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_product_sees_places_as_open_clip_does(method: str, model: Any) -> None:
+    pixels = torch.from_numpy(np.random.default_rng(4).standard_normal((1, 3, 192, 320)).astype(np.float32))
+    ours = load_clip(ClipSettings(), ModelSettings(), towers="vision").visual
+    assert ours is not None
+    with torch.inference_mode():
+        seen, expected = (make_tower(tower, "tiny", method).features(pixels, method) for tower in (ours, model.visual))
+    np.testing.assert_allclose(seen.numpy(), expected.numpy(), atol=1e-5)
+
+
+def test_the_product_runs_it_without_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("open_clip", "torchvision", "timm", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    frame = Frame(0, 0.0, np.zeros((96, 160, 3), np.uint8))
+    embedding = ClipEmbedder(ClipSettings(), ModelSettings()).embed(KeyframeInput(frame, Grid.for_size((160, 96))))
+    texts = ClipTextEncoder(ClipSettings(), ModelSettings()).encode(["red circle"])
+    assert embedding.values.shape[0] == texts.shape[1]
 
 
 def test_pictures_find_their_captions(model: Any, tokenizer: SimpleTokenizer) -> None:

@@ -112,6 +112,15 @@ def test_a_named_model_stays(tiny: LoadedModel) -> None:
         assert answering(named) == named
 
 
+def test_what_it_is_asked_about_is_looked_for_by_the_encoder_that_knows_shapes() -> None:
+    for settings in (Settings(), Settings().with_values({"vlm.model": TINY})):
+        found = answering(settings)
+        assert (found.keyframes.embeddings, found.relevance.language) == ("clip", "clip")
+    for chosen in ({"relevance.language": "lexicon"}, {"clip.model": "ViT-B-16:openai"}):
+        settings = Settings().with_values({"vlm.model": TINY, **chosen})
+        assert answering(settings) == settings
+
+
 class _Broken:
     """Makes a viewer at the second attempt."""
 

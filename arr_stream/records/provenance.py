@@ -264,7 +264,7 @@ def _clip_files(model: str) -> Iterable[Path]:
     from arr_stream import weights
 
     whole, behind_name = Path(model).expanduser(), Path(model.partition(":")[2] or ".").expanduser()
-    folder = weights.tiny_clip_folder() if model == "tiny" else whole
+    folder = weights.tiny_clip_folder() if model == TINY else whole
     if folder.is_dir():
         return sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".pth"))
     return [whole, behind_name]
@@ -312,7 +312,7 @@ def _deciding(settings: Settings) -> list[str]:
     optional = {
         "fast-slic": keyframes.clusters in ("auto", "slic", "slic-fast"),
         "segment-anything": keyframes.clusters == "sam",
-        "open_clip_torch": keyframes.embeddings == "clip",
+        "open_clip_torch": keyframes.embeddings == "clip" and settings.clip.model != TINY,
         "transformers": settings.vlm.model not in ("", TINY) and not settings.vlm.endpoint,
     }
     used = (name for name, wanted in optional.items() if wanted)

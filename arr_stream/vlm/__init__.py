@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
 
 def answering(settings: Settings) -> Settings:
-    """Settings that name a model: the tiny one where they named none."""
+    """Settings that name a model: the tiny one where they named none.
+
+    What that one is shown is looked for by the encoder that knows the same drawn shapes, unless they say otherwise.
+    """
     from arr_stream.config import TINY
 
-    if settings.vlm.model or settings.vlm.endpoint:
+    if not settings.vlm.model and not settings.vlm.endpoint:
+        settings = settings.with_values({"vlm.model": TINY})
+    if (settings.vlm.model, settings.clip.model, settings.relevance.language) != (TINY, TINY, "auto"):
         return settings
-    return settings.with_values({"vlm.model": TINY})
+    return settings.with_values({"keyframes.embeddings": "clip", "relevance.language": "clip"})
 
 
 def make_viewer(settings: Settings) -> Viewer:

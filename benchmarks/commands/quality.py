@@ -310,13 +310,15 @@ def answers(
         words = each.split()
         values = [word for word in words if "=" in word]
         named[f"ours, {' '.join(word for word in words if word not in values)}"] = [*named["ours"], *values]
-    fixed = {"vlm.model": model}
-    ways = {name: cpu_settings("answers", preset, values).with_values(fixed) for name, values in named.items()}
 
     from arr_stream.threads import torch_threads
+    from arr_stream.vlm import answering
     from benchmarks.answers.long import dialogue_answers, memory_answers
     from benchmarks.answers.table import SHARES, measure
 
+    fixed = {"vlm.model": model}
+    chosen = {name: cpu_settings("answers", preset, values).with_values(fixed) for name, values in named.items()}
+    ways = {name: answering(settings) for name, settings in chosen.items()}
     shares = list(dict.fromkeys(budget or SHARES))
     told: Any = {"purpose": purpose.value, "progress": say}
     with torch_threads(threads):

@@ -210,7 +210,7 @@ def _answers(record: Record) -> str:
         name, rule = best_rule(found, share)
         parts.append(f"{found[OURS][share]:.2f} with {share}, against {rule:.2f} by the best rule ({name})")
     whole = found["all cells"]["100%"]
-    return f"{'; '.join(parts)}; {whole:.2f} with all (a tiny model trained on drawn pictures; with the tiny CLIP)"
+    return f"{'; '.join(parts)}; {whole:.2f} with all (a tiny model trained on drawn pictures)"
 
 
 def _served(record: Record) -> str:

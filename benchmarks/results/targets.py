@@ -274,7 +274,7 @@ def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
 
 SERVED = "chosen cells, plugin"
 STREAMED = ("2 frames of 1280x704", "4 frames of 320x320")
-OURS = "ours, CLIP"
+OURS = "ours"
 """The way of ours that understands what the questions are about."""
 MODEL = "ViT-B-16:random"
 SIZES = ("864x480", "1024x1024")

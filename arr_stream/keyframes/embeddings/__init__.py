@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arr_stream.config import Settings
+from arr_stream.config import TINY, Settings
 from arr_stream.keyframes.base import Embedder, TextEncoder
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
 
     if settings.clip.pca != "auto":
         return load_pca(Path(settings.clip.pca), encoder.space, method=settings.clip.method)
-    folder = weights.tiny_clip_folder() if settings.clip.model == "tiny" else Path(settings.clip.model)
+    folder = weights.tiny_clip_folder() if settings.clip.model == TINY else Path(settings.clip.model)
     beside = folder / weights.PCA_NAME
     if not beside.is_file():
         return None

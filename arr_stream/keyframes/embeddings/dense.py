@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_stream.errors import InvalidSetting
+from arr_stream.keyframes.embeddings.plain_clip import VisionTower
 
 METHODS = ("value", "self", "neighbour", "raw")
 
@@ -85,6 +86,8 @@ def make_tower(visual: nn.Module, space: str, method: str) -> Tower:
 
 
 def _tower_of(visual: Any) -> Tower | None:
+    if isinstance(visual, VisionTower):
+        return OpenClipViT(visual)
     from open_clip.timm_model import TimmModel
     from open_clip.transformer import VisionTransformer
 
@@ -138,7 +141,7 @@ class _Transformer(Tower):
 
 
 class OpenClipViT(_Transformer):
-    """open_clip's own vision transformer: ViT-B-32, ViT-B-16, ViT-L-14 and their like."""
+    """open_clip's own vision transformer: ViT-B-32, ViT-B-16, ViT-L-14 and their like; and the one in the package."""
 
     def __init__(self, visual: Any) -> None:
         self._visual = visual

@@ -5,7 +5,7 @@ open_clip's own factory fetches what it misses, so only its architectures, conve
 
 | setting | architecture | weights |
 |---|---|---|
-| `tiny` | the encoder inside the package | likewise |
+| `tiny` | the encoder inside the package, which runs without open_clip | likewise |
 | `NAME:PRETRAINED`, such as `ViT-B-16:openai` | open_clip's | from the models folder |
 | `NAME:FILE` | open_clip's | the file |
 | a folder in the form of open_clip's `local-dir:` | its `open_clip_config.json` | its weights file |
@@ -32,8 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from arr_stream import weights
-from arr_stream.config import ClipSettings, ModelSettings
+from arr_stream.config import TINY, ClipSettings, ModelSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
+from arr_stream.keyframes.embeddings.plain_clip import PlainClip, byte_pairs
 
 Towers = Literal["both", "text", "vision"]
 
@@ -104,16 +105,15 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
         InvalidSetting: No such architecture or weights; names the nearest. A folder that holds no model.
         WeightsInvalid: Damaged, of another model, or a pickle with code in it.
     """
-    try:
-        import open_clip
-    except ImportError as exc:
+    shipped = settings.model == TINY
+    if not shipped and importlib.util.find_spec("open_clip") is None:
         raise BackendUnavailable(
             f"clip.model={settings.model} needs open_clip, which is not installed",
             remedy="pip install 'arr-stream[clip]'",
-        ) from exc
+        )
     plan = _plan(settings.model, models)
     state = weights.load_state_dict(plan.file)
-    model = _built(open_clip, plan)
+    model: Any = PlainClip(plan.config) if shipped else _built(plan)
     _fill(model, state, plan)
     model.eval().requires_grad_(False)
     visual: Any = model.visual
@@ -124,16 +124,16 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
         **{field.name: getattr(plan, field.name) for field in fields(plan)},
         visual=None if towers == "text" else visual,
         text=None if towers == "vision" else model,
-        tokenizer=None if towers == "vision" else _tokenizer(plan),
+        tokenizer=None if towers == "vision" else _shipped_tokenizer(plan) if shipped else _tokenizer(plan),
         image_size_hw=(int(height), int(width)),
         context_length=int(model.context_length),
     )
 
 
 def _plan(model: str, models: ModelSettings) -> _Plan:
-    if model == "tiny":
-        file = weights.find("tiny", models)
-        return _plan_folder(file.parent, file, "tiny", PLAIN)
+    if model == TINY:
+        file = weights.find(TINY, models)
+        return _plan_folder(file.parent, file, TINY, PLAIN)
     path = Path(model).expanduser()
     if model and path.is_dir():
         file = _weights_in(path)
@@ -233,7 +233,7 @@ def _statistics(entries: list[dict[str, Any]]) -> tuple[tuple[float, ...], tuple
 def _nearest_weights(model: str) -> str:
     from open_clip import list_pretrained
 
-    names = ["tiny", *(":".join(pair) for pair in list_pretrained())]
+    names = [TINY, *(":".join(pair) for pair in list_pretrained())]
     return difflib.get_close_matches(model, names, n=1, cutoff=0.0)[0]
 
 
@@ -246,8 +246,10 @@ def fingerprint(file: Path) -> str:
         return hashlib.sha256(str(size).encode() + head + stream.read(edge)).hexdigest()[:8]
 
 
-def _built(open_clip: Any, plan: _Plan) -> Any:
+def _built(plan: _Plan) -> Any:
     """The architecture with random weights; parts that only the hub could give are refused."""
+    import open_clip
+
     config = copy.deepcopy(plan.config)
     try:
         vision, text = config["vision_cfg"], config["text_cfg"]
@@ -301,25 +303,10 @@ def _number(section: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
-    """Give the model its weights, with the conversions that open_clip makes when it loads them itself."""
-    from open_clip.convert import convert_state_dict
-    from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
-
+    """Give the model its weights."""
     try:
-        state = convert_state_dict(model, state)
-        if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
-            state = convert_to_custom_text_state_dict(state)
-        for name in ("logit_scale", "logit_bias"):
-            ours = getattr(model, name, None)
-            if name in state and ours is not None:
-                state[name] = state[name].reshape(ours.shape)
-        if "logit_bias" not in state and model.logit_bias is not None:
-            state["logit_bias"] = torch.zeros_like(model.logit_bias)
-        for name in ("visual.positional_embedding", "positional_embedding", "text.positional_embedding"):
-            if name in state:
-                state[name] = state[name].float()  # the CPU cannot resize in half precision
-        resize_pos_embed(state, model)
-        resize_text_pos_embed(state, model)
+        if not isinstance(model, PlainClip):
+            state = _converted(model, state)
         wrong = _differences(model.state_dict(), state)
         if not wrong:
             model.load_state_dict(state, strict=True)
@@ -330,6 +317,28 @@ def _fill(model: Any, state: dict[str, Tensor], plan: _Plan) -> None:
             f"{plan.file}: not weights of {plan.space}: {wrong}",
             remedy="name the architecture they were trained with, NAME:FILE",
         )
+
+
+def _converted(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as the model calls them, as open_clip converts them when it loads them itself."""
+    from open_clip.convert import convert_state_dict
+    from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+
+    state = convert_state_dict(model, state)
+    if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
+        state = convert_to_custom_text_state_dict(state)
+    for name in ("logit_scale", "logit_bias"):
+        ours = getattr(model, name, None)
+        if name in state and ours is not None:
+            state[name] = state[name].reshape(ours.shape)
+    if "logit_bias" not in state and model.logit_bias is not None:
+        state["logit_bias"] = torch.zeros_like(model.logit_bias)
+    for name in ("visual.positional_embedding", "positional_embedding", "text.positional_embedding"):
+        if name in state:
+            state[name] = state[name].float()  # the CPU cannot resize in half precision
+    resize_pos_embed(state, model)
+    resize_text_pos_embed(state, model)
+    return state
 
 
 def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
@@ -368,6 +377,23 @@ def _tokenizer(plan: _Plan) -> Tokenizer:
             remedy="put the model's own bpe.txt.gz beside its weights",
         )
     return Tokenizer(lambda words: [simple.sot_token_id, *simple.encode(words), simple.eot_token_id], simple)
+
+
+def _shipped_tokenizer(plan: _Plan) -> Tokenizer:
+    pairs = byte_pairs(plan.file.parent / "bpe.txt.gz")
+    length, start = int(plan.config["text_cfg"]["context_length"]), pairs.get_vocab_size()
+
+    def encode(text: str) -> list[int]:
+        return [start, *pairs.encode(text).ids, start + 1]
+
+    def batch(texts: list[str]) -> Tensor:
+        tokens = torch.zeros(len(texts), length, dtype=torch.long)
+        for row, text in zip(tokens, texts, strict=True):
+            kept = encode(text)[:length]
+            row[: len(kept)] = torch.tensor([*kept[:-1], start + 1])
+        return tokens
+
+    return Tokenizer(encode, batch)
 
 
 def _hub_tokenizer(plan: _Plan, length: int, options: dict[str, Any]) -> Tokenizer:
