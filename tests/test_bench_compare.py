@@ -19,12 +19,13 @@ from arr_stream.evaluation.tables import ResultTable
 from arr_stream.selection.allocation import Allocation
 from arr_stream.types import Frame, Grid, IntArray
 from benchmarks.comparison.compare import compare
+from benchmarks.comparison.holdout import held_out_weights
 from benchmarks.comparison.plot import plot_compare
-from benchmarks.comparison.report import OURS, CompareReport, CompareRow, tables
-from benchmarks.comparison.truth import KnownClip, Score, score_choices
+from benchmarks.comparison.report import ORACLE, OURS, CompareReport, CompareRow, tables
+from benchmarks.comparison.truth import KnownClip, Score, best_score, score_choices
 from benchmarks.rivals import RULES
 from benchmarks.rivals.features import Pixels
-from benchmarks.scenes.footage import davis_footage
+from benchmarks.scenes.footage import Footage, davis_footage
 from benchmarks.scenes.photographs import generated_footage
 from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
@@ -137,15 +138,15 @@ def test_everyone_is_shown_the_same_clips_at_the_same_tokens(report: CompareRepo
     for clip in clips:
         for budget, tokens in (("10%", 6), ("12", 12)):
             rows = [row for row in report.rows if (row.footage, row.budget) == (clip, budget)]
-            assert {row.method for row in rows} == names | {OURS}
+            assert {row.method for row in rows} == names | {OURS, ORACLE}
             assert {row.asked for row in rows if row.method == OURS} == {"no query", "box", "words"}
             assert sorted(row.seed for row in rows if row.method == "random") == [0, 1]
             for row in rows:
                 # Rules that keep the first frame whole may need more than so few frames have to give.
                 assert row.score.tokens <= max(tokens, row.cells / 8) + 1e-9
-                assert row.rule_ms > 0
+                assert (row.rule_ms is None) if row.method == ORACLE else row.rule_ms
                 assert (row.before_ms > 0) == bool(row.needed)
-            equal = [row for row in rows if row.method in (OURS, "uniform grid", "random", "frame difference")]
+            equal = [row for row in rows if row.method in (OURS, ORACLE, "uniform grid", "random", "frame difference")]
             assert {row.score.tokens for row in equal} == {tokens}
 
 
@@ -231,6 +232,72 @@ def test_rules_that_lose_nothing_where_the_camera_moves_are_named() -> None:
     assert "lose nothing by shaking: frame difference at 10%." in note
 
 
+def test_the_oracle_is_the_best_of_every_frame(report: CompareReport) -> None:
+    for clip in generated_footage(8, sceneries=("coffee",), size_wh=SMALL_WH):
+        masks = [truth.object for truth in clip.truths()]
+        shape = Grid.for_size(SMALL_WH).rows, Grid.for_size(SMALL_WH).columns
+        for budget, tokens in (("10%", 6), ("12", 12)):
+            rows = [row for row in report.rows if (row.footage, row.budget) == (clip.name, budget)]
+            (best,) = [row.score for row in rows if row.method == ORACLE]
+            shares = [oracle(mask, shape, tokens) for mask in masks[1:] if mask is not None and mask.any()]
+            assert best.object == pytest.approx(np.mean(shares)) and best.object == best.moving
+            equal = [row.score.object for row in rows if row.method in (OURS, "uniform grid", "frame difference")]
+            assert best.object >= max(share for share in equal if share is not None) > 0
+            assert best.detail is None and best.current is None and best.context is None
+
+
+def test_each_truth_has_an_oracle_of_its_own_on_the_frames_where_it_is() -> None:
+    left, right, empty = (np.zeros((64, 64), bool) for _ in range(3))
+    left[:, :32], right[:32, 32:] = True, True
+    known = _known([left, left, empty])
+    counts = {
+        "moving": _known([left, empty, empty]).counts["object"],
+        "text": _known([left, left, right]).counts["object"],
+    }
+    score = best_score(replace(known, counts={**known.counts, **counts}), 1)
+    assert (score.object, score.moving, score.text) == (0.5, None, 0.75)
+
+
+def test_the_oracle_is_no_rule() -> None:
+    rows = [
+        replace(row, camera=camera)
+        for camera in ("still", "panning")
+        for row in (_row(OURS, camera, 0.5), _row("drop", camera, 0.25), _row(ORACLE, camera, 0.75, rule_ms=None))
+    ]
+    objects, cameras, cost = tables(CompareReport(tuple(rows), {}))
+    assert _column(objects, "method") == _column(cameras, "method") == ["arr-stream, no query", "drop", "oracle"]
+    assert objects.rows[-1][2:6] == (0.75, None, None, None)
+    assert objects.note.endswith("No rule is ahead of ours.") and cameras.note.endswith("No rule is ahead of ours.")
+    assert _column(cost, "method") == ["arr-stream, no query", "drop"]
+    told = [replace(row, score=replace(row.score, object=None, moving=None, text=row.score.object)) for row in rows]
+    text = tables(CompareReport(tuple(told), {}))[0]
+    assert _column(text, "method")[-1] == "oracle" and _column(text, "text")[-1] == 0.75
+
+
+def _masked(*names: str) -> list[Footage]:
+    """Generated scenes as sequences with masks, by the name of their photograph."""
+    found = generated_footage(8, sceneries=names, size_wh=SMALL_WH)[::3]
+    return [replace(clip, kind="davis", words=None, name=name) for clip, name in zip(found, names, strict=True)]
+
+
+def test_held_out_weights_know_nothing_of_their_clip() -> None:
+    first, *seconds = _masked("astronaut", "rocket", "coffee")
+    found, other = (held_out_weights([first, replace(clip, name="second")], QUICK) for clip in seconds)
+    assert found["second"] == other["second"] != Settings.load("untuned").scoring
+    assert found["astronaut"] != other["astronaut"]
+
+
+def test_held_out_figures_stand_beside_ours() -> None:
+    made = compare(_masked("astronaut", "rocket"), ["12"], QUICK, {"pixels": Pixels()}, seeds=1, holdout=True)
+    box, alone, cameras, cost = tables(made)
+    for table, asked in ((box, "box"), (alone, "no query"), (cameras, "no query")):
+        fitted = f"arr-stream, {asked}, fitted on the other half"
+        assert _column(table, "method")[:2] == [f"arr-stream, {asked}", fitted]
+        assert sum("fitted" in str(name) for name in _column(table, "method")) == 1
+    assert _column(box, "ours +")[:2] == [None, None]
+    assert not any("fitted" in str(name) for name in _column(cost, "method"))
+
+
 def test_pictures_are_drawn(report: CompareReport, tmp_path: Path) -> None:
     plot_compare(report, tmp_path / "new" / "compare.png")
     assert (tmp_path / "new" / "compare.png").stat().st_size > 10_000
@@ -273,6 +340,7 @@ def _wrong() -> Iterator[tuple[list[object], str]]:
     yield ["--kind", "photos", "--features", "pixels"], "give a folder with text/icdar2015"
     yield ["--kind", "samples", "--samples", "nowhere", "--features", "pixels"], "--samples"
     yield ["nowhere", "--features", "pixels"], "no footage that is known here"
+    yield ["--kind", "generated", "--features", "pixels", "--holdout"], "--holdout: 0 sequences with masks"
 
 
 @pytest.mark.parametrize(("arguments", "said"), list(_wrong()))

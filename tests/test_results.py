@@ -291,6 +291,7 @@ class TestTargets:
                 ("10%", "arr-stream", 0.8, None),
                 ("10%", "a", 0.6, 0.2),
                 ("10%", "b", 0.75, 0.05),
+                ("10%", "oracle", 0.9, None),
                 ("25%", "a", 0.9, 0.1),
             ),
         )
@@ -396,7 +397,14 @@ class TestBlocks:
         assert "docs/results.md#coverage" in main_block and not re.search(r"\d\.\d", main_block)
 
     def test_the_main_block_tells_ours_from_the_best_of_the_others(self) -> None:
-        rows = (("10%", "arr-stream, box", 0.8), ("10%", "a", 0.6), ("10%", "b", 0.7), ("25%", "a", 0.9))
+        rows = (
+            ("10%", "arr-stream, box", 0.8),
+            ("10%", "arr-stream, box, fitted on the other half", 0.75),
+            ("10%", "a", 0.6),
+            ("10%", "b", 0.7),
+            ("10%", "oracle", 0.9),
+            ("25%", "a", 0.9),
+        )
         table = ResultTable("Coverage asked with a box: sequences with masks", ("budget", "method", "object"), rows)
         found = filled(self.TEXT.replace("NAME", "main"), {"compare": record("compare", printed(table))}, "results.md")
         assert "| 0.80, against 0.70 by the best other rule (b) |" in found

@@ -162,7 +162,12 @@ def _share(mask: Mask, cells_xyxy: FloatArray) -> float:
 
 def oracle(mask: Mask, grid_hw: tuple[int, int], tokens: int) -> float:
     """Coverage of the best choice of fine cells, knowing the mask."""
-    return float(np.sort(pixels_by_cell(mask, grid_hw).ravel())[::-1][:tokens].sum() / mask.sum())
+    return best_share(pixels_by_cell(mask, grid_hw), tokens)
+
+
+def best_share(pixels: IntArray, tokens: int) -> float:
+    """The same of `[gh, gw]` pixels of a mask in each cell, as `pixels_by_cell` counts them; not all zeros."""
+    return float(np.sort(pixels.ravel())[::-1][:tokens].sum() / pixels.sum())
 
 
 def pixels_by_cell(mask: Mask, grid_hw: tuple[int, int]) -> IntArray:

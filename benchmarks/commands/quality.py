@@ -82,6 +82,10 @@ def compare(
     samples: Annotated[Path, typer.Option(help="Folder with clips and truth files.")] = SAMPLES,
     max_frames: Annotated[int | None, typer.Option(min=2, help="Most frames of a clip.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Random choices.")] = 5,
+    holdout: Annotated[
+        bool,
+        typer.Option("--holdout", help="Also fit ours to half of the sequences with masks and show it on the others."),
+    ] = False,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -101,9 +105,8 @@ def compare(
     makers = {name.partition(":")[0]: named_features(name, settings) for name in features or ("clip", "pixels")}
     wanted = [each for each in KINDS if each in kind] if kind else None
     footage = list(all_footage(data, wanted, samples, max_frames, say))
-    report = measure(
-        footage, list(dict.fromkeys(budget or ["10%", "25%"])), settings, makers, seeds=seeds, progress=say
-    )
+    budgets = list(dict.fromkeys(budget or ["10%", "25%"]))
+    report = measure(footage, budgets, settings, makers, seeds=seeds, holdout=holdout, progress=say)
     present(report, as_json=as_json, plot=plot, draw=plot_compare, force=force)
 
 

@@ -12,15 +12,16 @@ from itertools import chain
 from typing import Any
 
 import arr_stream
-from arr_stream.config import Settings
+from arr_stream.config import ScoringSettings, Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.timing import timed
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
-from benchmarks.comparison.report import ASKED, OURS, CompareReport, CompareRow
-from benchmarks.comparison.truth import KnownClip, known_clip, score_choices
+from benchmarks.comparison.holdout import held_out_weights
+from benchmarks.comparison.report import ASKED, ORACLE, OURS, CompareReport, CompareRow
+from benchmarks.comparison.truth import KnownClip, best_score, known_clip, score_choices
 from benchmarks.rivals import RULES, Clip, Rule
 from benchmarks.rivals.features import FeatureMaker, make_clip
 from benchmarks.rivals.plain import random_rule
@@ -34,6 +35,7 @@ def compare(
     features: Mapping[str, FeatureMaker],
     *,
     seeds: int = 5,
+    holdout: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CompareReport:
     """Run everything on every clip.
@@ -44,18 +46,25 @@ def compare(
         settings: Of ours.
         features: What rules on features look at, by short names; each rule runs once with each.
         seeds: Random choices.
+        holdout: Run ours on sequences with masks also with weights that were fitted to the half that they are not in.
         progress: Told what comes next.
 
     Raises:
         EvaluationDataError: No clips, or truths that do not fit their frames.
         BudgetError: A budget that does not fit a clip's grid.
+        InvalidSetting: `holdout` with fewer than two sequences with masks, or settings that weights are not fitted to.
     """
     rows: list[CompareRow] = []
-    for clip in footage:
+    clips = list(footage)
+    held_out: dict[str, ScoringSettings] = {}
+    if holdout:
+        held_out = held_out_weights([clip for clip in clips if clip.kind == "davis"], settings, progress)
+    for clip in clips:
         progress(f"{clip.kind}: {clip.name}")
         if not rows:
             _warm_up(clip, settings, features.values())
-        rows += _on_clip(clip, budgets, settings, features, seeds)
+        weights = held_out.get(clip.name) if clip.kind == "davis" else None
+        rows += _on_clip(clip, budgets, settings, weights, features, seeds)
     if not rows:
         raise EvaluationDataError("nothing to compare on", remedy="give a folder with footage, or another --kind")
     return CompareReport(tuple(rows), {short: maker.name for short, maker in features.items()})
@@ -72,7 +81,12 @@ def _warm_up(clip: Footage, settings: Settings, features: Iterable[FeatureMaker]
 
 
 def _on_clip(
-    clip: Footage, budgets: Sequence[str], settings: Settings, features: Mapping[str, FeatureMaker], seeds: int
+    clip: Footage,
+    budgets: Sequence[str],
+    settings: Settings,
+    weights: ScoringSettings | None,
+    features: Mapping[str, FeatureMaker],
+    seeds: int,
 ) -> Iterator[CompareRow]:
     known = known_clip(clip, settings.grid.max_pixels)
     plain = make_clip(clip.frames(), known.grid, None)
@@ -80,7 +94,11 @@ def _on_clip(
 
     for budget in budgets:
         tokens = budget_tokens(budget, known.grid.cells)
-        runs = chain(_our_runs(clip, known, settings, tokens), _rival_runs(plain, described, tokens, seeds))
+        runs = chain(
+            _our_runs(clip, known, settings, weights, tokens),
+            _rival_runs(plain, described, tokens, seeds),
+            [_Run(ORACLE, (), None)],
+        )
         for run in runs:
             yield CompareRow(
                 footage=clip.name,
@@ -92,30 +110,38 @@ def _on_clip(
                 features=run.features,
                 asked=run.asked,
                 seed=run.seed,
-                score=score_choices(known, run.choices),
+                score=best_score(known, tokens) if run.method == ORACLE else score_choices(known, run.choices),
                 rule_ms=run.rule_ms,
                 before_ms=run.before_ms,
                 needed=run.needed,
+                held_out=run.held_out,
             )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """The cells that one method chose on every frame of a clip; other fields as in `CompareRow`."""
+    """The cells that one method chose on every frame of a clip (the oracle: none); other fields as in `CompareRow`."""
 
     method: str
     choices: Sequence[Allocation]
-    rule_ms: float
+    rule_ms: float | None
     features: str = ""
     asked: str = ASKED[0]
     seed: int = 0
     before_ms: float = 0.0
     needed: str = ""
+    held_out: bool = False
 
 
-def _our_runs(clip: Footage, known: KnownClip, settings: Settings, tokens: int) -> Iterator[_Run]:
+def _our_runs(
+    clip: Footage, known: KnownClip, settings: Settings, weights: ScoringSettings | None, tokens: int
+) -> Iterator[_Run]:
+    """Ours under every question, and again with other weights where there are any."""
     for asked, queries in _questions(clip, known):
         yield _Run(OURS, *_ours(clip, settings, tokens, queries), asked=asked)
+        if weights is not None:
+            fitted = settings.model_copy(update={"scoring": weights})
+            yield _Run(OURS, *_ours(clip, fitted, tokens, queries), asked=asked, held_out=True)
 
 
 def _rival_runs(plain: Clip, described: Mapping[str, Clip], tokens: int, seeds: int) -> Iterator[_Run]:

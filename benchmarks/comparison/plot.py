@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.evaluation.plots import make_panels, save_figure
-from benchmarks.comparison.report import KIND_NAMES, OURS, CompareReport, CompareRow, Method, mean, methods, of
+from benchmarks.comparison.report import KIND_NAMES, ORACLE, OURS, CompareReport, CompareRow, Method, mean, methods, of
 from benchmarks.scenes.footage import KINDS
 
 _OURS = ("#1f6feb", "#0b3d91", "#6cb0ff", "#2f9e9e")
@@ -44,16 +44,21 @@ _HOW = ("solid", "dashed", "dotted")
 
 
 def _styles(report: CompareReport) -> dict[Method, dict[str, Any]]:
-    """How each method is drawn: ours in shades of blue, a rule in one colour, a line style for what it looked at."""
+    """How each method is drawn: ours in shades of blue, a rule in one colour, a line style for what it looked at;
+    ours with held-out weights is dashed, the oracle a thin line."""
     styles: dict[Method, dict[str, Any]] = {}
     every = methods(report.rows)
-    ours = [method for method in every if method.ours]
-    rules = list(dict.fromkeys(method.name for method in every if not method.ours))
+    ours = list(dict.fromkeys(method.asked for method in every if method.ours))
+    rules = list(dict.fromkeys(method.name for method in every if method.rule))
     makers = list(report.features)
     for method in every:
         if method.ours:
-            colour = _OURS[ours.index(method) % len(_OURS)]
-            styles[method] = {"color": colour, "marker": "o", "linewidth": 2.4, "zorder": 3, "label": method.label}
+            colour, line = _OURS[ours.index(method.asked) % len(_OURS)], "--" if method.held_out else "-"
+            styles[method] = {"color": colour, "marker": "o", "linestyle": line, "linewidth": 2.4, "zorder": 3}
+            styles[method]["label"] = method.label
+            continue
+        if method.name == ORACLE:
+            styles[method] = {"color": "black", "marker": "_", "linewidth": 0.8, "zorder": 1, "label": ORACLE}
             continue
         number, maker = rules.index(method.name), makers.index(method.features) if method.features else 0
         styles[method] = {

@@ -15,6 +15,8 @@ from benchmarks.scenes.camera import CAMERAS
 from benchmarks.scenes.footage import KINDS, FootageKind
 
 OURS = "arr-stream"
+ORACLE = "oracle"
+"""The best that could be chosen: a reference, which is ahead of nobody."""
 ASKED = ("no query", "box", "words", "text")
 """What ours may be given: nothing, the object's box on the first frame, its name, or the word "text"."""
 
@@ -27,14 +29,15 @@ class CompareRow:
         footage, kind, camera: Which clip, and what its camera does.
         cells: Of its grid.
         budget: As asked for, such as `10%`.
-        method: `OURS`, or the rule's name.
+        method: `OURS`, `ORACLE`, or the rule's name.
         features: What a rule on features looked at, by the short name that `compare` was given; else empty.
         asked: One of `ASKED` for ours; `no query` for all others, since they take none.
         seed: Of a random choice.
         score: What the cells show.
-        rule_ms: The choice alone; for ours all of it, keyframes included.
+        rule_ms: The choice alone; for ours all of it, keyframes included; None for the oracle.
         before_ms: What has to be computed of every frame before the choice.
         needed: What that is, empty for nothing.
+        held_out: For ours: with weights that were fitted to the half of the sequences that this clip is not in.
     """
 
     footage: str
@@ -47,9 +50,10 @@ class CompareRow:
     asked: str
     seed: int
     score: Score
-    rule_ms: float
+    rule_ms: float | None
     before_ms: float
     needed: str
+    held_out: bool = False
 
     def facts(self) -> dict[str, Any]:
         """The row and its score in one."""
@@ -102,6 +106,7 @@ _SHARES = (
     "context: share of the frame in any cell; means over the frames after the first, then over clips; tokens: cells a "
     "frame, the first included, which some rules keep whole though it is not scored"
 )
+_BEST = "oracle: the most that so many fine cells on each frame could cover"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +116,21 @@ class Method:
     name: str
     asked: str
     features: str = ""
+    held_out: bool = False
 
     @property
     def ours(self) -> bool:
         return self.name == OURS
 
     @property
+    def rule(self) -> bool:
+        """Whether it is what ours is compared with."""
+        return self.name not in (OURS, ORACLE)
+
+    @property
     def label(self) -> str:
         if self.ours:
-            return f"{self.name}, {self.asked}"
+            return f"{self.name}, {self.asked}{', fitted on the other half' if self.held_out else ''}"
         return f"{self.name} ({self.features})" if self.features else self.name
 
 
@@ -134,7 +145,7 @@ def of(rows: Rows, method: Method) -> list[CompareRow]:
 
 
 def _method(row: CompareRow) -> Method:
-    return Method(row.method, row.asked, row.features)
+    return Method(row.method, row.asked, row.features, row.held_out)
 
 
 def mean(rows: Iterable[CompareRow], value: Callable[[CompareRow], float | None]) -> float | None:
@@ -175,20 +186,20 @@ def _objects(report: CompareReport, rows: Rows, kind: FootageKind, asked: str) -
             for row in rows
             if row.budget == budget and row.score.object is not None and (row.method != OURS or row.asked == asked)
         ]
-        ours = [row for row in shown if row.method == OURS]
+        ours = [row for row in shown if row.method == OURS and not row.held_out]
         for method in methods(shown):
             theirs = of(shown, method)
             figures = [
                 mean(theirs, lambda row: row.score.object),
                 spread(theirs, lambda row: row.score.object),
-                *_ahead(ours, theirs),
+                *(_ahead(ours, theirs) if method.rule else (None, None)),
                 *(mean(theirs, _score(name)) for name in ("moving", "detail", "current", *_SHOWN)),
             ]
             lines.append((budget, method.label, *figures))
     what = {"box": "asked with the first mask's box", "words": "asked in words", "no query": "without any query"}[asked]
     columns = ("budget", "method", "object", "±", "ours +", "ahead on", "moving", "detail", "current")
     behind = [(f"at {line[0]}", str(line[1]), -line[4]) for line in lines if isinstance(line[4], float)]
-    note = f"{clips} clips; {_looked_at(report)}; {_MOVING_GIVEN[kind]}. {_SHARES}. {_leaders(behind)}".strip()
+    note = f"{clips} clips; {_looked_at(report)}; {_MOVING_GIVEN[kind]}. {_SHARES}; {_BEST}. {_leaders(behind)}".strip()
     headings = (*columns, *_SHOWN.values())
     return ResultTable(f"Coverage {what}: {KIND_NAMES[kind]}", headings, tuple(lines), note=note, digits=3)
 
@@ -225,9 +236,7 @@ def _score(name: str) -> Callable[[CompareRow], float | None]:
 
 
 def _ahead(ours: Rows, theirs: Rows) -> tuple[float | None, str | None]:
-    """By how much ours covers more of the object, and on how many of the clips; nothing for ours itself."""
-    if theirs[0].method == OURS:
-        return None, None
+    """By how much ours covers more of the object, and on how many of the clips."""
     gaps = []
     for row in ours:
         other = mean([each for each in theirs if each.footage == row.footage], lambda each: each.score.object)
@@ -250,7 +259,7 @@ def _cameras(report: CompareReport, kind: FootageKind) -> ResultTable | None:
     for budget in dict.fromkeys(row.budget for row in rows):
         shown = [row for row in rows if row.budget == budget]
         found = {method: _by_camera(of(shown, method)) for method in methods(shown)}
-        ours = next((moving for method, moving in found.items() if method.ours), None)
+        ours = next((moving for method, moving in found.items() if method.ours and not method.held_out), None)
         for method, moving in found.items():
             gaps += _gaps(budget, method, moving, ours)
             still = moving[0]
@@ -262,7 +271,8 @@ def _cameras(report: CompareReport, kind: FootageKind) -> ResultTable | None:
         f"What moves, by camera: {KIND_NAMES[kind]}",
         ("budget", "method", *CAMERAS, *(("lost by panning", "lost by shaking") if same else ())),
         tuple(lines),
-        note=f"{counts}: {scenes}; {_MOVING_GIVEN[kind]}. Share of what moves in fine cells, without any query. "
+        note=f"{counts}: {scenes}; {_MOVING_GIVEN[kind]}. Share of what moves in fine cells, without any query; "
+        f"{_BEST}. "
         f"{_co_located(lines) if same else ''} {_leaders(gaps)}".strip().replace("  ", " "),
     )
 
@@ -274,8 +284,8 @@ def _by_camera(rows: Rows) -> list[float | None]:
 def _gaps(
     budget: str, method: Method, moving: Sequence[float | None], ours: Sequence[float | None] | None
 ) -> list[tuple[str, str, float]]:
-    """By how much a rule covers more than ours under each camera, as `_leaders` takes it; nothing for ours itself."""
-    if method.ours or ours is None:
+    """By how much a rule covers more than ours under each camera, as `_leaders` takes it; nothing where it is none."""
+    if not method.rule or ours is None:
         return []
     return [
         (f"at {budget} under a {camera} camera", method.label, theirs - own)
@@ -317,14 +327,15 @@ def _text(report: CompareReport, kind: FootageKind) -> ResultTable | None:
         f"Coverage of text: {KIND_NAMES[kind]}",
         ("budget", "method", "text", "±", *cameras, *_SHOWN.values()),
         tuple(lines),
-        note=f"{clips} clips; share of the legible words' outlines in fine cells; ours finds text on keyframes.",
+        note=f"{clips} clips; share of the legible words' outlines in fine cells; ours finds text on keyframes; "
+        f"{_BEST}.",
     )
 
 
 def _cost(report: CompareReport) -> ResultTable:
-    """Milliseconds a frame, over all footage and budgets."""
-    rows = [row for row in report.rows if row.score.text is None]
-    rows = rows or list(report.rows)
+    """Milliseconds a frame, over all footage and budgets; other weights take the same time."""
+    timed = [row for row in report.rows if row.rule_ms is not None and not row.held_out]
+    rows = [row for row in timed if row.score.text is None] or timed
     lines: list[tuple[Value, ...]] = []
     ours = mean([row for row in rows if row.method == OURS and row.asked == "no query"], lambda row: row.rule_ms)
     for method in methods(rows):

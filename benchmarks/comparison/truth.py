@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.coverage import pixels_by_cell
+from arr_stream.evaluation.coverage import best_share, pixels_by_cell
 from arr_stream.evaluation.davis import tight_box
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
@@ -111,7 +111,8 @@ class Score:
             resolution: a quarter at level 1, a sixteenth at level 2.
         current: Share of the object (else of the text) in cells that are shown fine now, or were shown fine earlier
             and have not changed since, by the same measure as `selection.novelty`.
-        context: Share of the frame in cells of any level.
+        context: Share of the frame in cells of any level; None, as `detail` and `current`, for the best score, which is
+            of no one choice.
         tokens: Tokens a frame, the first included.
         later_tokens: Tokens a frame after the first, which are the frames that are scored.
     """
@@ -121,7 +122,7 @@ class Score:
     text: float | None
     detail: float | None
     current: float | None
-    context: float
+    context: float | None
     tokens: float
     later_tokens: float
 
@@ -149,6 +150,25 @@ def score_choices(known: KnownClip, choices: Sequence[Allocation]) -> Score:
         context=float(np.mean(context[1:].sum(axis=(1, 2)) / known.cell_pixels.sum())),
         tokens=float(np.mean(counts)),
         later_tokens=float(np.mean(counts[1:])),
+    )
+
+
+def best_score(known: KnownClip, tokens: int) -> Score:
+    """The most that so many fine cells on each frame can show of each truth, which need not be the same cells."""
+    best = {
+        name: float(np.mean([best_share(pixels, tokens) for pixels in counts[1:] if pixels.any()]))
+        for name, counts in known.counts.items()
+        if counts[1:].any()
+    }
+    return Score(
+        object=best.get("object"),
+        moving=best.get("moving"),
+        text=best.get("text"),
+        detail=None,
+        current=None,
+        context=None,
+        tokens=tokens,
+        later_tokens=tokens,
     )
 
 

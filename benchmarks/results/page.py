@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arr_stream.evaluation.tables import ResultTable
+from benchmarks.comparison.report import ORACLE
 from benchmarks.results.pictures import DRAWN, drawn
 from benchmarks.results.records import Record
 from benchmarks.results.sections import BY_NAME, SECTIONS, Section
@@ -196,7 +197,9 @@ def _beside(record: Record) -> str:
     shares = {str(row[1]): row[place] for row in table.rows if row[0] == "10%"}
     ours = [share for name, share in shares.items() if name.startswith("arr-stream") and isinstance(share, float)]
     others = {
-        name: share for name, share in shares.items() if isinstance(share, float) and not name.startswith("arr-stream")
+        name: share
+        for name, share in shares.items()
+        if isinstance(share, float) and not name.startswith(("arr-stream", ORACLE))
     }
     best = max(others, key=lambda name: others[name])
     return f"{ours[0]:.2f}, against {others[best]:.2f} by the best other rule ({best})"
