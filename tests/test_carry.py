@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.dis import DisFlow
-from arr_stream.motion.flow import Flow, FlowInput, base_grid, photometric_check
+from arr_stream.motion.flow import Flow, FlowInput, base_grid, checked_flow
 from arr_stream.types import FloatArray, Frame
 
 rasters = st.tuples(st.integers(1, 24), st.integers(1, 24))
@@ -195,10 +195,10 @@ def test_check_tells_a_true_flow_from_a_wrong_one() -> None:
     picture = cv2.GaussianBlur(random.integers(0, 256, (40, 60), dtype=np.uint8), (0, 0), 2)
     picture = cv2.normalize(picture, None, 0, 255, cv2.NORM_MINMAX)
     present = np.roll(picture, 3, axis=1)
-    true, _ = photometric_check(picture, present, moved((40, 60), (-3.0, 0.0)).offset_px)
-    wrong, residual = photometric_check(picture, present, moved((40, 60), (3.0, 0.0)).offset_px)
+    true = checked_flow(picture, present, moved((40, 60), (-3.0, 0.0)).offset_px).confidence
+    wrong = checked_flow(picture, present, moved((40, 60), (3.0, 0.0)).offset_px)
     assert true[:, 5:].min() == 1.0 and (true[:, :2] == 0).all()
-    assert wrong[:, 5:-5].mean() < 0.4 and residual[:, 5:-5].mean() > 0.6
+    assert wrong.confidence[:, 5:-5].mean() < 0.4 and wrong.residual[:, 5:-5].mean() > 0.6
 
 
 @pytest.mark.data

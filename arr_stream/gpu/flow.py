@@ -17,7 +17,7 @@ from arr_stream.motion.flow import (
     Flow,
     FlowEstimator,
     FlowInput,
-    photometric_check,
+    checked_flow,
     raster_hw,
     source_map,
 )
@@ -100,11 +100,11 @@ def estimate(
         smaller = max(1, present.shape[0] // reduction), max(1, present.shape[1] // reduction)
         previous, present = averaged(previous, smaller), averaged(present, smaller)
     offset_px = flow_px(previous, present, preset, hw)
-    return Flow(offset_px, *photometric_check(averaged(previous, hw), averaged(present, hw), offset_px))
+    return checked_flow(averaged(previous, hw), averaged(present, hw), offset_px)
 
 
-@photometric_check.register(Tensor)
-def check_flow(previous: Tensor, present: Tensor, offset_px: Tensor) -> tuple[Tensor, Tensor]:
+@checked_flow.register(Tensor)
+def checked_on_device(previous: Tensor, present: Tensor, offset_px: Tensor) -> Flow:
     """As on the host, which rounds to whole grey levels."""
     map_px = source_map(offset_px)
     earlier, now = _blurred(torch.stack([previous, present])[:, None])
@@ -112,7 +112,7 @@ def check_flow(previous: Tensor, present: Tensor, offset_px: Tensor) -> tuple[Te
     extremes = F.max_pool2d(torch.stack([present, -present])[None], 3, stride=1, padding=1)[0]
     contrast = extremes[0] + extremes[1]
     residual = ((difference - NOISE) / (contrast * CONTRAST_SHARE + FLOOR)).clamp(0, 1)
-    return torch.where(inside(map_px), 1 - residual, 0.0), residual
+    return Flow(offset_px, torch.where(inside(map_px), 1 - residual, 0.0), residual)
 
 
 def _blurred(planes: Tensor) -> Tensor:

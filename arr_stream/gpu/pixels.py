@@ -184,6 +184,11 @@ def middle_of(values: Tensor) -> Tensor:
     return values.sort(dim=0).values[len(values) // 2]
 
 
+@pixels.affine.register(Tensor)
+def affine(places: Tensor, slopes: Tensor, base: Tensor) -> Tensor:
+    return places @ slopes + base
+
+
 @pixels.solved.register(Tensor)
 def solved(matrix: Tensor, right: Tensor) -> Tensor:
     """Without a look at the result, which would wait for the device: three equations by cofactors."""

@@ -7,11 +7,13 @@ from functools import lru_cache
 import numpy as np
 
 from arr_stream.motion.flow import Flow
-from arr_stream.texture.arrays import Array, constant, namespace, zeros
-from arr_stream.texture.pixels import local_contrast, mean_of, middle_of, solved
+from arr_stream.texture.arrays import Array, at_least, at_most, constant, namespace, zeros
+from arr_stream.texture.pixels import affine, local_contrast, mean_of, middle_of, solved
 from arr_stream.types import FloatArray
 
 ROUNDS = 2
+_STEP = 8
+"""The camera is found on every eighth place each way."""
 TOLERANCE_PX = 0.25
 FULL_MOTION_PX = 0.6
 """Speed against a camera that stands still, in pixels of an eighth of the texture, that counts as full motion."""
@@ -32,6 +34,12 @@ def affine_design(hw: tuple[int, int], step: int) -> FloatArray:
     return np.stack([column[every_nth(step, height), every_nth(step, width)].ravel() for column in columns], axis=1)
 
 
+@lru_cache(maxsize=16)
+def _places(hw: tuple[int, int]) -> FloatArray:
+    """`[h, w, 2]`: x, y of every place, as in `affine_design`."""
+    return np.ascontiguousarray(affine_design(hw, 1)[:, 1:]).reshape(*hw, 2)
+
+
 @lru_cache(maxsize=1)
 def _ridge() -> FloatArray:
     return np.eye(3, dtype=np.float32) * np.float32(_RIDGE)
@@ -41,7 +49,7 @@ def every_nth(step: int, size: int) -> slice:
     return slice(step // 2 if size > step else 0, None, step)
 
 
-def camera_flow(offset_px: Array, weight: Array, *, step: int = 8) -> Array:
+def camera_flow(offset_px: Array, weight: Array, *, step: int = _STEP) -> Array:
     """The affine flow that most places agree on.
 
     Iteratively reweighted least squares with Cauchy weights on every `step`-th place each way, so that a moving
@@ -61,13 +69,14 @@ def camera_flow(offset_px: Array, weight: Array, *, step: int = 8) -> Array:
     trust = weight[places].reshape(-1) + 1e-3
     # Start from the median, which no minority can move.
     parameters = xp.concatenate([middle_of(observed)[None], zeros(observed, (2, 2))])
+    table = xp.concatenate([design, observed], axis=1)
     for _ in range(ROUNDS):
         dx, dy = (observed - design @ parameters).T
         squared = dx * dx + dy * dy
-        scale = xp.clip(middle_of(squared), TOLERANCE_PX**2, None)
-        weighted = (design * (trust / (1 + squared / scale))[:, None]).T
-        parameters = solved(weighted @ design + constant(offset_px, _ridge), weighted @ observed)
-    return (constant(offset_px, affine_design, hw, 1) @ parameters).reshape(*hw, 2)
+        weighed = trust / (1 + squared / at_least(middle_of(squared), TOLERANCE_PX**2))
+        sums = (design * weighed[:, None]).T @ table
+        parameters = solved(sums[:, :3] + constant(offset_px, _ridge), sums[:, 3:])
+    return affine(constant(offset_px, _places, hw), parameters[1:], parameters[0])
 
 
 def camera_of(flow: Flow) -> Array:
@@ -81,7 +90,7 @@ def visible_structure(grey: Array) -> Array:
     Where all around is even, such as in the sky, flow is a guess that a panning camera leaves behind.
     """
     around = local_contrast(grey, STRUCTURE_SIDE_PX)
-    return namespace(around).clip(around * (1 / STRUCTURE_CONTRAST), None, 1.0)
+    return at_most(around * (1 / STRUCTURE_CONTRAST), 1.0)
 
 
 def independent_motion(
@@ -95,8 +104,10 @@ def independent_motion(
     `parallax` of the camera's mean speed.
     """
     speed = speed_px(offset_px - camera_px)
-    scaled = speed * (1 / (full_px + parallax * mean_of(speed_px(camera_px))))
-    return namespace(speed).clip(scaled, None, 1.0) * structure
+    # The camera's speed changes little from place to place.
+    some = camera_px[every_nth(_STEP, camera_px.shape[0]), every_nth(_STEP, camera_px.shape[1])]
+    scaled = speed * (1 / (full_px + parallax * mean_of(speed_px(some))))
+    return at_most(scaled, 1.0) * structure
 
 
 def motion_channel(flow: Flow, way: Flow | None, eighth_grey: Array) -> Array:

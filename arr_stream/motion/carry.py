@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from arr_stream.motion.flow import Flow, source_map
-from arr_stream.texture.arrays import Array, channels_first, channels_last, namespace
+from arr_stream.texture.arrays import Array, at_most, channels_first, channels_last, namespace
 from arr_stream.texture.pixels import blotted, inside, remap
 from arr_stream.types import FloatArray
 
@@ -78,10 +78,12 @@ def compose(older: Flow, newer: Flow) -> Flow:
         Backward flow from t to k. Confidence is the product of both along the path, and 0 wherever the path has left
         the frame; the residual is the newer flow's.
     """
-    older, xp = older.resized(newer.hw), namespace(newer.offset_px)
+    older = older.resized(newer.hw)
     first_map = newer.map_px(newer.hw)
     offset_px = channels_last(remap(channels_first(older.offset_px), first_map)) + newer.offset_px
     trust = remap(older.confidence, first_map) * newer.confidence
-    within = newer.within(newer.hw) & inside(source_map(offset_px))
+    map_px = source_map(offset_px)
+    within = inside(map_px)
     # A blend of four values can exceed 1 by a rounding.
-    return Flow(offset_px, xp.clip(xp.where(within, trust, 0.0), None, 1.0), newer.residual)
+    believed = at_most(trust * (newer.within(newer.hw) & within), 1.0)
+    return Flow(offset_px, believed, newer.residual).knowing(map_px, within)

@@ -15,6 +15,7 @@ place of it is trusted much.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import InvalidSetting, MotionVectorsUnavailable
-from arr_stream.motion.flow import Flow, FlowInput, base_grid, photometric_check, raster_hw
+from arr_stream.motion.flow import Flow, FlowInput, base_grid, checked_flow, raster_hw
 from arr_stream.types import ByteArray, FloatArray
 
 # The smallest block that FFmpeg exports is 8x8.
@@ -80,10 +81,10 @@ class CodecFlow:
         else:
             self._seen_vectors = True
             offset_px, trust = _rasterise(vectors, present.frame.size_wh, pictures)
-        confidence, residual = photometric_check(*pictures, offset_px)
-        if not offset_px.any() and float(residual.mean()) > _STILL_RESIDUAL:
+        flow = checked_flow(*pictures, offset_px)
+        if not offset_px.any() and float(flow.residual.mean()) > _STILL_RESIDUAL:
             trust = np.minimum(trust, np.float32(_NO_VECTORS))
-        return Flow(offset_px, cv2.multiply(confidence, trust), residual)
+        return replace(flow, confidence=cv2.multiply(flow.confidence, trust))
 
     def _refuse_unless_intra(self, present: FlowInput) -> None:
         """An inter frame may hold intra blocks alone (a cut), but only on a decoder that is known to export."""

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.motion.flow import Flow, FlowInput, photometric_check, raster_hw, resize_offsets
+from arr_stream.motion.flow import Flow, FlowInput, checked_flow, raster_hw, resize_offsets
 from arr_stream.types import ByteArray, FloatArray
 
 PRESETS = MappingProxyType(
@@ -75,8 +75,7 @@ class DisFlow:
         hw = raster_hw(present.grey, self._divisor)
         search_hw = self._set_search(present.grey)
         offset_px = resize_offsets(self._search_offsets(previous.reduced(search_hw), present.reduced(search_hw)), hw)
-        confidence, residual = photometric_check(previous.reduced(hw), present.reduced(hw), offset_px)
-        return Flow(offset_px, confidence, residual)
+        return checked_flow(previous.reduced(hw), present.reduced(hw), offset_px)
 
     def _set_search(self, grey: ByteArray) -> tuple[int, int]:
         """Rows and columns at which the search ends: as many halvings of the picture as the preset has, fewer of small

@@ -25,8 +25,6 @@ NOISE = 4.0
 FLOOR = 8.0
 CONTRAST_SHARE = 0.25
 
-_ABOVE_ONE = float(np.nextafter(np.float32(1), np.float32(2)))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
@@ -66,10 +64,11 @@ class Flow:
     def _check_values(self) -> None:
         for name in ("confidence", "residual"):
             plane = getattr(self, name)
-            # The upper bound itself is out of range, and so is what is not a number.
-            if not cv2.checkRange(plane, minVal=0.0, maxVal=_ABOVE_ONE)[0]:
-                raise ValueError(f"{name} must lie in [0, 1], got {plane.min()} to {plane.max()}")
-        if not cv2.checkRange(self.offset_px)[0]:
+            least, most = plane.min(), plane.max()
+            if not (least >= 0 and most <= 1):
+                raise ValueError(f"{name} must lie in [0, 1], got {least} to {most}")
+        # What is not finite leaves no finite sum; OpenCV adds up in double precision, where nothing else does either.
+        if not np.isfinite(cv2.sumElems(self.offset_px)).all():
             raise ValueError("offset_px must be finite")
 
     @classmethod
@@ -89,6 +88,11 @@ class Flow:
         if made is None:
             made = self._kept[name] = make()
         return made
+
+    def knowing(self, map_px: Array, within: Array) -> Flow:
+        """Itself, with what `map_px` and `within` give on its own raster, where that was made on the way."""
+        self._kept.update({("map", self.hw): map_px, ("within", self.hw): within})
+        return self
 
     def map_px(self, hw: tuple[int, int]) -> Array:
         """`source_map` of this flow on a raster of `(h, w)`; not to be written to."""
@@ -198,20 +202,16 @@ def source_map(offset_px: Array) -> Array:
 
 
 @singledispatch
-def photometric_check(previous: Array, present: Array, offset_px: Array) -> tuple[Array, Array]:
-    """How well a flow explains the picture.
+def checked_flow(previous: Array, present: Array, offset_px: Array) -> Flow:
+    """A flow, believed as far as it explains the picture.
 
     The earlier picture is warped to the present; what differs is held against the local contrast of the present, so
     that noise in a flat area is no alarm and a mismatch at an edge is. A mismatch between two places that look alike
-    cannot be seen this way.
+    cannot be seen this way. Confidence is `1 - residual`, and 0 where the flow points outside the picture.
 
     Args:
         previous, present: `[h, w]` lightness in [0, 255] on the flow's raster: uint8, or float32 on a device.
         offset_px: `[h, w, 2]` backward flow.
-
-    Returns:
-        Confidence and residual, `[h, w]` float32 in [0, 1] each. Confidence is `1 - residual`, and 0 where the flow
-        points outside the picture.
     """
     map_px = source_map(offset_px)
     # Sampling between pixels blurs, most so half-way: without a blur of both, a true flow of a fine texture by part of
@@ -226,10 +226,8 @@ def photometric_check(previous: Array, present: Array, offset_px: Array) -> tupl
     excess = cv2.addWeighted(difference, 1.0, difference, 0.0, -NOISE, dtype=cv2.CV_32F)
     residual: FloatArray = cv2.divide(excess, allowed)
     np.clip(residual, 0.0, 1.0, out=residual)
-    height, width = residual.shape
-    within = cv2.inRange(map_px, (-0.5, -0.5, 0.0, 0.0), (width - 0.5, height - 0.5, 0.0, 0.0))
-    confidence: FloatArray = cv2.bitwise_and(1.0 - residual, 1.0 - residual, mask=within)
-    return confidence, residual
+    within = inside(map_px)
+    return Flow(offset_px, (1.0 - residual) * within, residual).knowing(map_px, within)
 
 
 @lru_cache(maxsize=1)

@@ -186,7 +186,7 @@ class TemporalCache:
         self.dropped(part.index, (part.part,))
         match part.value:
             case TextFinding(mask=mask, regions=regions):
-                self._text = self.put(mask) if mask.any() else None
+                self._text = self.put(averaged(mask, self.reduced_hw(8))) if mask.any() else None
                 self._small_text = self._put_small(regions)
             case Embedding():
                 self._embedding = self._looked_index = None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, as_float, as_index, constant, enlarged, namespace, sums_by, zeros
+from arr_stream.texture.arrays import Array, as_float, as_index, at_least, constant, enlarged, namespace, sums_by, zeros
 from arr_stream.texture.layout import CHANNEL_INDEX, EMBEDDING
 
 TEXT = CHANNEL_INDEX["text"]
@@ -103,7 +103,7 @@ def centroid_distance(labels: Array) -> Array:
     """
     hw, xp = (labels.shape[0], labels.shape[1]), namespace(labels)
     flat = labels.reshape(-1)
-    sizes = xp.clip(sums_by(flat, None, hw[0] * hw[1]), 1, None)
+    sizes = at_least(sums_by(flat, None, hw[0] * hw[1]), 1)
     off_x, off_y = (
         places - (sums_by(flat, places, hw[0] * hw[1]) / sizes)[as_index(flat)]
         for places in (constant(labels, _places, hw, axis) for axis in (1, 0))

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.motion.flow import Flow, FlowInput, photometric_check, raster_hw
+from arr_stream.motion.flow import Flow, FlowInput, checked_flow, raster_hw
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,5 +296,4 @@ class TorchFlow:
                 torch.from_numpy(given.reduced(searched_hw)).to(self._device).float() for given in (previous, present)
             )
             offset_px = flow_px(earlier, now, self._preset, hw).cpu().numpy()
-        confidence, residual = photometric_check(previous.reduced(hw), present.reduced(hw), offset_px)
-        return Flow(offset_px, confidence, residual)
+        return checked_flow(previous.reduced(hw), present.reduced(hw), offset_px)

@@ -23,7 +23,7 @@ from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
-from arr_stream.texture.arrays import Array, namespace, take, take_along, to_numpy, zeros
+from arr_stream.texture.arrays import Array, at_least, at_most, namespace, take, take_along, to_numpy, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
@@ -194,7 +194,7 @@ class TextTask:
         if way is None or found is None:
             return context.nothing()
         confidence = averaged(way.confidence, (found.shape[0], found.shape[1]))
-        believed = namespace(found).clip(confidence / max(context.trust, 1e-6), None, 1.0)
+        believed = at_most(confidence / max(context.trust, 1e-6), 1.0)
         return resized(carry(found, way, outside=0.0) * believed, context.hw)
 
 
@@ -385,7 +385,7 @@ def answer_queries(
     combined, best = combine(relevance)
     query = xp.where(combined > 0, best, -1)
     came_along = xp.stack([xp.zeros_like(combined) + float(answer.carried) for answer in answers])
-    carried = (take_along(came_along, xp.clip(query, 0, None)) > 0) & (query >= 0)
+    carried = (take_along(came_along, at_least(query, 0)) > 0) & (query >= 0)
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)
     return QueryRelevance(most, combined, query, carried), keep

@@ -29,6 +29,7 @@ CHANNEL_NAMES = (
 """The channels that the three scorers read."""
 
 SCORED_CHANNELS = tuple(CHANNEL_INDEX[name] for name in CHANNEL_NAMES)
+_COLUMN = {name: column for column, name in enumerate(CHANNEL_NAMES)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,7 @@ class Sample:
     moved: Array | float = 0.0
 
     def __getitem__(self, name: str) -> Array:
-        return self.values[:, CHANNEL_NAMES.index(name)]
+        return self.values[:, _COLUMN[name]]
 
 
 def information(sample: Sample, weights: ScoringSettings) -> Array:

@@ -104,6 +104,16 @@ def channels_last(values: Array) -> Array:
     return values.transpose(1, 2, 0) if isinstance(values, np.ndarray) else values.permute(1, 2, 0)
 
 
+def at_most(values: Array, most: float) -> Array:
+    """Values, those above a limit brought down to it; a third of what `clip` takes for small arrays."""
+    return np.minimum(values, most) if isinstance(values, np.ndarray) else values.clamp(max=most)
+
+
+def at_least(values: Array, least: float) -> Array:
+    """Values, those below a limit brought up to it."""
+    return np.maximum(values, least) if isinstance(values, np.ndarray | np.generic) else values.clamp(min=least)
+
+
 def take(table: Array, places: Array) -> Array:
     """Entries of a table `[n]` at indices of any shape."""
     return table.take(places) if isinstance(table, np.ndarray) else table[places]
@@ -118,10 +128,10 @@ def take_along(values: Array, places: Array) -> Array:
 
 def enlarged(values: Array, factor: int) -> Array:
     """`[h, w]` to `[h * factor, w * factor]`, each value repeated."""
+    if isinstance(values, np.ndarray):
+        return values.repeat(factor, 0).repeat(factor, 1)
     height, width = values.shape
-    wide, shape = values[:, None, :, None], (height, factor, width, factor)
-    repeated = np.broadcast_to(wide, shape) if isinstance(values, np.ndarray) else wide.expand(shape)
-    return repeated.reshape(height * factor, width * factor)
+    return values[:, None, :, None].expand(height, factor, width, factor).reshape(height * factor, width * factor)
 
 
 def sums_by(ids: Array, values: Array | None, count: int) -> Array:

@@ -1,7 +1,8 @@
 """Means over cells on the host: what a plane's mip at `CELL_LEVEL` holds.
 
 A mean over a cell of an interpolated plane weighs the samples that the cell covers, those at its rim a little
-differently. All cells' means are one product of matrices from the left and one from the right.
+differently. All cells' means are one product of matrices from the left and one from the right; of bytes, of which
+every cell has the same number, rows are added up in place of the first, in half the time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,26 @@ Indices = npt.NDArray[np.int64]
 def cell_means(planes: npt.NDArray[np.uint8] | FloatArray, texture_wh: tuple[int, int]) -> FloatArray:
     """`[C, gh, gw]`: means over the cells of planes `[C, h, w]` of any resolution, interpolated between samples."""
     (_, height, width), (texture_w, texture_h) = planes.shape, texture_wh
-    means: FloatArray = _shares(height, texture_h) @ planes.astype(np.float32, copy=False) @ _shares(width, texture_w).T
+    cells = texture_h // CELL_PX
+    rows: FloatArray
+    if planes.dtype == np.uint8 and texture_h % (2 * height) == 0 and height % cells == 0:
+        rows = _row_means(planes.view(np.uint8), cells)
+    else:
+        rows = _shares(height, texture_h) @ planes.astype(np.float32, copy=False)
+    means: FloatArray = rows @ _shares(width, texture_w).T
+    return means
+
+
+def _row_means(planes: npt.NDArray[np.uint8], cells: int) -> FloatArray:
+    """`[C, cells, w]` of `[C, h, w]`: what the product with `_shares` gives, where a cell has a whole number of
+    samples and each stands for an even number of pixels."""
+    each = planes.shape[1] // cells
+    sums = np.add.reduce(planes.reshape(len(planes), cells, each, -1), axis=2, dtype=np.uint16)
+    # Interpolation brings an eighth of a sample across each border between cells.
+    across = (planes[:, each::each].astype(np.float32) - planes[:, each - 1 : -1 : each]) / (8 * each)
+    means: FloatArray = sums / np.float32(each)
+    means[:, 1:] -= across
+    means[:, :-1] += across
     return means
 
 
