@@ -171,7 +171,7 @@ class ScoringSettings(_Section):
     edges: Unit = Field(0.4, description="information: edges of either polarity")
     high_pass: Unit = Field(0.3, description="information: fine detail")
     structure: Unit = Field(0.3, description="information: nearness to the next edge")
-    text: Unit = Field(0.6, description="weight of what is written, or looks like it, where no question leads")
+    text: Unit = Field(0.8, description="weight of what is written, or looks like it, where no question leads")
     saliency: Unit = Field(0.25, description="perspective: what differs from its surroundings")
     motion: Unit = Field(0.3, description="perspective: what moves against the camera")
     figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")

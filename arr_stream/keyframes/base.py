@@ -22,7 +22,7 @@ EMBEDDING_CHANNELS = 16
 """Channels of the texture for an embedding; one in a joint space is projected to them."""
 
 
-TEXT_READ = 0.5
+TEXT_READ = 0.35
 """Channel 16 is above this where text was read, and up to it where a place looks like text."""
 
 

@@ -36,7 +36,7 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
     score = c * focus + (1 - c) * diversify, where w are the weights
 
     - focus = participation * (1 - w.settling * (1 - perspective)): the question leads, and of what answers it equally
-      well, what moves as a thing comes first;
+      well, what moves as a thing comes first (words are where they were read: nothing is settled for them);
     - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
     - c = w.commitment * answered ** w.commitment_power: commitment grows with how well the question is answered
       anywhere on this frame, or with what has a claim beside it (`scorers.claim`), so that a query without a match
@@ -53,7 +53,8 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
     """
     commitment = weights.commitment * answered**weights.commitment_power
     known, seen = information(sample, weights), perspective(sample, weights)
-    focus = participation(sample, weights) * (1 - weights.settling + weights.settling * seen)
+    settling = weights.settling if sample.read is None else weights.settling * (1 - sample.read)
+    focus = participation(sample, weights) * (1 - settling + settling * seen)
     by_scorer = namespace(seen).stack(
         [
             (1 - commitment) * (weights.information * known + weights.text * writing(sample, weights)),

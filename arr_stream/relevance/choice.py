@@ -31,7 +31,7 @@ from arr_stream.selection.quotas import CANONICAL_EACH
 from arr_stream.selection.spending import Offer
 from arr_stream.selection.strategies import choose_by_region, choose_hybrid
 from arr_stream.texture.array import LazyPlane, Plane, Texture
-from arr_stream.texture.arrays import Array, namespace, to_numpy
+from arr_stream.texture.arrays import Array, as_float, namespace, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
 
@@ -89,7 +89,7 @@ def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, i
 def score_cells(
     planes: Mapping[int, Plane | LazyPlane],
     texture_wh: tuple[int, int],
-    relevance: Array,
+    relevance: QueryRelevance,
     figure: Array,
     weights: ScoringSettings,
 ) -> CellScores:
@@ -98,20 +98,23 @@ def score_cells(
     Args:
         planes: Those that hold `SCORED_CHANNELS`, at least.
         texture_wh: Size in texture pixels.
-        relevance: `[gh, gw]` in [0, 1].
+        relevance: Of the cells to the queries.
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         weights: Of the scorers.
     """
-    table = cell_table(planes, texture_wh)
-    balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1))
+    table, asked, read = cell_table(planes, texture_wh), relevance.combined, relevance.read
+    words = None if read is None else as_float(read).reshape(-1)
+    balance = balance_all(table, asked.reshape(-1), weights, figure.reshape(-1), words)
     return CellScores(
-        balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, _SALIENCY], table[:, _GAZE]
+        balance.score, namespace(asked).argmax(balance.by_scorer, 0), table[:, _SALIENCY], table[:, _GAZE]
     )
 
 
-def balance_all(table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None) -> Balance:
-    """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, `[cells]` relevance and figure."""
-    return _balance(table, relevance, figure, _frame(table, relevance, figure, weights), weights)
+def balance_all(
+    table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None, read: Array | None = None
+) -> Balance:
+    """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, and of `[cells]` as in `Sample`."""
+    return _balance(table, relevance, figure, _frame(table, relevance, figure, weights), weights, read)
 
 
 def realize_relevance(
@@ -155,7 +158,8 @@ def realize_relevance(
     allowed, count = eligible, grid.cells
     if table is not None and regions is not None:
         moving = None if figure is None else figure.ravel()
-        passed = score_cascaded(table, flat, regions, weights, tokens=tokens, skip=skip, figure=moving)
+        words = None if relevance.read is None else relevance.read.ravel().astype(np.float32)
+        passed = score_cascaded(table, flat, regions, weights, tokens=tokens, skip=skip, figure=moving, read=words)
         scores, count = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     assert scores is not None
@@ -278,6 +282,7 @@ def score_cascaded(
     tokens: int,
     skip: npt.NDArray[np.bool_] | None = None,
     figure: FloatArray | None = None,
+    read: FloatArray | None = None,
 ) -> CascadeScores:
     """Scores of the regions, then of the cells that are worth it.
 
@@ -288,7 +293,7 @@ def score_cascaded(
         weights: Of the scorers.
         tokens: Cells to be chosen in the end.
         skip: Cells, of any shape, that cannot be chosen.
-        figure: `[cells]`, where it is known.
+        figure, read: `[cells]`, where it is known, as in `Sample`.
     """
     frame = _frame(table, relevance, figure, weights)
     # A region's means show what it is made of, but not a small thing inside it that the query wants.
@@ -298,6 +303,7 @@ def score_cascaded(
         None if figure is None else best_of_region(figure, regions),
         frame,
         weights,
+        None if read is None else best_of_region(read, regions),
     )
     region_score = of_regions.score
     cells = candidates(
@@ -309,7 +315,8 @@ def score_cascaded(
         most=scored_most(len(relevance), len(regions.ids), tokens),
         skip=None if skip is None else skip.ravel(),
     )
-    balance = _balance(table[cells], relevance[cells], None if figure is None else figure[cells], frame, weights)
+    moving, words = (None if each is None else each[cells] for each in (figure, read))
+    balance = _balance(table[cells], relevance[cells], moving, frame, weights, words)
     score = (region_score * 0.5)[regions.member]
     score[cells] = balance.score
     scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
@@ -348,9 +355,10 @@ def _balance(
     figure: Array | None,
     frame: tuple[float | Array, float | Array],
     weights: ScoringSettings,
+    read: Array | None = None,
 ) -> Balance:
     """Scores of the cells or regions of a table; `frame` is what `_frame` tells of it."""
-    return balance_tensions(Sample(table, relevance, figure, frame[1]), frame[0], weights)
+    return balance_tensions(Sample(table, relevance, figure, frame[1], read), frame[0], weights)
 
 
 def _most(values: FloatArray) -> float:

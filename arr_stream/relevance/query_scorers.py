@@ -23,7 +23,7 @@ from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
-from arr_stream.texture.arrays import Array, at_least, at_most, namespace, take, take_along, to_numpy, zeros
+from arr_stream.texture.arrays import Array, at_most, namespace, take, to_numpy, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
@@ -35,8 +35,11 @@ LEAST_MEANING = 0.02
 _LOOK_EVERY = 3
 """Frames from one look at whether a region still shows its object to the next."""
 
-_AROUND_WORDS = np.ones((5, 5), np.uint8)
-"""Words are asked for with a little around them, so that cells that hold but the end of one are chosen too."""
+_AROUND_WORDS = np.ones((9, 9), np.uint8)
+_AROUND_SHARE = 0.5
+"""Words are asked for with a little around them, at half their worth: cells that hold but the end of one come last."""
+_WITHIN_PX = 5
+"""Words count as means over so many samples each way: cells that are full of one come first."""
 
 
 class Region(Protocol):
@@ -133,11 +136,13 @@ class Answer:
         relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
         carried: It came along the flow.
         keep: What the scorer wants to know on the next frame.
+        read: It is of words, which are where they were read whatever else stands out.
     """
 
     relevance: Array
     carried: bool
     keep: Any = None
+    read: bool = False
 
 
 class QueryTask(Protocol):
@@ -178,9 +183,10 @@ class TextTask:
         word_maps = dict(zip(self.query.words, self._read(context), strict=True))
         computed = text_relevance(self.query, Senses(context.quarter, motion, word_maps.__getitem__, meaning))
         if not self.by_model:
-            return Answer(computed, False)
+            return Answer(computed, False, read=bool(self.query.words))
         chance = computed < LEAST_MEANING
-        return Answer(namespace(computed).where(chance, 0.0, computed), self.embedded_before)
+        meant = namespace(computed).where(chance, 0.0, computed)
+        return Answer(meant, self.embedded_before, read=bool(self.query.words))
 
     def _read(self, context: QueryContext) -> list[Array]:
         """Where the keyframe read each word, carried to this frame."""
@@ -234,8 +240,16 @@ class TextScorer:
         if self._masks is None or self._masks[0] is not text:
             hw = given.cache.reduced_hw(4)
             masks = (word_mask(text.regions, word, hw) if word else text.mask for word in self._query.words)
-            self._masks = (text, tuple(given.put(cv2.dilate(mask, _AROUND_WORDS)) for mask in masks))
+            self._masks = (text, tuple(given.put(_asked_for(mask)) for mask in masks))
         return self._masks[1]
+
+
+def _asked_for(mask: FloatArray) -> FloatArray:
+    """`[h, w]` in [0, 1]: how much each place is wanted for words on a mask `[h, w]` at a quarter of the texture's
+    size."""
+    around = cv2.dilate(mask, _AROUND_WORDS) * np.float32(_AROUND_SHARE)
+    wanted: FloatArray = np.maximum(cv2.blur(mask, (_WITHIN_PX, _WITHIN_PX)), around)
+    return wanted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,12 +377,19 @@ class QueryRelevance:
         combined: `[gh, gw]` the highest relevance of each cell; zeros without a query.
         query: `[gh, gw]` int, which query that was, -1 where none has any.
         carried: `[gh, gw]` bool, the winning query's relevance came along the flow.
+        reading: For each query, whether it asks for words.
     """
 
     best: Array
     combined: Array
     query: Array
     carried: Array
+    reading: tuple[bool, ...] = ()
+
+    @property
+    def read(self) -> Array | None:
+        """`[gh, gw]` bool: the winning query asks for words; None where none does."""
+        return _won_by(self.query, self.reading) if any(self.reading) else None
 
 
 def answer_queries(
@@ -384,11 +405,18 @@ def answer_queries(
     relevance = xp.stack([averaged(answer.relevance, cells_hw) for answer in answers])
     combined, best = combine(relevance)
     query = xp.where(combined > 0, best, -1)
-    came_along = xp.stack([xp.zeros_like(combined) + float(answer.carried) for answer in answers])
-    carried = (take_along(came_along, at_least(query, 0)) > 0) & (query >= 0)
+    carried = _won_by(query, [answer.carried for answer in answers])
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)
-    return QueryRelevance(most, combined, query, carried), keep
+    return QueryRelevance(most, combined, query, carried, tuple(answer.read for answer in answers)), keep
+
+
+def _won_by(query: Array, which: Sequence[bool]) -> Array:
+    """`[gh, gw]` bool: the cells whose winning query is one of those."""
+    won = query < -1
+    for index in (index for index, counts in enumerate(which) if counts):
+        won = won | (query == index)
+    return won
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -187,12 +187,15 @@ COVERAGE: Objective[FrameTable] = Objective(soft_coverage, hard_coverage)
 
 def frame_scores(group: Sequence[Seen], weights: ScoringSettings) -> Tensor:
     """`[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers that streams use."""
-    figures = [table.sample.figure for table in group if table.sample.figure is not None]
+    samples = [table.sample for table in group]
+    figures = [sample.figure for sample in samples if sample.figure is not None]
+    read = [sample.read for sample in samples if sample.read is not None]
     sample = Sample(
-        torch.cat([table.sample.values for table in group]),
-        torch.cat([table.sample.relevance for table in group]),
+        torch.cat([sample.values for sample in samples]),
+        torch.cat([sample.relevance for sample in samples]),
         torch.cat(figures) if figures else None,
-        torch.cat([torch.as_tensor(table.sample.moved).expand(len(table.sample.relevance)) for table in group]),
+        torch.cat([torch.as_tensor(sample.moved).expand(len(sample.relevance)) for sample in samples]),
+        torch.cat(read) if read else None,
     )
     scores: Tensor = balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
     return scores

@@ -36,7 +36,7 @@ _LEAST_CONTRAST = 6
 
 def finding(picture: KeyframeInput, found: Sequence[TextRegion], hints: FloatArray | None = None) -> TextFinding:
     """What was found, over what looks like text (`hints`, at any resolution)."""
-    mask = TEXT_READ * text_mask(found, picture.quarter_hw)
+    mask = (1 - TEXT_READ) * text_mask(found, picture.quarter_hw)
     mask[mask > 0] += TEXT_READ
     if hints is not None:
         size_wh = picture.quarter_hw[::-1]
