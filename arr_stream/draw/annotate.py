@@ -20,6 +20,7 @@ from arr_stream.draw.views import WARPED, check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output
 from arr_stream.patch_set import PatchSet
+from arr_stream.processes import usable_cores
 from arr_stream.sources.base import SourceInfo
 from arr_stream.types import ByteArray, Frame
 
@@ -206,6 +207,8 @@ class AnnotatedVideo:
             settings=self._settings,
             frame_seconds=1.0 / (self._source.average_fps or _USUAL_FPS),
             pixel_aspect=self._source.pixel_aspect or 1.0,
+            # Frames are worked on beside: on two cores more threads take from them more than they give.
+            threads=1 if usable_cores() <= 2 else 0,
         )
         if self._with_audio and self._source.path is not None:
             origin = self._source.start_offset_seconds + self._start

@@ -47,6 +47,7 @@ class Mp4Writer:
         settings: Quality and speed.
         frame_seconds: Usual time from frame to frame, for the rate control and for the duration of a lone frame.
         pixel_aspect: Width of a pixel over its height.
+        threads: Of the encoder; 0 leaves the choice to it.
 
     Attributes:
         left_out_seconds: By how much pauses were shortened that no MP4 can hold.
@@ -64,6 +65,7 @@ class Mp4Writer:
         settings: VideoSettings,
         frame_seconds: float,
         pixel_aspect: float,
+        threads: int = 0,
     ) -> None:
         self.path = path
         self.size_wh = size_wh
@@ -81,6 +83,7 @@ class Mp4Writer:
             # forget a last picture whose packet lies in an earlier fragment, and a killed run loses more.
             options = {"crf": str(settings.crf), "preset": settings.preset, "bf": "0"}
             self._stream = self.container.add_stream("libx264", rate=fps, options=options)
+            self._stream.codec_context.thread_count = threads
             self._describe(size_wh, pixel_aspect)
 
     def _describe(self, size_wh: tuple[int, int], pixel_aspect: float) -> None:
