@@ -55,6 +55,14 @@ def test_mip_levels_are_means_of_the_dense_tensor(level: int, device: str) -> No
     torch.testing.assert_close(texture.sample(points, level), mip[:, cell[:, 1], cell[:, 0]].T, rtol=0, atol=2e-5)
 
 
+@given(st.sampled_from([1, 2, 3, 6, 12, 24, 48, 96, 192, 50]), st.integers(1, 90), st.integers(0, 99))
+@settings(deadline=None)
+def test_bytes_have_the_means_of_the_same_numbers(rows: int, columns: int, seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 256, (2, rows, columns), dtype=np.uint8)
+    of_bytes, of_numbers = (Plane(6, data, 1 / 255).cells((160, 96), (0, 1)) for data in (values, values * 1.0))
+    np.testing.assert_allclose(of_bytes, of_numbers, atol=1e-6)
+
+
 @pytest.mark.parametrize("texture_wh", [(160, 96), (1024, 64)])
 def test_cells_on_the_host_are_means_of_the_dense_tensor(texture_wh: tuple[int, int]) -> None:
     drawn = random_texture(4).planes.values()

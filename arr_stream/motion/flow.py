@@ -6,6 +6,7 @@ known about the earlier frame can then be brought to the present by sampling, wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch
@@ -64,11 +65,10 @@ class Flow:
     def _check_values(self) -> None:
         for name in ("confidence", "residual"):
             plane = getattr(self, name)
-            least, most = plane.min(), plane.max()
-            if not (least >= 0 and most <= 1):
-                raise ValueError(f"{name} must lie in [0, 1], got {least} to {most}")
-        # What is not finite leaves no finite sum; OpenCV adds up in double precision, where nothing else does either.
-        if not np.isfinite(cv2.sumElems(self.offset_px)).all():
+            least, most, _, _ = cv2.minMaxLoc(plane)
+            if not (_finite(plane) and least >= 0 and most <= 1):
+                raise ValueError(f"{name} must lie in [0, 1], got {plane.min()} to {plane.max()}")
+        if not _finite(self.offset_px):
             raise ValueError("offset_px must be finite")
 
     @classmethod
@@ -121,6 +121,11 @@ class Flow:
         clip = namespace(self.offset_px).clip
         planes = (clip(resized(plane, hw), 0.0, 1.0) for plane in (self.confidence, self.residual))
         return Flow(resize_offsets(self.offset_px, hw), *planes)
+
+
+def _finite(planes: FloatArray) -> bool:
+    """What is not finite leaves no finite sum; OpenCV adds up in double precision, where nothing else does either."""
+    return math.isfinite(sum(cv2.sumElems(planes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,9 +19,12 @@ Array: TypeAlias = Any
 """`numpy.ndarray` or `torch.Tensor`; all arrays of one call are of one kind and on one device."""
 
 
+_ON_HOST = (np.ndarray, np.generic)
+
+
 def namespace(array: Array) -> Any:
     """The package whose functions take the array: `numpy` or `torch`."""
-    if isinstance(array, np.ndarray | np.generic):
+    if isinstance(array, _ON_HOST):
         return np
     import torch
 
@@ -111,7 +114,7 @@ def at_most(values: Array, most: float) -> Array:
 
 def at_least(values: Array, least: float) -> Array:
     """Values, those below a limit brought up to it."""
-    return np.maximum(values, least) if isinstance(values, np.ndarray | np.generic) else values.clamp(min=least)
+    return np.maximum(values, least) if isinstance(values, _ON_HOST) else values.clamp(min=least)
 
 
 def take(table: Array, places: Array) -> Array:
