@@ -460,7 +460,8 @@ class Pipeline:
         selection = settings.selection
         if selection.cascade == "off":
             planes = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
-            scores = run(score_cells, planes, texture.texture_wh, relevance, figure, settings.scoring)
+            asked = relevance.combined, figure, settings.scoring, relevance.word_cells
+            scores = run(score_cells, planes, texture.texture_wh, *asked)
         if (selection.novelty != "off" or selection.per_second) and state.seen.sent is not None:
             difference = run(cell_difference, eighth_grey, state.seen.sent)
         if selection.fine_share and (small := state.cache.small_text) is not None:

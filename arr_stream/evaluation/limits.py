@@ -48,6 +48,6 @@ def touched_bytes(grid: Grid, queries: int) -> dict[str, float]:
         "figure": 3 * 4 * eighth + 3 * eighth + quarter + 4 * (FEATURES + 2) * grid.cells,
         # Fixation is copied, three planes are put together.
         "texture": 2 * history + 2 * 3 * 4 * eighth,
-        # Scored channels are read once: three of bytes at a quarter, six of float32 at an eighth, eccentricity, text.
-        "selection": 3 * quarter + 6 * 4 * eighth + 2 * 4 * quarter + 2 * eighth + 44 * grid.cells,
+        # Scored channels are read once: three of bytes at a quarter, seven of float32 at an eighth, eccentricity.
+        "selection": 3 * quarter + 7 * 4 * eighth + 4 * quarter + 2 * eighth + 44 * grid.cells,
     }

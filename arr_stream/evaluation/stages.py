@@ -288,7 +288,7 @@ class _EndToEnd:
         return sum(1 for _ in _decoded(self._path, self._settings, self._max_frames))
 
     def _encode(self, out: Path) -> int:
-        """Decoding to RGB and encoding with the same encoder settings, nothing drawn."""
+        """Decoding to RGB and encoding at the same quality, nothing drawn, on as many threads as the encoder likes."""
         with self._open() as source:
             writer = Mp4Writer(
                 out,

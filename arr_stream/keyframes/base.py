@@ -23,7 +23,7 @@ EMBEDDING_CHANNELS = 16
 
 
 TEXT_READ = 0.35
-"""Channel 16 is above this where text was read, and up to it where a place looks like text."""
+"""A keyframe's mask is above this where text was read, and up to it where a place looks like text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -104,7 +104,7 @@ def independent_motion(
     `parallax` of the camera's mean speed.
     """
     speed = speed_px(offset_px - camera_px)
-    # The camera's speed changes little from place to place.
+    # An affine flow has nearly the same mean speed on every eighth place.
     some = camera_px[every_nth(_STEP, camera_px.shape[0]), every_nth(_STEP, camera_px.shape[1])]
     scaled = speed * (1 / (full_px + parallax * mean_of(speed_px(some))))
     return at_most(scaled, 1.0) * structure

@@ -86,4 +86,4 @@ def compose(older: Flow, newer: Flow) -> Flow:
     within = inside(map_px)
     # A blend of four values can exceed 1 by a rounding.
     believed = at_most(trust * (newer.within(newer.hw) & within), 1.0)
-    return Flow(offset_px, believed, newer.residual).knowing(map_px, within)
+    return Flow(offset_px, believed, newer.residual).with_map(map_px, within)

@@ -89,7 +89,7 @@ class Flow:
             made = self._kept[name] = make()
         return made
 
-    def knowing(self, map_px: Array, within: Array) -> Flow:
+    def with_map(self, map_px: Array, within: Array) -> Flow:
         """Itself, with what `map_px` and `within` give on its own raster, where that was made on the way."""
         self._kept.update({("map", self.hw): map_px, ("within", self.hw): within})
         return self
@@ -232,7 +232,7 @@ def checked_flow(previous: Array, present: Array, offset_px: Array) -> Flow:
     residual: FloatArray = cv2.divide(excess, allowed)
     np.clip(residual, 0.0, 1.0, out=residual)
     within = inside(map_px)
-    return Flow(offset_px, (1.0 - residual) * within, residual).knowing(map_px, within)
+    return Flow(offset_px, (1.0 - residual) * within, residual).with_map(map_px, within)
 
 
 @lru_cache(maxsize=1)

@@ -53,7 +53,7 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
     """
     commitment = weights.commitment * answered**weights.commitment_power
     known, seen = information(sample, weights), perspective(sample, weights)
-    settling = weights.settling if sample.read is None else weights.settling * (1 - sample.read)
+    settling = weights.settling if sample.words is None else weights.settling * (1 - sample.words)
     focus = participation(sample, weights) * (1 - settling + settling * seen)
     by_scorer = namespace(seen).stack(
         [

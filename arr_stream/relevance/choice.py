@@ -89,32 +89,34 @@ def cell_table(planes: Mapping[int, Plane | LazyPlane], texture_wh: tuple[int, i
 def score_cells(
     planes: Mapping[int, Plane | LazyPlane],
     texture_wh: tuple[int, int],
-    relevance: QueryRelevance,
+    relevance: Array,
     figure: Array,
     weights: ScoringSettings,
+    word_cells: Array | None = None,
 ) -> CellScores:
     """Every cell's score.
 
     Args:
         planes: Those that hold `SCORED_CHANNELS`, at least.
         texture_wh: Size in texture pixels.
-        relevance: Of the cells to the queries.
+        relevance: `[gh, gw]` in [0, 1].
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         weights: Of the scorers.
+        word_cells: `[gh, gw]` bool, cells that are relevant for words; None for none.
     """
-    table, asked, read = cell_table(planes, texture_wh), relevance.combined, relevance.read
-    words = None if read is None else as_float(read).reshape(-1)
-    balance = balance_all(table, asked.reshape(-1), weights, figure.reshape(-1), words)
+    table = cell_table(planes, texture_wh)
+    words = None if word_cells is None else as_float(word_cells).reshape(-1)
+    balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1), words)
     return CellScores(
-        balance.score, namespace(asked).argmax(balance.by_scorer, 0), table[:, _SALIENCY], table[:, _GAZE]
+        balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, _SALIENCY], table[:, _GAZE]
     )
 
 
 def balance_all(
-    table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None, read: Array | None = None
+    table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None, words: Array | None = None
 ) -> Balance:
     """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, and of `[cells]` as in `Sample`."""
-    return _balance(table, relevance, figure, _frame(table, relevance, figure, weights), weights, read)
+    return _balance(table, relevance, figure, _frame(table, relevance, figure, weights), weights, words)
 
 
 def realize_relevance(
@@ -158,8 +160,8 @@ def realize_relevance(
     allowed, count = eligible, grid.cells
     if table is not None and regions is not None:
         moving = None if figure is None else figure.ravel()
-        words = None if relevance.read is None else relevance.read.ravel().astype(np.float32)
-        passed = score_cascaded(table, flat, regions, weights, tokens=tokens, skip=skip, figure=moving, read=words)
+        words = None if relevance.word_cells is None else relevance.word_cells.ravel().astype(np.float32)
+        passed = score_cascaded(table, flat, regions, weights, tokens=tokens, skip=skip, figure=moving, words=words)
         scores, count = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     assert scores is not None
@@ -282,7 +284,7 @@ def score_cascaded(
     tokens: int,
     skip: npt.NDArray[np.bool_] | None = None,
     figure: FloatArray | None = None,
-    read: FloatArray | None = None,
+    words: FloatArray | None = None,
 ) -> CascadeScores:
     """Scores of the regions, then of the cells that are worth it.
 
@@ -293,7 +295,7 @@ def score_cascaded(
         weights: Of the scorers.
         tokens: Cells to be chosen in the end.
         skip: Cells, of any shape, that cannot be chosen.
-        figure, read: `[cells]`, where it is known, as in `Sample`.
+        figure, words: `[cells]`, where it is known, as in `Sample`.
     """
     frame = _frame(table, relevance, figure, weights)
     # A region's means show what it is made of, but not a small thing inside it that the query wants.
@@ -303,7 +305,7 @@ def score_cascaded(
         None if figure is None else best_of_region(figure, regions),
         frame,
         weights,
-        None if read is None else best_of_region(read, regions),
+        None if words is None else _led_by_words(relevance, words, regions),
     )
     region_score = of_regions.score
     cells = candidates(
@@ -315,8 +317,8 @@ def score_cascaded(
         most=scored_most(len(relevance), len(regions.ids), tokens),
         skip=None if skip is None else skip.ravel(),
     )
-    moving, words = (None if each is None else each[cells] for each in (figure, read))
-    balance = _balance(table[cells], relevance[cells], moving, frame, weights, words)
+    moving, asked = (None if each is None else each[cells] for each in (figure, words))
+    balance = _balance(table[cells], relevance[cells], moving, frame, weights, asked)
     score = (region_score * 0.5)[regions.member]
     score[cells] = balance.score
     scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
@@ -325,6 +327,14 @@ def score_cascaded(
     looked_at[cells] = True
     scores = CellScores(score, scorer, table[:, _SALIENCY], table[:, _GAZE])
     return CascadeScores(scores, looked_at, min(len(score), len(cells) + len(regions.ids)))
+
+
+def _led_by_words(relevance: FloatArray, words: FloatArray, regions: Regions) -> FloatArray:
+    """For each region, 1 where its most relevant cell is relevant for words, else 0."""
+    led: FloatArray = (best_of_region(relevance * words, regions) == best_of_region(relevance, regions)).astype(
+        np.float32
+    )
+    return led
 
 
 def _regions(
@@ -355,10 +365,10 @@ def _balance(
     figure: Array | None,
     frame: tuple[float | Array, float | Array],
     weights: ScoringSettings,
-    read: Array | None = None,
+    words: Array | None = None,
 ) -> Balance:
     """Scores of the cells or regions of a table; `frame` is what `_frame` tells of it."""
-    return balance_tensions(Sample(table, relevance, figure, frame[1], read), frame[0], weights)
+    return balance_tensions(Sample(table, relevance, figure, frame[1], words), frame[0], weights)
 
 
 def _most(values: FloatArray) -> float:

@@ -38,7 +38,7 @@ _LOOK_EVERY = 3
 _AROUND_WORDS = np.ones((9, 9), np.uint8)
 _AROUND_SHARE = 0.5
 """Words are asked for with a little around them, at half their worth: cells that hold but the end of one come last."""
-_WITHIN_PX = 5
+_WITHIN_SAMPLES = 5
 """Words count as means over so many samples each way: cells that are full of one come first."""
 
 
@@ -136,13 +136,13 @@ class Answer:
         relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
         carried: It came along the flow.
         keep: What the scorer wants to know on the next frame.
-        read: It is of words, which are where they were read whatever else stands out.
+        of_words: It is of words, which are where they were read whatever else stands out.
     """
 
     relevance: Array
     carried: bool
     keep: Any = None
-    read: bool = False
+    of_words: bool = False
 
 
 class QueryTask(Protocol):
@@ -165,7 +165,8 @@ class TextTask:
 
     Args:
         query: The text.
-        words: For each word to read, `[h, w]` where the keyframe read it; None before there was text.
+        words: For each word to read, `[h, w]` how much each place of the keyframe is wanted for it; None before there
+            was text.
         by_model: A model is asked, in place of the lexicon's colours.
         meaning: `[h', w']` what it found on the frame of the embedding in use; None before there is one.
         embedded_before: That frame was an earlier one.
@@ -183,13 +184,13 @@ class TextTask:
         word_maps = dict(zip(self.query.words, self._read(context), strict=True))
         computed = text_relevance(self.query, Senses(context.quarter, motion, word_maps.__getitem__, meaning))
         if not self.by_model:
-            return Answer(computed, False, read=bool(self.query.words))
+            return Answer(computed, False, of_words=bool(self.query.words))
         chance = computed < LEAST_MEANING
         meant = namespace(computed).where(chance, 0.0, computed)
-        return Answer(meant, self.embedded_before, read=bool(self.query.words))
+        return Answer(meant, self.embedded_before, of_words=bool(self.query.words))
 
     def _read(self, context: QueryContext) -> list[Array]:
-        """Where the keyframe read each word, carried to this frame."""
+        """How much each place is wanted for each word, carried to this frame."""
         if self.words is None or context.text_way is None:
             return [context.nothing() for _ in self.query.words]
         return [carry(mask, context.text_way, outside=0.0) for mask in self.words]
@@ -233,7 +234,7 @@ class TextScorer:
     def take(self, keep: Any, given: QueryInput) -> None: ...
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
-        """Masks of the words on the frame that was read; made once a keyframe."""
+        """How much each place is wanted for each word on the frame that was read; made once a keyframe."""
         text = given.cache.text
         if text is None:
             return None
@@ -248,7 +249,7 @@ def _asked_for(mask: FloatArray) -> FloatArray:
     """`[h, w]` in [0, 1]: how much each place is wanted for words on a mask `[h, w]` at a quarter of the texture's
     size."""
     around = cv2.dilate(mask, _AROUND_WORDS) * np.float32(_AROUND_SHARE)
-    wanted: FloatArray = np.maximum(cv2.blur(mask, (_WITHIN_PX, _WITHIN_PX)), around)
+    wanted: FloatArray = np.maximum(cv2.blur(mask, (_WITHIN_SAMPLES, _WITHIN_SAMPLES)), around)
     return wanted
 
 
@@ -377,19 +378,19 @@ class QueryRelevance:
         combined: `[gh, gw]` the highest relevance of each cell; zeros without a query.
         query: `[gh, gw]` int, which query that was, -1 where none has any.
         carried: `[gh, gw]` bool, the winning query's relevance came along the flow.
-        reading: For each query, whether it asks for words.
+        of_words: For each query, whether it asks for words.
     """
 
     best: Array
     combined: Array
     query: Array
     carried: Array
-    reading: tuple[bool, ...] = ()
+    of_words: tuple[bool, ...] = ()
 
     @property
-    def read(self) -> Array | None:
+    def word_cells(self) -> Array | None:
         """`[gh, gw]` bool: the winning query asks for words; None where none does."""
-        return _won_by(self.query, self.reading) if any(self.reading) else None
+        return _won_by(self.query, self.of_words) if any(self.of_words) else None
 
 
 def answer_queries(
@@ -408,14 +409,15 @@ def answer_queries(
     carried = _won_by(query, [answer.carried for answer in answers])
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)
-    return QueryRelevance(most, combined, query, carried, tuple(answer.read for answer in answers)), keep
+    return QueryRelevance(most, combined, query, carried, tuple(answer.of_words for answer in answers)), keep
 
 
 def _won_by(query: Array, which: Sequence[bool]) -> Array:
     """`[gh, gw]` bool: the cells whose winning query is one of those."""
-    won = query < -1
-    for index in (index for index, counts in enumerate(which) if counts):
-        won = won | (query == index)
+    won = query < -1  # nowhere yet
+    for index, counts in enumerate(which):
+        if counts:
+            won = won | (query == index)
     return won
 
 

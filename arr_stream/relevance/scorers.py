@@ -41,14 +41,14 @@ class Sample:
         relevance: `[N]` relevance to the query on this frame, carried or computed; zeros without a query.
         figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None where that is not known.
         moved: The highest figure of any place on the frame, one number or `[N]`.
-        read: `[N]`, 1 where the relevance is to words that were read, else 0; None for 0 everywhere.
+        words: `[N]`, 1 where the relevance is to words that were read, else 0; None for 0 everywhere.
     """
 
     values: Array
     relevance: Array
     figure: Array | None = None
     moved: Array | float = 0.0
-    read: Array | None = None
+    words: Array | None = None
 
     def __getitem__(self, name: str) -> Array:
         return self.values[:, _COLUMN[name]]

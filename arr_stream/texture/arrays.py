@@ -109,7 +109,7 @@ def channels_last(values: Array) -> Array:
 
 def at_most(values: Array, most: float) -> Array:
     """Values, those above a limit brought down to it; a third of what `clip` takes for small arrays."""
-    return np.minimum(values, most) if isinstance(values, np.ndarray) else values.clamp(max=most)
+    return np.minimum(values, most) if isinstance(values, _ON_HOST) else values.clamp(max=most)
 
 
 def at_least(values: Array, least: float) -> Array:
@@ -120,13 +120,6 @@ def at_least(values: Array, least: float) -> Array:
 def take(table: Array, places: Array) -> Array:
     """Entries of a table `[n]` at indices of any shape."""
     return table.take(places) if isinstance(table, np.ndarray) else table[places]
-
-
-def take_along(values: Array, places: Array) -> Array:
-    """`[h, w]` of `[n, h, w]`: at each place the entry that `places` `[h, w]` names."""
-    if isinstance(values, np.ndarray):
-        return np.take_along_axis(values, places[None], axis=0)[0]
-    return values.gather(0, places[None].long())[0]
 
 
 def enlarged(values: Array, factor: int) -> Array:

@@ -189,13 +189,13 @@ def frame_scores(group: Sequence[Seen], weights: ScoringSettings) -> Tensor:
     """`[F, cells]` scores of frames with as many cells and the same `answered`, by the scorers that streams use."""
     samples = [table.sample for table in group]
     figures = [sample.figure for sample in samples if sample.figure is not None]
-    read = [sample.read for sample in samples if sample.read is not None]
+    words = [sample.words for sample in samples if sample.words is not None]
     sample = Sample(
         torch.cat([sample.values for sample in samples]),
         torch.cat([sample.relevance for sample in samples]),
         torch.cat(figures) if figures else None,
         torch.cat([torch.as_tensor(sample.moved).expand(len(sample.relevance)) for sample in samples]),
-        torch.cat(read) if read else None,
+        torch.cat(words) if words else None,
     )
     scores: Tensor = balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
     return scores

@@ -84,10 +84,10 @@ class _RecordingPipeline(Pipeline):
     def _choose(self, state: Any, texture: Texture, values: CellValues, eighth_grey: Any, frame: Frame) -> Any:
         table = texture.mip(CELL_LEVEL, SCORED_CHANNELS).reshape(len(SCORED_CHANNELS), -1).T
         asked = values.relevance
-        words = np.zeros_like(asked.combined) if asked.read is None else asked.read.astype(np.float32)
-        given = asked.combined, values.figure, words
-        relevance, moving, read = (torch.from_numpy(each.ravel().copy()) for each in given)
-        self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)), read)
+        cells = np.zeros_like(asked.combined) if asked.word_cells is None else asked.word_cells.astype(np.float32)
+        given = asked.combined, values.figure, cells
+        relevance, moving, words = (torch.from_numpy(each.ravel().copy()) for each in given)
+        self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)), words)
         return super()._choose(state, texture, values, eighth_grey, frame)
 
 

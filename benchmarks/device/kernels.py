@@ -27,7 +27,7 @@ from arr_stream.motion.memory import FIXATION, Carried, TemporalCache, carried, 
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
 from arr_stream.relevance.choice import score_cells
 from arr_stream.relevance.figure import Figure, see_figure
-from arr_stream.relevance.query_scorers import QueryContext, QueryInput, QueryRelevance, QueryScorers, answer_queries
+from arr_stream.relevance.query_scorers import QueryContext, QueryInput, QueryScorers, answer_queries
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pictures import Pictures
@@ -259,9 +259,8 @@ def _choosing(
         tasks = scorers.tasks(second)
         answered = partial(answer_queries, tasks, context, cells_hw)
         yield Kernel(f"relevance to {kind}", answered, (tasks, look.quarter))
-    asked, figure = torch.rand((2, *cells_hw), device=history.device)
-    relevance = QueryRelevance(asked.max()[None], asked, torch.zeros_like(asked, dtype=torch.int64), asked < 0)
-    text = torch.zeros((1, grid.rows * 8, grid.columns * 8), device=history.device)
+    relevance, figure = torch.rand((2, *cells_hw), device=history.device)
+    text = torch.zeros((1, grid.rows * 4, grid.columns * 4), device=history.device)
     planes: dict[int, Plane | LazyPlane] = {
         **picture_channels(look, rgb, motion, grid.texture_wh),
         TEXT: CarriedPlane(TEXT, text, flow, outside=0.0),
@@ -274,7 +273,7 @@ def _choosing(
         read = {first: _unread(plane) for first, plane in planes.items()}
         return score_cells(read, grid.texture_wh, relevance, figure, settings.scoring)
 
-    yield Kernel("scores of all cells", scored, (planes[6], planes[9], text, history, asked))
+    yield Kernel("scores of all cells", scored, (planes[6], planes[9], text, history, relevance))
     grey = look.eighth_grey
     yield Kernel("change since sent", lambda: cell_difference(grey, grey), (grey, grey))
     kept = (history, figure)
