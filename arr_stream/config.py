@@ -88,13 +88,14 @@ class KeyframeSettings(_Section):
         8,
         ge=0,
         description="in a video file, frames after which what a keyframe brings joins, made beside them meanwhile; "
-        "at most one less than the interval; 0: every keyframe is waited for, as with pictures in a folder",
+        "at most one less than the interval, and 2 where a scene is new; 0: every keyframe is waited for, as with "
+        "pictures in a folder",
     )
     text_interval: int = Field(
         120,
         ge=1,
-        description="frames from one look for text over the whole picture to the next; keyframes between them look "
-        "where it is new (`text=auto`, unless a query is about words)",
+        description="frames from one look for text over the whole picture to the next; in between, it is looked for "
+        "where the picture is new (`text=auto`; keyframes look everywhere where a query is about words)",
     )
     window_share: Unit = Field(
         0.4,

@@ -10,7 +10,7 @@ Three frames of reference occur, and names say which one is meant:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -179,11 +179,13 @@ class TextRegion:
         polygon_xy: Four or more corners, normalised to [0, 1].
         confidence: How sure the detector is of the place and, once it is read, the reader of its words, in [0, 1].
         text: What is written; None while it is only detected.
+        look: `[h, w]` grey, upright, what the place looked like when it was read; None where nobody will ask.
     """
 
     polygon_xy: tuple[tuple[float, float], ...]
     confidence: float
     text: str | None = None
+    look: ByteArray | None = field(default=None, compare=False, repr=False)
 
 
 SCORERS = ("information", "perspective", "participation", "context", "coverage")

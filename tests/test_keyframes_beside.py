@@ -97,7 +97,7 @@ def test_nothing_is_begun_for_a_last_frame(made: tuple[Slow, KeyframesBeside]) -
 def test_nothing_is_begun_for_a_scene_that_is_gone(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
     cut = {index: replace(fakes.request(index), new_scene=True) for index in (1, 2, 3)}
-    assert arrivals(provider, {0: fakes.request(0), **cut}, 7) == [[], [], [], [], [], [], [3, 3, 3]]
+    assert arrivals(provider, {0: fakes.request(0), **cut}, 7) == [[], [], [], [], [], [3, 3, 3], []]
     assert slow.begun == [(3, part) for part in PARTS]
 
 
@@ -169,7 +169,7 @@ def test_a_run_chooses_the_same_however_slow_keyframes_are(
     quick = chosen(4)
     seconds = 0.02
     assert chosen(4) == quick
-    assert [index for _, _, index, _ in quick][:8] == [None] * 4 + [0] * 4
+    assert [index for _, _, index, _ in quick][:8] == [None] * 2 + [0] * 6
     assert [index for _, _, index, _ in chosen(0)][:8] == [0] * 6 + [6] * 2
     # One more than leaves every keyframe time to arrive before the next.
     assert chosen(50) == chosen(5)

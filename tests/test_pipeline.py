@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +13,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import BudgetError, KeyframeFailed, RegionOutsideFrame
-from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue, TextFinding
+from arr_stream.keyframes.base import KeyframeInput, KeyframePart, PartName, PartValue, TextBefore, TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import (
@@ -25,12 +26,13 @@ from arr_stream.keyframes.generate import (
     make_part,
 )
 from arr_stream.keyframes.text.regions import finding
+from arr_stream.motion.refresh import TEXT_EVERY
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
-from arr_stream.relevance.query import ExampleQuery, MaskQuery, RegionQuery, parse_text
+from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
-from arr_stream.types import FINER, SCORERS, Frame, TextRegion
+from arr_stream.types import FINER, SCORERS, ByteArray, Frame, TextRegion
 from tests.scenes import background, moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
@@ -596,11 +598,61 @@ def test_known_text_moves_with_the_picture() -> None:
     (expected,) = provider.generator.text_finder.find(
         KeyframeInput(provider.requests[0].frame, provider.requests[0].grid)
     ).regions
-    (moved,) = provider.requests[1].text_before.regions
+    (moved,) = provider.requests[1].text_before.known
     assert np.array(moved.polygon_xy) == pytest.approx(np.array(expected.polygon_xy) - (80 / 640, 0), abs=0.01)
     assert found == moved
     # What came in at the right is new.
     assert provider.requests[1].text_before.new[:, -8:].mean() > 0.9
+
+
+def _street(covered: tuple[int, int] | None = None, left: int = 0) -> ByteArray:
+    """A wall with two words, 640 of its columns from `left` on; some columns of what is shown may be covered."""
+    random = np.random.default_rng(0)
+    wall = cv2.resize(random.integers(60, 120, (60, 110, 3), np.uint8), (1320, 480), interpolation=cv2.INTER_CUBIC)
+    for text, x in (("BAKERY", 300), ("GARAGE", 760)):
+        cv2.putText(wall, text, (x, 240), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (250, 250, 245), 3, cv2.LINE_AA)
+    shown = np.ascontiguousarray(wall[:, left : left + 640])
+    if covered is not None:
+        shown[:, covered[0] : covered[1]] = (30, 90, 40)
+    return shown
+
+
+def _looked_for(
+    rgbs: Iterable[ByteArray], queries: Sequence[Query] = (), **values: object
+) -> tuple[Pipeline, dict[int, TextBefore | None]]:
+    """The pipeline after these pictures, and what was known when text was looked for."""
+    settings = Settings().with_values({**BASE, "keyframes.interval": 60, "keyframes.text": "auto", **values})
+    provider = _Asked(settings)
+    pipeline = Pipeline(settings, provider, queries)
+    for index, rgb in enumerate(rgbs):
+        pipeline.step(Frame(index, index / 30, rgb))
+    return pipeline, {request.frame.index: request.text_before for request in provider.requests}
+
+
+def _words(pipeline: Pipeline) -> set[str | None]:
+    return {region.text for region in pipeline._state.cache.text.regions}
+
+
+def test_a_word_that_something_covers_is_looked_for_and_forgotten_and_found_again() -> None:
+    shown, hidden = _street(), _street(covered=(280, 480))
+    pipeline, looks = _looked_for([shown] * (TEXT_EVERY + 1))
+    assert list(looks) == [0] and _words(pipeline) == {"BAKERY"}
+    pipeline, looks = _looked_for([*[shown] * 5, *[hidden] * 50])
+    assert len(looks) >= 4 and not _words(pipeline)
+    pipeline, looks = _looked_for([*[shown] * 5, *[hidden] * 15, *[shown] * TEXT_EVERY])
+    ((word,), sure) = _words(pipeline), pipeline._state.cache.text.regions[0].confidence
+    assert word == "BAKERY" and sure > 0.7 and any(before.doubtful for before in looks.values() if before)
+
+
+def test_text_that_comes_into_sight_is_found_between_keyframes_where_there_is_text() -> None:
+    pipeline, looks = _looked_for(_street(left=6 * index) for index in range(52))
+    assert "GARAGE" in _words(pipeline) and len(looks) > 2
+    for values in ({"keyframes.text": "rapidocr"}, {"keyframes.text": "none"}):
+        assert list(_looked_for((_street(left=6 * index) for index in range(22)), **values)[1]) == [0]
+    # Where nothing is written there is none to be expected, unless somebody asks.
+    plain = [_street(left=6 * index)[:140] for index in range(22)]
+    assert list(_looked_for(plain)[1]) == [0]
+    assert list(_looked_for(plain, [parse_text("text")])[1]) == [0, TEXT_EVERY, 2 * TEXT_EVERY]
 
 
 class _SmallLine:

@@ -31,12 +31,14 @@ class TextBefore:
     """What is known of the text on a frame before anybody looks.
 
     Args:
-        regions: Those found on an earlier frame, moved to where they are on this one.
+        known: Regions found on an earlier frame, moved to where they are on this one.
+        doubtful: Those of them whose place does not look as it did, or cannot be told.
         new: `[h, w]` bool, on any raster: where the picture cannot be told from the earlier frame.
         likely: `[H/4, W/4]` in [0, 1]: how text-like places looked on the earlier frame, moved likewise.
     """
 
-    regions: tuple[TextRegion, ...]
+    known: tuple[TextRegion, ...]
+    doubtful: tuple[TextRegion, ...]
     new: npt.NDArray[np.bool_]
     likely: FloatArray
 

@@ -25,8 +25,8 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.threads import one_blas_thread
 
-WINDOW_DELAY = 2
-"""Frames after which a look at a part of a frame arrives, at most."""
+SOON = 2
+"""Frames after which a look between keyframes arrives, and what is known of a new scene, at most."""
 
 _JOIN_SECONDS = 5.0
 
@@ -80,7 +80,7 @@ class KeyframesBeside:
             for older in self._under_way:
                 older.waiting.clear()
         jobs = self._generator.jobs(request)
-        delay = min(self._delay, WINDOW_DELAY) if request.window else self._delay
+        delay = min(self._delay, SOON) if request.window or request.new_scene else self._delay
         keyframe = _Keyframe(request.frame.index, delay, request.window, dict(jobs))
         self._begin(keyframe, [part for part in jobs if part in request.awaited])
         self._arrived += self._finish(keyframe)

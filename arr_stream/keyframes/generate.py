@@ -43,7 +43,7 @@ class KeyframeRequest:
         awaited: Those of them without which a query has no answer.
         new_scene: The frame has nothing in common with those before: what was asked for on them is no use any more.
         text_before: See `KeyframeInput`.
-        window: The frame is a part, cut out of one between keyframes, which is to be known within a few frames.
+        window: A look between keyframes, often at a part cut out of a frame, which is to be known within a few frames.
     """
 
     frame: Frame

@@ -18,7 +18,7 @@ from arr_stream.keyframes.base import (
     TextBefore,
     TextFinding,
 )
-from arr_stream.keyframes.text.regions import small_regions, text_mask
+from arr_stream.keyframes.text.regions import LEAST_LIKENESS, likeness, small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
@@ -27,7 +27,7 @@ from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, to_numpy, zeros
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pixels import averaged
-from arr_stream.types import Clusters, Embedding, FloatArray, Grid, TextRegion
+from arr_stream.types import ByteArray, Clusters, Embedding, FloatArray, Grid, TextRegion
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
 """Channels 34 to 39, in order."""
@@ -176,6 +176,16 @@ class TemporalCache:
         self._pending[index] = set(parts)
         self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
+    def requested_text(self, index: int, *, everywhere: bool) -> None:
+        """Text was asked for on the present frame, wherever the picture is new or where it is in doubt alone."""
+        way = self.way("text")
+        assert way is not None
+        text: PartName = "text"
+        self.requested(index, (text,))
+        if not everywhere:
+            # What is new is still to be looked at.
+            self._ways[index] = replace(self._ways[index], confidence=way.confidence)
+
     def adopt(self, part: KeyframePart) -> bool:
         """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
         if part.part not in self._pending.get(part.index, ()):
@@ -257,8 +267,9 @@ class TemporalCache:
 
     @property
     def keyframe_index(self) -> int | None:
-        """The newest frame of which a part is in use."""
-        return max((part.index for part in self._parts.values()), default=None)
+        """The newest frame of which a part is in use; text, which is looked for between keyframes, counts alone."""
+        lasting = [part.index for name, part in self._parts.items() if name != "text"]
+        return max(lasting, default=self.origin("text"))
 
     @property
     def keyframe_way(self) -> Flow | None:
@@ -289,27 +300,27 @@ class TemporalCache:
         held = self._parts.get("text")
         return held.value if held is not None and isinstance(held.value, TextFinding) else None
 
-    @property
-    def text_before(self) -> TextBefore | None:
-        """What the text finding in use says of the present frame; None without one. A device is waited for."""
+    def text_before(self, rgb: ByteArray) -> TextBefore | None:
+        """What the text finding in use says of the present frame `[H, W, 3]`; None without one.
+
+        A device is waited for.
+        """
         text, way = self.text, self.way("text")
         if text is None or way is None:
             return None
         way = way.to_numpy()
-        likely = carry(np.minimum(text.mask, TEXT_READ), way, outside=0.0)
-        new, size = way.confidence < _KNOWN, np.array(way.hw[::-1])
-        regions = []
+        known: list[TextRegion] = []
+        doubtful: list[TextRegion] = []
         for region in text.regions:
             corners, trust = carried_points(np.array(region.polygon_xy, np.float32), way)
-            least, most = corners.min(0).clip(0, 1), corners.max(0).clip(0, 1)
-            if (least == most).any():
+            corners = corners.clip(0, 1)
+            if (corners.min(0) == corners.max(0)).any():
                 continue
-            if trust.min() >= _KNOWN:
-                regions.append(replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in corners.clip(0, 1))))
-            else:
-                (left, top), (right, bottom) = np.floor(least * size), np.ceil(most * size)
-                new[int(top) : int(bottom), int(left) : int(right)] = True
-        return TextBefore(tuple(regions), new, likely)
+            moved = replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in corners))
+            right = trust.min() >= _KNOWN and likeness(rgb, moved) >= LEAST_LIKENESS
+            (known if right else doubtful).append(moved)
+        likely = carry(np.minimum(text.mask, TEXT_READ), way, outside=0.0)
+        return TextBefore(tuple(known), tuple(doubtful), way.confidence < _KNOWN, likely)
 
     def _put_small(self, regions: Sequence[TextRegion]) -> Array | None:
         if not (self.grid.has_finer and (small := small_regions(regions, self.grid.texture_wh))):

@@ -18,6 +18,10 @@ from arr_stream.types import Frame, IntArray
 
 WINDOW_EVERY = 3
 """Fewest frames from one look at what is new to the next."""
+TEXT_EVERY = 10
+"""Fewest frames from one look for text to the next."""
+LEAST_NEW, MOST_NEW = 0.01, 0.3
+"""Shares of a frame. Text is looked for where the picture is new, between keyframes, if that is in between."""
 WINDOW_COST_CELLS = 10
 """What a look costs however little it looks at, in cells, as measured with the tiny encoder."""
 
@@ -64,6 +68,7 @@ class Refresher:
     _owed_parts: tuple[PartName, ...] = field(init=False, default=())
     _failed: bool = field(init=False, default=False)
     _whole_text_index: int | None = field(init=False, default=None)
+    _text_index: int | None = field(init=False, default=None)
     _window_index: int | None = field(init=False, default=None)
     _window_failed: bool = field(init=False, default=False)
     _shown: ShownColours | None = field(init=False, default=None)
@@ -83,8 +88,11 @@ class Refresher:
         elif reason is not None:
             # Everything is still busy with a scene that is gone; the refresh stays due.
             reason, self._owed = None, reason
-        elif occasion.window_share and not wanted:
-            self._look_at_new(frame, occasion, settings.interval * interval_factor)
+        elif not wanted:
+            if settings.text == "auto":
+                self._look_for_text(frame, asked="text" in occasion.needed)
+            if occasion.window_share:
+                self._look_at_new(frame, occasion, settings.interval * interval_factor)
         return reason, self._collect()
 
     def _due(
@@ -120,9 +128,9 @@ class Refresher:
         if not wanted:
             return ()
         awaited = self._missing(occasion)
-        new_scene = occasion.cut or occasion.size_changed
+        new_scene = occasion.cut or occasion.size_changed or self._requested_index is None
         whole_text = self._text_is_due(frame, occasion, text_interval)
-        text_before = self.cache.text_before if "text" in wanted else None
+        text_before = self.cache.text_before(frame.rgb) if "text" in wanted else None
         if whole_text and text_before is not None:
             text_before = replace(text_before, new=np.ones_like(text_before.new))
         request = KeyframeRequest(frame, self.cache.grid, wanted, awaited, new_scene, text_before)
@@ -135,6 +143,25 @@ class Refresher:
             self._whole_text_index = frame.index
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
         return accepted
+
+    def _look_for_text(self, frame: Frame, *, asked: bool) -> None:
+        """Ask for text that is in doubt and, if there is text or it is asked for, for more where the picture is new."""
+        found_index = self.cache.origin("text")
+        # After a failure it is next looked for on a keyframe.
+        if found_index is None or self._whole_text_index is None or self.cache.pending("text"):
+            return
+        if frame.index - max(found_index, self._text_index or 0) < TEXT_EVERY:
+            return
+        self._text_index = frame.index
+        before = self.cache.text_before(frame.rgb)
+        assert before is not None
+        there_may_be_more = (asked or before.known or before.doubtful) and LEAST_NEW <= before.new.mean() <= MOST_NEW
+        if not there_may_be_more:
+            before = replace(before, new=np.zeros_like(before.new))
+            if not before.doubtful:
+                return
+        if self.provider.submit(KeyframeRequest(frame, self.cache.grid, ("text",), text_before=before, window=True)):
+            self.cache.requested_text(frame.index, everywhere=bool(there_may_be_more))
 
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Ask for the embedding of what is new in the picture, at a share of the cost of a keyframe an interval.

@@ -42,11 +42,13 @@ from arr_stream.keyframes.text.detector import TextDetector, boxes_of
 from arr_stream.keyframes.text.reader import TextReader
 from arr_stream.keyframes.text.regions import (
     LEAST_CONFIDENCE,
+    STRIDE_PX,
     believed,
     detect_wh,
     finding,
     hint_of,
     hints_of,
+    look_of,
     region_of,
     straightened,
 )
@@ -139,8 +141,10 @@ LOOK_SCORE = 0.1
 """Score from which the first look's hints are followed up."""
 CLOSE_SIDE_PX = 1280
 """Long side of the frame in the close look; it is never enlarged for it beyond `LOOK_SIDE_PX`."""
-MARGIN_PX = 32
+MARGIN_PX = 24
 """How far around a hint the close look goes, at the scale of the first."""
+DOUBT_PX = 16
+"""How much further it goes around text that is not where it should be."""
 
 FAINT_SIDE_PX = 2560
 """Long side of the frame in the look at faintly text-like places."""
@@ -175,6 +179,18 @@ class Window(NamedTuple):
     def joined(self, other: Window) -> Window:
         return Window(min(self.x0, other.x0), min(self.y0, other.y0), max(self.x1, other.x1), max(self.y1, other.y1))
 
+    @property
+    def area(self) -> int:
+        return (self.x1 - self.x0) * (self.y1 - self.y0)
+
+    def widened(self, stride_px: float, size_wh: tuple[int, int]) -> Window:
+        """At least this, within a frame: sides of a multiple of the stride, or the frame's."""
+        (x0, x1), (y0, y1) = (
+            _widened(start, end, stride_px, whole)
+            for start, end, whole in ((self.x0, self.x1, size_wh[0]), (self.y0, self.y1, size_wh[1]))
+        )
+        return Window(x0, y0, x1, y1)
+
     def crop(self, rgb: ByteArray) -> ByteArray:
         return np.ascontiguousarray(rgb[self.y0 : self.y1, self.x0 : self.x1])
 
@@ -193,7 +209,15 @@ class Window(NamedTuple):
         corners = tuple(
             ((self.x0 + x * width) / size_wh[0], (self.y0 + y * height) / size_wh[1]) for x, y in region.polygon_xy
         )
-        return TextRegion(corners, region.confidence, region.text)
+        return replace(region, polygon_xy=corners)
+
+
+def _widened(start: int, end: int, stride_px: float, whole: int) -> tuple[int, int]:
+    # Half a pixel is rounding.
+    strides = max(1, math.ceil((end - start - 0.5) / stride_px))
+    length = min(whole, max(end - start, round(strides * stride_px)))
+    start = min(max(0, (start + end - length) // 2), whole - length)
+    return start, start + length
 
 
 class AutoText:
@@ -213,31 +237,39 @@ class AutoText:
 
     def find(self, picture: KeyframeInput) -> TextFinding:
         rgb, size_wh = picture.frame.rgb, picture.frame.size_wh
-        places, doubtful, known = search(picture.text_before, size_wh)
+        places, known, doubtful = search(picture.text_before, size_wh)
         likely = np.zeros(picture.quarter_hw, np.float32) if picture.text_before is None else picture.text_before.likely
         long_side = max(size_wh)
-        hints = self._look(rgb, places, LOOK_SIDE_PX / long_side, LOOK_SCORE, likely)
-        windows, reached, known = windows_around([*hints, *doubtful], known, size_wh, MARGIN_PX)
+        hints = self._look(rgb, places, LOOK_SIDE_PX, LOOK_SCORE, likely)
         close_px = min(CLOSE_SIDE_PX, max(LOOK_SIDE_PX, long_side))
-        found = self._finder.read(rgb, self._look(rgb, windows, close_px / long_side, LEAST_SCORE))
+        lost = [_widely(region, DOUBT_PX * long_side / LOOK_SIDE_PX, size_wh) for region in doubtful]
+        windows = windows_around([*hints, *lost], size_wh, MARGIN_PX, close_px)
+        seen = self._look(rgb, windows, close_px, LEAST_SCORE)
+        found = self._read(rgb, [region for region in seen if not _within(region, known, size_wh)])
+        known = [region for region in known if not _within(region, found, size_wh)]
         faint = []
         if picture.grid.has_finer and (known or found):
             faint = faint_windows(likely, places, [*known, *found], size_wh)
-            seen = self._look(rgb, faint, min(FAINT_SIDE_PX, long_side) / long_side, LEAST_SCORE)
-            found += self._finder.read(rgb, [region for region in seen if not _within(region, found, size_wh)])
+            seen = self._look(rgb, faint, min(FAINT_SIDE_PX, long_side), LEAST_SCORE)
+            found += self._read(rgb, [region for region in seen if not _within(region, found, size_wh)])
         self.name = _name(known, windows, faint)
-        return finding(picture, [*known, *found, *_missed([*doubtful, *reached], found, size_wh)], likely)
+        return finding(picture, [*known, *found, *_missed(doubtful, found, size_wh)], likely)
+
+    def _read(self, rgb: ByteArray, regions: Iterable[TextRegion]) -> list[TextRegion]:
+        return [replace(region, look=look_of(rgb, region)) for region in self._finder.read(rgb, regions)]
 
     def _look(
         self,
         rgb: ByteArray,
         windows: Sequence[Window],
-        scale: float,
+        side_px: float,
         least_score: float,
         likely: FloatArray | None = None,
     ) -> list[TextRegion]:
-        """What is found in windows; how text-like their places are is written into `likely`."""
+        """What is found in windows, of a picture whose long side would be `side_px`; how text-like their places are is
+        written into `likely`."""
         found, size_wh = [], (rgb.shape[1], rgb.shape[0])
+        scale = side_px / max(size_wh)
         for window in windows:
             crop = window.crop(rgb)
             regions, hints = self._finder.look(crop, max(crop.shape[:2]) * scale, least_score)
@@ -248,11 +280,12 @@ class AutoText:
 
 
 def _missed(known: Iterable[TextRegion], found: Sequence[TextRegion], size_wh: tuple[int, int]) -> Iterator[TextRegion]:
-    """Regions that were known and are not found again where the picture is as it was: by and by they are forgotten."""
-    seen = [_box(region, size_wh) for region in found]
+    """Regions that were known and are not found again, there or elsewhere: by and by they are forgotten."""
+    seen = [(region.text, _box(region, size_wh)) for region in found]
     for region in known:
         confidence = region.confidence * _MISSED
-        if confidence >= LEAST_CONFIDENCE and not any(_box(region, size_wh).touches(box) for box in seen):
+        again = any(text == region.text or _box(region, size_wh).touches(box) for text, box in seen)
+        if confidence >= LEAST_CONFIDENCE and not again:
             yield replace(region, confidence=confidence)
 
 
@@ -280,17 +313,18 @@ def faint_windows(
         suspicious = looked & (likely >= hint_of(probability))
         _, _, boxes, _ = cv2.connectedComponentsWithStats(suspicious.astype(np.uint8))
         hints = [_rectangle(x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h, _ in boxes[1:]]
-        windows = close_windows(hints, size_wh, _FAINT_MARGIN_PX)
-        if sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in windows) <= FAINT_MOST * size_wh[0] * size_wh[1]:
+        windows = windows_around(hints, size_wh, _FAINT_MARGIN_PX, min(FAINT_SIDE_PX, max(size_wh)))
+        if sum(window.area for window in windows) <= FAINT_MOST * size_wh[0] * size_wh[1]:
             return windows
     return []
 
 
-def _within(region: TextRegion, found: Sequence[TextRegion], size_wh: tuple[int, int]) -> bool:
-    """Its middle is inside the box of another."""
-    x0, y0, x1, y1 = _box(region, size_wh)
-    middle = Window((x0 + x1) // 2, (y0 + y1) // 2, (x0 + x1) // 2 + 1, (y0 + y1) // 2 + 1)
-    return any(_box(other, size_wh).touches(middle) for other in found)
+def _within(region: TextRegion, others: Sequence[TextRegion], size_wh: tuple[int, int]) -> bool:
+    """Its middle is inside the box of another that is as large or larger."""
+    box = _box(region, size_wh)
+    x, y = (box.x0 + box.x1) // 2, (box.y0 + box.y1) // 2
+    boxes = [_box(other, size_wh) for other in others]
+    return any(other.touches(Window(x, y, x + 1, y + 1)) and other.area >= box.area for other in boxes)
 
 
 def _name(known: Sequence[TextRegion], windows: Sequence[Window], faint: Sequence[Window]) -> str:
@@ -310,13 +344,13 @@ class Search(NamedTuple):
 
     Args:
         places: Where it may be.
-        doubtful: Regions that were known, and reach into such a place: to be looked at closely whatever is seen there.
-        known: Regions elsewhere, which are still right.
+        known: Regions that are still right.
+        doubtful: Regions that may not be: they are looked for closely where they should be.
     """
 
     places: list[Window]
-    doubtful: list[TextRegion]
     known: list[TextRegion]
+    doubtful: list[TextRegion]
 
 
 def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
@@ -327,29 +361,19 @@ def search(before: TextBefore | None, size_wh: tuple[int, int]) -> Search:
     height, width = before.new.shape
     _, _, boxes, _ = cv2.connectedComponentsWithStats(before.new.astype(np.uint8))
     hints = [_rectangle(x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h, _ in boxes[1:]]
-    places, doubtful, known = windows_around(hints, before.regions, size_wh, _NEW_MARGIN_PX)
-    if sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in places) > _MOST_NEW * size_wh[0] * size_wh[1]:
-        return Search(everywhere, list(before.regions), [])
-    return Search(places, doubtful, known)
-
-
-def windows_around(
-    hints: Sequence[TextRegion], known: Sequence[TextRegion], size_wh: tuple[int, int], margin_px: float
-) -> tuple[list[Window], list[TextRegion], list[TextRegion]]:
-    """Windows around hints and around every known region that a window would cut; those regions, and the others."""
-    reached: list[TextRegion] = []
-    left = list(known)
-    while True:
-        windows = close_windows([*hints, *reached], size_wh, margin_px)
-        touched = [any(_box(region, size_wh).touches(window) for window in windows) for region in left]
-        if not any(touched):
-            return windows, reached, left
-        reached += [region for region, touches in zip(left, touched, strict=True) if touches]
-        left = [region for region, touches in zip(left, touched, strict=True) if not touches]
+    places = windows_around(hints, size_wh, _NEW_MARGIN_PX, LOOK_SIDE_PX)
+    if sum(place.area for place in places) > _MOST_NEW * size_wh[0] * size_wh[1]:
+        return Search(everywhere, [], [*before.known, *before.doubtful])
+    return Search(places, list(before.known), list(before.doubtful))
 
 
 def _rectangle(x0: float, y0: float, x1: float, y1: float) -> TextRegion:
     return TextRegion(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), 1.0)
+
+
+def _widely(region: TextRegion, margin_px: float, size_wh: tuple[int, int]) -> TextRegion:
+    x0, y0, x1, y1 = _box(region, size_wh, margin_px)
+    return _rectangle(x0 / size_wh[0], y0 / size_wh[1], x1 / size_wh[0], y1 / size_wh[1])
 
 
 def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -> Window:
@@ -361,15 +385,26 @@ def _box(region: TextRegion, size_wh: tuple[int, int], margin_px: float = 0.0) -
     )
 
 
-def close_windows(hints: Sequence[TextRegion], size_wh: tuple[int, int], margin_px: float = MARGIN_PX) -> list[Window]:
-    """The parts of a frame to look at closely: each hint with a margin, joined until no two overlap."""
+def windows_around(
+    hints: Iterable[TextRegion], size_wh: tuple[int, int], margin_px: float, side_px: float
+) -> list[Window]:
+    """The parts of a frame to look at: each hint with a margin, joined until no two overlap.
+
+    Args:
+        hints: Where something may be.
+        size_wh: Size of the frame.
+        margin_px: At the scale of the first look.
+        side_px: Long side of the frame at the scale of this look; the sides of windows are such that the detector need
+            not stretch them.
+    """
     margin_px *= max(size_wh) / LOOK_SIDE_PX
+    stride_px = STRIDE_PX * max(size_wh) / side_px
     separate: list[Window] = []
     for hint in hints:
-        window = _box(hint, size_wh, margin_px)
+        window = _box(hint, size_wh, margin_px).widened(stride_px, size_wh)
         # A union may reach what neither of its parts did, so each is tried again on all that are left.
         while touching := next((other for other in separate if window.touches(other)), None):
             separate.remove(touching)
-            window = window.joined(touching)
+            window = window.joined(touching).widened(stride_px, size_wh)
         separate.append(window)
     return separate

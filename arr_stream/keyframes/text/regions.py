@@ -27,6 +27,15 @@ SMALL_PX = 13.0
 twice as high as what is written: of words 5 to 6 px high RapidOCR reads 11 of 39 in the texture and 38 at twice its
 size, of words 7 px high or more nearly all in either."""
 
+LEAST_LIKENESS = 0.5
+"""Correlation with what a region looked like below which it is not taken to be there any more."""
+_LOOK_WH = 48, 12
+_LOOK_MARGIN_PX = 4
+"""How far beside its place a region may be found, a third of its height."""
+
+STRIDE_PX = 32
+"""The detector sees pictures with sides of a multiple of this."""
+
 _FAINTEST = 1e-3
 """A probability that says nothing."""
 _NEAR = np.ones((25, 25), np.uint8)
@@ -103,6 +112,26 @@ def straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
     return np.ascontiguousarray(upright, dtype=np.uint8)
 
 
+def look_of(rgb: ByteArray, region: TextRegion, margin_px: int = 0) -> ByteArray:
+    """`[12, 48]` grey: what a region looks like, brought to one size; with a margin at that scale."""
+    width, height = _LOOK_WH[0] + 2 * margin_px, _LOOK_WH[1] + 2 * margin_px
+    corners = (np.array(region.polygon_xy[:4]) * (rgb.shape[1], rgb.shape[0])).astype(np.float32)
+    target = np.array([[0, 0], [_LOOK_WH[0], 0], _LOOK_WH, [0, _LOOK_WH[1]]], np.float32) + margin_px
+    warp = cv2.getPerspectiveTransform(corners, target)
+    line = cv2.warpPerspective(rgb, warp, (width, height), flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE)
+    grey: ByteArray = cv2.cvtColor(line, cv2.COLOR_RGB2GRAY)
+    return grey
+
+
+def likeness(rgb: ByteArray, region: TextRegion) -> float:
+    """Correlation, in [-1, 1], of the picture at a region with what the region looked like, at the best place near by;
+    1 where that is not known."""
+    if region.look is None:
+        return 1.0
+    found = cv2.matchTemplate(look_of(rgb, region, _LOOK_MARGIN_PX), region.look, cv2.TM_CCOEFF_NORMED)
+    return float(found.max())
+
+
 def small_regions(regions: Iterable[TextRegion], texture_wh: tuple[int, int]) -> list[TextRegion]:
     """Those whose line is too low to be read well in the texture."""
     return [region for region in regions if _line_px(region, texture_wh) < SMALL_PX]
@@ -114,7 +143,7 @@ def _line_px(region: TextRegion, size_wh: tuple[int, int]) -> float:
     return float(min(cv2.minAreaRect(corners)[1]))
 
 
-def detect_wh(size_wh: tuple[int, int], side_px: float, stride_px: int = 32) -> tuple[int, int]:
+def detect_wh(size_wh: tuple[int, int], side_px: float, stride_px: int = STRIDE_PX) -> tuple[int, int]:
     """The size at which a detector sees a frame: the long side about `side_px`, both sides multiples of the stride."""
     scale = side_px / max(size_wh)
     width, height = (max(stride_px, round(side * scale / stride_px) * stride_px) for side in size_wh)
