@@ -94,8 +94,8 @@ class KeyframeSettings(_Section):
     text_interval: int = Field(
         120,
         ge=1,
-        description="frames from one look for text over the whole picture to the next; in between, it is looked for "
-        "where the picture is new (`text=auto`; keyframes look everywhere where a query is about words)",
+        description="frames from one look for text over the whole picture to the next; keyframes between them look "
+        "where it is new (`text=auto`, unless a query is about words)",
     )
     window_share: Unit = Field(
         0.4,

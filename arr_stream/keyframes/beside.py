@@ -6,7 +6,7 @@ import atexit
 import ctypes
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,8 +25,10 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.threads import one_blas_thread
 
-SOON = 2
-"""Frames after which a look between keyframes arrives, and what is known of a new scene, at most."""
+SCENE_DELAY = 2
+"""Frames after which what is known of a new scene arrives, at most."""
+LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5}
+"""Frames after which a look between keyframes arrives, at most; sooner would be waited for."""
 
 _JOIN_SECONDS = 5.0
 
@@ -80,8 +82,7 @@ class KeyframesBeside:
             for older in self._under_way:
                 older.waiting.clear()
         jobs = self._generator.jobs(request)
-        delay = min(self._delay, SOON) if request.window or request.new_scene else self._delay
-        keyframe = _Keyframe(request.frame.index, delay, request.window, dict(jobs))
+        keyframe = _Keyframe(request.frame.index, self._delay_of(request), request.window, dict(jobs))
         self._begin(keyframe, [part for part in jobs if part in request.awaited])
         self._arrived += self._finish(keyframe)
         self._under_way.append(keyframe)
@@ -119,6 +120,11 @@ class KeyframesBeside:
                 _interrupt(thread.ident)
             self._tasks.put(None)
             thread.join(_JOIN_SECONDS)
+
+    def _delay_of(self, request: KeyframeRequest) -> int:
+        if request.window:
+            return min(self._delay, *(LOOK_DELAYS[part] for part in request.parts))
+        return min(self._delay, SCENE_DELAY) if request.new_scene else self._delay
 
     def _begin(self, keyframe: _Keyframe, parts: list[PartName]) -> None:
         for part in parts:

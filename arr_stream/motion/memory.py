@@ -176,15 +176,16 @@ class TemporalCache:
         self._pending[index] = set(parts)
         self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
-    def requested_text(self, index: int, *, everywhere: bool) -> None:
-        """Text was asked for on the present frame, wherever the picture is new or where it is in doubt alone."""
+    def requested_text(self, index: int, places: BoolArray) -> None:
+        """Text was asked for on the present frame, `[h, w]` at an eighth of the texture's size telling where."""
         way = self.way("text")
         assert way is not None
         text: PartName = "text"
         self.requested(index, (text,))
-        if not everywhere:
-            # What is new is still to be looked at.
-            self._ways[index] = replace(self._ways[index], confidence=way.confidence)
+        # What is new elsewhere is still to be looked at.
+        trust = to_numpy(way.confidence).copy()
+        trust[places] = 1
+        self._ways[index] = replace(self._ways[index], confidence=self.put(trust))
 
     def adopt(self, part: KeyframePart) -> bool:
         """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""

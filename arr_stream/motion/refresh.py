@@ -11,7 +11,7 @@ from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest, Outcome
 from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_reason
 from arr_stream.motion.memory import TemporalCache
-from arr_stream.motion.window import ShownColours, window_around
+from arr_stream.motion.window import ShownColours, inner_places, window_around
 from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.texture.pixels import averaged, packed_colours
 from arr_stream.types import Frame, IntArray
@@ -21,7 +21,7 @@ WINDOW_EVERY = 3
 TEXT_EVERY = 10
 """Fewest frames from one look for text to the next."""
 LEAST_NEW, MOST_NEW = 0.01, 0.3
-"""Shares of a frame. Text is looked for where the picture is new, between keyframes, if that is in between."""
+"""Shares of a frame: if what was uncovered lies in between, it is looked at for text between keyframes."""
 WINDOW_COST_CELLS = 10
 """What a look costs however little it looks at, in cells, as measured with the tiny encoder."""
 
@@ -145,7 +145,10 @@ class Refresher:
         return accepted
 
     def _look_for_text(self, frame: Frame, *, asked: bool) -> None:
-        """Ask for text that is in doubt and, if there is text or it is asked for, for more where the picture is new."""
+        """Ask for text in doubt and, where there is any or it is asked for, for more where something was uncovered.
+
+        What a moving camera brings in at the edges waits for a keyframe.
+        """
         found_index = self.cache.origin("text")
         # After a failure it is next looked for on a keyframe.
         if found_index is None or self._whole_text_index is None or self.cache.pending("text"):
@@ -155,13 +158,14 @@ class Refresher:
         self._text_index = frame.index
         before = self.cache.text_before(frame.rgb)
         assert before is not None
-        there_may_be_more = (asked or before.known or before.doubtful) and LEAST_NEW <= before.new.mean() <= MOST_NEW
-        if not there_may_be_more:
-            before = replace(before, new=np.zeros_like(before.new))
-            if not before.doubtful:
-                return
-        if self.provider.submit(KeyframeRequest(frame, self.cache.grid, ("text",), text_before=before, window=True)):
-            self.cache.requested_text(frame.index, everywhere=bool(there_may_be_more))
+        new = inner_places(before.new)
+        if not ((asked or before.known or before.doubtful) and LEAST_NEW <= new.mean() <= MOST_NEW):
+            new = np.zeros_like(new)
+        if not (new.any() or before.doubtful):
+            return
+        look = KeyframeRequest(frame, self.cache.grid, ("text",), text_before=replace(before, new=new), window=True)
+        if self.provider.submit(look):
+            self.cache.requested_text(frame.index, new)
 
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Ask for the embedding of what is new in the picture, at a share of the cost of a keyframe an interval.

@@ -111,6 +111,14 @@ def window_around(new: BoolArray, strange: FloatArray, grid: Grid) -> tuple[Wind
     return Window(top, left, bottom, right), not known
 
 
+def inner_places(new: BoolArray) -> BoolArray:
+    """Of new places `[h, w]` those that do not reach the edge of the picture."""
+    outside = np.ones((new.shape[0] + 2, new.shape[1] + 2), np.uint8)
+    outside[1:-1, 1:-1] = new
+    cv2.floodFill(outside, None, (0, 0), 2)
+    return np.asarray(outside[1:-1, 1:-1] == 1)
+
+
 def _side(start: int, length: int, cells: int) -> tuple[int, int]:
     """First cell and end, along a side of so many cells, around `length` half cells from `start` on."""
     first, end, least = start // 2, (start + length + 1) // 2, min(cells, _LEAST_CELLS)
