@@ -28,7 +28,7 @@ from arr_stream.keyframes.text.rapid import (
     search,
     windows_around,
 )
-from arr_stream.keyframes.text.regions import LEAST_LIKENESS, likeness
+from arr_stream.keyframes.text.regions import LEAST_LIKENESS, settled
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid, TextRegion
 from benchmarks.scenes.small_print import small_print
 from benchmarks.small_text import words_read
@@ -218,7 +218,7 @@ def test_text_that_is_not_found_again_is_forgotten_by_and_by(finder: AutoText) -
     assert sure == sorted(sure, reverse=True)
 
 
-def test_a_region_knows_what_it_looked_like(finder: AutoText) -> None:
+def test_a_region_settles_where_it_looks_as_it_did(finder: AutoText) -> None:
     rgb = wall(("BAKERY", 100, 150))
     (known,) = look(finder, rgb).regions
     width, height = np.ptp(known.polygon_xy, axis=0)
@@ -229,10 +229,14 @@ def test_a_region_knows_what_it_looked_like(finder: AutoText) -> None:
             known, polygon_xy=tuple((u + x * width, v + y * height) for u, v in known.polygon_xy)
         )
 
-    assert likeness(rgb, known) > 0.99 and likeness(rgb, beside(0, 0.25)) > 0.8
-    assert likeness(rgb, beside(0, 2)) < LEAST_LIKENESS and likeness(wall(("GARAGE", 100, 150)), known) < 0.8
-    assert likeness(wall(), known) < LEAST_LIKENESS
-    assert likeness(wall(), dataclasses.replace(known, look=None)) == 1
+    there, likeness = settled(rgb, beside(0.05, -0.3))
+    assert likeness > 0.8 and np.array(there.polygon_xy) == pytest.approx(np.array(known.polygon_xy), abs=0.004)
+    assert settled(rgb, beside(0, 2))[1] < LEAST_LIKENESS and settled(wall(), known)[1] < LEAST_LIKENESS
+    assert settled(wall(("GARAGE", 100, 150)), known)[1] < 0.8
+    flat = dataclasses.replace(known, polygon_xy=((0.1, 0.2), (0.3, 0.2), (0.3, 0.2), (0.1, 0.2)))
+    assert -1 <= settled(rgb, flat)[1] < LEAST_LIKENESS
+    unknown = dataclasses.replace(known, look=None)
+    assert settled(wall(), unknown) == (unknown, 1)
 
 
 def test_what_looks_like_text_is_hinted_at(finder: AutoText) -> None:

@@ -18,7 +18,7 @@ from arr_stream.keyframes.base import (
     TextBefore,
     TextFinding,
 )
-from arr_stream.keyframes.text.regions import LEAST_LIKENESS, likeness, small_regions, text_mask
+from arr_stream.keyframes.text.regions import LEAST_LIKENESS, settled, small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
@@ -318,8 +318,11 @@ class TemporalCache:
             if (corners.min(0) == corners.max(0)).any():
                 continue
             moved = replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in corners))
-            right = trust.min() >= _KNOWN and likeness(rgb, moved) >= LEAST_LIKENESS
-            (known if right else doubtful).append(moved)
+            there, likeness = settled(rgb, moved)
+            if trust.min() >= _KNOWN and likeness >= LEAST_LIKENESS:
+                known.append(there)
+            else:
+                doubtful.append(moved)
         likely = carry(np.minimum(text.mask, TEXT_READ), way, outside=0.0)
         return TextBefore(tuple(known), tuple(doubtful), way.confidence < _KNOWN, likely)
 

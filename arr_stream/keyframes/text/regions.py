@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -30,8 +32,9 @@ size, of words 7 px high or more nearly all in either."""
 LEAST_LIKENESS = 0.5
 """Correlation with what a region looked like below which it is not taken to be there any more."""
 _LOOK_WH = 48, 12
-_LOOK_MARGIN_PX = 4
-"""How far beside its place a region may be found, a third of its height."""
+_FINEST_LOOK = 8
+_LOOK_MARGIN_PX = 6
+"""How far beside its place a region may be found, half of its height."""
 
 STRIDE_PX = 32
 """The detector sees pictures with sides of a multiple of this."""
@@ -114,22 +117,30 @@ def straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
 
 def look_of(rgb: ByteArray, region: TextRegion, margin_px: int = 0) -> ByteArray:
     """`[12, 48]` grey: what a region looks like, brought to one size; with a margin at that scale."""
-    width, height = _LOOK_WH[0] + 2 * margin_px, _LOOK_WH[1] + 2 * margin_px
     corners = (np.array(region.polygon_xy[:4]) * (rgb.shape[1], rgb.shape[0])).astype(np.float32)
-    target = np.array([[0, 0], [_LOOK_WH[0], 0], _LOOK_WH, [0, _LOOK_WH[1]]], np.float32) + margin_px
+    # In pixels of the picture first, so that nothing is skipped where a large word is made small.
+    finer = max(_distance(corners, 0, 1) / _LOOK_WH[0], _distance(corners, 0, 3) / _LOOK_WH[1])
+    scale = min(max(1, math.ceil(finer)), _FINEST_LOOK)
+    target = scale * (np.array([[0, 0], [_LOOK_WH[0], 0], _LOOK_WH, [0, _LOOK_WH[1]]], np.float32) + margin_px)
+    small_wh = _LOOK_WH[0] + 2 * margin_px, _LOOK_WH[1] + 2 * margin_px
+    large_wh = small_wh[0] * scale, small_wh[1] * scale
     warp = cv2.getPerspectiveTransform(corners, target)
-    line = cv2.warpPerspective(rgb, warp, (width, height), flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE)
-    grey: ByteArray = cv2.cvtColor(line, cv2.COLOR_RGB2GRAY)
+    large = cv2.warpPerspective(rgb, warp, large_wh, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    grey: ByteArray = cv2.resize(cv2.cvtColor(large, cv2.COLOR_RGB2GRAY), small_wh, interpolation=cv2.INTER_AREA)
     return grey
 
 
-def likeness(rgb: ByteArray, region: TextRegion) -> float:
-    """Correlation, in [-1, 1], of the picture at a region with what the region looked like, at the best place near by;
-    1 where that is not known."""
+def settled(rgb: ByteArray, region: TextRegion) -> tuple[TextRegion, float]:
+    """A region at the place near by where the picture is most like what it looked like, and their correlation there,
+    in [-1, 1]; 1 where that is not known."""
     if region.look is None:
-        return 1.0
-    found = cv2.matchTemplate(look_of(rgb, region, _LOOK_MARGIN_PX), region.look, cv2.TM_CCOEFF_NORMED)
-    return float(found.max())
+        return region, 1.0
+    likeness = cv2.matchTemplate(look_of(rgb, region, _LOOK_MARGIN_PX), region.look, cv2.TM_CCOEFF_NORMED)
+    _, most, _, (x, y) = cv2.minMaxLoc(likeness)
+    corners = np.array(region.polygon_xy)
+    across, down = (corners[1] - corners[0]) / _LOOK_WH[0], (corners[3] - corners[0]) / _LOOK_WH[1]
+    moved = (corners + (x - _LOOK_MARGIN_PX) * across + (y - _LOOK_MARGIN_PX) * down).clip(0, 1)
+    return replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in moved)), most
 
 
 def small_regions(regions: Iterable[TextRegion], texture_wh: tuple[int, int]) -> list[TextRegion]:
