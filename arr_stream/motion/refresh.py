@@ -21,7 +21,7 @@ WINDOW_EVERY = 3
 TEXT_EVERY = 10
 """Fewest frames from one look for text to the next."""
 LEAST_NEW, MOST_NEW = 0.01, 0.3
-"""Shares of a frame: if what was uncovered lies in between, it is looked at for text between keyframes."""
+"""Shares of a frame: if what is new lies in between, it is looked at for text between keyframes."""
 WINDOW_COST_CELLS = 10
 """What a look costs however little it looks at, in cells, as measured with the tiny encoder."""
 
@@ -145,9 +145,9 @@ class Refresher:
         return accepted
 
     def _look_for_text(self, frame: Frame, *, asked: bool) -> None:
-        """Ask for text in doubt and, where there is any or it is asked for, for more where something was uncovered.
+        """Ask for text in doubt and, where there is any or it is asked for, for more where the picture is new.
 
-        What a moving camera brings in at the edges waits for a keyframe.
+        What a moving camera brings in at the edges waits for a keyframe, unless text is asked for.
         """
         found_index = self.cache.origin("text")
         # After a failure it is next looked for on a keyframe.
@@ -158,7 +158,7 @@ class Refresher:
         self._text_index = frame.index
         before = self.cache.text_before(frame.rgb)
         assert before is not None
-        new = inner_places(before.new)
+        new = before.new if asked else inner_places(before.new)
         if not ((asked or before.known or before.doubtful) and LEAST_NEW <= new.mean() <= MOST_NEW):
             new = np.zeros_like(new)
         if not (new.any() or before.doubtful):
