@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arr_stream.batch.batch import opened, run_batch
@@ -157,6 +157,7 @@ def test_names_are_unique_safe_and_do_not_depend_on_the_order(sources: list[str]
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(PATHS, max_size=10, unique=True), st.integers(0, 10))
+@example(["/", "/\udd00"], 0)
 def test_names_that_were_given_stay_whatever_comes_later(sources: list[str], cut: int) -> None:
     before = assign_names(sources[:cut])
     after = assign_names(sources, before)
