@@ -72,7 +72,7 @@ def source_key(source: str) -> str:
     public = redact_url(source)
     if public == source:
         return source
-    return f"{public} #{hashlib.sha256(source.encode('utf-8', 'surrogateescape')).hexdigest()[:4]}"
+    return f"{public} #{hashlib.sha256(source.encode('utf-8', 'surrogatepass')).hexdigest()[:4]}"
 
 
 def read_past(path: Path, *, skip_broken: bool = False) -> Past:
