@@ -135,9 +135,9 @@ class PatchSet:
         confidence: Mean trust in what was carried, in [0, 1].
         keyframe: A refresh was asked for on this frame.
         refresh_reason: `first`, `interval`, `confidence`, `cut`, `query`, `size` or `retry`; None between refreshes.
-        keyframe_age: Frames since the newest frame whose generation is in use.
+        keyframe_age: Frames since the newest frame whose generation is in use, looks for text between keyframes aside.
         keyframe_index: Index of that frame, None before the first result.
-        parts: For each part of generation that is in use, the keyframe it came from and what made it; a part that
+        parts: For each part of generation that is in use, the frame it came from and what made it; a part that
             is missing, because it has not arrived yet or failed, is not there.
         query_scores: For each query, the highest relevance of any cell on this frame.
         cells_scored: How many cells were scored one by one (the cascade saves the others).

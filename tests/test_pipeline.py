@@ -26,14 +26,16 @@ from arr_stream.keyframes.generate import (
     make_part,
 )
 from arr_stream.keyframes.text.regions import finding
-from arr_stream.motion.refresh import TEXT_EVERY
+from arr_stream.motion.flow import Flow
+from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.refresh import TEXT_EVERY, Occasion, Refresher
 from arr_stream.motion.window import inner_places
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.gaze import GazeTrack
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, parse_text
 from arr_stream.texture import CHANNELS, EMBEDDING
-from arr_stream.types import FINER, SCORERS, ByteArray, Frame, TextRegion
+from arr_stream.types import FINER, SCORERS, ByteArray, Frame, Grid, TextRegion
 from tests.scenes import background, moving_square, square_cells
 
 BASE = {"keyframes.text": "none", "keyframes.clusters": "slic-skimage", "selection.budget": "12"}
@@ -661,6 +663,25 @@ def test_text_that_is_uncovered_is_found_between_keyframes_where_there_is_text()
     assert list(_looked_for(uncovered())[1]) == [0]
     pipeline, looks = _looked_for(uncovered(), [parse_text("text")])
     assert list(looks) == [0, TEXT_EVERY] and _words(pipeline) == {"GARAGE"}
+
+
+def test_a_look_at_new_places_and_one_for_text_take_turns() -> None:
+    settings = Settings().with_values({**BASE, "keyframes.interval": 60, "keyframes.text": "auto"})
+    provider = _Asked(settings)
+    refresher = Refresher(provider, TemporalCache(Grid.for_size((640, 480)), np.asarray))
+    still = Flow.still(refresher.cache.reduced_hw(8), refresher.cache.history)
+    lost = dataclasses.replace(still, confidence=still.confidence.copy())
+    lost.confidence[20:28, 20:28] = 0
+    for index in range(TEXT_EVERY + 8):
+        frame = Frame(index, index / 30, _street())
+        eighth = cv2.resize(frame.rgb, refresher.cache.reduced_hw(8)[::-1], interpolation=cv2.INTER_AREA)
+        needed: frozenset[PartName] = frozenset({"text", "embedding"})
+        if index:
+            refresher.cache.advance(lost if index == TEXT_EVERY else still)
+        refresher.step(frame, Occasion(1.0, False, False, False, needed, eighth, 0.4), settings.keyframes, 1)
+    looks = [(request.frame.index, request.parts) for request in provider.requests if request.window]
+    assert (TEXT_EVERY, ("text",)) in looks and any(parts == ("embedding",) for _, parts in looks)
+    assert refresher.cache.origin("text") == TEXT_EVERY and refresher.cache.embedding_joined
 
 
 def test_what_comes_in_at_an_edge_waits_for_a_keyframe() -> None:

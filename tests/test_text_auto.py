@@ -207,6 +207,13 @@ def test_doubtful_text_that_is_found_elsewhere_is_there_once(finder: AutoText) -
     assert again.text == "BAKERY" and again.polygon_xy[0][0] > 0.6
 
 
+def test_of_two_equal_words_one_may_be_missed(finder: AutoText) -> None:
+    known = look(finder, wall(("BAKERY", 100, 150), ("BAKERY", 900, 600))).regions
+    left = finder.find(after(wall(("BAKERY", 100, 150)), (), doubtful=known)).regions
+    assert [region.text for region in left] == ["BAKERY", "BAKERY"]
+    assert left[1].polygon_xy == max(known, key=lambda region: region.polygon_xy[0]).polygon_xy
+
+
 def test_text_that_is_not_found_again_is_forgotten_by_and_by(finder: AutoText) -> None:
     (known,) = look(finder, wall(("BAKERY", 100, 150))).regions
     sure = [known.confidence]

@@ -31,8 +31,8 @@ class TextBefore:
     """What is known of the text on a frame before anybody looks.
 
     Args:
-        known: Regions found on an earlier frame, moved to where they are on this one.
-        doubtful: Those of them whose place does not look as it did, or cannot be told.
+        known: Regions found on an earlier frame, moved to where they are on this one, that look as they did.
+        doubtful: The others.
         new: `[h, w]` bool, on any raster: where the picture cannot be told from the earlier frame.
         likely: `[H/4, W/4]` in [0, 1]: how text-like places looked on the earlier frame, moved likewise.
     """

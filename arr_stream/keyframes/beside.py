@@ -28,7 +28,7 @@ from arr_stream.threads import one_blas_thread
 SCENE_DELAY = 2
 """Frames after which what is known of a new scene arrives, at most."""
 LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5}
-"""Frames after which a look between keyframes arrives, at most; sooner would be waited for."""
+"""Frames after which a look between keyframes arrives, at most. Text takes longer, and would be waited for."""
 
 _JOIN_SECONDS = 5.0
 
@@ -57,7 +57,7 @@ class _Keyframe:
 
 
 class KeyframesBeside:
-    """A `KeyframeProvider` that generates on a thread: what is made of a frame arrives `delay` frames later.
+    """A `KeyframeProvider` that generates on a thread: what is made of a frame arrives some frames later.
 
     Frames wait for it then, should it not be ready, so that results do not depend on how fast anything runs. What a
     query has no answer without arrives at once. All else is begun when the next frame comes: nothing reads it before,
@@ -65,7 +65,7 @@ class KeyframesBeside:
 
     Args:
         generator: Makes the parts; used on one thread at a time.
-        delay: Frames, at least 1.
+        delay: Frames, at least 1; of a new scene at most `SCENE_DELAY`, of a look `LOOK_DELAYS`.
     """
 
     def __init__(self, generator: KeyframeGenerator, delay: int) -> None:

@@ -176,16 +176,18 @@ class TemporalCache:
         self._pending[index] = set(parts)
         self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
-    def requested_text(self, index: int, places: BoolArray) -> None:
-        """Text was asked for on the present frame, `[h, w]` at an eighth of the texture's size telling where."""
+    def requested_text(self, index: int, doubtful: Sequence[TextRegion], new: BoolArray) -> None:
+        """Text was asked for on the present frame: where regions are in doubt, and in places `[h, w]` on the raster of
+        the way."""
         way = self.way("text")
         assert way is not None
-        text: PartName = "text"
-        self.requested(index, (text,))
+        self._pending[index] = {"text"}
         # What is new elsewhere is still to be looked at.
         trust = to_numpy(way.confidence).copy()
-        trust[places] = 1
-        self._ways[index] = replace(self._ways[index], confidence=self.put(trust))
+        trust[new] = 1
+        for region in doubtful:
+            trust[_within(region, way.hw)] = 1
+        self._ways[index] = replace(Flow.still(way.hw, self.history), confidence=self.put(trust))
 
     def adopt(self, part: KeyframePart) -> bool:
         """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
@@ -268,7 +270,10 @@ class TemporalCache:
 
     @property
     def keyframe_index(self) -> int | None:
-        """The newest frame of which a part is in use; text, which is looked for between keyframes, counts alone."""
+        """The newest frame of which a part is in use.
+
+        Text, which is looked for between keyframes too, counts only while there is nothing else.
+        """
         lasting = [part.index for name, part in self._parts.items() if name != "text"]
         return max(lasting, default=self.origin("text"))
 
@@ -474,3 +479,11 @@ class TemporalCache:
         before = self.recall(name)
         self.remember(name, namespace(before).maximum(before, value))
         self._left[name] = 1.0
+
+
+def _within(region: TextRegion, hw: tuple[int, ...]) -> tuple[slice, slice]:
+    """Rows and columns of a raster around a region, with a region's height on every side for what is found near by."""
+    corners = np.array(region.polygon_xy) * (hw[1], hw[0])
+    margin = float(np.ptp(corners[:, 1]))
+    (left, top), (right, bottom) = np.floor(corners.min(0) - margin), np.ceil(corners.max(0) + margin)
+    return slice(max(0, int(top)), max(0, int(bottom))), slice(max(0, int(left)), max(0, int(right)))

@@ -89,9 +89,10 @@ class Refresher:
             # Everything is still busy with a scene that is gone; the refresh stays due.
             reason, self._owed = None, reason
         elif not wanted:
-            if settings.text == "auto":
-                self._look_for_text(frame, asked="text" in occasion.needed)
-            if occasion.window_share:
+            looked = settings.text == "auto" and self._look_for_text(
+                frame, asked="text" in occasion.needed, every=TEXT_EVERY * interval_factor
+            )
+            if occasion.window_share and not looked:
                 self._look_at_new(frame, occasion, settings.interval * interval_factor)
         return reason, self._collect()
 
@@ -144,17 +145,18 @@ class Refresher:
         self._owed_parts = tuple(part for part in wanted if part not in accepted)
         return accepted
 
-    def _look_for_text(self, frame: Frame, *, asked: bool) -> None:
+    def _look_for_text(self, frame: Frame, *, asked: bool, every: int) -> bool:
         """Ask for text in doubt and, where there is any or it is asked for, for more where the picture is new.
 
-        What a moving camera brings in at the edges waits for a keyframe, unless text is asked for.
+        What a moving camera brings in at the edges waits for a keyframe, unless text is asked for. Says whether
+        anything was asked for.
         """
         found_index = self.cache.origin("text")
         # After a failure it is next looked for on a keyframe.
         if found_index is None or self._whole_text_index is None or self.cache.pending("text"):
-            return
-        if frame.index - max(found_index, self._text_index or 0) < TEXT_EVERY:
-            return
+            return False
+        if frame.index - max(found_index, self._text_index or 0) < every:
+            return False
         self._text_index = frame.index
         before = self.cache.text_before(frame.rgb)
         assert before is not None
@@ -162,10 +164,12 @@ class Refresher:
         if not ((asked or before.known or before.doubtful) and LEAST_NEW <= new.mean() <= MOST_NEW):
             new = np.zeros_like(new)
         if not (new.any() or before.doubtful):
-            return
+            return False
         look = KeyframeRequest(frame, self.cache.grid, ("text",), text_before=replace(before, new=new), window=True)
-        if self.provider.submit(look):
-            self.cache.requested_text(frame.index, new)
+        if not self.provider.submit(look):
+            return False
+        self.cache.requested_text(frame.index, before.doubtful, new)
+        return True
 
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Ask for the embedding of what is new in the picture, at a share of the cost of a keyframe an interval.

@@ -279,13 +279,19 @@ class AutoText:
         return found
 
 
-def _missed(known: Iterable[TextRegion], found: Sequence[TextRegion], size_wh: tuple[int, int]) -> Iterator[TextRegion]:
+def _missed(known: Sequence[TextRegion], found: Sequence[TextRegion], size_wh: tuple[int, int]) -> Iterator[TextRegion]:
     """Regions that were known and are not found again, there or elsewhere: by and by they are forgotten."""
-    seen = [(region.text, _box(region, size_wh)) for region in found]
-    for region in known:
+    boxes = [_box(region, size_wh) for region in found]
+    there = [[box.touches(_box(region, size_wh)) for box in boxes] for region in known]
+    # What is found at the place of one is not another that has moved.
+    moved = [region.text for at, region in enumerate(found) if not any(row[at] for row in there)]
+    for region, again in zip(known, there, strict=True):
         confidence = region.confidence * _MISSED
-        again = any(text == region.text or _box(region, size_wh).touches(box) for text, box in seen)
-        if confidence >= LEAST_CONFIDENCE and not again:
+        if any(again):
+            continue
+        if region.text in moved:
+            moved.remove(region.text)
+        elif confidence >= LEAST_CONFIDENCE:
             yield replace(region, confidence=confidence)
 
 
