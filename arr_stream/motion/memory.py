@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from arr_stream.keyframes.base import (
     TextBefore,
     TextFinding,
 )
-from arr_stream.keyframes.text.regions import LEAST_LIKENESS, settled, small_regions, text_mask
+from arr_stream.keyframes.text.regions import LEAST_LIKENESS, placed, settled, small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
@@ -181,13 +181,7 @@ class TemporalCache:
         the way."""
         way = self.way("text")
         assert way is not None
-        self._pending[index] = {"text"}
-        # What is new elsewhere is still to be looked at.
-        trust = to_numpy(way.confidence).copy()
-        trust[new] = 1
-        for region in doubtful:
-            trust[_within(region, way.hw)] = 1
-        self._ways[index] = replace(Flow.still(way.hw, self.history), confidence=self.put(trust))
+        self._looked_at(index, "text", way.to_numpy(), [new, *(_around(region, way.hw) for region in doubtful)])
 
     def adopt(self, part: KeyframePart) -> bool:
         """Use a part from now on, carried to the present; False when it belongs to a scene that is gone."""
@@ -236,10 +230,17 @@ class TemporalCache:
         assert way is not None
         way = way.to_numpy()
         self._look = _Look(index, window, self._parts["embedding"], way)
-        self._pending[index] = {"embedding"}
-        # What was known is worth no more for being joined.
+        self._looked_at(index, "embedding", way, [window.on(way.hw, self.grid)])
+
+    def _looked_at(self, index: int, part: PartName, way: Flow, places: Iterable[Any]) -> None:
+        """A part was asked for in some places of the present frame; `way` leads to what is in use of it, on the host.
+
+        What was known of the others is worth no more for it, and what is new there is still to be looked at.
+        """
+        self._pending[index] = {part}
         trust = way.confidence.copy()
-        trust[window.on(way.hw, self.grid)] = 1
+        for place in places:
+            trust[place] = 1
         self._ways[index] = replace(Flow.still(way.hw, self.history), confidence=self.put(trust))
 
     def _join(self, look: _Look, part: KeyframePart) -> bool:
@@ -265,7 +266,7 @@ class TemporalCache:
 
     @property
     def origins(self) -> dict[str, tuple[int, str]]:
-        """For each part in use, the keyframe it came from and what made it."""
+        """For each part in use, the frame it came from and what made it."""
         return {name: (self._parts[name].index, self._parts[name].backend) for name in PARTS if name in self._parts}
 
     @property
@@ -322,7 +323,7 @@ class TemporalCache:
             corners = corners.clip(0, 1)
             if (corners.min(0) == corners.max(0)).any():
                 continue
-            moved = replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in corners))
+            moved = placed(region, corners)
             there, likeness = settled(rgb, moved)
             if trust.min() >= _KNOWN and likeness >= LEAST_LIKENESS:
                 known.append(there)
@@ -481,7 +482,7 @@ class TemporalCache:
         self._left[name] = 1.0
 
 
-def _within(region: TextRegion, hw: tuple[int, ...]) -> tuple[slice, slice]:
+def _around(region: TextRegion, hw: tuple[int, ...]) -> tuple[slice, slice]:
     """Rows and columns of a raster around a region, with a region's height on every side for what is found near by."""
     corners = np.array(region.polygon_xy) * (hw[1], hw[0])
     margin = float(np.ptp(corners[:, 1]))

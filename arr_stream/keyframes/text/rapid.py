@@ -185,10 +185,8 @@ class Window(NamedTuple):
 
     def widened(self, stride_px: float, size_wh: tuple[int, int]) -> Window:
         """At least this, within a frame: sides of a multiple of the stride, or the frame's."""
-        (x0, x1), (y0, y1) = (
-            _widened(start, end, stride_px, whole)
-            for start, end, whole in ((self.x0, self.x1, size_wh[0]), (self.y0, self.y1, size_wh[1]))
-        )
+        x0, x1 = _widened(self.x0, self.x1, stride_px, size_wh[0])
+        y0, y1 = _widened(self.y0, self.y1, stride_px, size_wh[1])
         return Window(x0, y0, x1, y1)
 
     def crop(self, rgb: ByteArray) -> ByteArray:

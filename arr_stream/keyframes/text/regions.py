@@ -99,8 +99,12 @@ def believed(read: Iterable[tuple[TextRegion, tuple[str, float]]]) -> list[TextR
 
 def region_of(corners: Floats, size_wh: tuple[int, int], confidence: float) -> TextRegion:
     """A region from corners `[n, 2]` in pixels of a picture, cut at its edges."""
-    unit = np.clip(corners / size_wh, 0.0, 1.0)
-    return TextRegion(tuple((float(x), float(y)) for x, y in unit), float(np.clip(confidence, 0.0, 1.0)))
+    return placed(TextRegion((), float(np.clip(confidence, 0.0, 1.0))), corners / size_wh)
+
+
+def placed(region: TextRegion, corners: Floats) -> TextRegion:
+    """The region at corners `[n, 2]`, normalised; cut at the edges of the frame."""
+    return replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in np.clip(corners, 0.0, 1.0)))
 
 
 def straightened(rgb: ByteArray, region: TextRegion) -> ByteArray:
@@ -139,8 +143,7 @@ def settled(rgb: ByteArray, region: TextRegion) -> tuple[TextRegion, float]:
     _, most, _, (x, y) = cv2.minMaxLoc(likeness)
     corners = np.array(region.polygon_xy)
     across, down = (corners[1] - corners[0]) / _LOOK_WH[0], (corners[3] - corners[0]) / _LOOK_WH[1]
-    moved = (corners + (x - _LOOK_MARGIN_PX) * across + (y - _LOOK_MARGIN_PX) * down).clip(0, 1)
-    return replace(region, polygon_xy=tuple((float(x), float(y)) for x, y in moved)), most
+    return placed(region, corners + (x - _LOOK_MARGIN_PX) * across + (y - _LOOK_MARGIN_PX) * down), most
 
 
 def small_regions(regions: Iterable[TextRegion], texture_wh: tuple[int, int]) -> list[TextRegion]:
