@@ -173,7 +173,7 @@ class ScoringSettings(_Section):
     high_pass: Unit = Field(0.3, description="information: fine detail")
     structure: Unit = Field(0.3, description="information: nearness to the next edge")
     text: Unit = Field(0.8, description="weight of what is written, or looks like it, where no question leads")
-    saliency: Unit = Field(0.25, description="perspective: what differs from its surroundings")
+    saliency: Unit = Field(0.5, description="perspective: what is unlike the rest of the frame")
     motion: Unit = Field(0.3, description="perspective: what moves against the camera")
     figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")
     fovea: Unit = Field(0.6, description="perspective: what the farthest place loses against the fovea")

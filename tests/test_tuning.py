@@ -44,7 +44,7 @@ QUICK = Settings().with_values(
     }
 )
 BLIND = QUICK.with_values(
-    {"scoring.motion": 0.05, "scoring.figure": 0.3, "scoring.saliency": 1.0, "scoring.information": 0.6}
+    {"scoring.motion": 0.05, "scoring.figure": 0.1, "scoring.saliency": 1.0, "scoring.information": 1.0}
 )
 """Weights that look at what is colourful and detailed instead of at what moves."""
 

@@ -26,14 +26,14 @@ EDGE_THRESHOLD = 40
 """Gradient (of 255) from which a place counts as an edge for the distance channel."""
 
 _NEIGHBOURS = np.ones((3, 3), np.uint8)
-_SQUARES = np.arange(256, dtype=np.float32) ** 2
-_SUM = np.ones((1, 3), np.float32)
 
 DETAIL_GAIN = 4.0
 """Detail rarely exceeds a quarter of the range."""
 
-SALIENCY_SCALE = 1 / 60
-"""A colour difference of 60 (CIE Lab, 8-bit) from the surroundings is about as salient as things get."""
+ORDINARY = 8.0
+"""Squared distance at which a place is half as unlike the frame as can be; the mean place has one of 4."""
+UNCERTAINTY, DULLEST = 0.01, 0.65
+"""Added to the variances, of their mean and in squared 255ths: a frame of one colour has nothing that stands out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,9 +71,8 @@ def seen_channels(grey: Array, quarter_grey: Array, eighth_grey: Array, eighth: 
     strength = _polar_edges(quarter_grey, fine)
     detail = cv2.absdiff(grey, cv2.blur(grey, (7, 7)))
     cv2.convertScaleAbs(cv2.resize(detail, (width, height), interpolation=cv2.INTER_AREA), fine[2], alpha=DETAIL_GAIN)
-    lab = cv2.cvtColor(eighth, cv2.COLOR_RGB2LAB)
     low_pass = cv2.blur(eighth_grey, (5, 5)) * np.float32(1 / 255)
-    return VisualChannels(fine, low_pass, saliency(lab), edge_distance(strength))
+    return VisualChannels(fine, low_pass, saliency(eighth, fine[2]), edge_distance(strength))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,19 +171,31 @@ def _polar_edges(grey: ByteArray, edges: ByteArray) -> ByteArray:
     return strength
 
 
-def saliency(lab: ByteArray) -> FloatArray:
-    """Difference of each place from its surroundings in lightness and colour, `[h, w]` in [0, 1].
+@singledispatch
+def saliency(eighth: Array, detail: Array) -> Array:
+    """How unlike the rest of the frame each place is in colour and detail, `[H/8, W/8]` in [0, 1).
 
-    After Achanta et al. 2009 (frequency-tuned saliency), with a wide blur in place of the global mean, so that a
-    picture of two halves is salient at the seam and not everywhere.
+    The anomaly detector of Reed and Yu ("Adaptive multiple-band CFAR detection of an optical pattern with unknown
+    spectral distribution", 1990): the squared Mahalanobis distance of a place's red, green, blue and detail from the
+    frame's mean, here over places of 16x16 texture pixels, as d / (d + `ORDINARY`).
+
+    Args:
+        eighth: The picture at an eighth of the texture's size.
+        detail: `[H/4, W/4]`, the high-pass channel in 255ths.
     """
-    height, width = lab.shape[:2]
-    around = cv2.blur(lab, (width // 2 | 1, height // 2 | 1), borderType=cv2.BORDER_REPLICATE)
-    near = cv2.blur(lab, (3, 3))
-    # Sums of three squares of bytes are whole numbers, exact in whatever order.
-    distance = np.sqrt(cv2.transform(cv2.LUT(cv2.absdiff(near, around), _SQUARES), _SUM))
-    salient: FloatArray = cv2.min(distance * np.float32(SALIENCY_SCALE), 1.0)
-    return salient.reshape(height, width)
+    height, width = eighth.shape[0] // 2, eighth.shape[1] // 2
+    size_wh = width, height
+    colours = cv2.resize(eighth, size_wh, interpolation=cv2.INTER_AREA).reshape(-1, 3)
+    fine = cv2.resize(detail, size_wh, interpolation=cv2.INTER_AREA).reshape(-1, 1)
+    # Sums of products of bytes are whole numbers, exact in whatever order.
+    looks = np.hstack([colours, fine]).astype(np.float64)
+    mean = looks.mean(axis=0)
+    covariance = looks.T @ looks / len(looks) - np.outer(mean, mean)
+    covariance += np.eye(len(mean)) * (DULLEST + UNCERTAINTY * covariance.trace() / len(mean))
+    apart = ((looks - mean) @ np.linalg.inv(np.linalg.cholesky(covariance)).T).astype(np.float32)
+    distance = np.square(apart).sum(axis=1).reshape(height, width)
+    unlike = distance / (distance + np.float32(ORDINARY))
+    return cv2.resize(unlike, eighth.shape[1::-1], interpolation=cv2.INTER_LINEAR).reshape(eighth.shape[:2])
 
 
 def edge_distance(strength: ByteArray) -> FloatArray:
