@@ -125,8 +125,8 @@ TOLERANCES = {
     "saliency": (0.01, 0.035),
     "edge_distance": (0.01, 0.03),
 }
-"""Mean and 99th percentile of the difference, as shares of the channel's range, on any picture. Saliency: the two paths
-round Lab to 8 bits differently. Distance: see the test of it alone."""
+"""Mean and 99th percentile of the difference, as shares of the channel's range, on any picture. Distance: see the test
+of it alone."""
 
 
 @pytest.mark.parametrize("device", DEVICES)

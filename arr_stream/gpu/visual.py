@@ -13,9 +13,8 @@ from kornia.filters import box_blur, filter2d, get_spatial_gradient_kernel2d
 from torch import Tensor
 
 from arr_stream.gpu.distance import edge_distance
-from arr_stream.gpu.pixels import averaged, halved, resized
-from arr_stream.texture import visual
-from arr_stream.texture.visual import DETAIL_GAIN, DULLEST, ORDINARY, UNCERTAINTY, VisualChannels, seen_channels
+from arr_stream.gpu.pixels import halved
+from arr_stream.texture.visual import DETAIL_GAIN, VisualChannels, saliency, seen_channels
 
 _BYTE = 1 / 255
 
@@ -44,20 +43,6 @@ def polar_edges(grey: Tensor) -> Tensor:
     gradient = filter2d(grey.expand(2, 1, *grey.shape), _sobel(grey.device), "reflect")[:, 0]
     signed = torch.stack([gradient.amax(dim=0), -gradient.amin(dim=0)])
     return signed.mul_(0.5).round_().clamp_(0, 255)
-
-
-@visual.saliency.register(Tensor)
-def saliency(eighth: Tensor, detail: Tensor) -> Tensor:
-    hw = eighth.shape[1] // 2, eighth.shape[2] // 2
-    looks = averaged(torch.cat([eighth, averaged(detail * 255, (eighth.shape[1], eighth.shape[2]))[None]]), hw)
-    looks = looks.round_().flatten(1).double()
-    mean = looks.mean(dim=1, keepdim=True)
-    covariance = looks @ looks.T / looks.shape[1] - mean @ mean.T
-    least = DULLEST + UNCERTAINTY * covariance.diagonal().mean()
-    factor, _ = torch.linalg.cholesky_ex(covariance + torch.eye(len(mean), device=mean.device) * least)
-    apart = torch.linalg.solve_triangular(factor, looks - mean, upper=False)
-    distance = apart.square_().sum(dim=0).float().reshape(hw)
-    return resized(distance / (distance + ORDINARY), (eighth.shape[1], eighth.shape[2]))
 
 
 def _rounded_blur(planes: Tensor, window: int) -> Tensor:

@@ -69,6 +69,11 @@ def as_float(values: Array) -> Array:
     return values.astype(np.float32) if isinstance(values, np.ndarray) else values.float()
 
 
+def as_double(values: Array) -> Array:
+    """The same in float64."""
+    return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
+
+
 def as_bytes(values: Array) -> Array:
     """The same in uint8."""
     return values.astype(np.uint8, copy=False) if isinstance(values, np.ndarray) else values.byte()

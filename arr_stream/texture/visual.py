@@ -14,10 +14,10 @@ import cv2
 import numpy as np
 
 from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, is_bytes, namespace, sent
+from arr_stream.texture.arrays import Array, as_double, as_float, constant, is_bytes, namespace, sent
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures, full_picture
-from arr_stream.texture.pixels import colour_shares, picture_planes
+from arr_stream.texture.pixels import cell_bytes, cell_colours, colour_shares, picture_planes, resized, solved
 from arr_stream.types import ByteArray, FloatArray, Grid
 
 _BYTE = 1 / 255
@@ -171,7 +171,6 @@ def _polar_edges(grey: ByteArray, edges: ByteArray) -> ByteArray:
     return strength
 
 
-@singledispatch
 def saliency(eighth: Array, detail: Array) -> Array:
     """How unlike the rest of the frame each place is in colour and detail, `[H/8, W/8]` in [0, 1).
 
@@ -181,21 +180,18 @@ def saliency(eighth: Array, detail: Array) -> Array:
 
     Args:
         eighth: The picture at an eighth of the texture's size.
-        detail: `[H/4, W/4]`, the high-pass channel in 255ths.
+        detail: `[H/4, W/4]`, the high-pass channel, in 255ths where that is uint8.
     """
-    height, width = eighth.shape[0] // 2, eighth.shape[1] // 2
-    size_wh = width, height
-    colours = cv2.resize(eighth, size_wh, interpolation=cv2.INTER_AREA).reshape(-1, 3)
-    fine = cv2.resize(detail, size_wh, interpolation=cv2.INTER_AREA).reshape(-1, 1)
-    # Sums of products of bytes are whole numbers, exact in whatever order.
-    looks = np.hstack([colours, fine]).astype(np.float64)
-    mean = looks.mean(axis=0)
-    covariance = looks.T @ looks / len(looks) - np.outer(mean, mean)
-    covariance += np.eye(len(mean)) * (DULLEST + UNCERTAINTY * covariance.trace() / len(mean))
-    apart = ((looks - mean) @ np.linalg.inv(np.linalg.cholesky(covariance)).T).astype(np.float32)
-    distance = np.square(apart).sum(axis=1).reshape(height, width)
-    unlike = distance / (distance + np.float32(ORDINARY))
-    return cv2.resize(unlike, eighth.shape[1::-1], interpolation=cv2.INTER_LINEAR).reshape(eighth.shape[:2])
+    hw = detail.shape[0] // 4, detail.shape[1] // 4
+    fine = as_float(cell_bytes(detail, hw)).reshape(1, -1)
+    # In float64 sums of products of bytes are exact in whatever order.
+    looks = as_double(namespace(fine).concatenate([cell_colours(eighth, hw).T, fine]))
+    count, mean = looks.shape[1], looks.mean(1)[:, None]
+    covariance = looks @ looks.T / count - mean @ mean.T
+    least = DULLEST + UNCERTAINTY * covariance.diagonal().mean()
+    identity, apart = constant(covariance, np.eye, len(looks)), looks - mean
+    distance = (solved(covariance + identity * least, identity) @ apart * apart).sum(0)
+    return resized(as_float(distance / (distance + ORDINARY)).reshape(hw), (2 * hw[0], 2 * hw[1]))
 
 
 def edge_distance(strength: ByteArray) -> FloatArray:
