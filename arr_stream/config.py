@@ -173,14 +173,14 @@ class ScoringSettings(_Section):
     high_pass: Unit = Field(0.3, description="information: fine detail")
     structure: Unit = Field(0.3, description="information: nearness to the next edge")
     text: Unit = Field(0.8, description="weight of what is written, or looks like it, where no question leads")
-    saliency: Unit = Field(0.5, description="perspective: what is unlike the rest of the frame")
+    saliency: Unit = Field(0.9, description="perspective: what is unlike the rest of the frame")
     motion: Unit = Field(0.3, description="perspective: what moves against the camera")
     figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")
-    fovea: Unit = Field(0.6, description="perspective: what the farthest place loses against the fovea")
-    capture: Unit = Field(0.5, description="what information and saliency lose where something moves on the frame")
+    fovea: Unit = Field(0.65, description="perspective: what the farthest place loses against the fovea")
+    capture: Unit = Field(0.3, description="what information and saliency lose where something moves on the frame")
     attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
     history: Unit = Field(0.2, description="participation: how much what was asked or looked at before adds")
-    information: Unit = Field(0.3, description="weight of information where no question leads")
+    information: Unit = Field(0.2, description="weight of information where no question leads")
     perspective: Unit = Field(0.8, description="weight of perspective there")
     stay: Unit = Field(0.05, description="weight there of where one looked lately")
     settling: Unit = Field(0.5, description="part of a question's score that perspective settles")
@@ -205,8 +205,9 @@ class SelectionSettings(_Section):
     )
     cascade: Literal["on", "off"] = Field("off", description="score regions first, then only the cells of the best")
     hybrid_grid_share: Unit = Field(0.5, description="share of the tokens that `hybrid` leaves to the grid")
-    levels: bool = Field(True, description="spend a share of the tokens on coarse cells for context")
-    context_share: Unit = Field(0.1, description="largest share of the tokens for coarse cells")
+    context_share: Unit = Field(
+        0.0, description="largest share of the tokens for coarse cells, which show more of the frame; 0: none"
+    )
     fine_share: Unit = Field(
         0.5,
         description="largest share of the tokens for cells finer than the texture, where the source has more pixels "

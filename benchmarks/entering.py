@@ -176,7 +176,6 @@ def evaluate_entering(
     settings = (settings or Settings()).with_values(
         {
             "selection.budget": BUDGET,
-            "selection.levels": False,
             "selection.novelty": "off",
             "keyframes.interval": INTERVAL,
             "keyframes.min_confidence": 0.0,

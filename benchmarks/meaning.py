@@ -133,7 +133,6 @@ def _follow(
     settings = Settings().with_values(
         {
             "selection.budget": BUDGET,
-            "selection.levels": False,
             "selection.novelty": "off",
             "keyframes.interval": interval,
             "keyframes.min_confidence": 0.0,

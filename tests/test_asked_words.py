@@ -33,7 +33,7 @@ def _region(x0: float, y0: float, x1: float, y1: float) -> TextRegion:
 
 
 def _chosen(query: str, tokens: int) -> list[tuple[int, int]]:
-    settings = Settings().with_values({"selection.budget": str(tokens), "selection.levels": False})
+    settings = Settings().with_values({"selection.budget": str(tokens)})
     pipeline = Pipeline(settings, InStepKeyframes(StandardGenerator(text_finder=_Signs())), [parse_text(query)])
     patches = pipeline.step(Frame(0, 0.0, np.full((WH[1], WH[0], 3), 128, np.uint8)))
     return list(zip(patches.rows.tolist(), patches.columns.tolist(), strict=True))

@@ -155,7 +155,7 @@ def test_with_a_flow_of_its_own_it_still_chooses_the_same_cells(asked: str) -> N
         {"selection.strategy": "canonical"},
         {"selection.strategy": "hybrid", "selection.novelty": "skip"},
         {"selection.novelty": "skip"},
-        {"selection.novelty": "off", "selection.levels": False},
+        {"selection.novelty": "off"},
         {"scoring.commitment": 0.0, "scoring.motion": 0.1},
         {"scoring.commitment": 0.0, "scoring.figure": 0.0, "scoring.text": 1.0},
     ],
@@ -237,7 +237,7 @@ def test_text_goes_with_what_it_is_written_on() -> None:
 
 @pytest.mark.parametrize("flow", ["dis", "torch"])
 def test_what_moves_is_chosen_without_a_query(flow: str) -> None:
-    changes = {"motion.flow": flow, "selection.budget": "8", "selection.levels": False}
+    changes = {"motion.flow": flow, "selection.budget": "8"}
     device = on_device(_scored_by("figure").with_values(changes), _provider())
     within = []
     for frame in _scene(8):

@@ -139,7 +139,7 @@ def test_an_example_is_found() -> None:
 
 
 def test_without_a_query_the_moving_object_wins_attention() -> None:
-    pipeline = _pipeline(selection__levels=False)
+    pipeline = _pipeline()
     hits = []
     for frame in moving_square(10, colour=(90, 120, 100), step_xy=(5, 0)):
         patches = pipeline.step(frame)
@@ -509,7 +509,9 @@ def test_a_small_faint_answer_gets_cells_beside_a_large_sure_one_and_says_why() 
 
 
 def test_coarse_cells_are_for_context() -> None:
-    patches = _pipeline([parse_text("red")], selection__budget="20").step(moving_square(1)[0])
+    patches = _pipeline([parse_text("red")], selection__budget="20", selection__context_share=0.1).step(
+        moving_square(1)[0]
+    )
     coarse = patches.level > 0
     assert 0 < coarse.sum() <= 2
     assert set(patches.scorer[coarse].tolist()) == {SCORERS.index("context")}
@@ -520,8 +522,8 @@ def test_coarse_cells_are_for_context() -> None:
 def test_novelty_marks_or_skips_what_the_model_has() -> None:
     still = moving_square(1)[0]
     frames = [dataclasses.replace(still, index=i, pts_seconds=i / 30) for i in range(3)]
-    marking = _pipeline(selection__levels=False)
-    skipping = _pipeline(selection__levels=False, selection__novelty="skip")
+    marking = _pipeline()
+    skipping = _pipeline(selection__novelty="skip")
     marked = [marking.step(frame) for frame in frames]
     assert marked[0].fresh.all()
     again = [cell in _cells(marked[0]) for cell in zip(marked[1].rows, marked[1].columns, strict=True)]

@@ -35,7 +35,7 @@ from arr_stream.types import Embedding, Frame, Grid
 from tests.joint_fakes import WORDS, ColourEmbedder, WordEncoder
 from tests.scenes import background, moving_square, square_cells
 
-SETTINGS = Settings().with_values({"selection.budget": "12", "selection.levels": False, "keyframes.interval": 30})
+SETTINGS = Settings().with_values({"selection.budget": "12", "keyframes.interval": 30})
 
 
 class PartByPart:

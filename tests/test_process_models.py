@@ -22,7 +22,7 @@ pytest.importorskip("open_clip", reason="needs arr-stream[clip]")
 SEED = (77, 8)
 """A red circle and a red arrow, among others."""
 
-FAST = ("--set", "keyframes.text=none", "--set", "selection.levels=false", "--budget", "20")
+FAST = ("--set", "keyframes.text=none", "--budget", "20")
 
 
 @pytest.fixture(scope="module")

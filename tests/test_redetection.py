@@ -20,9 +20,7 @@ from arr_stream.types import ByteArray, FloatArray, Frame
 from tests.scenes import background
 
 HEIGHT, WIDTH, SIDE = 288, 512, 72
-SETTINGS = Settings().with_values(
-    {"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "10%", "selection.levels": False}
-)
+SETTINGS = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "10%"})
 Place = tuple[int, int] | None
 """Left and top of the thing; None where it is gone."""
 

@@ -246,7 +246,7 @@ def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[
         told = [watcher.watch(stream.frame, patches, "last" if patches.index == 119 else None) for patches in stream]
     shown = [len(patches) for patches in viewer.shown]
     assert 0 not in shown and shown[0] == MOST
-    assert max(shown[1:]) > 4, "what came in between two shown frames is there for the next"
+    assert max(shown[1:]) >= 4, "what came in between two shown frames is there for the next"
     assert sum(shown) <= MOST + 20 * visited[-1].pts_seconds
     assert not any(patches.notices for patches in told)
     assert [answer.finish for patches in told for answer in patches.answers] == ["stop"]

@@ -40,7 +40,6 @@ QUICK = Settings().with_values(
         "keyframes.text": "none",
         "keyframes.clusters": "grid",
         "selection.budget": "10%",
-        "selection.levels": False,
     }
 )
 BLIND = QUICK.with_values(

@@ -182,7 +182,7 @@ def test_settings_are_described_and_can_all_be_changed() -> None:
     assert described["keyframes.interval"]["kind"] == "whole"
     assert described["keyframes.interval"]["low"] == 1
     assert described["keyframes.cluster_count"]["high"] == 4096
-    assert described["selection.levels"]["kind"] == "switch"
+    assert described["live.adapt"]["kind"] == "switch"
     assert described["selection.strategy"]["choices"][0] == "topk"
     assert described["selection.budget"]["kind"] == "text"
     share = described["relevance.trust"]

@@ -11,7 +11,7 @@ from arr_stream.texture.arrays import Array, at_least, at_most, constant, namesp
 from arr_stream.texture.pixels import affine, local_contrast, mean_of, middle_of, solved
 from arr_stream.types import FloatArray
 
-ROUNDS = 2
+ROUNDS = 4
 _STEP = 8
 """The camera is found on every eighth place each way."""
 TOLERANCE_PX = 0.25

@@ -169,7 +169,7 @@ def realize_relevance(
     score, looked_at = share_with_gaze(
         score, scores.gaze.reshape(allowed.shape), allowed, settings.gaze_share / (1 + _most(flat)), tokens
     )
-    coarse_most = int(settings.context_share * tokens) if settings.levels else 0
+    coarse_most = int(settings.context_share * tokens)
     if offer is not None:
         wanted, tokens = offer.wanted(score), offer.tokens
         eligible, allowed = eligible & wanted, allowed & wanted

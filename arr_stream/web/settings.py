@@ -22,7 +22,6 @@ RUNNING = (
     "selection.strategy",
     "selection.cascade",
     "selection.hybrid_grid_share",
-    "selection.levels",
     "selection.context_share",
     "selection.novelty",
     "keyframes.interval",

@@ -148,8 +148,10 @@ class _Perception:
         self._settings, self._encoder = settings, make_text_encoder(settings)
         self._generator = make_generator(settings)
 
-    def choose(self, frame: Frame, *, tokens: int, levels: bool) -> PatchSet:
-        settings = self._settings.with_values({"selection.budget": str(tokens), "selection.levels": levels})
+    def choose(self, frame: Frame, *, tokens: int, context_share: float) -> PatchSet:
+        settings = self._settings.with_values(
+            {"selection.budget": str(tokens), "selection.context_share": context_share}
+        )
         return Pipeline(settings, InStepKeyframes(self._generator), encoder=self._encoder).step(frame)
 
 
@@ -158,7 +160,7 @@ class _Perceived:
 
     def __init__(self, perception: _Perception, frame: Frame) -> None:
         self._perception, self._frame = perception, frame
-        patches = perception.choose(frame, tokens=1, levels=False)
+        patches = perception.choose(frame, tokens=1, context_share=0.0)
         self.grid, self.score = patches.grid, patches.relevance
         self.hw = (patches.grid.rows, patches.grid.columns)
         self.picture: ByteArray = texture_picture(frame.rgb, patches.grid.texture_wh)
@@ -172,7 +174,7 @@ class _Perceived:
 
     def with_coarse(self, tokens: int) -> Cells:
         """So many cells, coarse ones among them where that is worth it."""
-        return Cells.chosen(self._perception.choose(self._frame, tokens=tokens, levels=True))
+        return Cells.chosen(self._perception.choose(self._frame, tokens=tokens, context_share=0.1))
 
 
 class _Reader:
