@@ -155,7 +155,7 @@ def test_with_a_flow_of_its_own_it_still_chooses_the_same_cells(asked: str) -> N
         {"selection.strategy": "canonical"},
         {"selection.strategy": "hybrid", "selection.novelty": "skip"},
         {"selection.novelty": "skip"},
-        {"selection.novelty": "off"},
+        {"selection.novelty": "off", "selection.context_share": 0.1},
         {"scoring.commitment": 0.0, "scoring.motion": 0.1},
         {"scoring.commitment": 0.0, "scoring.figure": 0.0, "scoring.text": 1.0},
     ],

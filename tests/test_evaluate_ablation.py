@@ -130,7 +130,8 @@ def test_each_part_is_made_once_and_booked_to_all() -> None:
 
 def test_cells_shown() -> None:
     pipeline = Pipeline(
-        PLAIN.with_values({"selection.budget": "25%"}), InStepKeyframes(StandardGenerator(GridClusterer(9)))
+        PLAIN.with_values({"selection.budget": "25%", "selection.context_share": 0.1}),
+        InStepKeyframes(StandardGenerator(GridClusterer(9))),
     )
     patches = pipeline.step(moving_square(1)[0])
     fine, shown = shown_cells(patches)

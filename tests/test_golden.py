@@ -44,6 +44,7 @@ PROCESS: dict[str, tuple[object, ...]] = {
     "span": (STREET, "--query", "red", "--start", 1, "--end", 2, "--stride", 2),
     "cascade": (STREET, "--query", "red", "--budget", 40, "--set", "selection.cascade=on", *SHORT),
     "canonical": (STREET, "--query", "red", "--set", "selection.strategy=canonical", "--budget", 60, *SHORT),
+    "coarse cells": (STREET, "--query", "red", "--set", "selection.context_share=0.1", "--budget", 60, *SHORT),
     "tiers": (STREET, "--query", "red", "--set", "selection.strategy=tiers", "--budget", 60, *SHORT),
     "hybrid": (STREET, "--query", "red", "--set", "selection.strategy=hybrid", "--budget", 60, *SHORT),
     "only what is new": (STREET, "--query", "red", "--set", "selection.novelty=skip", "--budget", 40, *SHORT),

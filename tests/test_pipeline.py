@@ -382,7 +382,9 @@ BLUE_THING = (slice(4, 6), slice(6, 8))
 @pytest.mark.parametrize("asked", ["blue", None])
 def test_what_was_asked_before_keeps_a_claim_that_fades(asked: str | None) -> None:
     with_history, without = (
-        _pipeline([parse_text("red")], scoring__history=weight, relevance__history_half_life_seconds=0.5)
+        _pipeline(
+            [parse_text("red")], scoring__history=weight, scoring__stay=0.0, relevance__history_half_life_seconds=0.5
+        )
         for weight in (0.2, 0.0)
     )
     claims, led, blue = [], [], []
@@ -396,7 +398,7 @@ def test_what_was_asked_before_keeps_a_claim_that_fades(asked: str | None) -> No
         blue.append([len(_cells(each) & _within(BLUE_THING)) for each in (kept, plain)])
     assert not any(claim.any() for claim in claims[:5]) and led[:5] == [1] * 5, "the question is the same"
     assert _mean(claims[5], RED_THING) > 4 * _mean(claims[5], BLUE_THING)
-    assert led[5] > led[10] > led[20] > 1
+    assert led[5] > led[15] > led[25] > 1
     # Two seconds are four half-lives.
     assert claims[5].max() > 0.5 and 0 < claims[25].max() < claims[5].max() / 8
     if asked:

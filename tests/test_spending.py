@@ -241,12 +241,14 @@ def test_what_was_not_shown_costs_nothing_and_is_offered_again() -> None:
 def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[Frame], tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited], fps=FPS)
     viewer = ScriptedViewer()
-    with arr_stream.open(clip, budget=12, budget_per_second=20, settings=Settings().with_values(BASE)) as stream:
+    # The square counts alike wherever it is on its way.
+    settings = Settings().with_values(BASE | {"scoring.fovea": 0.0})
+    with arr_stream.open(clip, budget=12, budget_per_second=20, settings=settings) as stream:
         watcher = Watcher(viewer, Plan("what?"), fps=5, pass_over=stream.pipeline.take_back)
         told = [watcher.watch(stream.frame, patches, "last" if patches.index == 119 else None) for patches in stream]
     shown = [len(patches) for patches in viewer.shown]
     assert 0 not in shown and shown[0] == MOST
-    assert max(shown[1:]) >= 4, "what came in between two shown frames is there for the next"
+    assert max(shown[1:]) > 4, "what came in between two shown frames is there for the next"
     assert sum(shown) <= MOST + 20 * visited[-1].pts_seconds
     assert not any(patches.notices for patches in told)
     assert [answer.finish for patches in told for answer in patches.answers] == ["stop"]

@@ -12,6 +12,7 @@ from arr_stream.texture.pixels import affine, local_contrast, mean_of, middle_of
 from arr_stream.types import FloatArray
 
 ROUNDS = 4
+"""Reweightings; with two, near ground that passes by at another speed still pulls at the fit."""
 _STEP = 8
 """The camera is found on every eighth place each way."""
 TOLERANCE_PX = 0.25
