@@ -183,7 +183,9 @@ class ScoringSettings(_Section):
     information: Unit = Field(0.2, description="weight of information where no question leads")
     perspective: Unit = Field(0.8, description="weight of perspective there")
     stay: Unit = Field(0.05, description="weight there of where one looked lately")
-    settling: Unit = Field(0.5, description="part of a question's score that perspective settles")
+    settling: Unit = Field(
+        0.5, description="part of a question's score that perspective settles; all of it where something surely moves"
+    )
     commitment: Unit = Field(0.97, description="how far a fully answered question outweighs everything else")
     commitment_power: float = Field(
         0.5, gt=0, le=4, description="how fast commitment grows with how well the question is answered"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +29,7 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, score_cells
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.gaze import GazeSource, splat
-from arr_stream.relevance.meaning import Meanings, renew_meanings
+from arr_stream.relevance.meaning import Meanings, outstanding, renew_meanings
 from arr_stream.relevance.query import Query, TextQuery
 from arr_stream.relevance.query_scorers import (
     QueryContext,
@@ -314,16 +314,17 @@ class Pipeline:
         watch.lap("carry")
         reason, notices = self._refresh(state, look, frame, size_changed=size_changed, cut=cut)
         state.meanings = renew_meanings(state.cache, self._space, self.phrases, state.meanings)
+        look = self._with_meaning(look, state)
         watch.lap("keyframe")
-        relevance = self._answer(state, look, flow, motion, frame)
-        watch.lap("relevance")
-        wh = state.grid.texture_wh
-        texture = Texture(wh, {**picture_channels(look, rgb, motion, wh), **state.cache.planes})
-        watch.lap("texture")
         state.figure, figure = self._device.run(
             see_figure, state.figure, look.eighth, look.visual.fine[2], motion, flow
         )
         watch.lap("figure")
+        relevance = self._answer(state, look, flow, motion, figure, frame)
+        watch.lap("relevance")
+        wh = state.grid.texture_wh
+        texture = Texture(wh, {**picture_channels(look, rgb, motion, wh), **state.cache.planes})
+        watch.lap("texture")
         values = self._value(state, texture, relevance, figure, look.eighth_grey)
         choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
         self._remember(state, frame, look, relevance.combined, choice)
@@ -441,13 +442,23 @@ class Pipeline:
         notices, self._notices = (*self._notices, *told), ()
         return reason, notices
 
-    def _answer(self, state: _State, look: FrameLook, flow: Flow | None, motion: Array, frame: Frame) -> QueryRelevance:
+    def _with_meaning(self, look: FrameLook, state: _State) -> FrameLook:
+        """The look with what is unlike the rest of the frame in meaning as salient as what is in colour and detail."""
+        unlike, way = state.meanings.unlike, state.cache.way("embedding")
+        if unlike is None or way is None:
+            return look
+        saliency = self._device.run(outstanding, look.visual.saliency, unlike, way)
+        return replace(look, visual=replace(look.visual, saliency=saliency))
+
+    def _answer(
+        self, state: _State, look: FrameLook, flow: Flow | None, motion: Array, figure: Array, frame: Frame
+    ) -> QueryRelevance:
         """How relevant each cell is to the queries."""
         cache, device = state.cache, self._device
         given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
         tasks = state.scorers.tasks(given)
         trust = self._settings.relevance.trust
-        context = QueryContext(look.quarter, motion, flow, cache.way("text"), cache.way("embedding"), trust)
+        context = QueryContext(look.quarter, motion, figure, flow, cache.way("text"), cache.way("embedding"), trust)
         relevance, keep = device.run(answer_queries, tasks, context, (state.grid.rows, state.grid.columns))
         state.scorers.take(keep, given)
         return relevance

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Iterable
@@ -35,6 +36,7 @@ import open_clip
 import torch
 from open_clip.tokenizer import SimpleTokenizer
 from rich.progress import Progress as Bar
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parent.parent
 for folder in (ROOT / "scripts", ROOT):
@@ -44,8 +46,8 @@ for folder in (ROOT / "scripts", ROOT):
 from tiny_clip.batches import SIZES_WH, Lesson, draw_batch  # noqa: E402
 from tiny_clip.figures import held_out, write_directions  # noqa: E402
 from tiny_clip.losses import Losses, SideHeads, losses  # noqa: E402
-from tiny_clip.model import model_config, save, starting_model  # noqa: E402
-from tiny_clip.words import CONTEXT, Texts, write_vocabulary  # noqa: E402
+from tiny_clip.model import WEIGHTS, model_config, save, starting_model  # noqa: E402
+from tiny_clip.words import CONTEXT, VOCABULARY, Texts, write_vocabulary  # noqa: E402
 from training import Interruption, Means, Together, optimisers, run, set_rate  # noqa: E402
 
 TOKENS_A_STEP = 4700
@@ -90,10 +92,12 @@ def train(rank: int, args: argparse.Namespace) -> None:
     folder: Path = args.output
     interruption = Interruption()
     together = Together(rank, args.processes, folder / ".meeting")
-    tokenizer = SimpleTokenizer(bpe_path=str(folder / "bpe.txt.gz"), context_length=CONTEXT)
+    tokenizer = SimpleTokenizer(bpe_path=str(folder / VOCABULARY), context_length=CONTEXT)
     texts = Texts(tokenizer)
     config = model_config(tokenizer.vocab_size, args)
     model = starting_model(config, args)
+    if args.start is not None:
+        model.load_state_dict(load_file(str(args.start / WEIGHTS)))
     side_heads = SideHeads(args.width, config["embed_dim"], [0, 1, 2], [args.layers - 3, args.layers - 2])
     made = own_optimisers(model, side_heads, args)
     parameters = [*model.parameters(), *side_heads.parameters()]
@@ -105,7 +109,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
         while spent < 1.0:
             set_rate(made, step, spent)
             size = SIZES_WH[int(shared.integers(len(SIZES_WH)))]
-            batch = draw_batch(rng, size, Lesson.at(spent), args.tokens // args.processes)
+            batch = draw_batch(rng, size, Lesson.at(1.0 if args.start else spent), args.tokens // args.processes)
             for optimiser in made:
                 optimiser.zero_grad(set_to_none=True)
             found = losses(model, side_heads, batch, texts, rng)
@@ -142,6 +146,7 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--steps", type=int, default=0, help="stop after so many steps instead, the same on any machine"
     )
+    parser.add_argument("--start", type=Path, help="folder of a model to go on from, on the hardest lessons")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2, help="processes of one thread each (default: 2)")
     parser.add_argument("--width", type=int, default=192)
@@ -161,7 +166,10 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     args.output.mkdir(parents=True, exist_ok=True)
-    write_vocabulary(args.output, args.seed)
+    if args.start is None:
+        write_vocabulary(args.output, args.seed)
+    else:
+        shutil.copyfile(args.start / VOCABULARY, args.output / VOCABULARY)
     run(train, args, args.processes, args.output / ".meeting")
     print(f"{'variance that 16 directions keep':42} {write_directions(args.output, args.seed):.3f}", flush=True)
 

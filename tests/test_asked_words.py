@@ -56,3 +56,13 @@ def test_what_moves_settles_a_colour_but_not_where_words_are() -> None:
     share = by_question.by_scorer[2] / relevance
     assert np.allclose(share[words == 1], weights.commitment)
     assert np.ptp(share[words == 0]) > 0.1
+
+
+def test_the_more_surely_something_moves_the_more_that_settles() -> None:
+    values = np.zeros((2, len(CHANNEL_NAMES)), np.float32)
+    relevance, figure = np.array([1, 0.8], np.float32), np.array([0, 1], np.float32)
+    still, moving = (
+        balance_tensions(Sample(values, relevance, figure * moved, moved), 1.0, ScoringSettings()).by_scorer[2]
+        for moved in (0.0, 1.0)
+    )
+    assert still[0] > still[1] and moving[0] == 0 < moving[1]

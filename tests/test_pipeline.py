@@ -414,6 +414,19 @@ def _mean(cells: np.ndarray, place: tuple[slice, slice]) -> float:
     return float(cells[place].mean())
 
 
+def test_of_two_things_of_the_colour_of_something_unknown_the_one_that_moves_comes_first() -> None:
+    scores = {}
+    for asked in ("blue red", "blue red bus"):
+        pipeline = _pipeline([parse_text(asked)])
+        for frame in _two_squares(12):
+            patches = pipeline.step(frame)
+        still = float(patches.query_scores[0]), _mean(patches.relevance, BLUE_THING)
+        scores[asked] = (*still, _mean(patches.relevance, RED_THING))
+    (known_best, known_still, _), (best, still, moving) = scores.values()
+    assert still < 0.9 * known_still and moving > 1.5 * still
+    assert best > 0.8 * known_best
+
+
 def _within(place: tuple[slice, slice]) -> set[tuple[int, int]]:
     rows, columns = place
     return {(row, column) for row in range(rows.start, rows.stop) for column in range(columns.start, columns.stop)}

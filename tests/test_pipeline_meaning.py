@@ -30,11 +30,14 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import Query, parse_text
 from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.texture import EMBEDDING
+from arr_stream.texture.arrays import to_numpy
+from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pixels import packed_colours
 from arr_stream.types import Embedding, Frame, Grid
-from tests.joint_fakes import WORDS, ColourEmbedder, WordEncoder
+from tests.joint_fakes import DIMENSIONS, WORDS, ColourEmbedder, WordEncoder, direction
 from tests.scenes import background, moving_square, square_cells
 
+_SALIENCY = CHANNEL_INDEX["saliency"]
 SETTINGS = Settings().with_values({"selection.budget": "12", "keyframes.interval": 30})
 
 
@@ -167,6 +170,34 @@ def test_parts_join_as_they_arrive_and_say_where_they_come_from() -> None:
     frame = moving_square(8)[2]
     assert found(steps[2], frame) >= 0.9
     assert steps[1].query_scores == (0.0,)
+
+
+class _OneStrangePlace:
+    """Every place means the same but those of cell (2, 5), whatever the picture shows."""
+
+    name = "words"
+
+    def embed(self, picture: KeyframeInput) -> Embedding:
+        rng = np.random.default_rng(0)
+        values = direction("meadow")[:, None, None] + 0.02 * rng.normal(
+            size=(DIMENSIONS, 2 * picture.grid.rows, 2 * picture.grid.columns)
+        )
+        values[:, 4:6, 10:12] = direction("dragon")[:, None, None]
+        return Embedding(np.float32(values / np.linalg.norm(values, axis=0)), "words", joint=True)
+
+
+def test_what_means_something_else_than_the_rest_of_the_frame_stands_out_and_is_followed() -> None:
+    scenery = background((256, 512))
+    frames = [Frame(index, index / 30, scenery[:, 64 - 4 * index : 448 - 4 * index]) for index in range(9)]
+    generator = StandardGenerator(GridClusterer(12), _OneStrangePlace(), NoText())
+    pipeline = Pipeline(SETTINGS, InStepKeyframes(generator), [parse_text("lagoon")], encoder=WordEncoder())
+    plain = Pipeline(SETTINGS, InStepKeyframes(StandardGenerator(GridClusterer(12), None, NoText())))
+    for frame in frames:
+        seen, alone = (to_numpy(each.step(frame).texture.cells([_SALIENCY]))[0] for each in (pipeline, plain))
+        assert np.all(seen >= alone)
+        if frame.index in (0, 8):  # A cell has gone by.
+            place = 2, 5 + frame.index // 8
+            assert seen[place] > max(0.6, alone[place] + 0.1) > np.median(seen) + 0.1
 
 
 def test_a_slow_part_does_not_hold_up_the_others() -> None:

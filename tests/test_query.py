@@ -44,6 +44,21 @@ def test_stray_quotes_never_fail(parts: list[str]) -> None:
         assert parse_text(text).text == text
 
 
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("green bus", True),
+        ("bus on the left", True),
+        ("bus", False),
+        ("green", False),
+        ("moving green bus", False),
+        ('green "EXIT" bus', False),
+    ],
+)
+def test_a_query_may_name_something_unknown_beside_what_is_known(text: str, unknown: bool) -> None:
+    assert parse_text(text).names_the_unknown == unknown
+
+
 def test_blank_query_names_the_remedy() -> None:
     with pytest.raises(EmptyQuery, match="leave --query out"):
         parse_text(" \t\n")

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
+from arr_stream.motion.carry import carry
+from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
-from arr_stream.texture.arrays import Array
+from arr_stream.texture.arrays import Array, namespace
+from arr_stream.texture.pixels import averaged, resized
+from arr_stream.texture.visual import unlikeness
 from arr_stream.types import FloatArray, Grid
 
 if TYPE_CHECKING:
     from arr_stream.relevance.semantic import SemanticSpace
+
+_LEAST_VARIANCE = 1e-6
+"""Of a number in [-1, 1]: less is rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +31,13 @@ class Meanings:
     Args:
         version: Of the semantic space that they were scored in; None before there was an embedding.
         maps: By phrase, `[h, w]` in [0, 1].
+        unlike: `[h, w]` in [0, 1], how unlike the rest of the frame places are in meaning; None where no model of
+            meaning has looked.
     """
 
     version: int | None = None
     maps: Mapping[str, Array] = field(default_factory=dict)
+    unlike: Array | None = None
 
 
 def renew_meanings(
@@ -56,7 +66,20 @@ def renew_meanings(
     channels = _to_half_cells(space.project(embedding), cache.grid)
     cache.set_embedding_channels(channels)
     maps = (cache.put(scores) for scores in space.relevance(channels))
-    return Meanings(space.version, dict(zip(phrases, maps, strict=True)))
+    unlike = unlikeness(channels.reshape(len(channels), -1), _LEAST_VARIANCE).reshape(channels.shape[1:])
+    return Meanings(space.version, dict(zip(phrases, maps, strict=True)), cache.put(unlike))
+
+
+def outstanding(saliency: Array, unlike: Array, way: Flow) -> Array:
+    """Saliency `[h, w]` of the present frame, raised to how unlike the rest of an earlier one places were in meaning.
+
+    Args:
+        saliency: In [0, 1].
+        unlike: `[h', w']` in [0, 1] of the earlier frame.
+        way: Back to it; what it does not know of has the saliency that it has.
+    """
+    carried = carry(unlike, way, outside=0.0) * averaged(way.confidence, (unlike.shape[0], unlike.shape[1]))
+    return namespace(saliency).maximum(saliency, resized(carried, (saliency.shape[0], saliency.shape[1])))
 
 
 def _to_half_cells(channels: FloatArray, grid: Grid) -> FloatArray:

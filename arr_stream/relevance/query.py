@@ -71,6 +71,11 @@ class TextQuery:
         return tuple(term.text for term in self.terms if isinstance(term, WordTerm))
 
     @property
+    def names_the_unknown(self) -> bool:
+        """Some of it is understood, but not what it is about, as in "green bus"."""
+        return bool(self.terms and self.unknown_words) and not self.words and not self.needs_motion
+
+    @property
     def needs_motion(self) -> bool:
         return any(isinstance(term, MotionTerm) for term in self.terms)
 

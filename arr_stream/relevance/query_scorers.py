@@ -101,6 +101,7 @@ class QueryContext:
     Args:
         quarter: The picture at that size.
         eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel.
+        figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         flow: To the frame before; None on the first frame and after a cut.
         text_way, embedding_way: Ways back to the keyframes that text and embedding came from; None where there is none.
         trust: Confidence from which what a model found is fully believed.
@@ -108,6 +109,7 @@ class QueryContext:
 
     quarter: Array
     eighth_motion: Array
+    figure: Array
     flow: Flow | None
     text_way: Flow | None
     embedding_way: Flow | None
@@ -143,6 +145,10 @@ class Answer:
     carried: bool
     keep: Any = None
     of_words: bool = False
+
+
+_STILL_DOUBT = 0.5
+"""What the relevance of a still place loses where something surely moves."""
 
 
 class QueryTask(Protocol):
@@ -184,6 +190,8 @@ class TextTask:
         word_maps = dict(zip(self.query.words, self._read(context), strict=True))
         computed = text_relevance(self.query, Senses(context.quarter, motion, word_maps.__getitem__, meaning))
         if not self.by_model:
+            if self.query.names_the_unknown:
+                computed = computed * _as_it_moves(context)
             return Answer(computed, False, of_words=bool(self.query.words))
         chance = computed < LEAST_MEANING
         meant = namespace(computed).where(chance, 0.0, computed)
@@ -203,6 +211,16 @@ class TextTask:
         confidence = averaged(way.confidence, (found.shape[0], found.shape[1]))
         believed = at_most(confidence / max(context.trust, 1e-6), 1.0)
         return resized(carry(found, way, outside=0.0) * believed, context.hw)
+
+
+def _as_it_moves(context: QueryContext) -> Array:
+    """`[h, w]` in [0, 1]: what is left of the relevance of something that the lexicon has no word for.
+
+    Most of what is asked for is a thing: where anything moves, what is of the colour and stands still is less likely
+    to be it.
+    """
+    figure = resized(context.figure, context.hw)
+    return 1 - _STILL_DOUBT * context.figure.max() * (1 - figure)
 
 
 class TextScorer:

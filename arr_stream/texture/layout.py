@@ -47,7 +47,7 @@ def _table() -> tuple[Channel, ...]:
         ("high_pass", 0, 1, every, "linear", "fine detail"),
         ("low_pass", 0, 1, every, "linear", "coarse structure: blurred lightness"),
         ("motion", 0, 1, every, "linear", "what moves against the camera, and what the flow cannot explain"),
-        ("saliency", 0, 1, every, "linear", "how unlike the rest of the frame, in colour and detail"),
+        ("saliency", 0, 1, every, "linear", "how unlike the rest of the frame: colour, detail and, by CLIP, meaning"),
         ("edge_distance", 0, 1, every, "linear", "distance to the nearest edge, over the diagonal"),
         ("cluster", 0, None, keyframe, "nearest", "id of the region, largest first"),
         ("centroid_distance", 0, 1, derived, "linear", "distance from the region's centroid, over the diagonal"),

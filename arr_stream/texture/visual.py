@@ -30,10 +30,12 @@ _NEIGHBOURS = np.ones((3, 3), np.uint8)
 DETAIL_GAIN = 4.0
 """Detail rarely exceeds a quarter of the range."""
 
-ORDINARY = 8.0
-"""Squared distance at which a place is half as unlike the frame as can be; the mean place has one of 4."""
-UNCERTAINTY, DULLEST = 0.01, 0.65
-"""Added to the variances, of their mean and in squared 255ths: a frame of one colour has nothing that stands out."""
+ORDINARY = 2.0
+"""Squared distance, of the mean place's, at which a place is half as unlike the frame as can be."""
+UNCERTAINTY = 0.01
+"""Added to the variances, of their mean."""
+DULLEST = 0.65
+"""Added to the variances in squared 255ths: a frame of one colour has nothing that stands out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,9 +176,7 @@ def _polar_edges(grey: ByteArray, edges: ByteArray) -> ByteArray:
 def saliency(eighth: Array, detail: Array) -> Array:
     """How unlike the rest of the frame each place is in colour and detail, `[H/8, W/8]` in [0, 1).
 
-    The anomaly detector of Reed and Yu ("Adaptive multiple-band CFAR detection of an optical pattern with unknown
-    spectral distribution", 1990): the squared Mahalanobis distance of a place's red, green, blue and detail from the
-    frame's mean, here over places of 16x16 texture pixels, as d / (d + `ORDINARY`).
+    Places are 16x16 texture pixels.
 
     Args:
         eighth: The picture at an eighth of the texture's size.
@@ -184,14 +184,30 @@ def saliency(eighth: Array, detail: Array) -> Array:
     """
     hw = detail.shape[0] // 4, detail.shape[1] // 4
     fine = as_float(cell_bytes(detail, hw)).reshape(1, -1)
+    looks = namespace(fine).concatenate([cell_colours(eighth, hw).T, fine])
+    return resized(unlikeness(looks, DULLEST).reshape(hw), (2 * hw[0], 2 * hw[1]))
+
+
+def unlikeness(looks: Array, least: float) -> Array:
+    """How unlike the others each of many places is, `[places]` in [0, 1).
+
+    The anomaly detector of Reed and Yu ("Adaptive multiple-band CFAR detection of an optical pattern with unknown
+    spectral distribution", 1990): the squared Mahalanobis distance d of what a place looks like from the mean of all,
+    as d / (d + `ORDINARY` * C).
+
+    Args:
+        looks: `[C, places]`, C numbers for each.
+        least: Variance of each number that says nothing.
+    """
     # In float64 sums of products of bytes are exact in whatever order.
-    looks = as_double(namespace(fine).concatenate([cell_colours(eighth, hw).T, fine]))
-    count, mean = looks.shape[1], looks.mean(1)[:, None]
+    looks = as_double(looks)
+    numbers, count = looks.shape
+    mean = looks.mean(1)[:, None]
     covariance = looks @ looks.T / count - mean @ mean.T
-    least = DULLEST + UNCERTAINTY * covariance.diagonal().mean()
-    identity, apart = constant(covariance, np.eye, len(looks)), looks - mean
+    least = least + UNCERTAINTY * covariance.diagonal().mean()
+    identity, apart = constant(covariance, np.eye, numbers), looks - mean
     distance = (solved(covariance + identity * least, identity) @ apart * apart).sum(0)
-    return resized(as_float(distance / (distance + ORDINARY)).reshape(hw), (2 * hw[0], 2 * hw[1]))
+    return as_float(distance / (distance + ORDINARY * numbers))
 
 
 def edge_distance(strength: ByteArray) -> FloatArray:

@@ -247,7 +247,8 @@ def _choosing(
 ) -> Iterator[Kernel]:
     cells_hw, there = (grid.rows, grid.columns), TorchDevice(str(history.device), graphs=False)
     motion = motion_channel(flow, None, look.eighth_grey)
-    context = QueryContext(look.quarter, motion, flow, flow, flow, settings.relevance.trust)
+    figure = torch.rand(cells_hw, device=history.device)
+    context = QueryContext(look.quarter, motion, figure, flow, flow, flow, settings.relevance.trust)
     cache = TemporalCache(grid, there.put)
     first, second = (QueryInput(frame, grid, cache, {}, there.put, there.put_region) for frame in frames)
     for kind, queries in usual_queries(frames[0]).items():
@@ -259,7 +260,7 @@ def _choosing(
         tasks = scorers.tasks(second)
         answered = partial(answer_queries, tasks, context, cells_hw)
         yield Kernel(f"relevance to {kind}", answered, (tasks, look.quarter))
-    relevance, figure = torch.rand((2, *cells_hw), device=history.device)
+    relevance = torch.rand(cells_hw, device=history.device)
     text = torch.zeros((1, grid.rows * 4, grid.columns * 4), device=history.device)
     planes: dict[int, Plane | LazyPlane] = {
         **picture_channels(look, rgb, motion, grid.texture_wh),

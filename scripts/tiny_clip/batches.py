@@ -90,10 +90,10 @@ class Lesson:
 def draw_batch(rng: np.random.Generator, size: tuple[int, int], lesson: Lesson, tokens: int) -> Batch:
     rows, columns = size[1] // PATCH_PX, size[0] // PATCH_PX
     count = max(2, tokens // (rows * columns))
-    most = max(2, round(rows * columns / 50))
+    most = max(2, round(rows * columns / 30))
     scenes = []
     for _ in range(count):
-        diameters = (float(rng.uniform(30, 60)), float(rng.uniform(90, 160)))
+        diameters = (float(rng.uniform(30, 48)), float(rng.uniform(60, 150)))
         if rng.random() < lesson.signs:
             scene = scene_with_signs(rng, size, (1, most), diameters)
         else:
@@ -102,7 +102,7 @@ def draw_batch(rng: np.random.Generator, size: tuple[int, int], lesson: Lesson, 
             scene = eased(scene, float(rng.uniform(0, lesson.most)))
         scenes.append(scene)
     # The picture is a part of a frame; now and then of a larger one, whose positions lie closer together.
-    zoom = float(rng.uniform(1, 2)) if rng.random() < 0.25 else 1.0
+    zoom = float(rng.uniform(1, 2)) if rng.random() < 0.5 else 1.0
     all_rows, all_columns = (round(zoom * side / PATCH_PX) for side in (FRAME_WH[1], FRAME_WH[0]))
     row, column = int(rng.integers(all_rows - rows + 1)), int(rng.integers(all_columns - columns + 1))
     return as_batch(scenes, rng, (all_rows, all_columns, row, column))

@@ -20,6 +20,7 @@ from tiny_clip.words import CONTEXT
 
 PATCH_PX = 16
 FRAME_WH = (448, 256)
+WEIGHTS = "open_clip_model.safetensors"
 MEAN = (0.5, 0.5, 0.5)
 STD = (0.25, 0.25, 0.25)
 
@@ -168,10 +169,10 @@ def to_pixels(rgb: np.ndarray[Any, Any]) -> torch.Tensor:
 def save(model: open_clip.CLIP, config: dict[str, Any], folder: Path) -> None:
     """Weights as fp16 safetensors, and the configuration that `open_clip.create_model("local-dir:...")` reads."""
     state = {name: value.detach().half().contiguous() for name, value in model.state_dict().items()}
-    partial = folder / "open_clip_model.safetensors.part"
+    partial = folder / f"{WEIGHTS}.part"
     save_file(state, str(partial))
     partial.chmod(0o644)
-    partial.replace(folder / "open_clip_model.safetensors")
+    partial.replace(folder / WEIGHTS)
     preprocessing = {"mean": MEAN, "std": STD, "interpolation": "bicubic", "resize_mode": "squash"}
     text = json.dumps({"model_cfg": config, "preprocess_cfg": preprocessing}, indent=2)
     (folder / "open_clip_config.json").write_text(text + "\n", encoding="utf-8")

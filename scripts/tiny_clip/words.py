@@ -18,6 +18,7 @@ from benchmarks.scenes.stories import SIGN
 NOUNS = (*SHAPES, SIGN)
 """What a thing can be."""
 CONTEXT = 32
+VOCABULARY = "bpe.txt.gz"
 """Tokens a text, with its start and end."""
 
 SYNONYMS = {"circle": "disc", "ring": "hoop", "cross": "plus", "square": "box", "arrow": "pointer"}
@@ -92,7 +93,7 @@ def write_vocabulary(folder: Path, seed: int) -> SimpleTokenizer:
     frequency.update([f"{shape}s" for shape in (*NOUNS, *SYNONYMS.values())] * 20)
     merges = learn_merges(frequency, most=1400)
     lines = ["#version: tiny"] + [" ".join(pair) for pair in merges]
-    path = folder / "bpe.txt.gz"
+    path = folder / VOCABULARY
     # A fixed time of modification: the same words give the same bytes.
     path.write_bytes(gzip.compress("\n".join(lines).encode("utf-8"), mtime=0))
     return SimpleTokenizer(bpe_path=str(path), context_length=CONTEXT)
