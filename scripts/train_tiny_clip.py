@@ -160,7 +160,10 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--side_heads", type=float, default=0.5)
     parser.add_argument("--save-every", type=float, default=4.0, help="minutes between checkpoints")
     parser.add_argument("--scenes", type=int, default=60, help="held-out scenes")
-    return parser.parse_args(None if argv is None else list(argv))
+    args = parser.parse_args(None if argv is None else list(argv))
+    if args.start is not None and not all((args.start / name).is_file() for name in (WEIGHTS, VOCABULARY)):
+        parser.error(f"--start {args.start}: {WEIGHTS} and {VOCABULARY} are not both there")
+    return args
 
 
 def main() -> None:
