@@ -12,7 +12,7 @@ import numpy as np
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
-from arr_stream.texture.arrays import Array, namespace
+from arr_stream.texture.arrays import Array, at_most, namespace
 from arr_stream.texture.pixels import averaged, resized
 from arr_stream.texture.visual import unlikeness
 from arr_stream.types import FloatArray, Grid
@@ -78,8 +78,20 @@ def outstanding(saliency: Array, unlike: Array, way: Flow) -> Array:
         unlike: `[h', w']` in [0, 1] of the earlier frame.
         way: Back to it; what it does not know of has the saliency that it has.
     """
-    carried = carry(unlike, way, outside=0.0) * averaged(way.confidence, (unlike.shape[0], unlike.shape[1]))
+    carried = still_meant(unlike, way, trust=1.0)
     return namespace(saliency).maximum(saliency, resized(carried, (saliency.shape[0], saliency.shape[1])))
+
+
+def still_meant(found: Array, way: Flow, trust: float) -> Array:
+    """What a model found on an earlier frame, `[h, w]`, carried to this one; fades where carrying lost track.
+
+    Args:
+        found: In [0, 1].
+        way: Back to that frame.
+        trust: Confidence from which it is fully believed.
+    """
+    confidence = averaged(way.confidence, (found.shape[0], found.shape[1]))
+    return carry(found, way, outside=0.0) * at_most(confidence / max(trust, 1e-6), 1.0)
 
 
 def _to_half_cells(channels: FloatArray, grid: Grid) -> FloatArray:

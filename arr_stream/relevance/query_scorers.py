@@ -20,10 +20,11 @@ from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.motion.redetection import Redetector
+from arr_stream.relevance.meaning import still_meant
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
-from arr_stream.texture.arrays import Array, at_most, namespace, take, to_numpy, zeros
+from arr_stream.texture.arrays import Array, namespace, take, to_numpy, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
@@ -204,13 +205,11 @@ class TextTask:
         return [carry(mask, context.text_way, outside=0.0) for mask in self.words]
 
     def _meant(self, context: QueryContext) -> Array:
-        """How well places fit the phrase, carried to this frame; fades where carrying lost track."""
+        """How well places fit the phrase, carried to this frame."""
         way, found = context.embedding_way, self.meaning
         if way is None or found is None:
             return context.nothing()
-        confidence = averaged(way.confidence, (found.shape[0], found.shape[1]))
-        believed = at_most(confidence / max(context.trust, 1e-6), 1.0)
-        return resized(carry(found, way, outside=0.0) * believed, context.hw)
+        return resized(still_meant(found, way, context.trust), context.hw)
 
 
 def _as_it_moves(context: QueryContext) -> Array:

@@ -27,7 +27,7 @@ NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("web", "fastapi", ("stream", "clip.mp4", "--serve")),
     ("vlm", "transformers", ("ask", "clip.mp4", "What?", "--model", ".")),
     ("vlm", "openai", ("ask", "clip.mp4", "What?", "--model", "M", "--endpoint", "http://127.0.0.1:9/v1")),
-    ("clip", "open_clip", ("process", "clip.mp4", "--clip-model", "tiny", "--patches", "no.jsonl")),
+    ("clip", "open_clip", ("process", "clip.mp4", "--clip-model", "ViT-B-32:random", "--patches", "no.jsonl")),
     ("clip", "huggingface_hub", ("models", "fetch", "ViT-B-32:openai", "--folder", "models")),
     ("sam", "segment_anything", ("process", "clip.mp4", "--sam-checkpoint", "clip.mp4", "--patches", "no.jsonl")),
     ("easyocr", "easyocr", ("process", "clip.mp4", "--set", "keyframes.text=easyocr", "--patches", "no.jsonl")),

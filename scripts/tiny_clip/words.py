@@ -18,8 +18,8 @@ from benchmarks.scenes.stories import SIGN
 NOUNS = (*SHAPES, SIGN)
 """What a thing can be."""
 CONTEXT = 32
-VOCABULARY = "bpe.txt.gz"
 """Tokens a text, with its start and end."""
+VOCABULARY = "bpe.txt.gz"
 
 SYNONYMS = {"circle": "disc", "ring": "hoop", "cross": "plus", "square": "box", "arrow": "pointer"}
 GENERIC = ("something", "an object", "a thing", "a shape", "objects", "things", "shapes", "any object")
