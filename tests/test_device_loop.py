@@ -363,7 +363,8 @@ def _coverage(patches: PatchSet, mask: np.ndarray) -> float:
     return score_cells(mask, patches.cells_xyxy, patches.grid.cell_px)[0]
 
 
-def test_a_region_is_followed_as_on_the_host_and_found_again_after_a_cut() -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_region_is_followed_as_on_the_host_and_found_again_after_a_cut(exact: bool) -> None:
     frames = _scene(12)
     grid = Grid.for_size(frames[0].size_wh)
     tracker, search = RegionTracker(), make_flow("dis")
@@ -376,7 +377,7 @@ def test_a_region_is_followed_as_on_the_host_and_found_again_after_a_cut() -> No
         if region is None or previous is None:
             box = np.zeros(quarter.shape[:2], np.float32)
             box[28:53, 23:48] = 1
-            expected = tracker.start(quarter, box, exact=False)
+            expected = tracker.start(quarter, box, exact=exact)
             region = DeviceRegion.learned(tracker, CPU)
         elif frame.index == 8:
             expected, region = tracker.step(quarter, None), region.follow(rgb, None)

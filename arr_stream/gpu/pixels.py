@@ -202,6 +202,18 @@ def solved(matrix: Tensor, right: Tensor) -> Tensor:
     return result.float()
 
 
+@pixels.box_means.register(Tensor)
+def box_means(*planes: Tensor, side_px: int) -> tuple[Tensor, ...]:
+    means = F.avg_pool2d(reflected(torch.stack(planes), side_px // 2), side_px, stride=1)
+    return means.unbind(0)
+
+
+def reflected(planes: Tensor, margin: int) -> Tensor:
+    """Planes `[C, h, w]` with a margin that mirrors them; continued where they are narrower than that."""
+    mode = "reflect" if min(planes.shape[1:]) > margin else "replicate"
+    return F.pad(planes[None], (margin, margin, margin, margin), mode=mode)[0]
+
+
 @pixels.local_contrast.register(Tensor)
 def local_contrast(grey: Tensor, side_px: int) -> Tensor:
     near = F.pad(grey[None, None], (1, 1, 1, 1), mode="replicate")

@@ -16,9 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_stream.gpu.pixels import reflected
 from arr_stream.motion.anchor import LEAST_MASS_PX, NEGLIGIBLE, Anchoring, RegionTracker
 from arr_stream.motion.camera import camera_flow, speed_px
+from arr_stream.motion.carry import compose
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
+from arr_stream.motion.guided import guided
 from arr_stream.texture.pixels import remap, resized
 
 _LEAST_AGREEMENT = 0.5
@@ -35,6 +38,9 @@ class DeviceRegion:
         weights: `[13, hidden]`, the classifier's random features over twelve cues and a constant.
         beta: `[hidden + 1]`, what it learned.
         settings: How strongly each part speaks.
+        exact: It was given as the object itself.
+        first: `[h, w]`, an exact mask as it was given; None for others, and after a cut.
+        way: Back to the frame that it was given on; None on that frame.
     """
 
     posterior: Tensor
@@ -43,6 +49,9 @@ class DeviceRegion:
     weights: Tensor
     beta: Tensor
     settings: Anchoring
+    exact: bool = False
+    first: Tensor | None = None
+    way: Flow | None = None
 
     @classmethod
     def learned(cls, tracker: RegionTracker, device: torch.device) -> DeviceRegion:
@@ -53,7 +62,8 @@ class DeviceRegion:
         posterior, weighed, learned = (
             torch.from_numpy(np.array(values, np.float32)).to(device) for values in (tracker.posterior, weights, beta)
         )
-        return cls(posterior, posterior, posterior.sum(), weighed, learned, settings)
+        first = posterior if tracker.remembers_first else None
+        return cls(posterior, posterior, posterior.sum(), weighed, learned, settings, tracker.exact, first)
 
     def follow(self, rgb: Tensor, flow: Flow | None) -> DeviceRegion:
         """The region on the next frame.
@@ -62,12 +72,16 @@ class DeviceRegion:
             rgb: `[3, h, w]` float32 in [0, 255].
             flow: Backward flow to the frame before, on any raster; None after a cut.
         """
-        return self._sought(rgb) if flow is None else self._moved(rgb, flow)
+        if flow is None:
+            return replace(self, first=None, way=None)._sought(rgb)
+        if self.first is None:
+            return self._moved(rgb, flow)
+        return replace(self, way=flow if self.way is None else compose(self.way, flow))._moved(rgb, flow)
 
     def relevance(self) -> Tensor:
         """`[h, w]` in [0, 1]: the posterior with a faint halo, which ranks what is left when the object is covered."""
         posterior, hedge = self.posterior, self.settings.hedge
-        if not hedge:
+        if self.exact or not hedge:
             return posterior
         height, width = posterior.shape
         small = F.interpolate(posterior[None, None], (-(-height // 8), -(-width // 8)), mode="area")[0]
@@ -80,15 +94,16 @@ class DeviceRegion:
         box = _support(prior)
         place = _Place.of(prior * box)
         judged, _ = _judged(self, rgb, prior, resized(flow.residual, (prior.shape[0], prior.shape[1])), place, box)
-        if self.settings.motion:
+        if self.settings.motion and not self.exact:
             judged = _moved(self.settings, judged, flow, box)
+        judged = _bordered(self.settings, judged, rgb)
         there = place.mass >= LEAST_MASS_PX
         posterior = torch.where(there, judged, 0.0)
         return replace(self, posterior=posterior, known=torch.where(there, self.posterior, self.known))
 
     def _sought(self, rgb: Tensor) -> DeviceRegion:
         """After a cut: where it was last, if that looks the same (a flash, or back from a cutaway)."""
-        prior = F.avg_pool2d(_reflected(self.known[None], 4), 9, stride=1)[0] * self.settings.memory
+        prior = F.avg_pool2d(reflected(self.known[None], 4), 9, stride=1)[0] * self.settings.memory
         place, box = _Place.of(self.known), _support(prior)
         posterior, agreement = _judged(self, rgb, prior, torch.zeros_like(prior), place, box)
         found = (agreement >= _LEAST_AGREEMENT) & (place.mass >= LEAST_MASS_PX)
@@ -131,18 +146,40 @@ def _steps(count: int, device: torch.device) -> Tensor:
 
 
 def _carried(region: DeviceRegion, flow: Flow) -> Tensor:
-    """The prior, `[h, w]`; nothing is known about what comes in from outside."""
-    posterior, side = region.posterior, region.settings.blur_px
-    hw = (posterior.shape[0], posterior.shape[1])
-    map_px = source_map(resize_offsets(flow.offset_px, hw))
-    # A border of zeros fades what lies half outside; the sampler would continue the border.
-    around: Tensor = remap(F.pad(posterior[None], (1, 1, 1, 1)), map_px + 1)
+    """The prior, `[h, w]`."""
+    around, side = _warped(region.posterior, flow)[None], region.settings.blur_px
     if side < 3:
         return around[0]
     reach = side // 2
-    kernel = _kernel(side, 0.0, posterior.device)
-    down = F.conv2d(_reflected(around, reach)[None], kernel[None, None, :, None])
+    kernel = _kernel(side, 0.0, around.device)
+    down = F.conv2d(reflected(around, reach)[None], kernel[None, None, :, None])
     return F.conv2d(down, kernel[None, None, None, :])[0, 0]
+
+
+def _warped(mask: Tensor, flow: Flow) -> Tensor:
+    """A mask `[h, w]` of the earlier frame on the present one; nothing is known about what comes in from outside."""
+    map_px = source_map(resize_offsets(flow.offset_px, (mask.shape[0], mask.shape[1])))
+    # A border of zeros fades what lies half outside; the sampler would continue the border.
+    moved: Tensor = remap(F.pad(mask[None], (1, 1, 1, 1)), map_px + 1)
+    return moved[0]
+
+
+def _given(region: DeviceRegion) -> Tensor | float:
+    """`[h, w]`: what the mask says that was given, in logits."""
+    first, way = region.first, region.way
+    if first is None or way is None:
+        return 0.0
+    trust = resized(way.confidence, (first.shape[0], first.shape[1]))
+    logits: Tensor = region.settings.first * trust * (2 * _warped(first, way) - 1)
+    return logits
+
+
+def _bordered(settings: Anchoring, posterior: Tensor, rgb: Tensor) -> Tensor:
+    """The posterior with its border where colours change."""
+    if settings.border_px < 2:
+        return posterior
+    found = guided(posterior, rgb / 255, settings.border_px, settings.border_variance)
+    return torch.where(found < NEGLIGIBLE, 0.0, found)
 
 
 def _support(prior: Tensor) -> Tensor:
@@ -167,7 +204,7 @@ def _judged(
     near = prior + (settings.ignorance - prior) * (failure * settings.doubt)
     near = near.clamp(settings.floor, settings.ceiling)
     evidence = _evidence(region, rgb, place)
-    posterior = _posterior_of(near, evidence) * box
+    posterior = _posterior_of(near, evidence + _given(region)) * box
     mass = posterior.sum()
     likely = (posterior * (evidence > 0)).sum() / mass.clamp(min=1e-6)
     agreement = (likely * (4 * mass / region.area_px.clamp(min=1e-6)).clamp(max=1)).clamp(max=1)
@@ -182,14 +219,15 @@ def _posterior_of(prior: Tensor, evidence: Tensor) -> Tensor:
 def _evidence(region: DeviceRegion, rgb: Tensor, place: _Place) -> Tensor:
     """`[h, w]`: what the classifier says, in logits."""
     settings, (_, height, width) = region.settings, rgb.shape
-    if not settings.region_gain:
+    gain, weight = settings.speaking(exact=region.exact)
+    if not gain:
         return rgb.new_zeros((height, width))
     across, down = place.axes((height, width), rgb.device)
     axes = torch.stack([across.expand(height, width), down[:, None].expand(height, width)])
-    cues = torch.cat([cue_planes(rgb, settings.blurs_px), axes * settings.region_place]).flatten(1)
+    cues = torch.cat([cue_planes(rgb, settings.blurs_px), axes * weight]).flatten(1)
     hidden = torch.addmm(region.weights[-1], cues.T, region.weights[:-1]).relu_()
     score = torch.addmv(region.beta[-1:], hidden, region.beta[:-1])
-    return (score * settings.region_gain).clamp(-settings.limit, settings.limit).view(height, width)
+    return (score * gain).clamp(-settings.limit, settings.limit).view(height, width)
 
 
 def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
@@ -205,7 +243,7 @@ def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
     grey = (rgb * _luma(rgb.device)).sum(0, keepdim=True).round()
     detail = (grey - _mean(grey, 3)).abs()
     blurred = [_mean(rgb, side) for side in blurs_px]
-    texture = F.avg_pool2d(_reflected(detail, 2), 5, stride=1) * 25
+    texture = F.avg_pool2d(reflected(detail, 2), 5, stride=1) * 25
     return torch.cat([rgb, *blurred, texture])
 
 
@@ -216,13 +254,7 @@ def _luma(device: torch.device) -> Tensor:
 
 def _mean(planes: Tensor, side: int) -> Tensor:
     """`[C, h, w]`: mean of a neighbourhood, in whole numbers."""
-    return F.avg_pool2d(_reflected(planes, side // 2), side, stride=1).round()
-
-
-def _reflected(planes: Tensor, margin: int) -> Tensor:
-    """Planes with a margin that mirrors them; continued where they are narrower than that."""
-    mode = "reflect" if min(planes.shape[1:]) > margin else "replicate"
-    return F.pad(planes[None], (margin, margin, margin, margin), mode=mode)[0]
+    return F.avg_pool2d(reflected(planes, side // 2), side, stride=1).round()
 
 
 def _moved(settings: Anchoring, posterior: Tensor, flow: Flow, box: Tensor) -> Tensor:
@@ -238,7 +270,7 @@ def motion_evidence(flow: Flow, mask: Tensor) -> Tensor:
     See `motion.anchor.motion_evidence`.
     """
     own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
-    speed = F.avg_pool2d(_reflected(speed_px(own)[None], 1), 3, stride=1)[0]
+    speed = F.avg_pool2d(reflected(speed_px(own)[None], 1), 3, stride=1)[0]
     small = F.interpolate(mask[None, None], flow.hw, mode="area")[0, 0]
     outside = small < 0.3
     ranked = torch.where(outside, speed, torch.inf).flatten().sort().values

@@ -6,6 +6,7 @@ is planes, `[h, w]` or `[C, h, w]`, float32 unless said otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 
 import cv2
@@ -148,6 +149,12 @@ def solved(matrix: Array, right: Array) -> Array:
     """`[n, m]`: symmetric, positive definite equations `[n, n]` for several right sides `[n, m]`."""
     # A tenth of what NumPy takes for a few equations.
     return cv2.solve(matrix, right, flags=cv2.DECOMP_CHOLESKY)[1]
+
+
+@singledispatch
+def box_means(*planes: Array, side_px: int) -> Sequence[Array]:
+    """Planes `[h, w]` of which each place is the mean of a square window around it, the picture mirrored at its rim."""
+    return [cv2.blur(plane, (side_px, side_px)).reshape(plane.shape) for plane in planes]
 
 
 @singledispatch
