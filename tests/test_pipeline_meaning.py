@@ -137,7 +137,7 @@ def test_places_narrow_what_the_model_finds() -> None:
     [
         ("auto", "red", ()),
         ("auto", "red dragon", ("red dragon",)),
-        ("clip", "red", ("red",)),
+        ("clip", "red", ("red thing",)),
         ("lexicon", "red dragon", ()),
         ("clip", "left", ()),
     ],

@@ -81,6 +81,8 @@ def test_notice_names_every_unknown_word_once() -> None:
         ("moving dark blue van", "dark blue van"),
         ("where is the dog near the bus?", "dog near the bus"),
         ('the sign that says "STOP"', "sign"),
+        ("red", "red thing"),
+        ("the red one on the left", "red thing"),
         ("left", ""),
         ("something", ""),
         ("zebra", "zebra"),

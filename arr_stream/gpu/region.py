@@ -178,7 +178,7 @@ def _bordered(settings: Anchoring, posterior: Tensor, rgb: Tensor) -> Tensor:
     """The posterior with its border where colours change."""
     if settings.border_px < 2:
         return posterior
-    found = guided(posterior, rgb / 255, settings.border_px, settings.border_variance)
+    found = guided(posterior, rgb, settings.border_px, settings.border_variance)
     return torch.where(found < NEGLIGIBLE, 0.0, found)
 
 

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from arr_stream.texture.arrays import Array
-from arr_stream.texture.pixels import box_means
+from arr_stream.texture.arrays import Array, as_float
+from arr_stream.texture.pixels import averaged, box_means, picture_planes, resized
 
 
-def guided(mask: Array, colours: Array, side_px: int, least: float) -> Array:
-    """The guided filter of He, Sun and Tang (PAMI 2013), a colour picture the guide.
+def guided(mask: Array, picture: Array, side_px: int, least: float) -> Array:
+    """The fast guided filter of He and Sun (2015), a colour picture the guide.
 
-    In every window the mask is taken for a linear function of colour, fitted by least squares; a place gets the mean of
-    what all windows around it say.
+    In every window the mask is taken for a linear function of colour, fitted by least squares at half size; a place
+    gets the mean of what all windows around it say.
 
     Args:
         mask: `[h, w]` in [0, 1].
-        colours: `[3, h, w]` in [0, 1].
-        side_px: Of a window, odd.
-        least: Variance of colour from which a change of it counts as a border.
+        picture: `[h, w, 3]` uint8; on a device `[3, h, w]`, whole numbers in [0, 255].
+        side_px: Of a window at half size, odd.
+        least: Variance, in grey levels squared, from which a change of colour counts as a border.
 
     Returns:
         `[h, w]` in [0, 1].
     """
-    red, green, blue = colours
+    hw = mask.shape[0], mask.shape[1]
+    half_hw = max(1, hw[0] // 2), max(1, hw[1] // 2)
+    red, green, blue = (as_float(plane) for plane in picture_planes(averaged(picture, half_hw)))
+    small = averaged(mask, half_hw)
     seconds = red * red, red * green, red * blue, green * green, green * blue, blue * blue
-    together = red * mask, green * mask, blue * mask
-    means = box_means(red, green, blue, mask, *seconds, *together, side_px=side_px)
+    together = red * small, green * small, blue * small
+    means = box_means(red, green, blue, small, *seconds, *together, side_px=side_px)
     r, g, b, m, rr, rg, rb, gg, gb, bb, rm, gm, bm = means
     x, y, z = rm - r * m, gm - g * m, bm - b * m
     rr, gg, bb = rr - r * r + least, gg - g * g + least, bb - b * b + least
@@ -37,5 +40,8 @@ def guided(mask: Array, colours: Array, side_px: int, least: float) -> Array:
     of_green = (xy * x + yy * y + yz * z) * scale
     of_blue = (xz * x + yz * y + zz * z) * scale
     offset = m - of_red * r - of_green * g - of_blue * b
-    of_red, of_green, of_blue, offset = box_means(of_red, of_green, of_blue, offset, side_px=side_px)
-    return (of_red * red + of_green * green + of_blue * blue + offset).clip(0, 1)
+    fits = box_means(of_red, of_green, of_blue, offset, side_px=side_px)
+    *slopes, offset = (resized(fit, hw) for fit in fits)
+    for slope, plane in zip(slopes, picture_planes(picture), strict=True):
+        offset += slope * plane
+    return offset.clip(0, 1)

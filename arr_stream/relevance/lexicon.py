@@ -257,7 +257,7 @@ class Understood:
         terms: Known words, each once, in order.
         unknown: Words that are neither known nor stop words, each once, in order.
         phrase: What the thing itself is called: the words without those for places, motion and writing, and without
-            stop words at either end. "find the red car on the left" is about a "red car".
+            stop words at either end. "find the red car on the left" is about a "red car", "red" about a "red thing".
     """
 
     terms: tuple[Term, ...]
@@ -286,7 +286,11 @@ def understand(words: Sequence[str]) -> Understood:
         if term is None or isinstance(term, ColourTerm | LightTerm):
             phrase += words[at : at + taken]
         at += taken
-    return Understood(tuple(terms), tuple(unknown), " ".join(_without_stop_words_at_the_ends(phrase)))
+    phrase = _without_stop_words_at_the_ends(phrase)
+    if phrase and not unknown:
+        # A model takes a colour by itself for that of anything, the ground as well.
+        phrase.append("thing")
+    return Understood(tuple(terms), tuple(unknown), " ".join(phrase))
 
 
 def _without_stop_words_at_the_ends(words: list[str]) -> list[str]:
