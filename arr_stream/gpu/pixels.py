@@ -204,8 +204,12 @@ def solved(matrix: Tensor, right: Tensor) -> Tensor:
 
 @pixels.box_means.register(Tensor)
 def box_means(*planes: Tensor, side_px: int) -> tuple[Tensor, ...]:
-    means = F.avg_pool2d(reflected(torch.stack(planes), side_px // 2), side_px, stride=1)
-    return means.unbind(0)
+    return window_means(torch.stack(planes), side_px).unbind(0)
+
+
+def window_means(planes: Tensor, side_px: int) -> Tensor:
+    """`[C, h, w]`: means of square windows of an odd side, the picture mirrored at its rim."""
+    return F.avg_pool2d(reflected(planes, side_px // 2), side_px, stride=1)
 
 
 def reflected(planes: Tensor, margin: int) -> Tensor:

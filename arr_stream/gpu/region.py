@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.gpu.pixels import reflected
+from arr_stream.gpu.pixels import reflected, window_means
 from arr_stream.motion.anchor import LEAST_MASS_PX, NEGLIGIBLE, Anchoring, RegionTracker
 from arr_stream.motion.camera import camera_flow, speed_px
 from arr_stream.motion.carry import compose
@@ -103,7 +103,7 @@ class DeviceRegion:
 
     def _sought(self, rgb: Tensor) -> DeviceRegion:
         """After a cut: where it was last, if that looks the same (a flash, or back from a cutaway)."""
-        prior = F.avg_pool2d(reflected(self.known[None], 4), 9, stride=1)[0] * self.settings.memory
+        prior = window_means(self.known[None], 9)[0] * self.settings.memory
         place, box = _Place.of(self.known), _support(prior)
         posterior, agreement = _judged(self, rgb, prior, torch.zeros_like(prior), place, box)
         found = (agreement >= _LEAST_AGREEMENT) & (place.mass >= LEAST_MASS_PX)
@@ -243,7 +243,7 @@ def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
     grey = (rgb * _luma(rgb.device)).sum(0, keepdim=True).round()
     detail = (grey - _mean(grey, 3)).abs()
     blurred = [_mean(rgb, side) for side in blurs_px]
-    texture = F.avg_pool2d(reflected(detail, 2), 5, stride=1) * 25
+    texture = window_means(detail, 5) * 25
     return torch.cat([rgb, *blurred, texture])
 
 
@@ -254,7 +254,7 @@ def _luma(device: torch.device) -> Tensor:
 
 def _mean(planes: Tensor, side: int) -> Tensor:
     """`[C, h, w]`: mean of a neighbourhood, in whole numbers."""
-    return F.avg_pool2d(reflected(planes, side // 2), side, stride=1).round()
+    return window_means(planes, side).round()
 
 
 def _moved(settings: Anchoring, posterior: Tensor, flow: Flow, box: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ def motion_evidence(flow: Flow, mask: Tensor) -> Tensor:
     See `motion.anchor.motion_evidence`.
     """
     own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
-    speed = F.avg_pool2d(reflected(speed_px(own)[None], 1), 3, stride=1)[0]
+    speed = window_means(speed_px(own)[None], 3)[0]
     small = F.interpolate(mask[None, None], flow.hw, mode="area")[0, 0]
     outside = small < 0.3
     ranked = torch.where(outside, speed, torch.inf).flatten().sort().values

@@ -351,8 +351,6 @@ class RegionTracker:
 
     def _followed(self, rgb: ByteArray, flow: Flow) -> FloatArray:
         shape, self.confidence = self._posterior.shape, 0.0
-        if self._first is not None:
-            self._way = flow if self._way is None else compose(self._way, flow)
         reach = _reach(flow, _support(self._posterior), shape)
         carried = None if reach is None else self._carried(flow, reach)
         inner = None if carried is None else _support(carried)
@@ -363,6 +361,8 @@ class RegionTracker:
         place = ObjectFrame.of(prior, box)
         if place is None:
             return np.zeros_like(self._posterior)
+        if self._first is not None:
+            self._way = flow if self._way is None else compose(self._way, flow)
         failure = _enlarged(flow.residual, box, shape)
         self._known = self._posterior
         posterior, self.confidence = self._judged(rgb, prior, failure, place, box)
