@@ -295,6 +295,26 @@ class TestTargets:
                 ("25%", "a", 0.9, 0.1),
             ),
         )
+        words = ResultTable(
+            "Coverage of text: photographs with words",
+            ("budget", "method", "text"),
+            (
+                ("10%", "arr-stream, no query", 0.7),
+                ("10%", "arr-stream, text", 0.9),
+                ("10%", "a", 0.8),
+                ("10%", "oracle", 1.0),
+            ),
+        )
+        carried = ResultTable(
+            "Carried masks",
+            ("tracker", "a mask every ... frames", "mean IoU", "times the flow"),
+            (("arr-stream, mask", 10, 0.82, 2.3), ("arr-stream, mask", 30, 0.7, 2.4)),
+        )
+        names = "frame between keyframes / flow alone", "process / decode and encode", "full generation / amortised"
+        runs = tuple(
+            Run("", "arr-stream bench", 2.0, 0.5, {"ratios": dict.fromkeys(names, times), "start": start})
+            for times, start in ((15.0, {"seconds": 1.6, "memory_mb": 300.0}), (1.5, {}))
+        )
         device = (
             ResultTable("A frame between keyframes, 1024x1024", ("asked for", "ms"), (("red", 0.5), ("nothing", 0.9))),
             ResultTable(
@@ -302,7 +322,9 @@ class TestTargets:
             ),
         )
         records = {
-            "compare": record("compare", printed(ahead)),
+            "compare": record("compare", printed(ahead, words)),
+            "carry": record("carry", printed(carried)),
+            "stages": record("stages", None, runs=runs),
             "device": record("device", printed(*device)),
             "claims": record("claims", {"claims": claims}),
             "tune": record("tune", printed(ResultTable("Coverage, before and after tuning", headings, gains))),
@@ -321,6 +343,19 @@ class TestTargets:
         assert (
             found["Coverage at 10% of the tokens, without a query: ahead of every other rule by"][1] == "not measured"
         )
+        text = "Text on photographs, 10% of the tokens, without a query: ahead of every other rule by"
+        assert found[text] == ("-0.1", "**missed**")
+        assert found["A mask carried over 10 frames, DAVIS (tuned on it): mean IoU"] == ("0.82", "reached")
+        assert found["A mask carried over 30 frames, DAVIS (tuned on it): mean IoU"] == ("0.7", "**missed**")
+        assert found["Its time, of that of bare optical flow"] == ("2.3 times", "**missed**")
+        for words, size, cells in (
+            ("`process` to a video, of decoding and encoding alone", "640x360, one query", ("15 times", "**missed**")),
+            ("`process` to a video, of decoding and encoding alone", "1280x720", ("1.5 times", "reached")),
+            ("Everything anew on every frame, of the amortised cost", "1280x720", ("1.5 times", "**missed**")),
+        ):
+            assert found[f"{words}, {size}"] == cells
+        assert found["From the command to the first frame done"] == ("1.6 s", "**missed**")
+        assert found["Memory of that"] == ("300 MB", "reached")
         assert found["On a GPU, a frame of 1024x1024 between keyframes, whatever is asked"] == ("0.9 ms", "**missed**")
         assert found["On a GPU, all 40 channels of 1024x1024, dense, amortised"] == ("2 ms", "reached")
         perception = {words: cells for words, cells in found.items() if words.startswith("All of perception on ")}

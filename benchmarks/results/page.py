@@ -22,9 +22,9 @@ from benchmarks.results.targets import (
     STREAMED,
     best_rule,
     column,
+    figure_of,
     ratio,
     right_answers,
-    served,
     table_named,
     targets_table,
     throughput,
@@ -218,9 +218,9 @@ def _answers(record: Record) -> str:
 
 def _served(record: Record) -> str:
     """Time and throughput in vLLM, and right answers beside those of whole frames."""
-    sooner = served(record, "time to the first token", "times sooner than whole", "picture", SERVED)
+    sooner = figure_of(record, "time to the first token", "times sooner than whole", "picture", SERVED)
     rates = [throughput(shown)(record) for shown in STREAMED]
-    right = [served(record, "right answers about", "right", way) for way in (SERVED, "whole, stock")]
+    right = [figure_of(record, "right answers about", "right", way) for way in (SERVED, "whole, stock")]
     if sooner is None or None in rates or None in right:
         return "not measured"
     many = " and ".join(f"{rate:.1f} ({shown})" for rate, shown in zip(rates, STREAMED, strict=True))

@@ -97,9 +97,9 @@ def column(table: ResultTable, heading: str) -> int:
     raise KeyError(f"{table.title}: no column {heading!r} among {', '.join(table.columns)}")
 
 
-def ratio(name: str) -> Callable[[Record], float]:
-    """One of the `ratios` that a command prints."""
-    return lambda record: float(record.runs[0].result["ratios"][name])
+def ratio(name: str, run: int = 0) -> Callable[[Record], float]:
+    """One of the `ratios` that one of the section's commands prints."""
+    return lambda record: float(record.runs[run].result["ratios"][name])
 
 
 def _claim(what: str) -> Callable[[Record], float | None]:
@@ -195,30 +195,56 @@ def _by_memory(record: Record) -> float | None:
     return found["ours"]["25%"] - found["uniform"]["25%"] if found else None
 
 
-def served(record: Record, title: str, heading: str, *keys: Value) -> float | None:
-    """A figure of a table of `serving`, of the row that begins with these."""
+def figure_of(record: Record, title: str, heading: str, *keys: Value) -> float | None:
+    """A figure of the section's table of that title, of the row that begins with the keys; None where it is not
+    there."""
     table = table_named(record, title)
     found = [row for row in table.rows if row[: len(keys)] == keys] if table is not None else []
     value = found[0][column(table, heading)] if table is not None and found else None
     return float(value) if isinstance(value, int | float) else None
 
 
+def _figure(title: str, heading: str, *keys: Value) -> Callable[[Record], float | None]:
+    """`figure_of` a record that is yet to come."""
+    return lambda record: figure_of(record, title, heading, *keys)
+
+
 def _sooner(record: Record) -> float | None:
-    return served(record, "time to the first token", "times sooner than whole", "picture", SERVED)
+    return figure_of(record, "time to the first token", "times sooner than whole", "picture", SERVED)
 
 
 def throughput(shown: str) -> Callable[[Record], float | None]:
     """Answers a second of 16 streams that show that, in those of whole frames."""
-    return lambda record: served(record, "streams that ask", "of whole", shown, 16, SERVED)
+    return _figure("streams that ask", "of whole", shown, 16, SERVED)
 
 
-def _entering(fact: str) -> Callable[[Record], float | None]:
-    return lambda record: float(record.runs[0].result[fact])
+def _fact(name: str) -> Callable[[Record], float]:
+    """A number that the section's command prints."""
+    return lambda record: float(record.runs[0].result[name])
 
 
-def _followed(record: Record) -> float | None:
-    """Of sequences with masks, played to and fro."""
-    return served(record, "followed for long", "of that", "davis")
+def _start(name: str) -> Callable[[Record], float]:
+    """Seconds or megabytes of the first frame of `bench`."""
+    return lambda record: float(record.runs[0].result["start"][name])
+
+
+def _ahead_on_text(footage: str, tokens: str) -> Callable[[Record], float | None]:
+    """How far `compare` has ours, without a query, ahead of the best rule on text."""
+
+    def value(record: Record) -> float | None:
+        table = table_named(record, f"coverage of text {footage}")
+        if table is None:
+            return None
+        covered = {str(row[1]): row[column(table, "text")] for row in table.rows if row[0] == tokens}
+        ours = covered.get("arr-stream, no query")
+        rules = [
+            share
+            for name, share in covered.items()
+            if isinstance(share, int | float) and not name.startswith(("arr-stream", "oracle"))
+        ]
+        return float(ours) - max(rules) if isinstance(ours, int | float) and rules else None
+
+    return value
 
 
 def _flow_error(record: Record) -> float | None:
@@ -274,6 +300,13 @@ def _on_device(title: str, row: str = "") -> Callable[[Record], float | None]:
 
 SERVED = "chosen cells, plugin"
 STREAMED = ("2 frames of 1280x704", "4 frames of 320x320")
+STAGED = ("640x360, one query", "1280x720")
+STAGES = (
+    ("A frame between keyframes, of bare optical flow", "frame between keyframes / flow alone", False, (4.0, 2.5)),
+    ("`process` to a video, of decoding and encoding alone", "process / decode and encode", False, (1.8, 1.6)),
+    ("Everything anew on every frame, of the amortised cost", "full generation / amortised", True, (14, 14)),
+)
+ICDAR = ("icdar2015", "auto")
 OURS = "ours"
 """The way of ours that understands what the questions are about."""
 MODEL = "ViT-B-16:random"
@@ -291,6 +324,35 @@ TARGETS: tuple[Target, ...] = (
         for asked, words, limits in (("asked by a box", "box", (0.1, 0.0)), ("without a query", "without", (0.0, 0.0)))
         for tokens, limit in zip(("10%", "25%"), limits, strict=True)
     ),
+    *(
+        Target(
+            f"Coverage at {tokens} tokens of 405, DAVIS (tuned on it), asked by a box",
+            "coverage",
+            limit,
+            _figure("mean coverage", f"{tokens} tokens", "arr-stream"),
+        )
+        for tokens, limit in ((40, 0.85), (101, 0.99))
+    ),
+    *(
+        Target(
+            f"Coverage at {tokens} of the tokens, DAVIS (tuned on it), without a query",
+            "compare",
+            limit,
+            _figure("coverage without masks", "object", tokens, "arr-stream, no query"),
+        )
+        for tokens, limit in (("10%", 0.76), ("25%", 0.95))
+    ),
+    *(
+        Target(
+            f"Text on {words}, {tokens} of the tokens, without a query: ahead of every other rule by",
+            "compare",
+            0.0,
+            _ahead_on_text(footage, tokens),
+            beyond=True,
+        )
+        for words, footage in (("the sample clips", "sample"), ("photographs", "photographs"))
+        for tokens in ("10%", "25%")
+    ),
     Target("Right answers with 25% of the tokens, of those with all", "answers", 0.98, _kept("25%")),
     Target("Right answers with 10% of the tokens, of those with all", "answers", 0.95, _kept("10%")),
     Target("Right answers, 25%: ahead of the best rule by", "answers", 0.05, _ahead_of_rules("pictures", "25%")),
@@ -301,17 +363,66 @@ TARGETS: tuple[Target, ...] = (
         "What enters, five frames on: covered, of what with a keyframe there",
         "entering",
         0.8,
-        _entering("share_of_keyframe"),
+        _fact("share_of_keyframe"),
     ),
     Target(
         "Its cost, of that of keyframes alone",
         "entering",
         1.3,
-        _entering("run_cost"),
+        _fact("run_cost"),
         at_least=False,
         unit="times",
     ),
-    Target("A box followed over 1,000 frames: coverage at the end, of that at frame 100", "returns", 0.95, _followed),
+    *(
+        Target(
+            f"A mask carried over {frames} frames, DAVIS (tuned on it): mean IoU",
+            "carry",
+            limit,
+            _figure("carried masks", "mean IoU", "arr-stream, mask", frames),
+        )
+        for frames, limit in ((10, 0.81), (30, 0.75))
+    ),
+    Target(
+        "Its time, of that of bare optical flow",
+        "carry",
+        2.2,
+        _figure("carried masks", "times the flow", "arr-stream, mask", 10),
+        at_least=False,
+        unit="times",
+    ),
+    Target(
+        "What left for 30 frames, found within ten of its return",
+        "returns",
+        0.8,
+        _figure("leaves and comes back", "found", "all"),
+    ),
+    Target(
+        "Something else taken for it",
+        "returns",
+        0.02,
+        _figure("leaves and comes back", "false finds", "all"),
+        at_least=False,
+        unit="times a minute",
+    ),
+    Target(
+        "A box followed over 1,000 frames: coverage at the end, of that at frame 100",
+        "returns",
+        0.95,
+        _figure("followed for long", "of that", "davis"),
+    ),
+    Target(
+        "Text found on photographs (ICDAR 2015): recall of its pixels",
+        "text",
+        0.8,
+        _figure("with text", "recall", *ICDAR),
+    ),
+    *(
+        Target(f"{what}, {size}", "stages", limit, ratio(name, run), at_least=at_least, unit="times")
+        for what, name, at_least, limits in STAGES
+        for run, (size, limit) in enumerate(zip(STAGED, limits, strict=True))
+    ),
+    Target("From the command to the first frame done", "stages", 1.5, _start("seconds"), at_least=False, unit="s"),
+    Target("Memory of that", "stages", 350, _start("memory_mb"), at_least=False, unit="MB"),
     Target(
         "In vLLM, a quarter of 1,024 cells: first token sooner than of the whole", "serving", 5, _sooner, unit="times"
     ),
