@@ -206,10 +206,10 @@ def _beside(record: Record) -> str:
 
 
 def _answers(record: Record) -> str:
-    """Right answers at two shares, with all tokens, and by the best rule."""
+    """Right answers at some shares, with all tokens, and by the best rule."""
     found = right_answers(record, "pictures")
     parts = []
-    for share in ("25%", "10%"):
+    for share in ("25%", "10%", "5%"):
         name, rule = best_rule(found, share)
         parts.append(f"{found[OURS][share]:.2f} with {share}, against {rule:.2f} by the best rule ({name})")
     whole = found["all cells"]["100%"]
