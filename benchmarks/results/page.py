@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arr_stream.evaluation.tables import ResultTable
-from benchmarks.comparison.report import ORACLE
 from benchmarks.results.pictures import DRAWN, drawn
 from benchmarks.results.records import Record
 from benchmarks.results.sections import BY_NAME, SECTIONS, Section
@@ -21,10 +20,11 @@ from benchmarks.results.targets import (
     SERVED,
     STREAMED,
     best_rule,
-    column,
+    compared,
+    fact,
     figure_of,
-    ratio,
     right_answers,
+    sooner,
     table_named,
     targets_table,
     throughput,
@@ -193,16 +193,9 @@ def _beside(record: Record) -> str:
     table = table_named(record, "coverage box masks")
     if table is None:
         return "not measured"
-    place = column(table, "object")
-    shares = {str(row[1]): row[place] for row in table.rows if row[0] == "10%"}
-    ours = [share for name, share in shares.items() if name.startswith("arr-stream") and isinstance(share, float)]
-    others = {
-        name: share
-        for name, share in shares.items()
-        if isinstance(share, float) and not name.startswith(("arr-stream", ORACLE))
-    }
+    ours, others = compared(table, "object", "10%")
     best = max(others, key=lambda name: others[name])
-    return f"{ours[0]:.2f}, against {others[best]:.2f} by the best other rule ({best})"
+    return f"{next(iter(ours.values())):.2f}, against {others[best]:.2f} by the best other rule ({best})"
 
 
 def _answers(record: Record) -> str:
@@ -218,20 +211,20 @@ def _answers(record: Record) -> str:
 
 def _served(record: Record) -> str:
     """Time and throughput in vLLM, and right answers beside those of whole frames."""
-    sooner = figure_of(record, "time to the first token", "times sooner than whole", "picture", SERVED)
+    times = sooner(record)
     rates = [throughput(shown)(record) for shown in STREAMED]
     right = [figure_of(record, "right answers about", "right", way) for way in (SERVED, "whole, stock")]
-    if sooner is None or None in rates or None in right:
+    if times is None or None in rates or None in right:
         return "not measured"
     many = " and ".join(f"{rate:.1f} ({shown})" for rate, shown in zip(rates, STREAMED, strict=True))
     answers = f"{right[0]:.2f} of the answers right, {right[1]:.2f} with whole frames (tiny model, drawn clips)"
-    return f"first token {sooner:.1f} times sooner, 16 streams {many} times as many answers a second; {answers}"
+    return f"first token {times:.1f} times sooner, 16 streams {many} times as many answers a second; {answers}"
 
 
 def _stage(record: Record) -> str:
     found = record.runs[0].result
     width, height = found["size_wh"]
-    times = ratio("frame between keyframes / flow alone")(record)
+    times = fact("ratios", "frame between keyframes / flow alone")(record)
     return f"{found['between']['median']:.1f} ms at {width}x{height}, {times:.1f} times optical flow alone beside it"
 
 
@@ -245,7 +238,7 @@ def _coverage(record: Record) -> str:
 
 
 def _times(name: str) -> Callable[[Record], str]:
-    value = ratio(name)
+    value = fact("ratios", name)
     return lambda record: f"{float(f'{value(record):.3g}'):,g} times"
 
 
