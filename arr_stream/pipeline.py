@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,7 @@ class CellValues:
         scores: Of all cells; None where regions are scored first.
         small_text: `[gh, gw]` share of each cell under text too small for the texture; None where nothing finer is to
             be had.
+        watched: Of each query, what its scorer must see on the host; None where that is nothing.
     """
 
     relevance: QueryRelevance
@@ -101,6 +102,16 @@ class CellValues:
     difference: Array | None
     scores: CellScores | None
     small_text: Array | None
+    watched: tuple[Array | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answered:
+    """What the scorers of a frame's queries get back once the host knows what it must."""
+
+    keep: tuple[Any, ...]
+    watched: tuple[Array | None, ...]
+    given: QueryInput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,12 +331,15 @@ class Pipeline:
             see_figure, state.figure, look.eighth, look.visual.fine[2], motion, flow
         )
         watch.lap("figure")
-        relevance = self._answer(state, look, flow, motion, figure, frame)
+        relevance, answered = self._answer(state, look, flow, motion, figure, frame)
         watch.lap("relevance")
         wh = state.grid.texture_wh
         texture = Texture(wh, {**picture_channels(look, rgb, motion, wh), **state.cache.planes})
         watch.lap("texture")
-        values = self._value(state, texture, relevance, figure, look.eighth_grey)
+        values = self._value(state, texture, relevance, figure, look.eighth_grey, answered.watched)
+        watch.lap("selection")
+        state.scorers.take(answered.keep, values.watched, answered.given)
+        watch.lap("relevance")
         choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
         self._remember(state, frame, look, relevance.combined, choice)
         watch.lap("selection")
@@ -452,19 +466,24 @@ class Pipeline:
 
     def _answer(
         self, state: _State, look: FrameLook, flow: Flow | None, motion: Array, figure: Array, frame: Frame
-    ) -> QueryRelevance:
-        """How relevant each cell is to the queries."""
+    ) -> tuple[QueryRelevance, _Answered]:
+        """How relevant each cell is to the queries, and what the scorers are to get of it."""
         cache, device = state.cache, self._device
         given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
         tasks = state.scorers.tasks(given)
         trust = self._settings.relevance.trust
         context = QueryContext(look.quarter, motion, figure, flow, cache.way("text"), cache.way("embedding"), trust)
         relevance, keep = device.run(answer_queries, tasks, context, (state.grid.rows, state.grid.columns))
-        state.scorers.take(keep, given)
-        return relevance
+        return relevance, _Answered(keep, state.scorers.watched(keep), given)
 
     def _value(
-        self, state: _State, texture: Texture, relevance: QueryRelevance, figure: Array, eighth_grey: Array
+        self,
+        state: _State,
+        texture: Texture,
+        relevance: QueryRelevance,
+        figure: Array,
+        eighth_grey: Array,
+        watched: tuple[Array | None, ...],
     ) -> CellValues:
         """What the choice is made from, on the host."""
         settings, run, scores, difference, small_text = self._settings, self._device.run, None, None, None
@@ -477,7 +496,7 @@ class Pipeline:
             difference = run(cell_difference, eighth_grey, state.seen.sent)
         if selection.fine_share and (small := state.cache.small_text) is not None:
             small_text = run(carried_to_cells, *small)
-        values = CellValues(relevance, figure, state.cache.trust, difference, scores, small_text)
+        values = CellValues(relevance, figure, state.cache.trust, difference, scores, small_text, watched)
         values = self._device.fetch(values)()
         state.confidence, state.asked = float(values.confidence), _Asked(self._queries, values.relevance)
         return values

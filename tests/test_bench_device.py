@@ -117,7 +117,7 @@ def test_a_copy_moves_bytes() -> None:
 
 
 def test_whole_frames_are_timed_by_what_is_asked() -> None:
-    table = frame_table(SETTINGS, CPU, SIZE_WH, 3)
+    table = frame_table(SETTINGS, CPU, SIZE_WH, 4)
     assert _column(table, "asked for") == [*usual_queries(panning_frames(SIZE_WH, 1)[0])]
     cells = Grid.for_size(SIZE_WH).cells
     # Eight numbers a cell, one a query, and one; one a cell more where something was sent before.

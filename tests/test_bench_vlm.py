@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from arr_stream.config import Settings
-from arr_stream.errors import InvalidSetting
+from arr_stream.errors import BackendUnavailable, InvalidSetting
 from tests.tiny_qwen import tiny_qwen
 
 pytest.importorskip("transformers")
@@ -86,7 +86,7 @@ def test_the_stock_model_gets_video_frames_whole_unless_capped(small: Timed) -> 
 
 
 def test_less_is_computed_for_fewer_cells() -> None:
-    report = bench_vlm(QUICK, parts=["vision"], shape=SMALL, tokens=16, side_px=256, runs=1, threads=1)
+    report = bench_vlm(QUICK, parts=["vision"], shape=SMALL, tokens=16, size_wh=(256, 256), runs=1, threads=1)
     passes = report.vision
     assert passes is not None and report.end_to_end is None and report.memory is None and report.modes is None
     assert (passes.tokens, passes.cells) == (16, 64)
@@ -98,7 +98,7 @@ def test_less_is_computed_for_fewer_cells() -> None:
 
 
 def test_each_mode_keeps_what_it_says() -> None:
-    report = bench_vlm(QUICK, parts=["modes"], shape=SMALL, tokens=16, side_px=256, runs=1, threads=1)
+    report = bench_vlm(QUICK, parts=["modes"], shape=SMALL, tokens=16, size_wh=(256, 256), runs=1, threads=1)
     assert report.modes is not None
     rows = {(row.mode, row.chosen): row for row in report.modes}
     for mode in ("sparse", "halo", "prune"):
@@ -108,7 +108,9 @@ def test_each_mode_keeps_what_it_says() -> None:
 
 
 def test_a_clip_is_counted_from_pixels_to_answer() -> None:
-    report = bench_vlm(QUICK, parts=["end-to-end"], shape=SMALL, tokens=16, side_px=256, seconds=1.5, runs=1, threads=1)
+    report = bench_vlm(
+        QUICK, parts=["end-to-end"], shape=SMALL, tokens=16, size_wh=(256, 256), seconds=1.5, runs=1, threads=1
+    )
     clip = report.end_to_end
     assert clip is not None
     assert (clip.frames, clip.shown, clip.answer_tokens) == (45, 3, 16)
@@ -142,7 +144,7 @@ def test_a_model_from_disk_is_timed_like_any_other(tiny_qwen: Path) -> None:
     model = timed_model(settings, SMALL)
     ours, stock = _first_scores(model, None)
     assert torch.allclose(ours, stock, atol=1e-4)
-    report = bench_vlm(settings, parts=["end-to-end"], tokens=8, side_px=128, seconds=1, runs=1, threads=1)
+    report = bench_vlm(settings, parts=["end-to-end"], tokens=8, size_wh=(128, 128), seconds=1, runs=1, threads=1)
     assert report.model == str(tiny_qwen) and report.end_to_end is not None and report.end_to_end.stock_tokens == 16
 
 
@@ -171,7 +173,8 @@ def test_summaries_are_compared_with_cells_at_equal_tokens(
 def test_the_command_prints_json_and_tables() -> None:
     app = typer.Typer()
     app.command()(command)
-    small = ["--layers", "2,2", "--width", "64,256", "--side", "128", "--tokens", "4", "--runs", "1", "--threads", "1"]
+    shape = ["--layers", "2,2", "--width", "64,256"]
+    small = [*shape, "--size", "128x128", "--tokens", "4", "--runs", "1", "--threads", "1"]
     result = CliRunner().invoke(app, [*small, "--part", "vision", "--set", "keyframes.text=none", "--json"])
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
@@ -179,6 +182,14 @@ def test_the_command_prints_json_and_tables() -> None:
     result = CliRunner().invoke(app, [*small, "--part", "modes", "--set", "keyframes.text=none"])
     assert result.exit_code == 0, result.output
     assert "One frame of 128x128" in result.stdout and "weight" in result.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_frame_loop_on_a_gpu_that_is_not_there_is_refused_before_anything_is_made() -> None:
+    app = typer.Typer()
+    app.command()(command)
+    result = CliRunner().invoke(app, ["--set", "loop.device=cuda"])
+    assert isinstance(result.exception, BackendUnavailable) and "no NVIDIA GPU" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +200,8 @@ def test_the_command_prints_json_and_tables() -> None:
         ["--layers", "12,2"],
         ["--width", "100,1024"],
         ["--width", "512,1000"],
-        ["--side", "100"],
-        ["--side", "4096"],
+        ["--size", "16x16"],
+        ["--like", "5B"],
         ["--tokens", "2000"],
     ],
 )

@@ -245,7 +245,6 @@ def test_a_picture_is_whole_or_not_there(tmp_path: Path) -> None:
         ("tune", "folder"),
         ("claims",),
         ("query",),
-        ("vlm",),
         ("ablation",),
         ("interval",),
         ("answers",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from av.codec.hwaccel import hwdevices_available
@@ -12,6 +13,7 @@ from arr_stream.errors import BackendUnavailable, InvalidSetting, MotionVectorsU
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Job
 from arr_stream.sources.hardware import PREFERRED, Decoder, choose_decoder, failure
+from arr_stream.sources.media import rgb_of
 from tests.media import moving_frames, write_video
 
 KINDS = hwdevices_available()
@@ -112,6 +114,13 @@ def test_every_kind_decodes_alike_or_is_refused(clip: Path, kind: str) -> None:
         for frame, other in zip(source.frames(), plain.frames(), strict=True):
             assert frame.pts_seconds == other.pts_seconds
             assert np.abs(frame.rgb.astype(int) - other.rgb).mean() < 1.5
+
+
+def test_interleaved_chroma_gives_the_colours_of_planes(clip: Path) -> None:
+    with av.open(clip) as container:
+        picture = next(container.decode(video=0))
+        assert picture.format.name == "yuv420p"
+        assert np.array_equal(rgb_of(picture.reformat(format="nv12")), rgb_of(picture))
 
 
 def test_a_device_that_is_not_there(clip: Path) -> None:

@@ -8,7 +8,7 @@ chosen from. Nothing else waits for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -69,7 +69,9 @@ class TorchDevice:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        with torch.no_grad():
+        # Convolutions in full float32 as matrix products are, whose rounding would change what is chosen.
+        exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if self._device.type == "cuda" else None
+        with torch.no_grad(), exact or nullcontext():
             yield
 
     def upload(self, rgb: ByteArray) -> Tensor:

@@ -148,6 +148,8 @@ def _pyramid(pictures: Tensor, preset: TorchPreset) -> list[Tensor]:
 
 def _halved(pictures: Tensor) -> Tensor:
     height, width = _sides(pictures)
+    if height % 2 == width % 2 == 0:
+        return F.avg_pool2d(pictures, 2)
     # Adaptive, so that a side that is no multiple keeps its proportions and flow scales with the rasters.
     return F.adaptive_avg_pool2d(pictures, (height // 2, width // 2))
 

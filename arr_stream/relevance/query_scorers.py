@@ -24,7 +24,7 @@ from arr_stream.relevance.meaning import still_meant
 from arr_stream.relevance.membership import Senses, combine, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
-from arr_stream.texture.arrays import Array, namespace, take, to_numpy, zeros
+from arr_stream.texture.arrays import Array, namespace, take, zeros
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, packed_colours, picture_hw, resized
 from arr_stream.types import FloatArray, Frame, Grid
@@ -163,7 +163,10 @@ class QueryScorer(Protocol):
 
     def task(self, given: QueryInput) -> QueryTask: ...
 
-    def take(self, keep: Any, given: QueryInput) -> None: ...
+    def watched(self, keep: Any) -> Array | None:
+        """What of it the host must see on this frame; a device brings it with all else that comes back."""
+
+    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,7 +251,9 @@ class TextScorer:
             embedded_before=embedded is not None and embedded != given.frame.index,
         )
 
-    def take(self, keep: Any, given: QueryInput) -> None: ...
+    def watched(self, keep: Any) -> None: ...
+
+    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None: ...
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
         """How much each place is wanted for each word on the frame that was read; made once a keyframe."""
@@ -320,13 +325,16 @@ class RegionScorer:
             self._redetector = Redetector(given.quarter, self._tracker.posterior)
         return RegionTask(given.put_region(self._tracker), drawn=True)
 
-    def take(self, keep: Any, given: QueryInput) -> None:
-        self._region = keep
+    def watched(self, keep: Any) -> Array | None:
         if self._redetector is None or keep is None:
-            return
+            return None
         self._steps += 1
-        if self._steps % _LOOK_EVERY == 0:
-            finding = self._redetector.look(given.quarter, to_numpy(keep.posterior))
+        return keep.posterior if self._steps % _LOOK_EVERY == 0 else None
+
+    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None:
+        self._region = keep
+        if self._redetector is not None and watched is not None:
+            finding = self._redetector.look(given.quarter, watched)
             self._confidence = given.put(np.full((1, 1), finding.confidence, np.float32))
             if finding.mask is not None and self._tracker.resume(given.quarter, finding.mask):
                 self._region = given.put_region(self._tracker)
@@ -383,7 +391,9 @@ class ExampleScorer:
             self._table = given.put(ColourModel.from_example(self._query.rgb, given.quarter).table)
         return ExampleTask(self._table)
 
-    def take(self, keep: Any, given: QueryInput) -> None: ...
+    def watched(self, keep: Any) -> None: ...
+
+    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -477,10 +487,14 @@ class QueryScorers:
         """What is to be answered on this frame."""
         return tuple(each.scorer.task(given) for each in self._scored)
 
-    def take(self, keep: Sequence[Any], given: QueryInput) -> None:
-        """Give each scorer what it wanted to keep."""
-        for each, own in zip(self._scored, keep, strict=True):
-            each.scorer.take(own, given)
+    def watched(self, keep: Sequence[Any]) -> tuple[Array | None, ...]:
+        """What of all that the host must see, once a frame."""
+        return tuple(each.scorer.watched(own) for each, own in zip(self._scored, keep, strict=True))
+
+    def take(self, keep: Sequence[Any], watched: Sequence[FloatArray | None], given: QueryInput) -> None:
+        """Give each scorer what it wanted to keep, and to see."""
+        for each, own, seen in zip(self._scored, keep, watched, strict=True):
+            each.scorer.take(own, seen, given)
 
 
 def _scorer(query: Query, by_model: bool, anchored: bool) -> QueryScorer:

@@ -233,12 +233,20 @@ _PROBE_INTER_FRAMES = 8
 _PROBE_FRAMES = 64
 
 
+_PLANAR = {"nv12": "yuv420p", "nv16": "yuv422p", "p010le": "yuv420p10le"}
+"""The same samples with each plane of chroma by itself, as software decodes them."""
+
+
 def rgb_of(picture: VideoFrame) -> ByteArray:
     """`[H, W, 3]`, as it was decoded.
 
     Raises:
         FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
     """
+    # Units of hardware hand out interleaved chroma, of which swscale would make other colours.
+    planar = _PLANAR.get(picture.format.name)
+    if planar is not None:
+        picture = picture.reformat(format=planar, threads=1)
     # One thread: for pictures of usual size, swscale's own threads cost more than they save.
     return np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
 

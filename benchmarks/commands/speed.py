@@ -135,7 +135,10 @@ def vlm(
     ] = "",
     part: Annotated[list[PartName] | None, typer.Option(help="Only this; may be given again.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Cells of a frame that ours is given.")] = 273,
-    side: Annotated[int, typer.Option(min=32, help="Side of the square frames in pixels.")] = 1024,
+    size: Annotated[str, typer.Option(help="Frame size, WIDTHxHEIGHT.")] = "1024x1024",
+    like: Annotated[
+        str | None, typer.Option(help="Random weights: all sizes of a released model, 4B; not with the next two.")
+    ] = None,
     layers: Annotated[str, typer.Option(help="Random weights: layers of vision and text.")] = "12,8",
     width: Annotated[str, typer.Option(help="Random weights: widths of vision and text.")] = "512,1024",
     runs: Annotated[int, typer.Option(min=1, help="Rounds; medians are over all.")] = 5,
@@ -148,21 +151,29 @@ def vlm(
     as_json: Json = False,
 ) -> None:
     """Time a Qwen3-VL with the chosen cells against the same model with whole frames. Look at the ratios."""
-    settings = cpu_settings("vlm", preset, overrides)
+    settings = Settings.load(preset, overrides or ())
     if model:
         settings = settings.with_values({"vlm.model": model})
+    size_wh = parse_size(size, least=LEAST_SIDE_PX)
     depth, breadth = _pair("--layers", layers), _pair("--width", width)
 
+    from benchmarks.device.bench import named_device
     from benchmarks.vlm.bench import PARTS, bench_vlm
-    from benchmarks.vlm.model import Shape
+    from benchmarks.vlm.model import RELEASED, Shape
 
+    named_device(settings.loop.device)  # before a model is made
+
+    if like is not None and like not in RELEASED:
+        raise InvalidSetting(
+            f"--like {like}: no sizes of such a model are known", remedy=f"known: {', '.join(RELEASED)}"
+        )
     wanted: Sequence[Part] = [name for name in PARTS if name in part] if part else PARTS
     report = bench_vlm(
         settings,
         parts=wanted,
-        shape=Shape(*depth, *breadth),
+        shape=RELEASED[like] if like else Shape(*depth, *breadth),
         tokens=tokens,
-        side_px=side,
+        size_wh=size_wh,
         seconds=seconds,
         runs=runs,
         frames=frames,

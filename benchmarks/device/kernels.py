@@ -256,7 +256,7 @@ def _choosing(
             continue
         scorers = QueryScorers(queries)
         _, keep = answer_queries(scorers.tasks(first), context, cells_hw)
-        scorers.take(keep, first)
+        scorers.take(keep, [None], first)
         tasks = scorers.tasks(second)
         answered = partial(answer_queries, tasks, context, cells_hw)
         yield Kernel(f"relevance to {kind}", answered, (tasks, look.quarter))

@@ -15,7 +15,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.tables import Report, ResultTable, fields_of
 from arr_stream.threads import torch_threads
-from arr_stream.types import CELL_PX
+from arr_stream.types import Grid
 from benchmarks.vlm.end_to_end import EndToEndReport, bench_end_to_end
 from benchmarks.vlm.memory import MemoryReport, bench_memory
 from benchmarks.vlm.model import Shape, timed_model
@@ -31,7 +31,7 @@ class VlmReport(Report):
 
     Args:
         model: What was timed.
-        side_px: Side of the square frames (of `memory`, see there).
+        size: Of the frames, WIDTHxHEIGHT (of `memory`, see there).
         dtype, device, threads: How it ran.
         vision: Vision and prefill of one frame.
         modes: All modes at several shares of the cells.
@@ -40,7 +40,7 @@ class VlmReport(Report):
     """
 
     model: str
-    side_px: int
+    size: str
     dtype: str
     device: str
     threads: int
@@ -59,14 +59,14 @@ class VlmReport(Report):
     @property
     def tables(self) -> list[ResultTable]:
         """Of every part that was measured."""
-        side, found = f"{self.side_px}x{self.side_px}", list[ResultTable]()
+        found = list[ResultTable]()
         if self.vision is not None:
             about = f"{self.model}; {self.dtype}, {self.device}, {self.threads} threads"
-            found.append(self.vision.table(side, about))
+            found.append(self.vision.table(self.size, about))
         if self.modes is not None:
-            found.append(modes_table(self.modes, side))
+            found.append(modes_table(self.modes, self.size))
         if self.end_to_end is not None:
-            found.append(self.end_to_end.table(side))
+            found.append(self.end_to_end.table(self.size))
         if self.memory is not None:
             found.append(self.memory.table)
         return found
@@ -78,7 +78,7 @@ def bench_vlm(
     parts: Sequence[Part] = PARTS,
     shape: Shape | None = None,
     tokens: int = 273,
-    side_px: int = 1024,
+    size_wh: tuple[int, int] = (1024, 1024),
     seconds: float = 2.0,
     runs: int = 5,
     frames: int = 500,
@@ -93,7 +93,7 @@ def bench_vlm(
         parts: What to measure.
         shape: Of the random weights; None for 12 vision and 8 text layers.
         tokens: Cells of a frame that ours is given.
-        side_px: Side of the square frames; a multiple of 32.
+        size_wh: Size of the frames. Ours sees their texture; the stock model sees them at their own size.
         seconds: Length of the end-to-end clip.
         runs: Rounds; medians are over them, and something before them warms up. `modes`, with its many candidates,
             has half as many.
@@ -105,11 +105,11 @@ def bench_vlm(
         InvalidSetting: Sizes that do not fit together.
         ArrStreamError: The model cannot be had.
     """
-    _check(side_px, tokens, settings)
+    _check(size_wh, tokens, settings)
     with torch_threads(threads):
         progress("loading")
         model = timed_model(settings, shape or Shape())
-        frame: dict[str, Any] = {"side_px": side_px, "runs": runs, "progress": progress}
+        frame: dict[str, Any] = {"size_wh": size_wh, "runs": runs, "progress": progress}
         passes = bench_passes(model, settings, tokens=tokens, **frame) if "vision" in parts else None
         modes = bench_modes(model, settings, **frame | {"runs": (runs + 1) // 2}) if "modes" in parts else None
         clip = (
@@ -124,7 +124,7 @@ def bench_vlm(
         )
         return VlmReport(
             model=model.name,
-            side_px=side_px,
+            size="{}x{}".format(*size_wh),
             dtype=str(model.loaded.dtype).removeprefix("torch."),
             device=str(model.loaded.device),
             threads=torch.get_num_threads(),
@@ -135,15 +135,10 @@ def bench_vlm(
         )
 
 
-def _check(side_px: int, tokens: int, settings: Settings) -> None:
-    cells = (side_px // CELL_PX) ** 2
-    if side_px < CELL_PX or side_px % CELL_PX or side_px**2 > settings.grid.max_pixels:
-        raise InvalidSetting(
-            f"--side {side_px}: allowed are multiples of {CELL_PX} with at most {settings.grid.max_pixels} pixels",
-            remedy="choose another, or raise grid.max_pixels",
-        )
+def _check(size_wh: tuple[int, int], tokens: int, settings: Settings) -> None:
+    cells = Grid.for_size(size_wh, max_pixels=settings.grid.max_pixels).cells
     if not 1 <= tokens <= cells:
         raise InvalidSetting(
-            f"--tokens {tokens}: a frame of {side_px}x{side_px} has {cells} cells",
-            remedy="lower --tokens, or raise --side",
+            f"--tokens {tokens}: a frame of {size_wh[0]}x{size_wh[1]} has {cells} cells",
+            remedy="lower --tokens, or raise --size",
         )

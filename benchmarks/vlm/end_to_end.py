@@ -11,6 +11,7 @@ from arr_stream.evaluation.tables import ResultTable, Value, fields_of, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
 from arr_stream.pipeline import Pipeline
+from arr_stream.stream import make_device
 from arr_stream.types import Frame
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from benchmarks.scenes.clips import FPS, panning
@@ -58,7 +59,7 @@ class EndToEndReport:
             "frames of 768 tokens a pair / ours": self.capped.median / self.ours.median,
         }
 
-    def table(self, side: str) -> ResultTable:
+    def table(self, size: str) -> ResultTable:
         """For frames of that size."""
         rows: list[tuple[Value, ...]] = [(name, short(each.median), None, None) for name, each in self.parts.items()]
         rows.append(("ours, all of it", short(self.ours.median), 1.0, f"{self.sent}, and {self.held} held"))
@@ -67,7 +68,7 @@ class EndToEndReport:
             ("stock, at most 768 tokens a pair", self.capped, self.capped_tokens),
         ):
             rows.append((name, short(timing.median), timing.median / self.ours.median, tokens))
-        title = f"{self.frames} frames of {side} ({self.keyframes} keyframes), {self.shown} of them shown"
+        title = f"{self.frames} frames of {size} ({self.keyframes} keyframes), {self.shown} of them shown"
         note = f"One question, and {self.answer_tokens} tokens of an answer. Decoding the video is in neither."
         return ResultTable(title, ("what", "median ms", "times ours", "visual tokens"), tuple(rows), note, digits=2)
 
@@ -97,7 +98,7 @@ def bench_end_to_end(
     model: Timed,
     settings: Settings,
     *,
-    side_px: int,
+    size_wh: tuple[int, int],
     tokens: int,
     seconds: float,
     runs: int,
@@ -108,14 +109,14 @@ def bench_end_to_end(
     Args:
         model: What to time.
         settings: Of perception and of the viewer; a new stream and a new memory in every round.
-        side_px: Side of the frames.
+        size_wh: Size of the frames.
         tokens: Budget of a frame.
         seconds: Length of the clip, at 30 frames a second.
         runs: Rounds; one more before them warms up.
         progress: Told what comes next.
     """
     settings = settings.with_values({"selection.budget": str(tokens), "vlm.answer_tokens": ANSWER_TOKENS})
-    clip = list(panning((side_px, side_px), max(1, round(seconds * FPS))))
+    clip = list(panning(size_wh, max(1, round(seconds * FPS))))
     step = max(1, round(FPS / settings.vlm.fps))
     shown = clip[::step]
     ours, stock = _Ours(model, settings, clip, step), _Stock(model, shown, FPS / step)
@@ -160,7 +161,7 @@ class _Ours:
         self._generator: KeyframeGenerator = make_generator(settings)
 
     def round(self) -> _Round:
-        pipeline = Pipeline(self._settings, InStepKeyframes(self._generator))
+        pipeline = Pipeline(self._settings, InStepKeyframes(self._generator), device=make_device(self._settings))
         viewer = QwenViewer(self._model.loaded, self._settings)
         made = _Round()
         for frame in self._clip:

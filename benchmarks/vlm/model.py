@@ -67,13 +67,21 @@ class Shape:
     Args:
         vision_layers, text_layers: Depth of the vision tower and of the language model.
         vision_width: A multiple of 64, the channels of a head.
-        text_width: A multiple of 256: heads of 128 channels, two to a key-value head.
+        text_width: A multiple of 256.
+        text_heads: Of 128 channels; None for as many as the width has room for.
+        text_key_heads: Key-value heads; None for one to two heads.
+        text_inner: Width between the two layers of the text's feed-forward part; None for three times its own.
+        vocabulary: Tokens that each answer's token is chosen of; None for those of the tokenizer.
     """
 
     vision_layers: int = 12
     text_layers: int = 8
     vision_width: int = 512
     text_width: int = 1024
+    text_heads: int | None = None
+    text_key_heads: int | None = None
+    text_inner: int | None = None
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         if self.vision_layers < 1 or self.text_layers < 1:
@@ -102,6 +110,10 @@ class Shape:
             f"random weights: vision {self.vision_layers} layers x {self.vision_width}, "
             f"text {self.text_layers} layers x {self.text_width}"
         )
+
+
+RELEASED = {"4B": Shape(24, 36, 1024, 2560, text_heads=32, text_key_heads=8, text_inner=9728, vocabulary=151_936)}
+"""Sizes of released models, as the configuration of Qwen/Qwen3-VL-4B-Instruct gives them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +187,8 @@ def random_model(shape: Shape, settings: Settings, seed: int = 0) -> Timed:
     dtype = torch.float32 if settings.vlm.dtype == "auto" else getattr(torch, settings.vlm.dtype)
     tokenizer = _tokenizer()
     torch.manual_seed(seed)
-    model: Any = Qwen3VLForConditionalGeneration(_config(shape, tokenizer))
+    with device:
+        model: Any = Qwen3VLForConditionalGeneration(_config(shape, tokenizer))
     with torch.no_grad():
         # Of the scores of all tokens some are above 0, so a token with a row of zeros is never the likeliest.
         for token in (tokenizer.eos_token_id, tokenizer.pad_token_id):
@@ -236,10 +249,12 @@ def _config(shape: Shape, tokenizer: Any) -> Any:
     }
     text = {
         "hidden_size": shape.text_width,
-        "intermediate_size": 3 * shape.text_width,
+        "intermediate_size": shape.text_inner or 3 * shape.text_width,
         "num_hidden_layers": shape.text_layers,
-        "num_attention_heads": shape.text_width // _TEXT_HEAD_DIM,
+        "num_attention_heads": (heads := shape.text_heads or shape.text_width // _TEXT_HEAD_DIM),
+        "num_key_value_heads": shape.text_key_heads or heads // 2,
         "head_dim": _TEXT_HEAD_DIM,
+        "vocab_size": shape.vocabulary or len(tokenizer),
     }
     return config_of(tokenizer, vision=vision, text=text, tie_word_embeddings=False)
 

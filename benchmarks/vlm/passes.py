@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from arr_stream.config import Settings
@@ -70,7 +71,7 @@ class PassesReport:
             "both, stock / ours": stock / ours,
         }
 
-    def table(self, side: str, about: str) -> ResultTable:
+    def table(self, size: str, about: str) -> ResultTable:
         """For frames of that size, with a note on what was timed."""
         pairs = (("vision", self.stock_vision, self.vision), ("prefill", self.stock_prefill, self.prefill))
         rows: list[tuple[Value, ...]] = [
@@ -79,7 +80,7 @@ class PassesReport:
         ]
         rows.append(("a question about a frame in memory", None, short(self.question.median), None, None))
         return ResultTable(
-            f"One frame of {side}, {self.tokens} of {self.cells} cells; median ms",
+            f"One frame of {size}, {self.tokens} of {self.cells} cells; median ms",
             ("what", "stock", "ours", "times", "counted"),
             tuple(rows),
             f"Counted: by counted multiplications. Prompts of {self.stock_prompt_tokens} and {self.prompt_tokens} "
@@ -115,29 +116,29 @@ class ModeCost:
     cache_mb: float
 
 
-def modes_table(modes: Sequence[ModeCost], side: str) -> ResultTable:
+def modes_table(modes: Sequence[ModeCost], size: str) -> ResultTable:
     """A line each, for frames of that size."""
     rows = tuple(
         (row.mode, row.chosen, row.kept, row.vision_ms, row.prefill_ms, row.cache_mb, row.decode_ms) for row in modes
     )
     headings = ("mode", "chosen", "kept", "vision ms", "prefill ms", "cache MB", "ms a token of the answer")
-    return ResultTable(f"One frame of {side}; medians", headings, rows, digits=1)
+    return ResultTable(f"One frame of {size}; medians", headings, rows, digits=1)
 
 
 def bench_passes(
-    model: Timed, settings: Settings, *, side_px: int, tokens: int, runs: int, progress: Progress
+    model: Timed, settings: Settings, *, size_wh: tuple[int, int], tokens: int, runs: int, progress: Progress
 ) -> PassesReport:
-    """Time both on one square frame.
+    """Time both on one frame.
 
     Args:
         model: What to time.
         settings: How cells are chosen.
-        side_px: Side of the frame.
+        size_wh: Size of the frame.
         tokens: Cells to choose.
         runs: Rounds; one more before them warms up.
         progress: Told what comes next.
     """
-    bench = _Bench(model, settings, side_px)
+    bench = _Bench(model, settings, size_wh)
     cells = chosen_cells(settings, bench.frame, tokens)
     feeder = bench.feeder("sparse")
     progress("warming up and counting")
@@ -167,13 +168,13 @@ def bench_passes(
 
 
 def bench_modes(
-    model: Timed, settings: Settings, *, side_px: int, runs: int, progress: Progress
+    model: Timed, settings: Settings, *, size_wh: tuple[int, int], runs: int, progress: Progress
 ) -> tuple[ModeCost, ...]:
     """The four modes at four shares of the frame's cells, and the stock model; arguments as of `bench_passes`.
 
     `weight` encodes and reads every cell whatever was chosen, and has one row.
     """
-    bench = _Bench(model, settings, side_px)
+    bench = _Bench(model, settings, size_wh)
     shares = [chosen_cells(settings, bench.frame, max(1, round(share * bench.grid.cells))) for share in SHARES]
     wanted: list[tuple[Mode, Cells]] = [(mode, cells) for mode in _CHOOSING for cells in shares]
     wanted.append(("weight", shares[-1]))
@@ -224,17 +225,17 @@ class _Times:
 class _Bench:
     """One frame and one question, for both."""
 
-    def __init__(self, model: Timed, settings: Settings, side_px: int) -> None:
+    def __init__(self, model: Timed, settings: Settings, size_wh: tuple[int, int]) -> None:
         self._model = model
         self._halo = settings.vlm.halo
         self._adapter = Adapter(model.loaded.model)
         self._adapter.check()
         self._prompt = Prompt(model.loaded.tokenizer, model.loaded.model.config)
         self._stock = StockModel(model)
-        (self.frame,) = panning((side_px, side_px), 1)
+        (self.frame,) = panning(size_wh, 1)
         self.grid = Grid.for_size(self.frame.size_wh, max_pixels=settings.grid.max_pixels)
         self._picture: ByteArray = texture_picture(self.frame.rgb, self.grid.texture_wh)
-        self._inputs = self._stock.picture_inputs(self._picture, QUESTION)
+        self._inputs = self._stock.picture_inputs(self.frame.rgb, QUESTION)
 
     def feeder(self, mode: Mode) -> Feeder:
         return Feeder(self._adapter, self._model.loaded.normalisation, mode, self._halo)
@@ -245,7 +246,8 @@ class _Bench:
             with self._model.clock(into):
                 yield
             return
-        with FlopCounterMode(display=False) as counter:
+        # Of attention's kernels the plain one alone is counted by every version, with shared key-value heads too.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             yield
         into.append(float(counter.get_total_flops()))
 
