@@ -142,6 +142,16 @@ def test_the_same_input_gives_the_same_output() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_what_comes_nearer_is_still_followed_to_its_border() -> None:
+    scene = Scene()
+    for index in range(24):
+        half = ground()
+        scene.add(half, disc(half, (108, 60), 10 + index * 2, RED))
+    found, _ = scene.follow(scene.masks[0], exact=True)
+    assert scene.masks[-1].sum() > 25 * scene.masks[0].sum()
+    assert min(iou(f, m) for f, m in zip(found, scene.masks, strict=True)) > 0.8
+
+
 def test_after_a_flash_the_region_is_still_there_and_after_a_cut_it_is_not() -> None:
     scene = walk(2, (60, 60), (0.0, 0.0))
     tracker = RegionTracker()
