@@ -107,8 +107,9 @@ class CellValues:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Answered:
-    """What the scorers of a frame's queries get back once the host knows what it must."""
+    """What the queries found on a frame, and what their scorers get back of it once the host has seen what it must."""
 
+    relevance: QueryRelevance
     keep: tuple[Any, ...]
     watched: tuple[Array | None, ...]
     given: QueryInput
@@ -331,17 +332,17 @@ class Pipeline:
             see_figure, state.figure, look.eighth, look.visual.fine[2], motion, flow
         )
         watch.lap("figure")
-        relevance, answered = self._answer(state, look, flow, motion, figure, frame)
+        answered = self._answer(state, look, flow, motion, figure, frame)
         watch.lap("relevance")
         wh = state.grid.texture_wh
         texture = Texture(wh, {**picture_channels(look, rgb, motion, wh), **state.cache.planes})
         watch.lap("texture")
-        values = self._value(state, texture, relevance, figure, look.eighth_grey, answered.watched)
+        values = self._value(state, texture, answered, figure, look.eighth_grey)
         watch.lap("selection")
         state.scorers.take(answered.keep, values.watched, answered.given)
         watch.lap("relevance")
         choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
-        self._remember(state, frame, look, relevance.combined, choice)
+        self._remember(state, frame, look, answered.relevance.combined, choice)
         watch.lap("selection")
         chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframe_index
         return PatchSet(
@@ -466,26 +467,21 @@ class Pipeline:
 
     def _answer(
         self, state: _State, look: FrameLook, flow: Flow | None, motion: Array, figure: Array, frame: Frame
-    ) -> tuple[QueryRelevance, _Answered]:
-        """How relevant each cell is to the queries, and what the scorers are to get of it."""
+    ) -> _Answered:
+        """How relevant each cell is to the queries."""
         cache, device = state.cache, self._device
         given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
         tasks = state.scorers.tasks(given)
         trust = self._settings.relevance.trust
         context = QueryContext(look.quarter, motion, figure, flow, cache.way("text"), cache.way("embedding"), trust)
         relevance, keep = device.run(answer_queries, tasks, context, (state.grid.rows, state.grid.columns))
-        return relevance, _Answered(keep, state.scorers.watched(keep), given)
+        return _Answered(relevance, keep, state.scorers.watched(keep), given)
 
     def _value(
-        self,
-        state: _State,
-        texture: Texture,
-        relevance: QueryRelevance,
-        figure: Array,
-        eighth_grey: Array,
-        watched: tuple[Array | None, ...],
+        self, state: _State, texture: Texture, answered: _Answered, figure: Array, eighth_grey: Array
     ) -> CellValues:
         """What the choice is made from, on the host."""
+        relevance, trust = answered.relevance, state.cache.trust
         settings, run, scores, difference, small_text = self._settings, self._device.run, None, None, None
         selection = settings.selection
         if selection.cascade == "off":
@@ -496,7 +492,7 @@ class Pipeline:
             difference = run(cell_difference, eighth_grey, state.seen.sent)
         if selection.fine_share and (small := state.cache.small_text) is not None:
             small_text = run(carried_to_cells, *small)
-        values = CellValues(relevance, figure, state.cache.trust, difference, scores, small_text, watched)
+        values = CellValues(relevance, figure, trust, difference, scores, small_text, answered.watched)
         values = self._device.fetch(values)()
         state.confidence, state.asked = float(values.confidence), _Asked(self._queries, values.relevance)
         return values

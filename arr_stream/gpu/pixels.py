@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_stream.motion.torch_flow import area_means
 from arr_stream.texture import pixels
 
 LUMA = (9798 / 32768, 19235 / 32768, 3735 / 32768)
@@ -116,12 +117,7 @@ def resized(planes: Tensor, hw: tuple[int, int]) -> Tensor:
 
 @pixels.averaged.register(Tensor)
 def averaged(planes: Tensor, hw: tuple[int, int]) -> Tensor:
-    given = planes.reshape(1, -1, *planes.shape[-2:])
-    height, width = given.shape[2] // hw[0], given.shape[3] // hw[1]
-    whole = (hw[0] * height, hw[1] * width) == given.shape[2:]
-    # The same means; a GPU finds those of windows of one size several times sooner.
-    made = F.avg_pool2d(given, (height, width)) if whole else F.adaptive_avg_pool2d(given, hw)
-    return made.reshape(*planes.shape[:-2], *hw)
+    return area_means(planes.reshape(1, -1, *planes.shape[-2:]), hw).reshape(*planes.shape[:-2], *hw)
 
 
 @pixels.cell_colours.register(Tensor)

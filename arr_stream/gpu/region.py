@@ -22,7 +22,7 @@ from arr_stream.motion.camera import camera_flow, speed_px
 from arr_stream.motion.carry import compose
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
 from arr_stream.motion.guided import guided
-from arr_stream.texture.pixels import remap, resized
+from arr_stream.texture.pixels import averaged, remap, resized
 
 _LEAST_AGREEMENT = 0.5
 
@@ -84,7 +84,7 @@ class DeviceRegion:
         if self.exact or not hedge:
             return posterior
         height, width = posterior.shape
-        small = F.interpolate(posterior[None, None], (-(-height // 8), -(-width // 8)), mode="area")[0]
+        small = averaged(posterior[None], (-(-height // 8), -(-width // 8)))
         close = _gaussian(small, 1.5)
         halo = F.interpolate((close + 0.5 * _gaussian(close, 4.0))[None], (height, width), mode="bilinear")[0, 0]
         return (posterior + hedge * halo).clamp(max=1)
@@ -271,7 +271,7 @@ def motion_evidence(flow: Flow, mask: Tensor) -> Tensor:
     """
     own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
     speed = window_means(speed_px(own)[None], 3)[0]
-    small = F.interpolate(mask[None, None], flow.hw, mode="area")[0, 0]
+    small = averaged(mask, flow.hw)
     outside = small < 0.3
     ranked = torch.where(outside, speed, torch.inf).flatten().sort().values
     count = outside.sum()

@@ -148,10 +148,18 @@ def _pyramid(pictures: Tensor, preset: TorchPreset) -> list[Tensor]:
 
 def _halved(pictures: Tensor) -> Tensor:
     height, width = _sides(pictures)
-    if height % 2 == width % 2 == 0:
-        return F.avg_pool2d(pictures, 2)
-    # Adaptive, so that a side that is no multiple keeps its proportions and flow scales with the rasters.
-    return F.adaptive_avg_pool2d(pictures, (height // 2, width // 2))
+    # A side that is no multiple keeps its proportions, so that flow scales with the rasters.
+    return area_means(pictures, (height // 2, width // 2))
+
+
+def area_means(planes: Tensor, hw: tuple[int, int]) -> Tensor:
+    """`[n, C, h, w]` as means on a raster of `(h, w)`."""
+    height, width = _sides(planes)
+    down, across = height // hw[0], width // hw[1]
+    if (hw[0] * down, hw[1] * across) == (height, width):
+        # The same means; a GPU finds those of windows of one size several times sooner.
+        return F.avg_pool2d(planes, (down, across))
+    return F.adaptive_avg_pool2d(planes, hw)
 
 
 def _searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:

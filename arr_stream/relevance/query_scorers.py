@@ -326,14 +326,15 @@ class RegionScorer:
         return RegionTask(given.put_region(self._tracker), drawn=True)
 
     def watched(self, keep: Any) -> Array | None:
-        if self._redetector is None or keep is None:
-            return None
-        self._steps += 1
-        return keep.posterior if self._steps % _LOOK_EVERY == 0 else None
+        due = self._redetector is not None and (self._steps + 1) % _LOOK_EVERY == 0
+        return keep.posterior if due and keep is not None else None
 
     def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None:
         self._region = keep
-        if self._redetector is not None and watched is not None:
+        if self._redetector is None or keep is None:
+            return
+        self._steps += 1
+        if watched is not None:
             finding = self._redetector.look(given.quarter, watched)
             self._confidence = given.put(np.full((1, 1), finding.confidence, np.float32))
             if finding.mask is not None and self._tracker.resume(given.quarter, finding.mask):
@@ -488,7 +489,7 @@ class QueryScorers:
         return tuple(each.scorer.task(given) for each in self._scored)
 
     def watched(self, keep: Sequence[Any]) -> tuple[Array | None, ...]:
-        """What of all that the host must see, once a frame."""
+        """What of all that the host must see on this frame."""
         return tuple(each.scorer.watched(own) for each, own in zip(self._scored, keep, strict=True))
 
     def take(self, keep: Sequence[Any], watched: Sequence[FloatArray | None], given: QueryInput) -> None:

@@ -137,7 +137,8 @@ def vlm(
     tokens: Annotated[int, typer.Option(min=1, help="Cells of a frame that ours is given.")] = 273,
     size: Annotated[str, typer.Option(help="Frame size, WIDTHxHEIGHT.")] = "1024x1024",
     like: Annotated[
-        str | None, typer.Option(help="Random weights: all sizes of a released model, 4B; not with the next two.")
+        str | None,
+        typer.Option(help="Random weights: all sizes of a released model (4B), in place of --layers and --width."),
     ] = None,
     layers: Annotated[str, typer.Option(help="Random weights: layers of vision and text.")] = "12,8",
     width: Annotated[str, typer.Option(help="Random weights: widths of vision and text.")] = "512,1024",

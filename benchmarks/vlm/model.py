@@ -251,11 +251,11 @@ def _config(shape: Shape, tokenizer: Any) -> Any:
         "hidden_size": shape.text_width,
         "intermediate_size": shape.text_inner or 3 * shape.text_width,
         "num_hidden_layers": shape.text_layers,
-        "num_attention_heads": (heads := shape.text_heads or shape.text_width // _TEXT_HEAD_DIM),
-        "num_key_value_heads": shape.text_key_heads or heads // 2,
+        "num_attention_heads": shape.text_heads or shape.text_width // _TEXT_HEAD_DIM,
         "head_dim": _TEXT_HEAD_DIM,
-        "vocab_size": shape.vocabulary or len(tokenizer),
     }
+    given = {"num_key_value_heads": shape.text_key_heads, "vocab_size": shape.vocabulary}
+    text |= {name: value for name, value in given.items() if value is not None}
     return config_of(tokenizer, vision=vision, text=text, tie_word_embeddings=False)
 
 
