@@ -169,9 +169,6 @@ class RelevanceSettings(_Section):
 class ScoringSettings(_Section):
     """Weights of the scorers and of their balance; `arr-stream tune` fits them to footage."""
 
-    edges: Unit = Field(0.4, description="information: edges of either polarity")
-    high_pass: Unit = Field(0.3, description="information: fine detail")
-    structure: Unit = Field(0.3, description="information: nearness to the next edge")
     text: Unit = Field(0.8, description="weight of what is written, or looks like it, where no question leads")
     saliency: Unit = Field(0.9, description="perspective: what is unlike the rest of the frame")
     motion: Unit = Field(0.3, description="perspective: what moves against the camera")
@@ -180,7 +177,7 @@ class ScoringSettings(_Section):
     capture: Unit = Field(0.3, description="what information and saliency lose where something moves on the frame")
     attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
     history: Unit = Field(0.2, description="participation: how much what was asked or looked at before adds")
-    information: Unit = Field(0.2, description="weight of information where no question leads")
+    information: Unit = Field(0.15, description="weight of information (fine detail) where no question leads")
     perspective: Unit = Field(0.8, description="weight of perspective there")
     stay: Unit = Field(0.05, description="weight there of where one looked lately")
     settling: Unit = Field(

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
     from arr_stream.relevance.semantic import SemanticSpace
 
-_SCORED_PLANES = frozenset((5, 6, 9, TEXT, *range(HISTORY + 1, len(CHANNELS))))
+_SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 """First channels of the planes that scores are made of."""
 
 _EIGHTH_PER_CELL = 4
@@ -328,9 +328,7 @@ class Pipeline:
         state.meanings = renew_meanings(state.cache, self._space, self.phrases, state.meanings)
         look = self._with_meaning(look, state)
         watch.lap("keyframe")
-        state.figure, figure = self._device.run(
-            see_figure, state.figure, look.eighth, look.visual.fine[2], motion, flow
-        )
+        state.figure, figure = self._device.run(see_figure, state.figure, look.eighth, look.high_pass, motion, flow)
         watch.lap("figure")
         answered = self._answer(state, look, flow, motion, figure, frame)
         watch.lap("relevance")
@@ -462,8 +460,8 @@ class Pipeline:
         unlike, way = state.meanings.unlike, state.cache.way("embedding")
         if unlike is None or way is None:
             return look
-        saliency = self._device.run(outstanding, look.visual.saliency, unlike, way)
-        return replace(look, visual=replace(look.visual, saliency=saliency))
+        saliency = self._device.run(outstanding, look.saliency, unlike, way)
+        return replace(look, saliency=saliency)
 
     def _answer(
         self, state: _State, look: FrameLook, flow: Flow | None, motion: Array, figure: Array, frame: Frame
@@ -531,5 +529,5 @@ class Pipeline:
         fine = choice.chosen.level <= 0
         selected[choice.chosen.rows[fine], choice.chosen.columns[fine]] = 1
         history = self._device.run(remembered, state.cache.history, self._device.put(selected))
-        state.cache.leave(history, relevance, look.visual.saliency)
+        state.cache.leave(history, relevance, look.saliency)
         state.last_pts_seconds, state.last_index = frame.pts_seconds, frame.index

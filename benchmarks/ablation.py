@@ -56,9 +56,6 @@ def _instead(name: str, *, usual: bool = True, **values: object) -> Part:
 
 PARTS = (
     _without("information", scoring__information=0.0),
-    _without("edges", scoring__edges=0.0),
-    _without("high-pass", scoring__high_pass=0.0),
-    _without("nearness to edges", scoring__structure=0.0),
     _without("perspective", scoring__perspective=0.0),
     _without("saliency", scoring__saliency=0.0),
     _without("motion", scoring__motion=0.0),

@@ -32,7 +32,8 @@ from arr_stream.selection.atlas import (
 )
 from arr_stream.selection.quotas import fixed_quota, share_out
 from arr_stream.texture.pictures import Pictures
-from arr_stream.texture.visual import visual_channels
+from arr_stream.texture.visual import high_pass
+from arr_stream.texture.visual import saliency as salient
 from arr_stream.types import FloatArray, Frame, Grid, IntArray
 
 LayOut = Callable[[SemanticAtlas, int], IntArray]
@@ -145,7 +146,7 @@ def _cells(frame: Frame, grid: Grid, mask: Mask) -> tuple[FloatArray, FloatArray
     mean = cv2.resize(lab, size, interpolation=cv2.INTER_AREA)
     square = cv2.resize(lab**2, size, interpolation=cv2.INTER_AREA)
     spread = np.sqrt(np.maximum(square - mean**2, 0))
-    saliency = cv2.resize(visual_channels(pictures).saliency, size, interpolation=cv2.INTER_AREA)
+    saliency = cv2.resize(salient(pictures.eighth, high_pass(pictures.grey)), size, interpolation=cv2.INTER_AREA)
     covered = cv2.resize(mask.astype(np.float32), size, interpolation=cv2.INTER_AREA)
     shape = (grid.rows, grid.columns)
     looks = np.concatenate([mean, spread], axis=-1).reshape(*shape, 6).transpose(2, 0, 1)

@@ -32,6 +32,7 @@ from arr_stream.selection.allocation import allocate_tokens
 from arr_stream.selection.atlas import cells_of_clusters
 from arr_stream.selection.cascade import regions_of_cells
 from arr_stream.texture.array import CELL_LEVEL, Texture
+from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import look_at, picture_channels
 from arr_stream.threads import one_blas_thread
@@ -155,6 +156,7 @@ class _Scene:
     hw: tuple[int, int]
     table: FloatArray
     relevance: FloatArray
+    edge_distance: FloatArray
     labels: Any
 
 
@@ -167,11 +169,12 @@ def _scene(case: CascadeCase, clusterer: Clusterer, level: int) -> _Scene:
     wh = grid.texture_wh
     look = look_at(case.rgb, None, grid)
     texture = Texture(wh, {**picture_channels(look, case.rgb, still, wh), **TemporalCache(grid).planes})
-    values = texture.mip(level, SCORED_CHANNELS).numpy()
+    values = texture.mip(level, (*SCORED_CHANNELS, CHANNEL_INDEX["edge_distance"])).numpy()
     hw = values.shape[1], values.shape[2]
     relevance = cv2.resize(case.relevance(pictures.quarter), hw[::-1], interpolation=cv2.INTER_AREA)
     labels = cells_of_clusters(clusterer.cluster(KeyframeInput(frame, grid)), Grid((width, height), *hw))
-    return _Scene(hw, values.reshape(len(SCORED_CHANNELS), -1).T, relevance.astype(np.float32).ravel(), labels)
+    *table, edge_distance = values.reshape(len(values), -1)
+    return _Scene(hw, np.stack(table, axis=1), relevance.astype(np.float32).ravel(), edge_distance, labels)
 
 
 def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
@@ -185,7 +188,9 @@ def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
 
     def cascade() -> CascadeScores:
         regions = regions_of_cells(scene.labels)
-        return score_cascaded(scene.table, scene.relevance, regions, DEFAULT_WEIGHTS, tokens=tokens)
+        return score_cascaded(
+            scene.table, scene.relevance, scene.edge_distance, regions, DEFAULT_WEIGHTS, tokens=tokens
+        )
 
     all_scores, all_ms = _timed(whole)
     some_scores, cascade_ms = _timed(cascade)

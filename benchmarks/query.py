@@ -28,6 +28,7 @@ from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings.clip import ClipEmbedder, ClipTextEncoder
+from arr_stream.keyframes.embeddings.dense import make_tower
 from arr_stream.keyframes.embeddings.openclip import load_clip
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.keyframes.text import NoText
@@ -203,7 +204,8 @@ class CropEncoder:
         loaded = load_clip(settings.clip, settings.models, towers="vision")
         assert loaded.visual is not None
         self._device = pick_device(settings.models.device)
-        self._visual = loaded.visual.to(self._device)
+        self._tower = make_tower(loaded.visual.to(self._device), loaded.space, settings.clip.method)
+        self._method = settings.clip.method
         self._mean = torch.tensor(loaded.mean).view(3, 1, 1)
         self._std = torch.tensor(loaded.std).view(3, 1, 1)
         self._size_hw = loaded.image_size_hw
@@ -218,8 +220,8 @@ class CropEncoder:
         ]
         pixels = torch.stack([torch.from_numpy(crop).permute(2, 0, 1) for crop in crops]).float() / 255
         with torch.inference_mode():
-            encoded = self._visual(((pixels - self._mean) / self._std).to(self._device))
-        return np.asarray(encoded.float().cpu().numpy(), np.float32)
+            places = self._tower.features(((pixels - self._mean) / self._std).to(self._device), self._method)
+        return np.asarray(places.mean(dim=(2, 3)).float().cpu().numpy(), np.float32)
 
     def _crop(self, rgb: ByteArray, x: float, y: float, width: float, height: float) -> ByteArray:
         """A cell with one cell around it."""

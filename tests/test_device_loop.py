@@ -186,9 +186,7 @@ def test_a_budget_over_time_is_spent_alike() -> None:
 
 
 PARTS_OF_SCORES = [
-    "edges",
-    "high_pass",
-    "structure",
+    "information",
     "text",
     "saliency",
     "motion",
@@ -201,7 +199,7 @@ PARTS_OF_SCORES = [
 
 def _scored_by(part: str) -> Settings:
     """Settings by which one part of the scores decides alone."""
-    weights = dict.fromkeys(PARTS_OF_SCORES, 0.0) | {"information": 1.0, "perspective": 1.0, part: 1.0}
+    weights = dict.fromkeys(PARTS_OF_SCORES, 0.0) | {"perspective": 1.0, part: 1.0}
     return SETTINGS.with_values({f"scoring.{name}": weight for name, weight in weights.items()})
 
 
@@ -271,7 +269,7 @@ def test_the_figure_is_the_same_from_the_same_frames() -> None:
         offset_px = rng.normal(scale=2, size=(*eighth, 2)).astype(np.float32)
         flow = Flow(offset_px, np.ones(eighth, np.float32), np.zeros(eighth, np.float32))
         host, expected = see_figure(host, rgb, detail, motion, flow)
-        there = torch.from_numpy(rgb).permute(2, 0, 1).float(), torch.from_numpy(detail) / 255
+        there = torch.from_numpy(rgb).permute(2, 0, 1).float(), torch.from_numpy(detail).float()
         device, figure = see_figure(device, *there, torch.from_numpy(motion), on_tensors(flow))
         assert figure.numpy() == pytest.approx(expected, abs=2e-3)
         assert device.motion.numpy() == pytest.approx(host.motion, abs=2e-3)
@@ -488,7 +486,7 @@ def frame(device):
     way = Flow.still(EIGHTH, rgb)
     moved = carried(Carried(torch.zeros((4, *EIGHTH), device=device), (way, way)), flow)
     motion = motion_channel(flow, None, look.eighth_grey)
-    _, figure = see_figure(Figure.nothing(motion, EIGHTH), look.eighth, look.visual.fine[2], motion, flow)
+    _, figure = see_figure(Figure.nothing(motion, EIGHTH), look.eighth, look.high_pass, motion, flow)
     place = torch.zeros(QUARTER, device=device)
     weights, beta = torch.zeros((13, 128), device=device), torch.zeros(129, device=device)
     region = DeviceRegion(place, place, place.sum(), weights, beta, DEFAULT)

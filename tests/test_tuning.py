@@ -136,7 +136,7 @@ def test_weights_stay_in_the_ranges_of_their_settings() -> None:
 
 def test_untouched_weights_are_the_start() -> None:
     start = ScoringSettings(motion=0.123, commitment_power=1.5)
-    parameters = Parameters(start, ("edges", "stay"))
+    parameters = Parameters(start, ("information", "stay"))
     assert parameters.settings() == start
     assert float(parameters.distance().detach()) == 0
     with pytest.raises(UnknownSetting, match="did you mean 'motion'"):
@@ -462,7 +462,7 @@ def test_the_command_writes_preset_and_picture(tmp_path: Path) -> None:
     assert [table["title"].split()[0] for table in values["tables"]] == ["Coverage", "Weights", "Rounds"]
     assert (values["fitted"], values["held_out"]) == (["walk0"], ["walk1"])
     assert out.read_text() == values["preset"]
-    assert Settings.load(out, overrides).scoring.edges == values["scoring"]["edges"]
+    assert Settings.load(out, overrides).scoring.settling == values["scoring"]["settling"]
     drawn = cv2.imread(str(picture))
     assert drawn is not None and drawn.shape[1] > 1000 and drawn.std() > 20
     with pytest.raises(OutputExists):

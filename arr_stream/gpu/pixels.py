@@ -127,7 +127,7 @@ def cell_colours(picture: Tensor, hw: tuple[int, int]) -> Tensor:
 
 @pixels.cell_bytes.register(Tensor)
 def cell_bytes(plane: Tensor, hw: tuple[int, int]) -> Tensor:
-    return averaged(plane * 255, hw).round_()
+    return averaged(plane, hw).round_()
 
 
 @pixels.cell_difference.register(Tensor)

@@ -1,4 +1,4 @@
-"""Channels 6 to 12 on a device: what is seen on this frame alone; `texture/visual.py` on tensors.
+"""Channels of the frame's picture on a device; `texture/visual.py` on tensors.
 
 Filters are kornia's where it makes nothing on the host: a kernel that a filter builds on every call is a copy that
 waits for the device, so Sobel's is made once a device.
@@ -6,43 +6,74 @@ waits for the device, so Sobel's is made once a device.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
 from kornia.filters import box_blur, filter2d, get_spatial_gradient_kernel2d
 from torch import Tensor
+from torch.nn import functional
 
-from arr_stream.gpu.distance import edge_distance
 from arr_stream.gpu.pixels import halved
-from arr_stream.texture.visual import DETAIL_GAIN, VisualChannels, saliency, seen_channels
+from arr_stream.texture import visual
+from arr_stream.texture.visual import DETAIL_GAIN, EDGE_THRESHOLD
 
-_BYTE = 1 / 255
+_NOWHERE = 1e6
+"""Coordinate of an edge that is not there; farther than any diagonal, and its square is still exact enough."""
+_TRIALS = 1 << 24
+"""Distances that are tried at a time: 64 MiB held for a moment."""
 
 
-@seen_channels.register(Tensor)
-def device_channels(grey: Tensor, quarter_grey: Tensor, eighth_grey: Tensor, eighth: Tensor) -> VisualChannels:
-    """As on the host; `fine` is float32 in [0, 1]."""
-    edges = polar_edges(quarter_grey)
+@visual.high_pass.register(Tensor)
+def high_pass(grey: Tensor) -> Tensor:
     halves = grey[None]
-    detail = halved((halves - _rounded_blur(halves, 7)).abs_()).mul_(DETAIL_GAIN)
-    fine = torch.cat([edges, detail.clamp_(max=255)]).mul_(_BYTE)
-    low_pass = _rounded_blur(eighth_grey[None], 5)[0].mul_(_BYTE)
-    return VisualChannels(fine, low_pass, saliency(eighth, fine[2]), edge_distance(edges.amax(dim=0)))
+    detail = halved((halves - _rounded_blur(halves, 7)).abs_())[0]
+    return detail.mul_(DETAIL_GAIN).clamp_(max=255)
 
 
+@visual.polar_edges.register(Tensor)
 def polar_edges(grey: Tensor) -> Tensor:
-    """The two polarities of the Sobel response.
-
-    Args:
-        grey: `[h, w]` in [0, 255].
-
-    Returns:
-        `[2, h, w]` whole numbers in [0, 255]: rising as far as lightness grows to the right or downwards, falling as
-        far as it shrinks; a step of half the range gives full strength.
-    """
     gradient = filter2d(grey.expand(2, 1, *grey.shape), _sobel(grey.device), "reflect")[:, 0]
     signed = torch.stack([gradient.amax(dim=0), -gradient.amin(dim=0)])
     return signed.mul_(0.5).round_().clamp_(0, 255)
+
+
+@visual.low_pass.register(Tensor)
+def low_pass(grey: Tensor) -> Tensor:
+    return _rounded_blur(grey[None], 5)[0]
+
+
+@visual.edge_distance.register(Tensor)
+def edge_distance(edges: Tensor) -> Tensor:
+    """Euclid's; the 3x3 chamfer distance of the processor is up to a twentieth longer or shorter."""
+    spread = functional.max_pool2d(edges.amax(dim=0)[None], 3, stride=2, padding=1)[0]
+    distance = nearest_distance(spread > EDGE_THRESHOLD)
+    return distance.mul_(255 / math.hypot(*distance.shape)).clamp_(max=255)
+
+
+def nearest_distance(edges: Tensor) -> Tensor:
+    """Euclidean distance from the centre of each place to that of the nearest edge.
+
+    In two passes (columns, then rows; Felzenszwalb and Huttenlocher, "Distance transforms of sampled functions", 2012)
+    that try every place of a line.
+
+    Args:
+        edges: `[h, w]` bool.
+
+    Returns:
+        `[h, w]` float32 in pixels, 0 on edges; beyond any diagonal where there are none.
+    """
+    squared = torch.where(edges, 0.0, _NOWHERE**2)
+    return _nearest_along(_nearest_along(squared.T).T).sqrt_()
+
+
+def _nearest_along(squared: Tensor) -> Tensor:
+    """`[lines, n]` squared distances to edges of the same place, to those of any place of the line."""
+    length = squared.shape[1]
+    place = torch.arange(length, device=squared.device, dtype=torch.float32)
+    ways = (place[:, None] - place) ** 2
+    some = max(1, _TRIALS // (length * length))
+    return torch.cat([(part[:, None] + ways).amin(dim=2) for part in torch.split(squared, some)])
 
 
 def _rounded_blur(planes: Tensor, window: int) -> Tensor:

@@ -40,7 +40,7 @@ _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
 """A query wants the cells with at least this share of its highest relevance."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
-_EDGE_DISTANCE = SCORED_CHANNELS.index(CHANNEL_INDEX["edge_distance"])
+_EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
 _GAZE = SCORED_CHANNELS.index(CHANNEL_INDEX["gaze"])
 _SALIENCY = SCORED_CHANNELS.index(CHANNEL_INDEX["saliency"])
 _WITH_LEVELS = ("topk", "hybrid")
@@ -161,7 +161,10 @@ def realize_relevance(
     if table is not None and regions is not None:
         moving = None if figure is None else figure.ravel()
         words = None if relevance.word_cells is None else relevance.word_cells.ravel().astype(np.float32)
-        passed = score_cascaded(table, flat, regions, weights, tokens=tokens, skip=skip, figure=moving, words=words)
+        edge_distance = to_numpy(texture.cells([_EDGE_DISTANCE])[0]).ravel()
+        passed = score_cascaded(
+            table, flat, edge_distance, regions, weights, tokens=tokens, skip=skip, figure=moving, words=words
+        )
         scores, count = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     assert scores is not None
@@ -278,6 +281,7 @@ class CascadeScores:
 def score_cascaded(
     table: FloatArray,
     relevance: FloatArray,
+    edge_distance: FloatArray,
     regions: Regions,
     weights: ScoringSettings,
     *,
@@ -290,7 +294,7 @@ def score_cascaded(
 
     Args:
         table: `[cells, len(SCORED_CHANNELS)]`.
-        relevance: `[cells]`.
+        relevance, edge_distance: `[cells]`.
         regions: The regions.
         weights: Of the scorers.
         tokens: Cells to be chosen in the end.
@@ -312,7 +316,7 @@ def score_cascaded(
         regions,
         region_score,
         relevance,
-        table[:, _EDGE_DISTANCE],
+        edge_distance,
         tokens=tokens,
         most=scored_most(len(relevance), len(regions.ids), tokens),
         skip=None if skip is None else skip.ravel(),

@@ -70,7 +70,7 @@ def see_figure(figure: Figure, eighth: Array, detail: Array, motion: Array, flow
     Args:
         figure: What is known.
         eighth: The picture at an eighth of the texture's size.
-        detail: `[H/4, W/4]` its high-pass channel, in 255ths where that is uint8.
+        detail: `[H/4, W/4]` its high-pass channel, in 255ths.
         motion: `[H/8, W/8]` in [0, 1], the motion channel.
         flow: To the frame before; None on the first frame and after a cut, when there is nothing to learn from.
 

@@ -13,10 +13,7 @@ from arr_stream.texture.arrays import Array, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
 
 CHANNEL_NAMES = (
-    "edge_rising",
-    "edge_falling",
     "high_pass",
-    "edge_distance",
     "saliency",
     "motion",
     "eccentricity",
@@ -55,11 +52,8 @@ class Sample:
 
 
 def information(sample: Sample, weights: ScoringSettings) -> Array:
-    """How much there is to see: edges of either polarity, fine detail, nearness to structure."""
-    edges = namespace(sample.values).maximum(sample["edge_rising"], sample["edge_falling"])
-    near = 1 - sample["edge_distance"]
-    seen = weights.edges * edges + weights.high_pass * sample["high_pass"] + weights.structure * near
-    return seen * _left_by_motion(sample, weights)
+    """How much there is to see: fine detail."""
+    return sample["high_pass"] * _left_by_motion(sample, weights)
 
 
 def writing(sample: Sample, weights: ScoringSettings) -> Array:

@@ -6,6 +6,7 @@ use of these channels needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
 from typing import Any
@@ -14,11 +15,11 @@ import cv2
 import numpy as np
 
 from arr_stream.texture.array import LazyPlane, Plane
-from arr_stream.texture.arrays import Array, as_double, as_float, constant, is_bytes, namespace, sent
+from arr_stream.texture.arrays import Array, as_double, as_float, constant, namespace, sent
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures, full_picture
 from arr_stream.texture.pixels import cell_bytes, cell_colours, colour_shares, picture_planes, resized, solved
-from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.types import FloatArray, Grid
 
 _BYTE = 1 / 255
 
@@ -39,64 +40,27 @@ DULLEST = 0.65
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VisualChannels:
-    """Channels that need this frame's picture only.
-
-    Args:
-        fine: `[3, H/4, W/4]` uint8 in 255ths, or float32 in [0, 1] on a device: edges rising (dark to light), edges
-            falling, high-pass.
-        low_pass: `[H/8, W/8]` float32 in [0, 1].
-        saliency: `[H/8, W/8]` float32 in [0, 1].
-        edge_distance: `[H/8, W/8]` float32, over the diagonal.
-    """
-
-    fine: Array
-    low_pass: Array
-    saliency: Array
-    edge_distance: Array
-
-
-def visual_channels(pictures: Pictures) -> VisualChannels:
-    """Everything in `VisualChannels`, from the reduced pictures.
-
-    Fine detail is found at half size, where it still is, and kept at a quarter.
-    """
-    found: VisualChannels = seen_channels(pictures.grey, pictures.quarter_grey, pictures.eighth_grey, pictures.eighth)
-    return found
-
-
-@singledispatch
-def seen_channels(grey: Array, quarter_grey: Array, eighth_grey: Array, eighth: Array) -> VisualChannels:
-    """The same from lightness at half, quarter and eighth size and the picture at an eighth."""
-    height, width = quarter_grey.shape
-    fine = np.empty((3, height, width), np.uint8)
-    strength = _polar_edges(quarter_grey, fine)
-    detail = cv2.absdiff(grey, cv2.blur(grey, (7, 7)))
-    cv2.convertScaleAbs(cv2.resize(detail, (width, height), interpolation=cv2.INTER_AREA), fine[2], alpha=DETAIL_GAIN)
-    low_pass = cv2.blur(eighth_grey, (5, 5)) * np.float32(1 / 255)
-    return VisualChannels(fine, low_pass, saliency(eighth, fine[2]), edge_distance(strength))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class FrameLook:
     """What is seen on a frame by itself.
 
     Args:
         full: The picture at the texture's size; None where that is the frame itself, or is made when it is read.
-        grey: `[H/2, W/2]` lightness.
-        quarter, eighth: The picture at a quarter and an eighth of the texture's size.
-        eighth_grey: `[H/8, W/8]`.
-        visual: Channels 6 to 12.
+        grey, quarter_grey, eighth_grey: Lightness at half, a quarter and an eighth of the texture's size.
+        quarter, eighth: The picture at a quarter and an eighth.
+        high_pass: `[H/4, W/4]` in 255ths, fine detail.
+        saliency: `[H/8, W/8]` float32 in [0, 1).
         colours: `[512]` share of the picture in each of 8x8x8 colours.
         change: Share of the picture that the frame before does not account for; 1 for a first frame.
     """
 
     full: Array | None
     grey: Array
+    quarter_grey: Array
+    eighth_grey: Array
     quarter: Array
     eighth: Array
-    eighth_grey: Array
-    visual: VisualChannels
+    high_pass: Array
+    saliency: Array
     colours: Array
     change: Array
 
@@ -110,42 +74,55 @@ def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
         grid: The frame's cells.
     """
     pictures = Pictures(rgb, grid)
-    visual = visual_channels(pictures)
-    colours = colour_shares(pictures.eighth)
+    detail, colours = high_pass(pictures.grey), colour_shares(pictures.eighth)
     return FrameLook(
         full=None if isinstance(rgb, np.ndarray) or pictures.full is rgb else pictures.full,
         grey=pictures.grey,
+        quarter_grey=pictures.quarter_grey,
+        eighth_grey=pictures.eighth_grey,
         quarter=pictures.quarter,
         eighth=pictures.eighth,
-        eighth_grey=pictures.eighth_grey,
-        visual=visual,
+        high_pass=detail,
+        saliency=saliency(pictures.eighth, detail),
         colours=colours,
         change=colours.sum() if before is None else abs(before - colours).sum() / 2,
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _FullPicture:
-    """Channels 0 to 2, brought to the texture's size when something reads them."""
+class _OfPicture:
+    """Channels that are made of the frame's picture when something reads them, in 255ths.
 
-    rgb: Array
-    texture_wh: tuple[int, int]
+    Args:
+        first: Of the channels.
+        make: Their planes `[C, h, w]`.
+        picture: What `make` takes.
+    """
+
+    first: int
+    make: Callable[[Array], Array]
+    picture: Array
 
     def made(self) -> Plane:
-        return Plane(0, picture_planes(full_picture(self.rgb, self.texture_wh)), _BYTE)
+        return Plane(self.first, self.make(self.picture), _BYTE)
 
 
 def picture_channels(
     look: FrameLook, rgb: Array, motion: Array, texture_wh: tuple[int, int]
 ) -> dict[int, Plane | LazyPlane]:
     """Channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
-    visual, xp = look.visual, namespace(motion)
-    coarse = xp.stack([visual.low_pass, motion, visual.saliency, visual.edge_distance])
+
+    def full(picture: Array) -> Array:
+        return picture_planes(full_picture(picture, texture_wh) if look.full is None else look.full)
+
     return {
-        0: _FullPicture(rgb, texture_wh) if look.full is None else Plane(0, picture_planes(look.full), _BYTE),
+        0: _OfPicture(0, full, rgb),
         **_position_planes(texture_wh, None if isinstance(motion, np.ndarray) else motion.device),
-        6: Plane(6, visual.fine, _BYTE if is_bytes(visual.fine) else 1.0),
-        9: Plane(9, coarse),
+        6: _OfPicture(6, polar_edges, look.quarter_grey),
+        8: Plane(8, look.high_pass[None], _BYTE),
+        9: _OfPicture(9, lambda grey: low_pass(grey)[None], look.eighth_grey),
+        10: Plane(10, namespace(motion).stack([motion, look.saliency])),
+        12: _OfPicture(12, lambda grey: edge_distance(polar_edges(grey))[None], look.quarter_grey),
     }
 
 
@@ -160,17 +137,30 @@ def _position_planes(texture_wh: tuple[int, int], device: Any) -> dict[int, Plan
     return {plane.first: plane for plane in planes}
 
 
-def _polar_edges(grey: ByteArray, edges: ByteArray) -> ByteArray:
-    """Writes the two polarities of the Sobel response into `edges`; gives the larger of the two, `[h, w]` uint8.
+@singledispatch
+def high_pass(grey: Array) -> Array:
+    """Fine detail, `[h / 2, w / 2]` in 255ths: found in lightness `[h, w]` at half size, where it still is."""
+    detail = cv2.absdiff(grey, cv2.blur(grey, (7, 7)))
+    halved = cv2.resize(detail, (grey.shape[1] // 2, grey.shape[0] // 2), interpolation=cv2.INTER_AREA)
+    return cv2.convertScaleAbs(halved, alpha=DETAIL_GAIN)
+
+
+@singledispatch
+def polar_edges(grey: Array) -> Array:
+    """The two polarities of the Sobel response of lightness `[h, w]`, `[2, h, w]` in 255ths.
 
     A place is rising as far as lightness grows to the right or downwards, falling as far as it shrinks; a step of
     half the range gives full strength.
     """
     dx, dy = cv2.spatialGradient(grey, ksize=3)
-    cv2.convertScaleAbs(cv2.max(cv2.max(dx, dy), 0), edges[0], alpha=0.5)
-    cv2.convertScaleAbs(cv2.min(cv2.min(dx, dy), 0), edges[1], alpha=0.5)
-    strength: ByteArray = cv2.max(edges[0], edges[1])
-    return strength
+    rising, falling = cv2.max(cv2.max(dx, dy), 0), cv2.min(cv2.min(dx, dy), 0)
+    return np.stack([cv2.convertScaleAbs(each, alpha=0.5).reshape(grey.shape) for each in (rising, falling)])
+
+
+@singledispatch
+def low_pass(grey: Array) -> Array:
+    """Lightness `[h, w]` blurred, in 255ths."""
+    return cv2.blur(grey, (5, 5)).reshape(grey.shape)
 
 
 def saliency(eighth: Array, detail: Array) -> Array:
@@ -180,7 +170,7 @@ def saliency(eighth: Array, detail: Array) -> Array:
 
     Args:
         eighth: The picture at an eighth of the texture's size.
-        detail: `[H/4, W/4]`, the high-pass channel, in 255ths where that is uint8.
+        detail: `[H/4, W/4]`, the high-pass channel, in 255ths.
     """
     hw = detail.shape[0] // 4, detail.shape[1] // 4
     fine = as_float(cell_bytes(detail, hw)).reshape(1, -1)
@@ -210,17 +200,19 @@ def unlikeness(looks: Array, least: float) -> Array:
     return as_float(distance / (distance + ORDINARY * numbers))
 
 
-def edge_distance(strength: ByteArray) -> FloatArray:
-    """Distance to the nearest edge, over the diagonal; 1 everywhere when there is none.
+@singledispatch
+def edge_distance(edges: Array) -> Array:
+    """Distance to the nearest edge, over the diagonal, in 255ths; 255 everywhere when there is none.
 
-    `[h, w]` strength to `[h / 2, w / 2]` in [0, 1]; an edge in any of four pixels makes an edge.
+    `[2, h, w]` of `polar_edges` to `[h / 2, w / 2]` in [0, 255]; an edge in any of the pixels around makes an edge.
     """
+    strength = cv2.max(edges[0], edges[1])
     height, width = strength.shape[0] // 2, strength.shape[1] // 2
     reduced = cv2.resize(cv2.dilate(strength, _NEIGHBOURS), (width, height), interpolation=cv2.INTER_NEAREST)
     _, apart = cv2.threshold(reduced, EDGE_THRESHOLD, 255, cv2.THRESH_BINARY_INV)
     distance = cv2.distanceTransform(apart.reshape(height, width), cv2.DIST_L2, 3)
-    scaled: FloatArray = cv2.min(distance * np.float32(1 / np.hypot(height, width)), 1.0)
-    return scaled.reshape(height, width)
+    diagonal = np.hypot(height, width)
+    return cv2.min(distance, diagonal).reshape(height, width) * np.float32(255 / diagonal)
 
 
 @lru_cache(maxsize=8)

@@ -16,7 +16,7 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.selection.cascade import CULL_EDGE_DISTANCE, SAVING
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
-from arr_stream.texture.visual import visual_channels
+from arr_stream.texture.visual import edge_distance, polar_edges
 from arr_stream.types import FloatArray, Frame, Grid
 from benchmarks.cascade import CascadeReport, evaluate_cascade, generated_cases
 from benchmarks.claims.base import Claim, ClaimsPlan, median_ms
@@ -82,10 +82,9 @@ def edge_distances(plan: ClaimsPlan) -> FloatArray:
     found = []
     for index in range(plan.scenes):
         scene = make_scene(np.random.default_rng([7, index]), plan.size_wh)
-        picture = Pictures(Frame(0, 0.0, scene.rgb), Grid.for_size(plan.size_wh))
-        found.append(visual_channels(picture).edge_distance.ravel())
-    clip = [Pictures(frame, Grid.for_size(plan.size_wh)) for frame in plan.frames]
-    return np.concatenate([*found, *(visual_channels(picture).edge_distance.ravel() for picture in clip)])
+        found.append(Frame(0, 0.0, scene.rgb))
+    pictures = (Pictures(frame, Grid.for_size(plan.size_wh)) for frame in [*found, *plan.frames])
+    return np.concatenate([edge_distance(polar_edges(picture.quarter_grey)).ravel() / 255 for picture in pictures])
 
 
 def _culling(distances: FloatArray) -> list[Claim]:

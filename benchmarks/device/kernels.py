@@ -15,11 +15,9 @@ from torch import Tensor
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.gpu.device import TorchDevice
-from arr_stream.gpu.distance import edge_distance
 from arr_stream.gpu.flow import estimate
 from arr_stream.gpu.graphs import flatten
 from arr_stream.gpu.mips import dense_into, pyramid
-from arr_stream.gpu.visual import polar_edges
 from arr_stream.motion import usual_preset
 from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.flow import Flow
@@ -32,7 +30,7 @@ from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import cell_difference, colour_shares
-from arr_stream.texture.visual import FrameLook, look_at, picture_channels, visual_channels
+from arr_stream.texture.visual import FrameLook, high_pass, look_at, picture_channels, saliency
 from arr_stream.types import Frame, Grid
 from benchmarks.scenes.clips import panning_frames, usual_queries
 
@@ -210,7 +208,7 @@ def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> I
     )
     moving = Carried(torch.rand((1, *hw), device=device), (flow,))
     yield Kernel("carrying memory", lambda: carried(moving, _fresh(flow)), (moving, flow))
-    figure, detail = Figure.nothing(motion, hw), look.visual.fine[2]
+    figure, detail = Figure.nothing(motion, hw), look.high_pass
     seen = (look.eighth, detail, motion)
     yield Kernel("figure of what moves", lambda: see_figure(figure, *seen, _fresh(flow)), (figure, seen))
     yield from _choosing(frames, look, flow, now, moving.history, grid, settings)
@@ -228,11 +226,10 @@ def _seeing(rgb: Tensor, look: FrameLook, grid: Grid) -> Iterator[Kernel]:
         return made.half, made.grey, made.quarter, made.quarter_grey, made.eighth, made.eighth_grey
 
     made = Pictures(rgb, grid)
-    read = made.grey, made.quarter_grey, made.eighth, made.eighth_grey
-    strength = polar_edges(made.quarter_grey).amax(dim=0)
+    detail = high_pass(made.grey)
     yield Kernel("reduced pictures", reduced, rgb)
-    yield Kernel("visual channels", lambda: visual_channels(made), read)
-    yield Kernel("  of it: distance to edges", lambda: edge_distance(strength), strength)
+    yield Kernel("fine detail", lambda: high_pass(made.grey), made.grey)
+    yield Kernel("saliency", lambda: saliency(made.eighth, detail), (made.eighth, detail))
     yield Kernel("change of colours", lambda: colour_shares(made.eighth), (made.eighth, look.colours))
 
 
@@ -306,7 +303,7 @@ def _whole(
         }
         dense_into(Texture(wh, {**picture_channels(look, rgb, motion, wh), **carrying}), out)
 
-    read = (rgb, look.visual, motion, history, labels, embedding, text)
+    read = (rgb, look, motion, history, labels, embedding, text)
     yield Kernel("all 40 channels, dense", dense, read, out, when="when asked")
     levels = pyramid(out)
     yield Kernel("mip levels of all", lambda: pyramid(out), levels[0], tuple(levels[1:]), when="when asked")
