@@ -95,7 +95,7 @@ class KeyframeSettings(_Section):
         120,
         ge=1,
         description="frames from one look for text over the whole picture to the next; keyframes between them look "
-        "where it is new (`text=auto`, unless a query is about words)",
+        "where it is new, or not at all while a query leads that needs none (`text=auto`, unless one is about words)",
     )
     window_share: Unit = Field(
         0.4,

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
     from arr_stream.relevance.semantic import SemanticSpace
 
+LEADING = 0.5
+"""Relevance of the best cell from which on the choice follows the question, and hardly what is written elsewhere."""
 _SCORED_PLANES = frozenset((5, 8, 10, TEXT, *range(HISTORY + 1, len(CHANNELS))))
 """First channels of the planes that scores are made of."""
 
@@ -126,6 +128,10 @@ class _Asked:
         """`[gh, gw]` in [0, 1]: the relevance of cells whose query is not among these."""
         gone = [index for index, query in enumerate(self.queries) if query not in queries]
         return np.where(np.isin(self.relevance.query, gone), self.relevance.combined, 0).astype(np.float32)
+
+    def led(self, queries: Sequence[Query]) -> bool:
+        """Whether these were asked, and answered so well that the choice followed them."""
+        return queries == self.queries and bool(self.relevance.best.max(initial=0.0) >= LEADING)
 
 
 @dataclass(slots=True)
@@ -445,7 +451,8 @@ class Pipeline:
         # Squeezed to the model's own size, a part of a frame costs as much as all of it.
         looks = "embedding" in needed and self._settings.clip.passes != "coarse"
         share = self._settings.keyframes.window_share if looks else 0.0
-        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, look.eighth, share)
+        led = "text" not in needed and state.asked is not None and state.asked.led(self._queries)
+        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, look.eighth, share, led)
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             # Over time a refresh alone is no event: what the model has, it keeps.

@@ -606,6 +606,22 @@ def test_text_is_looked_for_where_the_picture_is_new() -> None:
     assert provider.requests[-1].frame.index == 28 and provider.requests[-1].text_before.new.all()
 
 
+@pytest.mark.parametrize(("asked", "awaited"), [("red", False), ("blue", True), ("text", True)])
+def test_while_a_question_leads_text_is_looked_for_on_every_long_interval_alone(asked: str, awaited: bool) -> None:
+    pipeline, provider = _looking_for_text()
+    pipeline.ask([parse_text(asked)])
+    for frame in moving_square(26):
+        pipeline.step(frame)
+    keyframes = [request for request in provider.requests if not request.window]
+    assert [request.frame.index for request in keyframes] == [0, 4, 8, 12, 16, 20, 24]
+    with_text = [request.frame.index for request in keyframes if "text" in request.parts]
+    assert with_text == ([0, 4, 8, 12, 16, 20, 24] if awaited else [0, 12, 24])
+    pipeline.ask([parse_text("text")])
+    for frame in moving_square(29)[26:]:
+        pipeline.step(frame)
+    assert "text" in provider.requests[-1].parts and provider.requests[-1].frame.index <= 28
+
+
 def test_known_text_moves_with_the_picture() -> None:
     random = np.random.default_rng(0)
     ground = cv2.resize(random.integers(60, 120, (60, 80, 3), np.uint8), (960, 480), interpolation=cv2.INTER_CUBIC)

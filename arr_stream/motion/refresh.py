@@ -16,6 +16,7 @@ from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.texture.pixels import averaged, packed_colours
 from arr_stream.types import Frame, IntArray
 
+WITHOUT_TEXT: tuple[PartName, ...] = ("clusters", "embedding")
 WINDOW_EVERY = 3
 """Fewest frames from one look at what is new to the next."""
 TEXT_EVERY = 10
@@ -35,6 +36,7 @@ class Occasion:
         size_changed, cut: On this frame.
         query_changed: Since the last refresh.
         needed: Parts that queries are answered from.
+        led: The choice follows queries that need no text.
         eighth: The picture at an eighth of the texture's size.
         window_share: Most of a keyframe's cost that is spent on new places until the next.
     """
@@ -46,6 +48,7 @@ class Occasion:
     needed: frozenset[PartName]
     eighth: Array
     window_share: float = 0.0
+    led: bool = False
 
     def colours(self) -> IntArray:
         """`[h, w]`, those of `eighth`, packed; a device is waited for."""
@@ -80,8 +83,11 @@ class Refresher:
     ) -> tuple[RefreshReason | None, tuple[str, ...]]:
         """Ask for generation when it is due, and take in what has arrived; the reason, if it was asked, and notices."""
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
-        wanted = PARTS if reason is not None else self._owed_parts
-        accepted = self._submit(frame, wanted, occasion, settings.text_interval * interval_factor)
+        whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
+        auto = settings.text == "auto"
+        renewed = WITHOUT_TEXT if auto and occasion.led and not whole_text else PARTS
+        wanted = renewed if reason is not None else self._owed_parts
+        accepted = self._submit(frame, wanted, occasion, whole_text=whole_text)
         if reason is not None and accepted:
             self._requested_index, self._owed = frame.index, None
             self._window_failed = False
@@ -89,9 +95,8 @@ class Refresher:
             # Everything is still busy with a scene that is gone; the refresh stays due.
             reason, self._owed = None, reason
         elif not wanted:
-            looked = settings.text == "auto" and self._look_for_text(
-                frame, asked="text" in occasion.needed, every=TEXT_EVERY * interval_factor
-            )
+            asked, every = "text" in occasion.needed, TEXT_EVERY * interval_factor
+            looked = auto and not occasion.led and self._look_for_text(frame, asked=asked, every=every)
             if occasion.window_share and not looked:
                 self._look_at_new(frame, occasion, settings.interval * interval_factor)
         return reason, self._collect()
@@ -123,14 +128,13 @@ class Refresher:
         return frame.index - self._whole_text_index >= interval
 
     def _submit(
-        self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion, text_interval: int
+        self, frame: Frame, wanted: tuple[PartName, ...], occasion: Occasion, *, whole_text: bool
     ) -> tuple[PartName, ...]:
         """Ask for parts; those that are busy are asked for again on the next frames. Gives those that are made now."""
         if not wanted:
             return ()
         awaited = self._missing(occasion)
         new_scene = occasion.cut or occasion.size_changed or self._requested_index is None
-        whole_text = self._text_is_due(frame, occasion, text_interval)
         text_before = self.cache.text_before(frame.rgb) if "text" in wanted else None
         if whole_text and text_before is not None:
             text_before = replace(text_before, new=np.ones_like(text_before.new))
