@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -383,6 +384,7 @@ class Settings(_Section):
             ) from exc
 
 
+@lru_cache(maxsize=1)
 def setting_keys() -> dict[str, tuple[Any, str]]:
     """Every dotted key with its default and its description."""
     defaults = Settings()

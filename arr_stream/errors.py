@@ -34,6 +34,7 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- RegionOutsideFrame          31
     |   +-- ExampleUnreadable           32
     |   +-- GazeUnreadable              33
+    |   +-- MaskUnreadable              34
     +-- BudgetError                     40
     +-- NothingChosen                   41   no cell was chosen, and a model needs at least one
     +-- SettingsError

@@ -18,13 +18,12 @@ import numpy.typing as npt
 from arr_stream.config import Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
-from arr_stream.keyframes.schedule import RefreshReason
 from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.motion.memory import TemporalCache, carried, carried_to_cells, remembered
 from arr_stream.motion.planes import HISTORY, TEXT
-from arr_stream.motion.refresh import Occasion, Refresher
+from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, score_cells
 from arr_stream.relevance.figure import Figure, see_figure

@@ -240,7 +240,9 @@ class Stream:
         """Step through two made-up frames: what libraries load and allocate at first use must not cost a live frame."""
         width, height = self.source.info.size_wh
         noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-        settings = self.settings.with_values({"motion.flow": "auto"})
+        # A made-up frame has no vectors of a codec.
+        codec = self.settings.motion.flow == "codec"
+        settings = self.settings.with_values({"motion.flow": "auto"}) if codec else self.settings
         pipeline = Pipeline(settings, _NoKeyframes(), self.queries, device=make_device(settings))
         for index in range(2):
             pipeline.step(Frame(index, float(index), noise))

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 
 import cv2
@@ -27,7 +27,7 @@ class _OneBlasThread:
         self._users = 0
         self._before: list[tuple[LibController, int]] = []
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -36,7 +36,7 @@ class _OneBlasThread:
                 for library, _ in self._before:
                     library.set_num_threads(1)
 
-    def leave(self) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -54,18 +54,13 @@ def _blas() -> list[LibController]:
     return found
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
+def one_blas_thread() -> AbstractContextManager[None]:
     """Run NumPy's linear algebra on the calling thread alone, and restore the setting when nobody wants that any more.
 
     The frame loop's matrices are small: waking other threads for them costs more than it gains, and their number, which
     nobody here sets, has a say in the last digits.
     """
-    _ONE_BLAS_THREAD.enter()
-    try:
-        yield
-    finally:
-        _ONE_BLAS_THREAD.leave()
+    return _ONE_BLAS_THREAD
 
 
 @contextmanager

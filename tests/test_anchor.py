@@ -255,6 +255,9 @@ def test_colours_of_an_example_are_found() -> None:
     posterior = ColourModel.from_example(example, rgb).posterior(rgb)
     assert posterior[mask > 0.95].mean() > 0.5
     assert posterior[mask < 0.05].mean() < 0.05
+    elsewhere = np.ascontiguousarray(255 - rgb)
+    again = ColourModel.from_example(example, rgb).against(elsewhere).table
+    assert np.array_equal(again, ColourModel.from_example(example, elsewhere).table)
 
 
 def test_a_colour_model_learns_gradually() -> None:

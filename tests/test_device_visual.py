@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.gpu.visual import nearest_distance
-from arr_stream.texture.pictures import Pictures
+from arr_stream.texture.pictures import Pictures, full_picture
 from arr_stream.texture.pixels import picture_planes, reduced
 from arr_stream.texture.visual import edge_distance, high_pass, low_pass, polar_edges, saliency
 from arr_stream.types import ByteArray, Frame, Grid
@@ -27,7 +27,7 @@ DEVICES = [
         marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")],
     ),
 ]
-REDUCED = ("full", "half", "grey", "quarter", "quarter_grey", "eighth", "eighth_grey")
+REDUCED = ("half", "grey", "quarter", "quarter_grey", "eighth", "eighth_grey")
 
 
 def pictures() -> dict[str, ByteArray]:
@@ -83,15 +83,15 @@ def test_reduced_pictures_are_those_of_the_cpu(name: str, size: str, device: str
 def test_a_frame_larger_than_the_texture_is_brought_down_to_it(max_pixels: int, device: str) -> None:
     here, there = both(PICTURES["large"], device, max_pixels)
     width, height = there.grid.texture_wh
-    assert there.full.shape == (3, height, width)
-    assert there.full.dtype == torch.uint8
-    assert differences(there.full, as_planes(here.full)).max() <= 1
+    full = full_picture(there.rgb, (width, height))
+    assert full.shape == (3, height, width) and full.dtype == torch.uint8
+    assert differences(full, as_planes(full_picture(here.rgb, (width, height)))).max() <= 1
     assert differences(there.eighth, as_planes(here.eighth)).mean() < 0.2
 
 
 def test_reduced_pictures_hold_whole_numbers() -> None:
     _, there = both(PICTURES["odd"], "cpu")
-    for name in REDUCED[1:]:
+    for name in REDUCED:
         picture = getattr(there, name)
         assert torch.equal(picture, picture.round())
         assert picture.min() >= 0

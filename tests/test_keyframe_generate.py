@@ -180,7 +180,7 @@ def test_unknown_names_are_refused_with_the_known_ones(key: str, known: str) -> 
 
 
 def test_importing_the_package_loads_no_heavy_one() -> None:
-    modules = "generate, worker, sharing, schedule, clusters, embeddings, text"
+    modules = "generate, worker, sharing, clusters, embeddings, text"
     code = f"import sys; from arr_stream.keyframes import {modules}; print([m for m in {HEAVY} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

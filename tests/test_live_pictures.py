@@ -116,14 +116,19 @@ def test_who_comes_late_sees_the_last_frame_at_once_and_another_view_of_it(room:
     room.show(frames.next())
     client = Client(room)
     assert client.next()[0]["index"] == 0
-    client.watching.views = ["source"]
+    client.watching.show(["source"])
     header, _ = client.next()
-    assert header["index"] == 0 and header["pictures"][0]["view"] == "source"
+    assert header["index"] == 0 and header["pictures"][0]["view"] == "source" and "cells" not in header
+    client.watching.acknowledge(header["seq"])
+    client.watching.show(cells=True)
+    assert client.next()[0]["cells"]
 
 
 def test_each_view_is_drawn_once_for_all(room: PictureRoom, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    monkeypatch.setattr("arr_stream.live.pictures.render", lambda view, frame, _: drawn.append(view) or frame.rgb)
+    monkeypatch.setattr(
+        "arr_stream.live.pictures.render", lambda view, frame, *_, **__: drawn.append(view) or frame.rgb
+    )
     frames = Frames()
     clients = [Client(room) for _ in range(20)]
     room.show(frames.next())

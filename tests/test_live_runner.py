@@ -308,3 +308,23 @@ def test_a_studio_closes_within_seconds_whatever_its_streams_do(listening: Liste
     listening.streams.close()
     with pytest.raises(InvalidSetting):
         listening.streams.add(TEST_PICTURE)
+
+
+def test_what_is_asked_and_set_while_it_is_opened_holds_from_the_first_frame(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+
+    def slow(*args: Any, **options: Any) -> Source:
+        opening.set()
+        assert go_on.wait(20)
+        return open_live(*args, **options)
+
+    monkeypatch.setattr("arr_stream.live.streams.open_live", slow)
+    runner = listening.streams.add(TEST_PICTURE)
+    assert opening.wait(20)
+    runner.ask_for(["red"])
+    runner.configure({"selection.budget": "4"})
+    go_on.set()
+    status = live(runner).status()
+    assert status["tokens"] == 4 and status["query"] == ["red"] and len(runner.publisher.newest.query_scores) == 1

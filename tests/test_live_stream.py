@@ -91,6 +91,7 @@ def test_models_that_cannot_be_loaded_leave_the_stream_as_it_is(fed: Fed) -> Non
     fed.until(lambda _: fed.said)
     assert "settings were not changed" in fed.said[0]
     assert len(fed.next()) == 12
+    assert fed.stream.settings.keyframes.clusters == LIGHT.keyframes.clusters
 
 
 def test_models_that_cannot_be_loaded_at_the_start_end_the_run(pool: WorkerPool) -> None:

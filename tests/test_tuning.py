@@ -414,6 +414,8 @@ def test_boxes_are_masks_of_their_rectangles(tmp_path: Path) -> None:
     path.write_text(json.dumps({"0": [1.4, 2, 3, 4]}))
     first, second, *_ = load_footage(tmp_path)[0].sequence.masks()
     assert first.sum() == 12 and first[2:6, 1:4].all() and not second.any()
+    _write(tmp_path, _walks()[1])
+    assert [each.name for each in load_footage(tmp_path)] == ["walk0", "walk1"], "one with boxes, one with masks"
 
 
 @pytest.mark.parametrize(

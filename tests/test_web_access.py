@@ -187,6 +187,8 @@ def test_settings_are_described_and_can_all_be_changed() -> None:
     assert described["selection.budget"]["kind"] == "text"
     share = described["relevance.trust"]
     assert (share["kind"], share["low"], share["high"]) == ("number", 0.0, 1.0)
+    started = describe(Settings().with_values({"keyframes.interval": 10}))["keyframes.interval"]
+    assert (started["default"], started["start"]) == (30, 10)
     defaults = {key: each["default"] for key, each in described.items()}
     assert Settings().with_values(checked_changes(defaults, running=True)) == Settings()
 

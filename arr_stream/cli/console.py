@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from arr_stream.errors import ArrStreamError, InvalidSetting, OutputError
+from arr_stream.errors import ArrStreamError, OutputError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -90,24 +90,6 @@ def give_up_output() -> None:
 def counted(number: int, what: str) -> str:
     """`1 frame`, `2 frames`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def parse_size(text: str, *, least: int = 1) -> tuple[int, int]:
-    """Width and height from WIDTHxHEIGHT.
-
-    Args:
-        text: What was given as `--size`.
-        least: Fewest pixels of either.
-
-    Raises:
-        InvalidSetting: Not two whole numbers of at least that.
-    """
-    width, cross, height = text.lower().partition("x")
-    if not (cross and width.isdecimal() and height.isdecimal() and int(width) and int(height)):
-        raise InvalidSetting(f"--size {text!r}", remedy="write WIDTHxHEIGHT, such as 864x480")
-    if min(int(width), int(height)) < least:
-        raise InvalidSetting(f"--size {text} is too small", remedy=f"give at least {least}x{least}")
-    return int(width), int(height)
 
 
 class Reporter:

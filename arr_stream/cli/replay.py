@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,6 +95,7 @@ def _draw_again(
     part = {"start_seconds": read.start, "end_seconds": read.end}
     stream = RecordedStream(recording, source, settings=settings, **part)
     try:
+        drawn = itertools.count()
         video = redrawn_video(stream, write.output, view=write.view, audio=write.audio, force=write.force, **part)
         with tell.reporting(stream.source.info.num_frames) as reporter, stop_on_signals() as stop:
             _tell_unsure(recording, reporter)
@@ -101,7 +103,7 @@ def _draw_again(
                 stream,
                 [video],
                 stop=stop,
-                on_frame=lambda patches: reporter.frame(patches.index, 0.0, patches.tokens),
+                on_frame=lambda patches: reporter.frame(next(drawn), 0.0, patches.tokens),
             )
             tell_notices([video], reporter)
             if result.frames:

@@ -150,10 +150,6 @@ def serve_sources(
         ArrStreamError: What was wrong.
         typer.Exit: In the end.
     """
-    if "vlm.model" in values or "vlm.endpoint" in values:
-        # The model's memory knows better than the choice of cells what it holds; see `without_skipping`.
-        values = {**values, "selection.novelty": "mark"}
-
     from arr_stream.answers import model_name
     from arr_stream.cli.running import stop_on_signals
     from arr_stream.live.events import EventHub
@@ -282,9 +278,12 @@ class _Teller:
         self._say(f"arr-stream: internal error while answering a request: {text}", event="error", text=text)
 
     def _work(self) -> None:
-        while not self._ended:
+        ended = False
+        while not ended:
             self._rung.wait()
             self._rung.clear()
+            # Looked at first: what came before the end is told.
+            ended = self._ended
             for event in self._subscription.take():
                 self._tell(event)
 

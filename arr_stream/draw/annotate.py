@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import cv2
-import numpy as np
-
 from arr_stream.config import Settings, VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.draw import typeface
@@ -19,6 +16,7 @@ from arr_stream.draw.strip import Strip
 from arr_stream.draw.views import WARPED, check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output
+from arr_stream.keyframes.base import resized
 from arr_stream.patch_set import PatchSet
 from arr_stream.processes import usable_cores
 from arr_stream.sources.base import SourceInfo
@@ -78,9 +76,9 @@ class Annotator:
         size_wh = size_wh or frame.size_wh
         if self.view == "patches":
             # Drawn at its own size, so that outlines stay fine.
-            picture = draw_patches(_resized(frame.rgb, size_wh), patches, self._dim)
+            picture = draw_patches(resized(frame.rgb, size_wh), patches, self._dim)
         else:
-            picture = _resized(render(self.view, frame, patches), size_wh)
+            picture = resized(render(self.view, frame, patches), size_wh)
         if self.view in WARPED:
             return picture
         if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
@@ -245,10 +243,3 @@ class AnnotatedVideo:
                 self.notices += audio.notices
                 audio.close()
             writer.finish()
-
-
-def _resized(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
-    if rgb.shape[1::-1] == size_wh:
-        return rgb
-    method = cv2.INTER_AREA if size_wh[0] < rgb.shape[1] else cv2.INTER_LINEAR
-    return np.asarray(cv2.resize(rgb, size_wh, interpolation=method), dtype=np.uint8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from arr_stream.draw import typeface
 from arr_stream.draw.overlay import draw_patches
 from arr_stream.draw.statistics import ModelStatistics, RunStatistics
 from arr_stream.draw.typeface import ACCENT, GREY, WHITE
-from arr_stream.errors import OutputExists, OutputUnwritable
-from arr_stream.files import check_folder, make_parent, partial_path, publish, writing
+from arr_stream.files import prepare_output, written_whole
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.types import ByteArray, Frame
@@ -64,13 +62,8 @@ class Report:
         settings: Settings | None = None,
     ) -> None:
         self.folder = Path(folder)
-        check_folder(self.folder)
         for name in (CONTACT_SHEET, LATENCY_PLOT, SUMMARY):
-            path = self.folder / name
-            if path.is_dir():
-                raise OutputUnwritable(f"{path}: is a folder", remedy="choose another folder for the report")
-            if os.path.lexists(path) and not force:
-                raise OutputExists(f"{path}: exists already", remedy="choose another folder, or --force to replace it")
+            prepare_output(self.folder / name, force)
         self._source, self._asked, self._settings = dict(source or {}), asked, settings or Settings()
         self._statistics = RunStatistics()
         self._model = ModelStatistics()
@@ -97,7 +90,6 @@ class Report:
         if self._statistics.frames == 0:
             return
         summary = self._summary(outcome or Outcome.of(failed=failed))
-        make_parent(self.folder / SUMMARY)
         sheet = Image.fromarray(self._sheet.picture(self._name(), self._subtitle()))
         self._write(CONTACT_SHEET, lambda path: sheet.save(path, format="PNG"))
         self._write(LATENCY_PLOT, lambda path: write_latency_plot(path, self._statistics, self._plot_title()))
@@ -106,14 +98,8 @@ class Report:
         self._write(SUMMARY, lambda path: path.write_bytes(text.encode("utf-8", "backslashreplace")))
 
     def _write(self, name: str, write: Callable[[Path], object]) -> None:
-        path = self.folder / name
-        partial = partial_path(path)
-        try:
-            with writing(path):
-                write(partial)
-            publish(path, force=True)
-        finally:
-            partial.unlink(missing_ok=True)
+        with written_whole(self.folder / name, force=True) as partial:
+            write(partial)
 
     def _summary(self, outcome: Outcome) -> dict[str, Any]:
         wall = self._ended - self._began

@@ -62,8 +62,13 @@ def check_view(view: str) -> str:
     raise InvalidSetting(f"view {view}: there is no {what}; did you mean {near}?", remedy=remedy)
 
 
-def render(view: str, frame: Frame, patches: PatchSet) -> ByteArray:
+def render(view: str, frame: Frame, patches: PatchSet, *, dim: float | None = None) -> ByteArray:
     """A view of a frame, `[H, W, 3]` uint8 RGB at the frame's size.
+
+    Args:
+        view: Its name.
+        frame, patches: The frame, and what was chosen of it.
+        dim: How bright `patches` leaves what was not chosen; None for the default of `video.dim`.
 
     Raises:
         InvalidSetting: There is no such view.
@@ -71,6 +76,8 @@ def render(view: str, frame: Frame, patches: PatchSet) -> ByteArray:
     check_view(view)
     if view.startswith(CHANNEL_PREFIX):
         return channel_view(frame, patches, CHANNELS[CHANNEL_INDEX[view.removeprefix(CHANNEL_PREFIX)]])
+    if view == "patches" and dim is not None:
+        return draw_patches(frame.rgb, patches, dim)
     return VIEWS[view](frame, patches)
 
 

@@ -224,8 +224,8 @@ def _ask(
         prompt = f"{prompt} Answer with one of these and nothing else: {', '.join(asked.options)}."
     choosing_ms = answering_ms = 0.0
     settings = settings.with_values({"selection.budget": condition.budget})
-    stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
     try:
+        stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
         with stream, one_opencv_thread():
             stream.look_ahead = True
             pass_over = stream.pipeline.take_back

@@ -6,7 +6,7 @@ DATA/NAME.mp4                      DATA/NAME.truth.npz               (as `script
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,17 +39,19 @@ class Sequence:
     masks: Callable[[], list[Mask]]
 
 
-def load_sequences(folder: Path) -> list[Sequence]:
-    """All sequences of a folder, by name.
+def load_sequences(folder: Path, without: Container[str] = ()) -> list[Sequence]:
+    """All sequences of a folder but those named, by name.
 
     Raises:
         EvaluationDataError: No sequence there, or frames without as many masks.
     """
     if (folder / "frames").is_dir():
-        found = [_davis_sequence(folder, path) for path in sorted((folder / "frames").iterdir()) if path.is_dir()]
+        shown = [path for path in sorted((folder / "frames").iterdir()) if path.is_dir()]
+        found = [_davis_sequence(folder, path) for path in shown if path.name not in without]
     else:
         found = [truth_sequence(path) for path in sorted(folder.glob("*.truth.npz"))]
-    if not found:
+        found = [each for each in found if each.name not in without]
+    if not found and not without:
         raise EvaluationDataError(f"{folder}: no sequences", remedy=_LAYOUT)
     return found
 

@@ -27,14 +27,14 @@ from arr_stream.evaluation.limits import copy_bytes_per_ms, touched_bytes
 from arr_stream.evaluation.tables import Report, ResultTable, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.beside import make_provider
-from arr_stream.keyframes.generate import InStepKeyframes, KeyframeGenerator, make_generator
+from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.processes import module_command, module_path
 from arr_stream.relevance.query import Query, TextQuery
 from arr_stream.run import annotated_video, run
 from arr_stream.sources import Source, open_source
-from arr_stream.stream import Stream
+from arr_stream.stream import Models, Stream
 from arr_stream.types import Frame
 
 _LOOK_SECONDS = 0.005
@@ -143,7 +143,7 @@ def bench_file(
     frames = list(_decoded(path, settings, max_frames))
     if len(frames) < 2:
         raise NothingInRange(f"{path}: {len(frames)} frame", remedy="bench needs a video of at least two")
-    generator = make_generator(settings)
+    models = Models.load(settings)
     patches: list[PatchSet] = []
     flow_ms: list[float] = []
     end_to_end = _EndToEnd(path, settings, queries, max_frames)
@@ -152,11 +152,11 @@ def bench_file(
         progress(f"round {round_ + 1} of {repeats}: the start")
         starts.append(_start(path, settings, queries))
         progress(f"round {round_ + 1} of {repeats}: pipeline and flow, in turns")
-        patches += _step_in_turns(frames, settings, queries, generator, flow_ms)
+        patches += _step_in_turns(frames, settings, queries, models, flow_ms)
         progress(f"round {round_ + 1} of {repeats}: decoding and encoding, with us and without")
         end_to_end.round()
     progress("full generation on every frame")
-    full = _full_generation(frames, settings, queries, generator)
+    full = _full_generation(frames, settings, queries, models)
     return _report(str(path), frames, settings, patches, flow_ms, end_to_end, full, starts)
 
 
@@ -179,14 +179,14 @@ def _step_in_turns(
     frames: list[Frame],
     settings: Settings,
     queries: list[Query],
-    generator: KeyframeGenerator,
+    models: Models,
     flow_ms: list[float],
 ) -> list[PatchSet]:
     """The pipeline on every frame, each followed by bare DIS on the same pair; the first frame warms both up."""
     search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     results = []
-    with closing(make_provider(generator, settings.keyframes)) as provider:
-        pipeline = Pipeline(settings, provider, queries, clock=time.perf_counter)
+    with closing(make_provider(models.generator, settings.keyframes)) as provider:
+        pipeline = Pipeline(settings, provider, queries, **_of_models(models))
         for before, frame in zip([frames[0], *frames], frames, strict=False):
             patches = pipeline.step(frame)
             # A frame's channels would otherwise pile up.
@@ -195,7 +195,8 @@ def _step_in_turns(
             earlier = _half_grey(before)
             start = time.perf_counter()
             search.calc(_half_grey(frame), earlier, None)
-            flow_ms.append((time.perf_counter() - start) * 1e3)
+            if len(results) > 1:
+                flow_ms.append((time.perf_counter() - start) * 1e3)
     return results[1:]
 
 
@@ -246,18 +247,20 @@ def _changes(settings: Settings) -> list[str]:
     ]
 
 
+def _of_models(models: Models) -> dict[str, Any]:
+    return {"encoder": models.encoder, "pca": models.pca, "clock": time.perf_counter}
+
+
 def _half_grey(frame: Frame) -> Any:
     """RGB to grey to half size, as any user of DIS at half size has to do."""
     grey = cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY)
     return cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
 
 
-def _full_generation(
-    frames: list[Frame], settings: Settings, queries: list[Query], generator: KeyframeGenerator
-) -> Timing:
+def _full_generation(frames: list[Frame], settings: Settings, queries: list[Query], models: Models) -> Timing:
     """Everything anew on every frame: what the carrying saves."""
     every = settings.with_values({"keyframes.interval": 1, "keyframes.text_interval": 1})
-    pipeline = Pipeline(every, InStepKeyframes(generator), queries, clock=time.perf_counter)
+    pipeline = Pipeline(every, InStepKeyframes(models.generator), queries, **_of_models(models))
     chosen = frames[:: max(1, len(frames) // FULL_GENERATION_FRAMES)][: FULL_GENERATION_FRAMES + 1]
     return Timing.of([total_ms(pipeline.step(frame).latency_ms) for frame in chosen][1:])
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_stream.gpu.pixels import reflected, window_means
+from arr_stream.gpu.pixels import lightness, reflected, window_means
 from arr_stream.motion.anchor import LEAST_MASS_PX, NEGLIGIBLE, Anchoring, RegionTracker
-from arr_stream.motion.camera import camera_flow, speed_px
+from arr_stream.motion.camera import camera_of, speed_px
 from arr_stream.motion.carry import compose
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
 from arr_stream.motion.guided import guided
@@ -240,16 +240,11 @@ def cue_planes(rgb: Tensor, blurs_px: tuple[int, int]) -> Tensor:
     Returns:
         `[10, h, w]` float32, in grey levels.
     """
-    grey = (rgb * _luma(rgb.device)).sum(0, keepdim=True).round()
+    grey = lightness(rgb)[None]
     detail = (grey - _mean(grey, 3)).abs()
     blurred = [_mean(rgb, side) for side in blurs_px]
     texture = window_means(detail, 5) * 25
     return torch.cat([rgb, *blurred, texture])
-
-
-@lru_cache(maxsize=4)
-def _luma(device: torch.device) -> Tensor:
-    return torch.tensor([0.299, 0.587, 0.114], device=device)[:, None, None]
 
 
 def _mean(planes: Tensor, side: int) -> Tensor:
@@ -269,7 +264,7 @@ def motion_evidence(flow: Flow, mask: Tensor) -> Tensor:
 
     See `motion.anchor.motion_evidence`.
     """
-    own = flow.offset_px - camera_flow(flow.offset_px, flow.confidence)
+    own = flow.offset_px - camera_of(flow)
     speed = window_means(speed_px(own)[None], 3)[0]
     small = averaged(mask, flow.hw)
     outside = small < 0.3

@@ -62,16 +62,11 @@ class KeyframeInput:
         return height // 4, width // 4
 
     @cached_property
-    def half_rgb(self) -> ByteArray:
-        """`[H/2, W/2, 3]` uint8."""
-        width, height = self.grid.texture_wh
-        return resized(self.frame.rgb, (width // 2, height // 2))
-
-    @cached_property
     def quarter_rgb(self) -> ByteArray:
         """`[H/4, W/4, 3]` uint8."""
         width, height = self.grid.texture_wh
-        return resized(self.half_rgb, (width // 4, height // 4))
+        half = resized(self.frame.rgb, (width // 2, height // 2))
+        return resized(half, (width // 4, height // 4))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -179,7 +179,8 @@ def needed_weights(settings: Settings) -> tuple[str, ...]:
         needed.append(settings.sam.model)
     model, _, pretrained = settings.clip.model.partition(":")
     embeds = settings.keyframes.embeddings == "clip"
-    if embeds and pretrained and not Path(pretrained).exists() and not Path(settings.clip.model).exists():
+    own = (Path(name).expanduser().exists() for name in (pretrained, settings.clip.model))
+    if embeds and pretrained and not any(own):
         needed.append(f"{model}:{pretrained}")
     return tuple(needed)
 

@@ -52,12 +52,13 @@ class _Drawn:
     """The pictures of one frame, made as they are asked for."""
 
     shown: Shown
+    dim: float | None
     jpegs: dict[str, bytes] = field(default_factory=dict)
 
     def jpeg(self, view: str) -> bytes:
         made = self.jpegs.get(view)
         if made is None:
-            made = self.jpegs[view] = encode(render(view, self.shown.frame, self.shown.patches))
+            made = self.jpegs[view] = encode(render(view, self.shown.frame, self.shown.patches, dim=self.dim))
         return made
 
 
@@ -65,7 +66,6 @@ class Watching:
     """One client's wish for pictures; made by `PictureRoom.watch`. Methods may be called from any thread.
 
     Attributes:
-        cells: Tell the cells and their reasons with each picture.
         error: Why there will be no more pictures; None while all is well.
     """
 
@@ -81,21 +81,23 @@ class Watching:
         self._wake = wake
         self._on_age = on_age
         self._views = checked_views(views)
-        self.cells = cells
+        self._cells = cells
         self._sequence = 0
         self._under_way: deque[tuple[int, float]] = deque()
         self._message: bytes | None = None
         self._last: Shown | None = None
         self.error: str | None = None
 
-    @property
-    def views(self) -> tuple[str, ...]:
-        return self._views
+    def show(self, views: Sequence[str] | None = None, cells: bool | None = None) -> None:
+        """Other views, or cells with them or no more; a stream that stands still shows its last frame so.
 
-    @views.setter
-    def views(self, views: Sequence[str]) -> None:
-        self._views = checked_views(views)
-        # A stream that stands still shows its last frame in the new view.
+        Raises:
+            InvalidSetting: No such view, none, or more than two.
+        """
+        if views is not None:
+            self._views = checked_views(views)
+        if cells is not None:
+            self._cells = cells
         self._last = None
         self._room.stir()
 
@@ -130,19 +132,20 @@ class Watching:
 
     def deliver(self, drawn: _Drawn) -> None:
         """Make the message of a frame ready; called by the drawing thread."""
-        shown = drawn.shown
+        # First: what is asked for while it is drawn is drawn next.
+        shown = self._last = drawn.shown
         jpegs = [(view, drawn.jpeg(view)) for view in self._views]
         self._sequence += 1
-        self._last = shown
         self._under_way.append((self._sequence, shown.captured_seconds))
-        self._message = message(shown, jpegs, self._sequence, self.cells)
+        self._message = message(shown, jpegs, self._sequence, self._cells)
         self._wake()
 
 
 class PictureRoom:
-    """Draws a stream's newest frame for all who watch it."""
+    """Draws a stream's newest frame for all who watch it; `dim` is that of `draw.views.render`."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", dim: float | None = None) -> None:
+        self._dim = dim
         self._watching: tuple[Watching, ...] = ()
         self._newest: _Drawn | None = None
         self._closed = False
@@ -153,7 +156,7 @@ class PictureRoom:
     def show(self, shown: Shown) -> None:
         """The newest frame; never waits."""
         with self._changed:
-            self._newest = _Drawn(shown)
+            self._newest = _Drawn(shown, self._dim)
             self._changed.notify_all()
 
     def watch(
@@ -220,7 +223,7 @@ class PictureRoom:
                     watching.deliver(newest)
                 except Exception as exc:
                     # One view that cannot be drawn must not take the others along.
-                    watching.fail(f"{', '.join(watching.views)}: {type(exc).__name__}: {exc}")
+                    watching.fail(f"{', '.join(watching._views)}: {type(exc).__name__}: {exc}")
 
 
 def checked_views(views: Sequence[str]) -> tuple[str, ...]:

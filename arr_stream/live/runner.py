@@ -110,7 +110,7 @@ class StreamRunner:
     ) -> None:
         self.id = id
         self.name = name
-        self.room = PictureRoom(id)
+        self.room = PictureRoom(id, settings.video.dim)
         self.publisher = Publisher(id, parts.hub, self.room, self._dropped)
         self._started_unix = time.time()
         self._source_name = source
@@ -161,7 +161,14 @@ class StreamRunner:
 
     @property
     def settings(self) -> Settings:
-        return self._settings
+        stream = self._stream
+        return self._settings if stream is None else stream.settings
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What is looked for; regions in pixels of the upright frame."""
+        stream = self._stream
+        return self._queries if stream is None else stream.queries
 
     def status(self) -> dict[str, Any]:
         """As docs/api.md says; plain JSON values, without secrets."""
@@ -189,7 +196,7 @@ class StreamRunner:
             "age_ms": _rounded(self.publisher.ages_ms.median, 1),
             "tokens": newest.tokens if newest is not None else None,
             "confidence": round(newest.confidence, 4) if newest is not None else None,
-            "query": [redact_url(query.label) for query in self._queries],
+            "query": [redact_url(query.label) for query in self.queries],
             "texts": [redact_url(text) for text in self.texts],
             "region": list(region) if region is not None else None,
             "example": example.path.name if example is not None else None,
@@ -236,9 +243,8 @@ class StreamRunner:
         with self._lock:
             if self._stream is not None:
                 self._stream.ask(*queries)
-                self._queries = self._stream.queries
-            else:
-                self._queries = tuple(queries)
+                queries = list(self._stream.queries)
+            self._queries = tuple(queries)
         stream = self._stream
         understood = stream.pipeline.phrases if stream is not None else ()
         for query in queries:
@@ -249,16 +255,15 @@ class StreamRunner:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return tuple(query.text for query in self._queries if isinstance(query, TextQuery))
+        return tuple(query.text for query in self.queries if isinstance(query, TextQuery))
 
     @property
     def region_xywh(self) -> tuple[float, float, float, float] | None:
-        """The region that is asked for, in pixels of the upright frame."""
-        return next((query.xywh for query in self._queries if isinstance(query, RegionQuery)), None)
+        return next((query.xywh for query in self.queries if isinstance(query, RegionQuery)), None)
 
     @property
     def example(self) -> ExampleQuery | None:
-        return next((query for query in self._queries if isinstance(query, ExampleQuery)), None)
+        return next((query for query in self.queries if isinstance(query, ExampleQuery)), None)
 
     def look(self, x: float, y: float) -> None:
         """Someone looks here, normalised to [0, 1]; forgotten while nothing runs."""
@@ -278,7 +283,7 @@ class StreamRunner:
             SettingsError, BudgetError: See `arr_stream.errors`; nothing is changed then.
         """
         with self._lock:
-            settings = (base or self._settings).with_values(values)
+            settings = (base or self.settings).with_values(values)
             if self._stream is not None:
                 self._stream.configure(settings)
             else:
@@ -343,7 +348,7 @@ class StreamRunner:
     def _changed_settings(self) -> dict[str, Any]:
         return {
             f"{section}.{key}": value
-            for section, values in public_settings(self._settings).items()
+            for section, values in public_settings(self.settings).items()
             for key, value in values.items()
             if value != _DEFAULTS[section][key]
         }
@@ -353,6 +358,7 @@ class StreamRunner:
         try:
             while not self._stop.is_set():
                 began = self._processed
+                self._again.clear()
                 error = self._run()
                 if error is not None and self._parts.on_error is not None:
                     self._parts.on_error(self, error)
@@ -363,7 +369,6 @@ class StreamRunner:
                 wait_seconds = retry_seconds if _may_pass(error) else None
                 self._set_state("ended" if error is None else "failed", _told(error, wait_seconds))
                 self._again.wait(wait_seconds)
-                self._again.clear()
                 retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
         finally:
             self._set_state("ended", None)
@@ -388,6 +393,7 @@ class StreamRunner:
                 stream.close()
                 with self._lock:
                     self._dropped_before += stream.dropped
+                    self._settings = stream.settings
                     self._stream = self._watcher = None
         except Exception as exc:
             for consumer in consumers:
@@ -408,10 +414,19 @@ class StreamRunner:
         except BaseException:
             source.close()
             raise
-        with self._lock:
-            self._stream = stream
-            stream.paused = self._paused
-            closed = self._stop.is_set()
+        try:
+            with self._lock:
+                # What was asked and set while it was opened.
+                if self._settings is not settings:
+                    stream.configure(self._settings)
+                if self._queries is not queries:
+                    stream.ask(*_fitting(self._queries, source))
+                self._stream = stream
+                stream.paused = self._paused
+                closed = self._stop.is_set()
+        except BaseException:
+            stream.close()
+            raise
         if closed:
             stream.close()
             return None

@@ -94,6 +94,7 @@ class LiveStream(Stream):
         self._on_notice = on_notice
         self._changes = 0
         self._closing = threading.Event()
+        self._coming: list[KeyframeProvider] = []
         self._lock = threading.Lock()
         super().__init__(source, settings, queries, gaze=self.pointer, realtime=True)
 
@@ -128,7 +129,8 @@ class LiveStream(Stream):
         Raises:
             BudgetError: The budget does not fit the grid.
         """
-        budget_tokens(settings.selection.budget, self.grid.cells)
+        grid = Grid.for_size(self._size_wh, max_pixels=settings.grid.max_pixels)
+        budget_tokens(settings.selection.budget, grid.cells)
         with self._lock:
             before, self.settings = self.settings, settings
             self._changes += 1
@@ -136,7 +138,9 @@ class LiveStream(Stream):
         if maker_values(before) == maker_values(settings):
             self._commands.put(lambda: self._take(settings))
             return
-        threading.Thread(target=self._rebuild, args=(settings, change), name="arr-stream-change", daemon=True).start()
+        threading.Thread(
+            target=self._rebuild, args=(settings, before, change), name="arr-stream-change", daemon=True
+        ).start()
 
     def follow(self) -> None:
         """See `Pipeline.follow`; of the pipeline that runs now, which a change of settings may have replaced."""
@@ -170,6 +174,10 @@ class LiveStream(Stream):
         self._closing.set()
         # First: a reader that waits for a frame is woken by its source.
         self.source.close()
+        with self._lock:
+            coming, self._coming = self._coming, []
+        for provider in coming:
+            provider.close()
         super().close()
 
     @property
@@ -226,7 +234,7 @@ class LiveStream(Stream):
         self.pipeline.configure(settings)
         self._adapt()
 
-    def _rebuild(self, settings: Settings, change: int) -> None:
+    def _rebuild(self, settings: Settings, before: Settings, change: int) -> None:
         """Load other keyframe models beside the running stream, then let it change over between two frames."""
         provider: KeyframeProvider | None = None
         try:
@@ -235,19 +243,28 @@ class LiveStream(Stream):
             while isinstance(provider, KeyframeWorkers | Lease) and not provider.wait_ready(0.2):
                 if self._closing.is_set():
                     break
-        except ArrStreamError as exc:
+        except Exception as exc:
             if provider is not None:
                 provider.close()
+            with self._lock:
+                if change == self._changes:
+                    self.settings = before
             if self._on_notice is not None:
                 self._on_notice(f"settings were not changed: {exc}")
             return
         with self._lock:
             outdated = change != self._changes or self._closing.is_set()
+            if not outdated:
+                self._coming.append(provider)
         if outdated:
             provider.close()
             return
 
         def change_over() -> None:
+            with self._lock:
+                if provider not in self._coming:
+                    return
+                self._coming.remove(provider)
             former, self._provider = self._provider, provider
             self.pipeline = pipeline
             pipeline.ask(self.queries)

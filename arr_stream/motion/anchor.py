@@ -379,12 +379,14 @@ class RegionTracker:
 
     def resume(self, rgb: ByteArray, mask: FloatArray) -> bool:
         """Go on from where the region is found again, if the picture `[h, w, 3]` agrees with the mask `[h, w]`."""
+        # What was given of the mask where it was lost says nothing here.
+        first, self._first = self._first, None
         posterior, confidence = self._agreed(
             rgb, np.minimum(mask, self._settings.ceiling), ObjectFrame.of(mask, _whole(mask))
         )
         if not confidence:
+            self._first = first
             return False
-        self._first = None
         self._posterior = self._known = posterior
         self.confidence = confidence
         return True

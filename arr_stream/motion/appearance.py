@@ -176,9 +176,13 @@ class ColourModel:
         """A model of what an example picture `[h, w, 3]` shows against a scene `[H, W, 3]` that may hold it too."""
         model = cls(prior=prior)
         model._figure = model._histogram(example, np.ones(example.shape[:2], np.float32))
-        model._ground = model._histogram(scene, np.ones(scene.shape[:2], np.float32))
-        model._refresh()
-        return model
+        return model.against(scene)
+
+    def against(self, scene: ByteArray) -> ColourModel:
+        """Itself, with the colours of a scene `[h, w, 3]` as its ground."""
+        self._ground = self._histogram(scene, np.ones(scene.shape[:2], np.float32))
+        self._refresh()
+        return self
 
     def learn(self, rgb: ByteArray, towards: FloatArray, against: FloatArray, *, rate: float = 1.0) -> None:
         """Take in a picture with weights `[h, w]` of each pixel as object and as ground.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from arr_stream.config import KeyframeSettings
 from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeProvider, KeyframeRequest, Outcome
-from arr_stream.keyframes.schedule import RefreshReason, ScheduleState, refresh_reason
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.motion.window import ShownColours, inner_places, window_around
 from arr_stream.texture.arrays import Array, to_numpy
 from arr_stream.texture.pixels import averaged, packed_colours
 from arr_stream.types import Frame, IntArray
+
+RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
 WITHOUT_TEXT: tuple[PartName, ...] = ("clusters", "embedding")
 WINDOW_EVERY = 3
@@ -69,6 +71,7 @@ class Refresher:
     _requested_index: int | None = field(init=False, default=None)
     _owed: RefreshReason | None = field(init=False, default=None)
     _owed_parts: tuple[PartName, ...] = field(init=False, default=())
+    _made: tuple[PartName, ...] = field(init=False, default=())
     _failed: bool = field(init=False, default=False)
     _whole_text_index: int | None = field(init=False, default=None)
     _text_index: int | None = field(init=False, default=None)
@@ -89,7 +92,7 @@ class Refresher:
         wanted = renewed if reason is not None else self._owed_parts
         accepted = self._submit(frame, wanted, occasion, whole_text=whole_text)
         if reason is not None and accepted:
-            self._requested_index, self._owed = frame.index, None
+            self._requested_index, self._owed, self._made = frame.index, None, accepted
             self._window_failed = False
         elif reason is not None:
             # Everything is still busy with a scene that is gone; the refresh stays due.
@@ -104,18 +107,27 @@ class Refresher:
     def _due(
         self, frame: Frame, occasion: Occasion, settings: KeyframeSettings, interval_factor: int
     ) -> RefreshReason | None:
-        since = self._requested_index
-        state = ScheduleState(
-            have_keyframe=self.cache.keyframe_index is not None,
-            pending=all(self.cache.pending(part) for part in PARTS),
-            age_frames=frame.index - since if since is not None else 0,
-            confidence=occasion.confidence,
-            size_changed=occasion.size_changed,
-            cut=occasion.cut,
-            query_changed=occasion.query_changed and bool(self._missing(occasion)),
-            failed=self._failed,
-        )
-        return refresh_reason(state, settings, interval_factor)
+        """The most pressing reason for a refresh on this frame, or None.
+
+        `interval_factor` makes the refreshes that nothing but time asks for so many times rarer. A failed generation
+        is tried again when the next keyframe is due, not at once: what broke on one frame mostly breaks on the next.
+        Low confidence waits for `min_interval` frames, so that fast motion does not turn every frame into a keyframe.
+        """
+        age_frames = 0 if self._requested_index is None else frame.index - self._requested_index
+        if occasion.size_changed:
+            return "size"
+        if occasion.cut:
+            return "cut"
+        if self._made and all(self.cache.pending(part) for part in self._made):
+            return None
+        if occasion.query_changed and self._missing(occasion):
+            return "query"
+        if self.cache.keyframe_index is None and not self._failed:
+            return "first"
+        if age_frames >= settings.interval * interval_factor:
+            return "retry" if self._failed else "interval"
+        doubtful = occasion.confidence < settings.min_confidence and age_frames >= settings.min_interval
+        return "confidence" if doubtful and not self._failed else None
 
     def _missing(self, occasion: Occasion) -> frozenset[PartName]:
         """What queries are answered from and was never made of this scene."""
@@ -142,8 +154,8 @@ class Refresher:
         accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)
-        if "embedding" in accepted and occasion.window_share:
-            self._shown = ShownColours(occasion.colours())
+        if "embedding" in accepted:
+            self._shown = ShownColours(occasion.colours()) if occasion.window_share else None
         if whole_text and "text" in accepted:
             self._whole_text_index = frame.index
         self._owed_parts = tuple(part for part in wanted if part not in accepted)

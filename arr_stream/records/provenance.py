@@ -124,7 +124,7 @@ class Provenance(_Part):
         gaze: File with gaze samples.
         question: What a model was asked.
         realtime: Frames were dropped where there was no time for them, so that no second run is the same.
-        weights: Files of models; those that come inside a package are told by its version.
+        weights: Files of models.
     """
 
     arr_stream: str = ""
@@ -298,8 +298,12 @@ def _pictures(folder: Path | None, name: str) -> list[Path]:
 def _gpu(settings: Settings) -> str | None:
     """Where something of these settings runs in torch; else it has no say, and torch need not be loaded."""
     made = settings.keyframes
-    models = made.clusters == "sam" or made.embeddings == "clip" or made.text == "easyocr" or bool(settings.vlm.model)
-    if settings.loop.device != "cuda" and not (models and settings.models.device in ("auto", "cuda")):
+    devices: set[str] = {settings.loop.device}
+    if made.clusters == "sam" or made.embeddings == "clip" or made.text == "easyocr":
+        devices.add(settings.models.device)
+    if settings.vlm.model and not settings.vlm.endpoint:
+        devices.add(settings.vlm.device)
+    if not {"auto", "cuda"} & devices:
         return None
     import torch
 

@@ -240,7 +240,7 @@ class AnswerRecord(_Line):
     cells: list[CellOfFrame] = Field(default_factory=list)
     visual_tokens: Count
     prompt_tokens: Count
-    cached_tokens: Annotated[int, Field(ge=0), Written(int, "int64", optional=True)] = 0
+    cached_tokens: Annotated[int, Field(ge=0), Written(int, optional=True)] = 0
     answer_tokens: Count
     prefill_ms: Milliseconds = None
     decode_ms: Milliseconds = None

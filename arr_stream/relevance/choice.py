@@ -69,7 +69,7 @@ class Choice:
 
     Args:
         chosen: The cells.
-        score: `[gh, gw]` final scores; a cell that the cascade passed over has its region's.
+        score: `[gh, gw]` final scores; a cell that the cascade passed over has half of its region's.
         scorer: `[N]` int32, index into `SCORERS`, why each cell was chosen.
         cells_scored: Cells scored one by one.
     """
@@ -214,7 +214,9 @@ def share_among_queries(
     """
     raised, strength = np.zeros(allowed.shape, bool), np.zeros_like(score)
     finding = np.flatnonzero(relevance.best >= _FAINTEST_ANSWER)
-    for query in finding if len(finding) > 1 else ():
+    if len(finding) < 2:
+        return score, raised
+    for query in finding:
         wanted = np.where((relevance.query == query) & allowed, relevance.combined / relevance.best[query], 0)
         cells = np.argsort(-wanted, axis=None, kind="stable")[: max(1, tokens // len(finding))]
         raised.flat[cells[wanted.flat[cells] >= _WANTED]] = True
@@ -235,7 +237,10 @@ def share_with_gaze(
         share: Of the tokens, while someone looks at this very moment.
         tokens: Cells to choose.
     """
-    raised, gaze = np.zeros(allowed.shape, bool), gaze * allowed
+    raised = np.zeros(allowed.shape, bool)
+    if not _most(gaze):
+        return score, raised
+    gaze = gaze * allowed
     count = min(round(share * tokens * min(1.0, 2 * _most(gaze))), int((gaze > _FAINTEST_GAZE).sum()))
     if count > 0:
         raised.flat[np.argsort(-gaze, axis=None, kind="stable")[:count]] = True

@@ -385,11 +385,17 @@ class ExampleScorer:
 
     def __init__(self, query: ExampleQuery) -> None:
         self._query = query
+        self._colours: ColourModel | None = None
         self._table: Array | None = None
 
     def task(self, given: QueryInput) -> QueryTask:
-        if self._table is None or given.frame.index in given.cache.anchors:
-            self._table = given.put(ColourModel.from_example(self._query.rgb, given.quarter).table)
+        if self._colours is None:
+            self._colours = ColourModel.from_example(self._query.rgb, given.quarter)
+        elif given.frame.index in given.cache.anchors:
+            self._colours.against(given.quarter)
+        else:
+            return ExampleTask(self._table)
+        self._table = given.put(self._colours.table)
         return ExampleTask(self._table)
 
     def watched(self, keep: Any) -> None: ...

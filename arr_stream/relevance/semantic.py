@@ -109,11 +109,6 @@ class SemanticSpace:
         self._renew()
 
     @property
-    def name(self) -> str:
-        """The space of embeddings that can be compared with the queries."""
-        return self._encoder.space
-
-    @property
     def ready(self) -> bool:
         """A keyframe has been learned, so that places can be projected and compared with queries."""
         return self._projection is not None and self._null.count > 0

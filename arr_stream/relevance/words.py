@@ -7,10 +7,9 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import replace
 
-import cv2
-import numpy as np
-
+from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.types import FloatArray, TextRegion
 
 WORD_RATIO = 0.8
@@ -41,16 +40,8 @@ def word_mask(regions: Iterable[TextRegion], word: str, hw: tuple[int, int]) -> 
 
     A region counts as a whole, even where the word is only a part of its line.
     """
-    mask = np.zeros(hw, np.float32)
-    for region in regions:
-        strength = word_similarity(region.text or "", word)
-        if strength < WORD_RATIO:
-            continue
-        corners = np.asarray(region.polygon_xy, np.float64) * (hw[1], hw[0]) - 0.5
-        drawn = np.zeros(hw, np.uint8)
-        cv2.fillPoly(drawn, [np.rint(corners * 16).astype(np.int32)], 1, lineType=cv2.LINE_8, shift=4)
-        np.maximum(mask, drawn * np.float32(strength), out=mask)
-    return mask
+    found = [replace(region, confidence=word_similarity(region.text or "", word)) for region in regions]
+    return text_mask([region for region in found if region.confidence >= WORD_RATIO], hw)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -69,8 +69,8 @@ class Plane:
         made = self._cells.get(key)
         if made is None:
             planes = self.data if rows == tuple(range(len(self.data))) else self.data[list(rows)]
-            found = _cell_middles(planes, texture_wh) if self.nearest else cell_means(planes, texture_wh) * self.scale
-            made = self._cells[key] = found.astype(np.float32)
+            found = _cell_middles(planes, texture_wh) if self.nearest else cell_means(planes, texture_wh)
+            made = self._cells[key] = self.values(found)
         return made
 
     def mip(self, texture_wh: tuple[int, int], level: int) -> Tensor:
@@ -140,7 +140,8 @@ class Texture:
 
     @property
     def device(self) -> torch.device:
-        return as_tensor(self._plane(0).data).device
+        plane = next((plane for plane in self.planes.values() if isinstance(plane, Plane)), None)
+        return as_tensor((plane or self._plane(0)).data).device
 
     def sample(self, points_xy: Tensor, level: int = 0, channels: Sequence[int] | None = None) -> Tensor:
         """Channels at points.

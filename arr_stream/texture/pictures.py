@@ -35,11 +35,6 @@ class Pictures:
             raise ValueError(f"rgb must be uint8 [H, W, 3], got {self.rgb.dtype} {list(self.rgb.shape)}")
 
     @cached_property
-    def full(self) -> Array:
-        """The frame itself, or brought to the texture's size where the texture is smaller."""
-        return full_picture(self.rgb, self.grid.texture_wh)
-
-    @cached_property
     def half(self) -> Array:
         """RGB at about half size or above: the frame halved exactly, which is cheap, or brought to half size."""
         picture, (width, height), wanted_wh = self.rgb, self.rgb.shape[1::-1], self.reduced_wh(2)

@@ -44,7 +44,6 @@ class FrameLook:
     """What is seen on a frame by itself.
 
     Args:
-        full: The picture at the texture's size; None where that is the frame itself, or is made when it is read.
         grey, quarter_grey, eighth_grey: Lightness at half, a quarter and an eighth of the texture's size.
         quarter, eighth: The picture at a quarter and an eighth.
         high_pass: `[H/4, W/4]` in 255ths, fine detail.
@@ -53,7 +52,6 @@ class FrameLook:
         change: Share of the picture that the frame before does not account for; 1 for a first frame.
     """
 
-    full: Array | None
     grey: Array
     quarter_grey: Array
     eighth_grey: Array
@@ -76,7 +74,6 @@ def look_at(rgb: Array, before: Array | None, grid: Grid) -> FrameLook:
     pictures = Pictures(rgb, grid)
     detail, colours = high_pass(pictures.grey), colour_shares(pictures.eighth)
     return FrameLook(
-        full=None if isinstance(rgb, np.ndarray) or pictures.full is rgb else pictures.full,
         grey=pictures.grey,
         quarter_grey=pictures.quarter_grey,
         eighth_grey=pictures.eighth_grey,
@@ -111,12 +108,8 @@ def picture_channels(
     look: FrameLook, rgb: Array, motion: Array, texture_wh: tuple[int, int]
 ) -> dict[int, Plane | LazyPlane]:
     """Channels 0 to 12, by the first of each plane; `motion` `[H/8, W/8]` is channel 10."""
-
-    def full(picture: Array) -> Array:
-        return picture_planes(full_picture(picture, texture_wh) if look.full is None else look.full)
-
     return {
-        0: _OfPicture(0, full, rgb),
+        0: _OfPicture(0, lambda picture: picture_planes(full_picture(picture, texture_wh)), rgb),
         **_position_planes(texture_wh, None if isinstance(motion, np.ndarray) else motion.device),
         6: _OfPicture(6, polar_edges, look.quarter_grey),
         8: Plane(8, look.high_pass[None], _BYTE),

@@ -72,7 +72,7 @@ def load_footage(folder: Path) -> list[Footage]:
             f"or NAME{BOXES_SUFFIX}",
         )
     names = {footage.name for footage in boxed}
-    found = [] if not masked else [each for each in load_sequences(folder) if each.name not in names]
+    found = load_sequences(folder, names) if masked else []
     return sorted([*boxed, *(Footage(each, _words(each)) for each in found)], key=lambda footage: footage.name)
 
 

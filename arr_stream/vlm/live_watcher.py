@@ -56,7 +56,7 @@ class LiveWatcher:
         self._attend = attend
         self._pass_over = pass_over
         self._skipped = SkippedFrames()
-        self._queue: queue.Queue[tuple[Frame, PatchSet, Future[PatchSet]] | None] = queue.Queue(1)
+        self._queue: queue.SimpleQueue[tuple[Frame, PatchSet, Future[PatchSet]] | None] = queue.SimpleQueue()
         self._pending: Future[PatchSet] | None = None
         self._thread = threading.Thread(target=self._work, name="arr-stream-watcher", daemon=True)
         self._thread.start()

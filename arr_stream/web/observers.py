@@ -88,7 +88,7 @@ class Observer:
             actions=plan.actions(),
             on_alert=lambda alert: self._alerted(runner, alert),
             on_notice=runner.publisher.notice,
-            draw=lambda frame, patches: render("patches", frame, patches),
+            draw=lambda frame, patches: render("patches", frame, patches, dim=runner.settings.video.dim),
             video=runner.settings.video,
         )
         return [counted, alerts]
@@ -107,7 +107,10 @@ class Observer:
         self._metrics.picture_sent(self._label(runner))
 
     def failed(self, runner: StreamRunner, error: Exception) -> None:
-        """A run of a stream has ended in an error."""
+        """A run of a stream has ended in an error; perhaps before it had begun to show frames."""
+        with self._lock:
+            self._runners.add(runner)
+        self._metrics.consumer(self._label(runner))
         self._metrics.error(self._label(runner), error)
 
     def metrics(self, streams: LiveStreams, clients: int) -> tuple[bytes, str]:

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 
 from arr_stream.draw.views import check_view
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.pictures import Watching, checked_views
+from arr_stream.live.pictures import Watching
 from arr_stream.live.runner import StreamRunner
 from arr_stream.web.problems import NoSuchThing, NotYet
 from arr_stream.web.security import TRANSPORT
@@ -64,10 +64,8 @@ class VideoSocket(StayingSocket):
             message = ClientMessage.model_validate_json(text)
             if watching is None or not message.model_fields_set:
                 raise MalformedMessage("a message that says nothing")
-            if message.views is not None:
-                watching.views = checked_views(message.views)
-            if message.cells is not None:
-                watching.cells = message.cells
+            if message.views is not None or message.cells is not None:
+                watching.show(message.views, message.cells)
             if message.gaze is not None:
                 self._runner.look(*message.gaze)
         except ValidationError as exc:

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
-
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic.fields import FieldInfo
+from typing import Any
 
 from arr_stream.config import PRESETS, Settings
 from arr_stream.errors import InvalidSetting, PresetNotFound
@@ -86,7 +83,11 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
     paths |= given
 
     def load(path: Path | None) -> Settings:
-        return Settings.load(path, overrides).with_values(values).for_live()
+        settings = Settings.load(path, overrides).with_values(values).for_live()
+        answers = settings.vlm.model or settings.vlm.endpoint
+        # A model's memory knows better than the choice of cells what it holds.
+        skips = answers and settings.selection.novelty == "skip"
+        return settings.with_values({"selection.novelty": "mark"}) if skips else settings
 
     by_name = {name: load(path) for name, path in paths.items()}
     descriptions = {name: _description(path) for name, path in paths.items()}
@@ -94,13 +95,19 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
 
 
 def describe(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Of each setting in `RUNNING`: default, description, kind, and its choices or limits; plain JSON values."""
+    """Of each setting in `RUNNING`: its default, what streams start with (`settings`), description, kind, and its
+    choices or limits; plain JSON values."""
     described = {}
     for key in RUNNING:
         section, _, name = key.partition(".")
         values = getattr(settings, section)
-        field = type(values).model_fields[name]
-        described[key] = {"default": getattr(values, name), "description": field.description or "", **_kind(field)}
+        schema = type(values).model_json_schema()["properties"][name]
+        described[key] = {
+            "default": schema["default"],
+            "start": getattr(values, name),
+            "description": schema["description"],
+            **_kind(schema),
+        }
     return described
 
 
@@ -124,14 +131,10 @@ def _description(path: Path) -> str:
     return " ".join(said).partition(". ")[0].rstrip(".")[:160]
 
 
-def _kind(field: FieldInfo) -> dict[str, Any]:
-    if get_origin(field.annotation) is Literal:
-        return {"kind": "choice", "choices": list(get_args(field.annotation))}
-    kinds: dict[Any, str] = {bool: "switch", int: "whole", float: "number"}
-    described: dict[str, Any] = {"kind": kinds.get(field.annotation, "text")}
-    for limit in field.metadata:
-        if isinstance(limit, Ge | Gt):
-            described["low"] = limit.ge if isinstance(limit, Ge) else limit.gt
-        elif isinstance(limit, Le | Lt):
-            described["high"] = limit.le if isinstance(limit, Le) else limit.lt
-    return described
+def _kind(schema: Mapping[str, Any]) -> dict[str, Any]:
+    if "enum" in schema:
+        return {"kind": "choice", "choices": schema["enum"]}
+    kinds = {"boolean": "switch", "integer": "whole", "number": "number"}
+    described: dict[str, Any] = {"kind": kinds.get(schema.get("type", ""), "text")}
+    limits = {"minimum": "low", "exclusiveMinimum": "low", "maximum": "high", "exclusiveMaximum": "high"}
+    return described | {limits[name]: value for name, value in schema.items() if name in limits}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from arr_stream.cli.console import parse_size
 from arr_stream.cli.measuring import (
     Force,
     Json,
@@ -25,6 +24,7 @@ from arr_stream.cli.measuring import (
 )
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
+from benchmarks.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

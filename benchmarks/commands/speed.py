@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_stream.cli.console import out, parse_size
+from arr_stream.cli.console import out
 from arr_stream.cli.measuring import Json, Overrides, Preset, Repeats, cpu_settings, say, show
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
+from benchmarks.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

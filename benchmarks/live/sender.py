@@ -17,9 +17,9 @@ from fractions import Fraction
 
 import av
 
-from arr_stream.cli.console import parse_size
 from benchmarks.live.process import end_with_parent
 from benchmarks.live.scene import Scene
+from benchmarks.sizes import parse_size
 
 FPS = 30
 

@@ -24,6 +24,7 @@ def _messages() -> list[bytes]:
 
 def _open_messages(scratch: Path) -> Run:
     from arr_stream.config import Settings
+    from arr_stream.live.pictures import checked_views
     from arr_stream.live.stream import PointerGaze
     from arr_stream.relevance.query import RegionQuery, parse_text
     from arr_stream.web import streams
@@ -32,7 +33,12 @@ def _open_messages(scratch: Path) -> Run:
 
     serving: Any = SimpleNamespace()
     gaze = PointerGaze()
-    watching = SimpleNamespace(views=[], cells=False, acknowledge=lambda number: number == 3)
+
+    def show(views: list[str] | None, cells: bool | None) -> None:
+        if views is not None:
+            checked_views(views)
+
+    watching = SimpleNamespace(show=show, acknowledge=lambda number: number == 3)
 
     def socket_says(text: str) -> str:
         # No event loop runs here, and this part of a socket needs none.

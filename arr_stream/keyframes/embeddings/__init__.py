@@ -66,9 +66,9 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
     from arr_stream.keyframes.embeddings.pca import load_pca
 
     if settings.clip.pca != "auto":
-        return load_pca(Path(settings.clip.pca), encoder.space, method=settings.clip.method)
-    folder = weights.tiny_clip_folder() if settings.clip.model == TINY else Path(settings.clip.model)
-    beside = folder / weights.PCA_NAME
+        return load_pca(Path(settings.clip.pca).expanduser(), encoder.space, method=settings.clip.method)
+    model = weights.tiny_clip_folder() if settings.clip.model == TINY else Path(settings.clip.model).expanduser()
+    beside = (model.parent if model.is_file() else model) / weights.PCA_NAME
     if not beside.is_file():
         return None
     pca = load_pca(beside)

@@ -15,9 +15,9 @@ import av
 import av.error
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, NotAMediaFile, SourceDamaged, SourceTooLarge
+from arr_stream.errors import ArrStreamError, NotAMediaFile, SourceDamaged
 from arr_stream.sources import open_source
-from arr_stream.sources.base import Source, SourceStats
+from arr_stream.sources.base import Source, SourceStats, too_large
 from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.sources.live.spec import LiveSpec, asked_size
@@ -56,7 +56,8 @@ class Playing:
             except SourceDamaged:
                 if not self._loop:
                     raise
-            self._stats.concealed_frames += self._source.stats.concealed_frames
+            finally:
+                self._stats.concealed_frames += self._source.stats.concealed_frames
             if not self._loop or self._interrupt.stopped:
                 return
             begins_at = last + step
@@ -102,10 +103,7 @@ def checked_graph(graph: str, name: str, max_pixels: int) -> str:
         raise NotAMediaFile(f"{name}: options may not come from files", remedy="write the option's value")
     for width, height in _SIZE.findall(graph):
         if int(width) * int(height) > max_pixels:
-            raise SourceTooLarge(
-                f"{name}: {width}x{height} are more pixels than the {max_pixels} allowed",
-                remedy="raise source.max_pixels or ask for less",
-            )
+            raise too_large(name, (int(width), int(height)), max_pixels, instead="ask for less")
     return graph
 
 

@@ -54,10 +54,8 @@ class EitherViewer:
             if places:
                 from arr_stream.vlm.server.carrying import CarryingViewer
 
-                cells = CarryingViewer(self._crops.server, self._settings)
-                feeding = cells.see(frame, patches)
-                self._cells = cells
-                return feeding
+                self._cells = CarryingViewer(self._crops.server, self._settings)
+                return self._cells.see(frame, patches)
         return self._crops.see(frame, patches)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:

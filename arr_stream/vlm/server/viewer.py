@@ -119,7 +119,7 @@ class ServerViewer:
             self._seen = deque([*_last_that_fit(earlier, room), newest])
             tokens = sum(seen.visual_tokens for seen in self._seen)
         sent = int(tokens_of(patches.level)[packed.cells_shown].sum())
-        return Feeding(sent=sent, memory_tokens=tokens)
+        return Feeding(frame_index=frame.index, sent=sent, memory_tokens=tokens)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """See `Viewer.ask`; an answer that breaks off comes back as far as it is, `failed`, with the reason.

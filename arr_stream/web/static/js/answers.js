@@ -122,9 +122,11 @@ export class Answers {
   _entry(answer) {
     const key = keyOf(answer);
     if (this.entries.has(key)) return this.entries.get(key);
-    const entry = { text: h("p", { class: "text" }), facts: h("p", { class: "facts" }, "thinking …"), cells: [] };
-    const question = h("p", { class: "question" }, answer.question ?? "");
-    entry.item = h("li", { class: "answer", "data-state": "asking" }, question, entry.text, entry.facts);
+    const [question, text, facts] = ["question", "text", "facts"].map((part) => h("p", { class: part }));
+    setText(facts, "thinking …");
+    const entry = { question, text, facts, cells: [] };
+    setText(question, answer.question ?? "");
+    entry.item = h("li", { class: "answer", "data-state": "asking" }, question, text, facts);
     this.entries.set(key, entry);
     this.list.prepend(entry.item);
     this.nothing.hidden = true;
@@ -142,7 +144,8 @@ export class Answers {
   }
 
   _whole(answer, fresh = true) {
-    if (this.search && !`${answer.question} ${answer.text}`.toLowerCase().includes(this.search.toLowerCase())) {
+    const held = `${answer.question}\n${answer.text}`.toLowerCase();
+    if (!this.search.toLowerCase().split(/\s+/).every((word) => held.includes(word))) {
       // Shown while it was being given; the search leaves it out.
       this.entries.get(keyOf(answer))?.item.remove();
       this.entries.delete(keyOf(answer));
@@ -153,6 +156,7 @@ export class Answers {
     entry.item.dataset.state = "done";
     entry.item.dataset.finish = answer.finish ?? "";
     entry.cells = answer.cells ?? [];
+    setText(entry.question, answer.question);
     setText(entry.text, answer.text || answer.error || "No answer");
     const tokens_second = answer.decode_ms > 0 ? ` · ${(answer.answer_tokens / (answer.decode_ms / 1000)).toFixed(1)} tokens/s` : "";
     const when = answer.made_unix ? `${clockTime(answer.made_unix)} · ` : "";

@@ -4,16 +4,14 @@
 import { clamp, h, setIcon, setText, sharpen, tipLines } from "./dom.js";
 import { recall, remember, store } from "./store.js";
 
-const AGAIN = "Try again now";
-
 /** State: what is said, its icon, and what the button says that opens the source anew. */
 const SHOWN = {
   connecting: ["Connecting", "wait"],
-  stalled: ["No pictures come", "wait", AGAIN],
-  reconnecting: ["Reconnecting", "wait", AGAIN],
+  stalled: ["No pictures come", "wait"],
+  reconnecting: ["Reconnecting", "wait"],
   paused: ["Paused", "pause"],
   ended: ["Ended", "play", "Play again"],
-  failed: ["Failed", "stop", AGAIN],
+  failed: ["Failed", "stop", "Try again now"],
   "server-lost": ["Connection to the server lost", "wait"],
   crowded: ["Too many viewers", "wait"],
   origin: ["The server refuses this page's address", "stop"],

@@ -87,7 +87,7 @@ export class SettingsForm {
 
   _row(key, setting) {
     const made = control(key, setting, () => this._changed(key));
-    const back = h("button", { type: "button", class: "quiet tiny", "aria-label": `Reset ${key}`, title: `Back to ${setting.default}`, onclick: () => this._send({ settings: { [key]: setting.default } }, key) }, icon("history"));
+    const back = h("button", { type: "button", class: "quiet tiny", "aria-label": `Reset ${key}`, title: `Back to ${setting.start}`, onclick: () => this._send({ settings: { [key]: setting.start } }, key) }, icon("history"));
     const problem = h("p", { class: "problem", role: "alert", hidden: true });
     const row = h(
       "div",
@@ -112,11 +112,12 @@ export class SettingsForm {
     if (!this.preset) return;
     if (document.activeElement !== this.preset) this.preset.value = status.preset ?? "";
     for (const [key, { put, row, back, setting, parts }] of this.rows) {
-      const changed = key in status.settings;
+      const value = key in status.settings ? status.settings[key] : setting.default;
+      const changed = value !== setting.start;
       row.classList.toggle("changed", changed);
       back.disabled = !changed;
       const typed = setting.kind !== "switch" && setting.kind !== "choice";
-      if (!typed || !parts.includes(document.activeElement)) put(changed ? status.settings[key] : setting.default);
+      if (!typed || !parts.includes(document.activeElement)) put(value);
     }
   }
 
