@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_stream.motion.camera import camera_parameters
 from arr_stream.motion.flow import (
     CONTRAST_SHARE,
     FLOOR,
@@ -27,6 +31,7 @@ from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import averaged, inside, remap
 from arr_stream.types import Grid
 
+_camera_parameters = camera_parameters.dispatch(object)
 _RASTER_DIVISOR = 4
 _CELL_PX_OF_HALF = 16
 
@@ -99,13 +104,17 @@ def estimate(
     if reduction > 1:
         smaller = max(1, present.shape[0] // reduction), max(1, present.shape[1] // reduction)
         previous, present = averaged(previous, smaller), averaged(present, smaller)
-    offset_px = flow_px(previous, present, preset, hw)
+    kernels = _kernels(present)
+    find = kernels.flow_px if kernels else flow_px
+    offset_px = find(previous, present, preset, hw)
     return checked_flow(averaged(previous, hw), averaged(present, hw), offset_px)
 
 
 @checked_flow.register(Tensor)
 def checked_on_device(previous: Tensor, present: Tensor, offset_px: Tensor) -> Flow:
     """As on the host, which rounds to whole grey levels."""
+    if kernels := _kernels(present):
+        return Flow(offset_px, *kernels.checked(previous, present, offset_px))
     map_px = source_map(offset_px)
     earlier, now = _blurred(torch.stack([previous, present])[:, None])
     difference = _mean3((remap(earlier, map_px) - now).abs()[None])[0, 0]
@@ -113,6 +122,23 @@ def checked_on_device(previous: Tensor, present: Tensor, offset_px: Tensor) -> F
     contrast = extremes[0] + extremes[1]
     residual = ((difference - NOISE) / (contrast * CONTRAST_SHARE + FLOOR)).clamp(0, 1)
     return Flow(offset_px, torch.where(inside(map_px), 1 - residual, 0.0), residual)
+
+
+@camera_parameters.register(Tensor)
+def camera_parameters_on_device(offset_px: Tensor, weight: Tensor, step: int) -> Tensor:
+    kernels = _kernels(offset_px)
+    found: Tensor = (kernels.camera_parameters if kernels else _camera_parameters)(offset_px, weight, step)
+    return found
+
+
+def _kernels(beside: Tensor) -> ModuleType | None:
+    """Steps as single kernels, for a tensor on a GPU where Triton is; not for one that only stands for such a one."""
+    return _compiled() if beside.is_cuda and type(beside) is Tensor else None
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    return import_module("arr_stream.gpu.kernels") if find_spec("triton") else None
 
 
 def _blurred(planes: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 
 import numpy as np
 
@@ -23,7 +23,7 @@ SLOW_MOTION = 0.6
 STRUCTURE_CONTRAST = 16.0
 """Mean contrast of neighbours, in grey levels of 255, from which flow can be told from the picture alone."""
 STRUCTURE_SIDE_PX = 9
-_RIDGE = 1e-4
+RIDGE = 1e-4
 
 
 @lru_cache(maxsize=16)
@@ -43,7 +43,7 @@ def _places(hw: tuple[int, int]) -> FloatArray:
 
 @lru_cache(maxsize=1)
 def _ridge() -> FloatArray:
-    return np.eye(3, dtype=np.float32) * np.float32(_RIDGE)
+    return np.eye(3, dtype=np.float32) * np.float32(RIDGE)
 
 
 def every_nth(step: int, size: int) -> slice:
@@ -63,6 +63,17 @@ def camera_flow(offset_px: Array, weight: Array, *, step: int = _STEP) -> Array:
     Returns:
         `[h, w, 2]` flow of the camera alone.
     """
+    hw = offset_px.shape[0], offset_px.shape[1]
+    parameters = camera_parameters(offset_px, weight, step)
+    return affine(constant(offset_px, _places, hw), parameters[1:], parameters[0])
+
+
+@singledispatch
+def camera_parameters(offset_px: Array, weight: Array, step: int) -> Array:
+    """`[3, 2]`: what `camera_flow` is at the middle of the raster, and what it gains across and down from there.
+
+    The unit of the two is half a raster's side.
+    """
     hw, xp = (offset_px.shape[0], offset_px.shape[1]), namespace(offset_px)
     places = every_nth(step, hw[0]), every_nth(step, hw[1])
     design = constant(offset_px, affine_design, hw, step)
@@ -77,7 +88,7 @@ def camera_flow(offset_px: Array, weight: Array, *, step: int = _STEP) -> Array:
         weighed = trust / (1 + squared / at_least(middle_of(squared), TOLERANCE_PX**2))
         sums = (design * weighed[:, None]).T @ table
         parameters = solved(sums[:, :3] + constant(offset_px, _ridge), sums[:, 3:])
-    return affine(constant(offset_px, _places, hw), parameters[1:], parameters[0])
+    return parameters
 
 
 def camera_of(flow: Flow) -> Array:

@@ -57,13 +57,13 @@ PRESETS = MappingProxyType(
 )
 
 _LEAST_SIDE_PX = 12  # of the coarsest level
-_SOFT_SIGN = 5.0  # grey levels of 256
-_WINDOW_PX = 5
-_SHARPNESS = 60.0  # of the softmin; a cost of 2 is every sign reversed
-_DISTANCE_COST = 0.005  # a pixel, so that flat areas stay where they are
-_SMOOTHNESS = 30.0
-_SMOOTH_WINDOW_PX = 5
-_ROBUST_SQUARED = 4.0  # grey levels of 256
+SOFT_SIGN = 5.0  # grey levels of 256
+WINDOW_PX = 5
+SHARPNESS = 60.0  # of the softmin; a cost of 2 is every sign reversed
+DISTANCE_COST = 0.005  # a pixel, so that flat areas stay where they are
+SMOOTHNESS = 30.0
+SMOOTH_WINDOW_PX = 5
+ROBUST_SQUARED = 4.0  # grey levels of 256
 
 
 def preset_of(name: str) -> TorchPreset:
@@ -95,7 +95,7 @@ def flow_px(previous: Tensor, present: Tensor, preset: str = "ultrafast", hw: tu
     chosen = preset_of(preset)
     if previous.shape != present.shape:
         raise ValueError(f"pictures differ in size: {tuple(previous.shape)} and {tuple(present.shape)}")
-    levels = _pyramid(torch.stack([previous, present])[:, None], chosen)
+    levels = pyramid(torch.stack([previous, present])[:, None], chosen)
     coarsest = levels[-1]
     flow = coarsest.new_zeros((1, 2, *coarsest.shape[2:]))
     for level in reversed(levels):
@@ -136,7 +136,7 @@ def _median_of(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
 
 
-def _pyramid(pictures: Tensor, preset: TorchPreset) -> list[Tensor]:
+def pyramid(pictures: Tensor, preset: TorchPreset) -> list[Tensor]:
     """`[2, 1, h, w]` from the finest level that is searched to the coarsest."""
     while pictures.shape[2] * pictures.shape[3] > preset.most_pixels and min(_sides(pictures)) >= 2 * _LEAST_SIDE_PX:
         pictures = _halved(pictures)
@@ -167,9 +167,9 @@ def _searched(level: Tensor, flow: Tensor, radius_px: int) -> Tensor:
     signs = torch.tanh(F.conv2d(_padded(level, 1), _neighbour_kernels(level.device)))
     there = _padded(_sampled(signs[:1], flow), radius_px)[0]
     # On a CPU, one displacement at a time stays in the cache; elsewhere few large kernels are better than many small.
-    cost = _mean(differences(there, signs[1], radius_px, at_once=level.device.type != "cpu"), _WINDOW_PX)
+    cost = _mean(differences(there, signs[1], radius_px, at_once=level.device.type != "cpu"), WINDOW_PX)
     steps, logits = _displacements(radius_px, level.device)
-    likely = torch.softmax(logits - _SHARPNESS / signs.shape[1] * cost, dim=0)
+    likely = torch.softmax(logits - SHARPNESS / signs.shape[1] * cost, dim=0)
     return (steps @ likely.flatten(1)).view(1, 2, *_sides(level))
 
 
@@ -199,11 +199,11 @@ def _refined(level: Tensor, flow: Tensor, rounds: int) -> Tensor:
     warped, present = _sampled(level[:1], flow), level[1:]
     gradient = F.conv2d(_padded((warped + present) / 2, 1), _gradient_kernels(level.device))
     change = warped - present
-    weight = torch.rsqrt(change * change + _ROBUST_SQUARED)
+    weight = torch.rsqrt(change * change + ROBUST_SQUARED)
     constant = (gradient * flow).sum(1, keepdim=True) - change
-    pull = gradient / (-_SMOOTHNESS / weight - (gradient * gradient).sum(1, keepdim=True))
+    pull = gradient / (-SMOOTHNESS / weight - (gradient * gradient).sum(1, keepdim=True))
     for _ in range(rounds):
-        mean = _mean(flow, _SMOOTH_WINDOW_PX)
+        mean = _mean(flow, SMOOTH_WINDOW_PX)
         flow = torch.addcmul(mean, pull, (gradient * mean).sum(1, keepdim=True) - constant)
     return flow
 
@@ -246,7 +246,7 @@ def _displacements(radius_px: int, device: torch.device) -> tuple[Tensor, Tensor
     reach = torch.arange(-radius_px, radius_px + 1, dtype=torch.float32, device=device)
     dy, dx = torch.meshgrid(reach, reach, indexing="ij")
     steps = torch.stack([dx.reshape(-1), dy.reshape(-1)])
-    return steps, (-_SHARPNESS * _DISTANCE_COST * steps.norm(dim=0))[:, None, None]
+    return steps, (-SHARPNESS * DISTANCE_COST * steps.norm(dim=0))[:, None, None]
 
 
 @lru_cache(maxsize=4)
@@ -254,7 +254,7 @@ def _neighbour_kernels(device: torch.device) -> Tensor:
     """`[4, 1, 3, 3]`: the neighbours above, left, right and below, each less the middle, in units of the soft sign."""
     kernels = torch.eye(9)[[1, 3, 5, 7]]
     kernels[:, 4] = -1
-    return (kernels / _SOFT_SIGN).reshape(4, 1, 3, 3).to(device)
+    return (kernels / SOFT_SIGN).reshape(4, 1, 3, 3).to(device)
 
 
 @lru_cache(maxsize=4)
