@@ -8,20 +8,20 @@ Whatever owns threads, clocks and files is around this module, never in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.config import Settings
+from arr_stream.config import ScoringSettings, Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
 from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
-from arr_stream.motion.memory import TemporalCache, carried, carried_to_cells, remembered
+from arr_stream.motion.memory import Carried, TemporalCache, carried, carried_to_cells, remembered
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
@@ -35,12 +35,13 @@ from arr_stream.relevance.query_scorers import (
     QueryInput,
     QueryRelevance,
     QueryScorers,
+    QueryTask,
     answer_queries,
 )
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.spending import Spending
-from arr_stream.texture.array import Texture
+from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
 from arr_stream.texture.pixels import cell_difference
@@ -107,13 +108,77 @@ class CellValues:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Answered:
-    """What the queries found on a frame, and what their scorers get back of it once the host has seen what it must."""
+class _Evidence:
+    """What the cells of a frame are judged by: `see_figure` and `QueryContext` say what most of it is.
 
+    Args:
+        planes: Those that scores are made of; None where regions are scored first.
+        weights: Of the scorers.
+        sent: `[H/8, W/8]` lightness of the cells as the model has them; None where that is no matter.
+        small_text: Text too small for the texture on an earlier frame, and the way back to it.
+    """
+
+    figure: Figure
+    quarter: Array
+    eighth: Array
+    eighth_grey: Array
+    detail: Array
+    motion: Array
+    flow: Flow | None
+    text_way: Flow | None
+    embedding_way: Flow | None
+    trust: float
+    tasks: tuple[QueryTask, ...]
+    planes: Mapping[int, Plane | LazyPlane] | None
+    weights: ScoringSettings
+    sent: Array | None
+    small_text: tuple[Array, Flow] | None
+    grid: Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """What is found in the cells of a frame: see `CellValues`; and what the figure and the scorers keep."""
+
+    figure: Figure
+    moving: Array
     relevance: QueryRelevance
     keep: tuple[Any, ...]
-    watched: tuple[Array | None, ...]
-    given: QueryInput
+    scores: CellScores | None
+    difference: Array | None
+    small_text: Array | None
+
+
+def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
+    """What moves, what is asked for, and what else speaks for each cell."""
+    figure, moving = see_figure(seen.figure, seen.eighth, seen.detail, seen.motion, seen.flow)
+    yield "figure"
+    context = QueryContext(seen.quarter, seen.motion, moving, seen.flow, seen.text_way, seen.embedding_way, seen.trust)
+    relevance, keep = answer_queries(seen.tasks, context, (seen.grid.rows, seen.grid.columns))
+    yield "relevance"
+    scores = difference = small_text = None
+    if seen.planes is not None:
+        asked = relevance.combined, moving, seen.weights, relevance.word_cells
+        scores = score_cells(seen.planes, seen.grid.texture_wh, *asked)
+    if seen.sent is not None:
+        difference = cell_difference(seen.eighth_grey, seen.sent)
+    if seen.small_text is not None:
+        small_text = carried_to_cells(*seen.small_text)
+    yield "selection"
+    return _Judged(figure, moving, relevance, keep, scores, difference, small_text)
+
+
+def _moved(before: Carried, flow: Flow, keyframe: int | None, eighth_grey: Array) -> tuple[Carried, Array]:
+    """What is carried, on the present frame, and the motion channel.
+
+    Args:
+        before: On the frame before.
+        flow: To that.
+        keyframe: Which of the ways that are carried leads to the keyframe in use; None before there is one.
+        eighth_grey: `[H/8, W/8]` lightness.
+    """
+    now = carried(before, flow)
+    return now, motion_channel(flow, None if keyframe is None else now.ways[keyframe], eighth_grey)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -333,19 +398,18 @@ class Pipeline:
         state.meanings = renew_meanings(state.cache, self._space, self.phrases, state.meanings)
         look = self._with_meaning(look, state)
         watch.lap("keyframe")
-        state.figure, figure = self._device.run(see_figure, state.figure, look.eighth, look.high_pass, motion, flow)
-        watch.lap("figure")
-        answered = self._answer(state, look, flow, motion, figure, frame)
-        watch.lap("relevance")
         wh = state.grid.texture_wh
         texture = Texture(wh, {**picture_channels(look, rgb, motion, wh), **state.cache.planes})
         watch.lap("texture")
-        values = self._value(state, texture, answered, figure, look.eighth_grey)
+        given, evidence = self._evidence(state, texture, look, motion, flow, frame)
+        watch.lap("relevance")
+        judged = self._device.staged(_judged, watch.lap, evidence)
+        values = self._value(state, judged)
         watch.lap("selection")
-        state.scorers.take(answered.keep, values.watched, answered.given)
+        state.scorers.take(judged.keep, values.watched, given)
         watch.lap("relevance")
         choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
-        self._remember(state, frame, look, answered.relevance.combined, choice)
+        self._remember(state, frame, look, judged.relevance.combined, choice)
         watch.lap("selection")
         chosen, asked, in_use = choice.chosen, values.relevance, state.cache.keyframe_index
         return PatchSet(
@@ -424,8 +488,8 @@ class Pipeline:
             state.figure = Figure.nothing(cache.history, cache.reduced_hw(8))
         motion = zeros(look.grey, cache.reduced_hw(8))
         if flow is not None:
-            cache.move(self._device.run(carried, cache.moving, flow), flow)
-            motion = self._device.run(motion_channel, flow, cache.keyframe_way, look.eighth_grey)
+            now, motion = self._device.run(_moved, cache.moving, flow, cache.keyframe_position, look.eighth_grey)
+            cache.move(now, flow)
         cache.fade(frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
@@ -469,34 +533,46 @@ class Pipeline:
         saliency = self._device.run(outstanding, look.saliency, unlike, way)
         return replace(look, saliency=saliency)
 
-    def _answer(
-        self, state: _State, look: FrameLook, flow: Flow | None, motion: Array, figure: Array, frame: Frame
-    ) -> _Answered:
-        """How relevant each cell is to the queries."""
-        cache, device = state.cache, self._device
-        given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
-        tasks = state.scorers.tasks(given)
-        trust = self._settings.relevance.trust
-        context = QueryContext(look.quarter, motion, figure, flow, cache.way("text"), cache.way("embedding"), trust)
-        relevance, keep = device.run(answer_queries, tasks, context, (state.grid.rows, state.grid.columns))
-        return _Answered(relevance, keep, state.scorers.watched(keep), given)
-
-    def _value(
-        self, state: _State, texture: Texture, answered: _Answered, figure: Array, eighth_grey: Array
-    ) -> CellValues:
-        """What the choice is made from, on the host."""
-        relevance, trust = answered.relevance, state.cache.trust
-        settings, run, scores, difference, small_text = self._settings, self._device.run, None, None, None
+    def _evidence(
+        self, state: _State, texture: Texture, look: FrameLook, motion: Array, flow: Flow | None, frame: Frame
+    ) -> tuple[QueryInput, _Evidence]:
+        """What scorers see on the host, and what cells are judged by."""
+        cache, device, settings = state.cache, self._device, self._settings
         selection = settings.selection
-        if selection.cascade == "off":
-            planes = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
-            asked = relevance.combined, figure, settings.scoring, relevance.word_cells
-            scores = run(score_cells, planes, texture.texture_wh, *asked)
-        if (selection.novelty != "off" or selection.per_second) and state.seen.sent is not None:
-            difference = run(cell_difference, eighth_grey, state.seen.sent)
-        if selection.fine_share and (small := state.cache.small_text) is not None:
-            small_text = run(carried_to_cells, *small)
-        values = CellValues(relevance, figure, trust, difference, scores, small_text, answered.watched)
+        given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
+        scored = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
+        compared = selection.novelty != "off" or bool(selection.per_second)
+        return given, _Evidence(
+            figure=state.figure,
+            quarter=look.quarter,
+            eighth=look.eighth,
+            eighth_grey=look.eighth_grey,
+            detail=look.high_pass,
+            motion=motion,
+            flow=flow,
+            text_way=cache.way("text"),
+            embedding_way=cache.way("embedding"),
+            trust=settings.relevance.trust,
+            tasks=state.scorers.tasks(given),
+            planes=scored if selection.cascade == "off" else None,
+            weights=settings.scoring,
+            sent=state.seen.sent if compared else None,
+            small_text=cache.small_text if selection.fine_share else None,
+            grid=state.grid,
+        )
+
+    def _value(self, state: _State, judged: _Judged) -> CellValues:
+        """What the choice is made from, on the host."""
+        state.figure = judged.figure
+        values = CellValues(
+            judged.relevance,
+            judged.moving,
+            state.cache.trust,
+            judged.difference,
+            judged.scores,
+            judged.small_text,
+            state.scorers.watched(judged.keep),
+        )
         values = self._device.fetch(values)()
         state.confidence, state.asked = float(values.confidence), _Asked(self._queries, values.relevance)
         return values

@@ -50,6 +50,9 @@ UNINSTALLED = {
 NAMED_ALONE = {"adlfs", "gcsfs", "lmms-eval"}
 """Clients of single stores, and a plugin's host: an error names them with their `pip install`, no extra holds them."""
 
+OF_TORCH = {"triton"}
+"""What torch brings along where it has a use for it, and is asked about before it is used."""
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
@@ -154,7 +157,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_every_imported_package_is_declared() -> None:
     texts = itertools.chain(PROJECT["dependencies"], *EXTRAS.values())
-    declared = {canonicalize_name(Requirement(text).name) for text in texts} | NAMED_ALONE
+    declared = {canonicalize_name(Requirement(text).name) for text in texts} | NAMED_ALONE | OF_TORCH
     distributions = packages_distributions()
     undeclared = {}
     for path in sorted((ROOT / "arr_stream").rglob("*.py")):

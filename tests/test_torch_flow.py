@@ -125,7 +125,7 @@ def test_each_preset_costs_more_than_the_one_before() -> None:
     previous, present = moved(512, 512, (3, 1))
     pixels = []
     for preset in PRESETS.values():
-        levels = torch_flow._pyramid(torch.stack([previous, present])[:, None], preset)
+        levels = torch_flow.pyramid(torch.stack([previous, present])[:, None], preset)
         side = 2 * preset.radius_px + 1
         pixels.append(sum(level[0].numel() for level in levels) * (side**2 + preset.warps * preset.rounds))
     assert pixels[0] * 2 < pixels[1] and pixels[1] * 2 < pixels[2]

@@ -7,8 +7,9 @@ chosen from. Nothing else waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from arr_stream.gpu.graphs import Captured, flatten, unflatten
 from arr_stream.gpu.region import DeviceRegion
 from arr_stream.motion import make_flow, usual_preset
 from arr_stream.motion.anchor import RegionTracker
+from arr_stream.motion.device import result_of
 from arr_stream.motion.flow import FlowEstimator
 from arr_stream.types import ByteArray
 
@@ -97,6 +99,12 @@ class TorchDevice:
         result: R = self._steps[step](*args, **kwargs)
         return result
 
+    def staged(
+        self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        result: R = self.run(_in_one(step), *args, **kwargs)
+        return result
+
     def fetch(self, value: R) -> Callable[[], R]:
         """As one row of float32, in which whole numbers up to 2**24 are exact."""
         tensors: list[Tensor] = []
@@ -135,3 +143,14 @@ class TorchDevice:
         for step in self._steps.values():
             step.notices.clear()
         return notices
+
+
+@lru_cache(maxsize=8)
+def _in_one(step: Callable[..., Generator[str, None, Any]]) -> Callable[..., Any]:
+    """A step in stages as one: what a device does when is not for the host to know."""
+
+    @wraps(step)
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        return result_of(step(*args, **kwargs), lambda stage: None)
+
+    return whole

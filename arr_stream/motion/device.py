@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -48,6 +48,13 @@ class Device(Protocol):
         """What a pure function of arrays there and of constants gives."""
         ...
 
+    def staged(
+        self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """The same for a step in stages; `lap` is called with the name of each that is done, where they can be told
+        apart."""
+        ...
+
     def fetch(self, value: R) -> Callable[[], R]:
         """Send a value with its arrays on its way to the host; calling the result waits for it."""
         ...
@@ -85,6 +92,11 @@ class HostDevice:
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return step(*args, **kwargs)
 
+    def staged(
+        self, step: Callable[P, Generator[str, None, R]], lap: Callable[[str], None], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        return result_of(step(*args, **kwargs), lap)
+
     def fetch(self, value: R) -> Callable[[], R]:
         return lambda: value
 
@@ -95,3 +107,13 @@ class HostDevice:
 
     def notices(self) -> tuple[str, ...]:
         return ()
+
+
+def result_of(stages: Generator[str, None, R], lap: Callable[[str], None]) -> R:
+    """What a step in stages gives at its end."""
+    while True:
+        try:
+            lap(next(stages))
+        except StopIteration as end:
+            result: R = end.value
+            return result

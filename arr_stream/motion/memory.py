@@ -285,6 +285,12 @@ class TemporalCache:
         return None if index is None else self._ways[index]
 
     @property
+    def keyframe_position(self) -> int | None:
+        """Which of the ways that are `moving` that is."""
+        index = self.keyframe_index
+        return None if index is None else list(self._ways).index(index)
+
+    @property
     def trust(self) -> Array | float:
         """Mean trust in what is carried from the newest keyframe; 0 before the first one."""
         way = self.keyframe_way
