@@ -67,9 +67,6 @@ class SandboxSettings(_Section):
 
 class LoopSettings(_Section):
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the frame loop runs")
-    fused: bool = Field(
-        False, description="let torch.compile fuse the steps of a loop on a GPU; the start takes longer"
-    )
 
 
 class MotionSettings(_Section):

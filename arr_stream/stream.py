@@ -270,7 +270,7 @@ def make_device(settings: Settings) -> Device:
         return HostDevice()
     from arr_stream.gpu.device import TorchDevice
 
-    return TorchDevice(settings.loop.device, fused=settings.loop.fused)
+    return TorchDevice(settings.loop.device)
 
 
 def fetch_weights(settings: Settings) -> None:

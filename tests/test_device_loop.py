@@ -19,7 +19,7 @@ from arr_stream.evaluation.coverage import score_cells
 from arr_stream.evaluation.davis import tight_box
 from arr_stream.evaluation.truth import load_truth
 from arr_stream.gpu.device import TorchDevice
-from arr_stream.gpu.graphs import Captured, Constants, Flat, flatten, fused, unflatten
+from arr_stream.gpu.graphs import Captured, Constants, flatten, unflatten
 from arr_stream.gpu.region import DeviceRegion
 from arr_stream.keyframes.base import TextFinding
 from arr_stream.keyframes.clusters.slic import GridClusterer
@@ -27,7 +27,6 @@ from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator
 from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import RegionTracker
-from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
@@ -426,19 +425,6 @@ def test_without_a_gpu_a_step_is_called_as_it_is() -> None:
     step = Captured(lambda value: calls.append(value) or value, CPU)
     value = torch.rand(3)
     assert step(value) is value and step(value) is value and len(calls) == 2 and step.captures == 0
-
-
-@pytest.mark.slow
-def test_a_fused_step_gives_the_same() -> None:
-    flow, grey = Flow.still((6, 7), torch.zeros(1)), torch.rand(6, 7) * 255
-    flow = Flow(flow.offset_px + 0.5, flow.confidence, flow.residual)
-    tensors: list[torch.Tensor] = []
-    form = flatten(((flow, Flow.still((6, 7), torch.zeros(1)), grey), {}), tensors)
-    flat = Flat(motion_channel, form)
-    expected = flat(*tensors)
-    got = fused(flat, tensors)(*tensors)
-    for one, other in zip(expected, got, strict=True):
-        assert torch.allclose(one, other)
 
 
 NEVER_WAITS = """

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -41,7 +42,6 @@ class TorchDevice:
     Args:
         name: Such as `cuda`, or `cpu`, which tests use.
         graphs: Capture the steps as CUDA graphs; on a CPU there are none.
-        fused: Fuse the steps' small kernels first; the first frames of a stream then wait for the compiler.
 
     Attributes:
         fetched_bytes: What came back for the last fetch.
@@ -52,14 +52,14 @@ class TorchDevice:
 
     on_host = False
 
-    def __init__(self, name: str, *, graphs: bool = True, fused: bool = False) -> None:
+    def __init__(self, name: str, *, graphs: bool = True) -> None:
         self._device = torch.device(name)
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise BackendUnavailable(
                 f"the frame loop was to run on {self._device}, but torch finds no NVIDIA GPU that it can use",
                 remedy="use --set loop.device=cpu, or install a build of torch with CUDA",
             )
-        self._graphs, self._fused = graphs, fused
+        self._graphs = graphs
         self._steps: dict[Callable[..., Any], Captured[..., Any]] = {}
         self._pinned: Tensor | None = None
         self.fetched_bytes = 0
@@ -82,7 +82,7 @@ class TorchDevice:
             return torch.from_numpy(np.array(rgb))
         if self._pinned is None or self._pinned.shape != rgb.shape:
             self._pinned = torch.empty(rgb.shape, dtype=torch.uint8, pin_memory=True)
-        np.copyto(self._pinned.numpy(), rgb)
+        self._pinned.copy_(_as_tensor(rgb))  # on several threads, unlike a copy by NumPy
         return self._pinned.to(self._device, non_blocking=True)
 
     def put(self, values: npt.NDArray[Any]) -> Tensor:
@@ -95,7 +95,7 @@ class TorchDevice:
 
     def run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if step not in self._steps:
-            self._steps[step] = Captured(step, self._device, enabled=self._graphs, fused=self._fused)
+            self._steps[step] = Captured(step, self._device, enabled=self._graphs)
         result: R = self._steps[step](*args, **kwargs)
         return result
 
@@ -143,6 +143,13 @@ class TorchDevice:
         for step in self._steps.values():
             step.notices.clear()
         return notices
+
+
+def _as_tensor(values: ByteArray) -> Tensor:
+    """A view that is only read, without what torch says of arrays that may not be written."""
+    values = np.ascontiguousarray(values)
+    interface = {**values.__array_interface__, "data": (values.ctypes.data, False)}
+    return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=interface, values=values)))
 
 
 @lru_cache(maxsize=8)

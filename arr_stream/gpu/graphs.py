@@ -15,7 +15,6 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -125,23 +124,12 @@ class Captured(Generic[P, R]):
             nesting of tuples, mappings and dataclasses.
         device: Where it runs.
         enabled: Capture at all.
-        fused: Fuse small kernels first, with torch.compile: a graph then has a fraction of them, and the first frames
-            of a form wait for the compiler.
         most: Graphs kept; the one unused for longest goes first.
     """
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        device: torch.device,
-        *,
-        enabled: bool = True,
-        fused: bool = False,
-        most: int = 8,
-    ) -> None:
+    def __init__(self, function: Callable[P, R], device: torch.device, *, enabled: bool = True, most: int = 8) -> None:
         self._function = function
         self._enabled = enabled and device.type == "cuda"
-        self._fused = fused
         self._most = most
         self._graphs: OrderedDict[Form, _Graph | None] = OrderedDict()
         self.notices: list[str] = []
@@ -182,26 +170,25 @@ class Captured(Generic[P, R]):
     def _capture(self, form: Form, tensors: Sequence[Tensor]) -> _Graph | None:
         inputs = [tensor.clone() for tensor in tensors]
         step = Flat(self._function, form)
-        run = fused(step, inputs) if self._fused else step
         beside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(WARM_UPS):
-                run(*inputs)
+                step(*inputs)
             with Constants() as constants:
                 step(*inputs)
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                outputs = run(*inputs)
+                outputs = step(*inputs)
         except RuntimeError as exc:
             self._enabled = False
             name = getattr(self._function, "__name__", "a step")
             self.notices.append(f"{name} runs without a CUDA graph: {str(exc).splitlines()[0]}")
             return None
         assert step.form is not None
-        return _Graph(graph, inputs, outputs, step.form, [*constants.found, run])
+        return _Graph(graph, inputs, outputs, step.form, constants.found)
 
 
 class Flat:
@@ -221,17 +208,6 @@ class Flat:
         outputs: list[Tensor] = []
         self.form = flatten(self._function(*args, **kwargs), outputs)
         return outputs
-
-
-def fused(step: Flat, inputs: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
-    """The same step with its small kernels fused.
-
-    It is traced operation by operation first, so that the compiler sees neither caches of constants nor dataclasses.
-    """
-    step(*inputs)  # Constants are made at first use, and must not become part of the trace.
-    traced = make_fx(step)(*inputs)
-    compiled: Callable[..., list[Tensor]] = torch.compile(traced, dynamic=False)
-    return compiled
 
 
 class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]

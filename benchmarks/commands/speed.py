@@ -102,7 +102,6 @@ def device(
     size: Annotated[str, typer.Option(help="Frame size, WIDTHxHEIGHT.")] = "1024x1024",
     frames: Annotated[int, typer.Option(min=8, help="Frames in each run.")] = 60,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each part in a round.")] = 20,
-    fused: Annotated[bool, typer.Option("--fused", help="Fuse small kernels first; takes minutes.")] = False,
     preset: Preset = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -122,7 +121,6 @@ def device(
         size_wh=size_wh,
         frames=frames,
         repeats=repeats,
-        fused=fused or settings.loop.fused,
         progress=say,
     )
     show(report, as_json=as_json)

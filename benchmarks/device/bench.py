@@ -130,7 +130,6 @@ def bench_device(
     size_wh: tuple[int, int] = (1024, 1024),
     frames: int = 60,
     repeats: int = 20,
-    fused: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> DeviceReport:
     """Measure a device: frames between keyframes, all channels dense, and every part beside its limit.
@@ -141,7 +140,6 @@ def bench_device(
         size_wh: Size of the generated frames.
         frames: Frames in each run.
         repeats: Runs of each part in a round; medians are over rounds.
-        fused: Fuse small kernels with torch.compile first.
         progress: Told what is measured next.
 
     Raises:
@@ -154,8 +152,8 @@ def bench_device(
     bytes_per_ms = copy_bytes_per_ms(device)
     torch.cuda.reset_peak_memory_stats(device)
     tables = (
-        frame_table(settings, device, size_wh, frames, fused=fused, progress=progress),
-        dense_table(settings, device, size_wh, fused=fused, progress=progress),
+        frame_table(settings, device, size_wh, frames, progress=progress),
+        dense_table(settings, device, size_wh, progress=progress),
         kernel_table(time_kernels(size_wh, device, settings, repeats, progress), bytes_per_ms, name),
         _machine_table(name, device, bytes_per_ms),
     )
@@ -210,7 +208,6 @@ def frame_table(
     size_wh: tuple[int, int],
     frames: int,
     *,
-    fused: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ResultTable:
     """What a frame between keyframes takes from the call to the patch set, by what is asked."""
@@ -219,7 +216,7 @@ def frame_table(
     rows: list[tuple[Value, ...]] = []
     for kind, queries in usual_queries(pictures[0]).items():
         progress(f"frames asked for {kind}")
-        there = TorchDevice(str(device), fused=fused)
+        there = TorchDevice(str(device))
         pipeline = _pipeline(rarely, there, queries)
         times = [_timed(pipeline, frame, device) for frame in pictures][_WARM_UP_FRAMES:]
         timing = Timing.of(times)
@@ -231,7 +228,7 @@ def frame_table(
         tuple(rows),
         note=(
             "By the host's clock, from the call with a frame in the host's memory to the chosen cells there: the way "
-            f"up and back included. Steps are captured as CUDA graphs{', fused first' if fused else ''}."
+            "up and back included. Steps are captured as CUDA graphs."
         ),
     )
 
@@ -250,7 +247,6 @@ def dense_table(
     device: torch.device,
     size_wh: tuple[int, int],
     *,
-    fused: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ResultTable:
     """All 40 channels at full size on every frame, keyframes and choice included, over whole cycles."""
@@ -258,7 +254,7 @@ def dense_table(
     interval = settings.keyframes.interval
     steady = settings.with_values({"keyframes.min_confidence": 0.0})
     pictures = panning_frames(size_wh, 4 * interval)
-    pipeline = _pipeline(steady, TorchDevice(str(device), fused=fused), ())
+    pipeline = _pipeline(steady, TorchDevice(str(device)), ())
     out: torch.Tensor | None = None
     between: list[float] = []
     keyframes: list[float] = []
