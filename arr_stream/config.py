@@ -367,6 +367,14 @@ class Settings(_Section):
             )
         return self.with_values({"selection.budget": "25%"}) if self.selection.budget == "auto" else self
 
+    def for_memory(self) -> Settings:
+        """A copy in which cells are chosen by relevance alone.
+
+        What `selection.novelty=skip` leaves out is what a model has that is sent every frame. One that answers is shown
+        a few frames a second, and its memory knows better what it holds.
+        """
+        return self.with_values({"selection.novelty": "mark"}) if self.selection.novelty == "skip" else self
+
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Settings:
         """Settings from nested values, with errors of our own kind."""

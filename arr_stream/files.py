@@ -17,6 +17,11 @@ from arr_stream.errors import DiskFull, OutputExists, OutputUnwritable
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def expanded(path: Path | str) -> Path:
+    """With `~` as a home; that of a user whom nobody knows stays as it is, and is not found."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (the method of Path raises a RuntimeError)
+
+
 def prepare_output(path: Path | str, force: bool = False, *, direct: bool = False) -> Path:
     """Check, before any work is done, that a file can be written at `path`; nothing is created yet.
 

@@ -231,6 +231,12 @@ def test_a_file_beside_its_configuration(vit: Path, models: ModelSettings) -> No
     assert load_clip(settings(vit / WEIGHTS), models).space.startswith("open_clip_model@")
 
 
+@pytest.mark.parametrize("model", ["nowhere", "~nobody-here/model"])
+def test_what_is_not_there_is_told(model: str, models: ModelSettings) -> None:
+    with pytest.raises(InvalidSetting, match=f"clip.model='{model}' is neither"):
+        load_clip(settings(model), models)
+
+
 def test_old_names_of_text_towers_are_converted(copy_of_vit: Path, models: ModelSettings) -> None:
     configured(copy_of_vit, lambda written: written["model_cfg"].update(custom_text=True))
     encoder = ClipTextEncoder(settings(copy_of_vit), models)

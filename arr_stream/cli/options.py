@@ -317,15 +317,10 @@ def given_values(*groups: Group) -> dict[str, object]:
 
 
 def without_skipping(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Settings in which cells are chosen by relevance alone, and a notice if that is a change.
-
-    What `skip` leaves out is what a model has that is sent every frame. This one is shown a few frames a second, and
-    its memory knows better what it holds.
-    """
-    if settings.selection.novelty != "skip":
-        return settings, ()
+    """Settings `for_memory`, and a notice if that is a change."""
     notice = "selection.novelty=skip: cells are chosen as with `mark`, and the model's memory leaves out what it holds"
-    return settings.with_values({"selection.novelty": "mark"}), (notice,)
+    made = settings.for_memory()
+    return made, () if made is settings else (notice,)
 
 
 @dataclass(frozen=True)

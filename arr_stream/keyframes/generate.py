@@ -8,11 +8,11 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.files import expanded
 from arr_stream.keyframes.base import (
     EMBEDDING_CHANNELS,
     PARTS,
@@ -179,7 +179,7 @@ def needed_weights(settings: Settings) -> tuple[str, ...]:
         needed.append(settings.sam.model)
     model, _, pretrained = settings.clip.model.partition(":")
     embeds = settings.keyframes.embeddings == "clip"
-    own = (Path(name).expanduser().exists() for name in (pretrained, settings.clip.model))
+    own = (expanded(name).exists() for name in (pretrained, settings.clip.model))
     if embeds and pretrained and not any(own):
         needed.append(f"{model}:{pretrained}")
     return tuple(needed)

@@ -18,7 +18,7 @@ from arr_stream.types import Frame, IntArray
 
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
-WITHOUT_TEXT: tuple[PartName, ...] = ("clusters", "embedding")
+_WITHOUT_TEXT: tuple[PartName, ...] = ("clusters", "embedding")
 WINDOW_EVERY = 3
 """Fewest frames from one look at what is new to the next."""
 TEXT_EVERY = 10
@@ -38,9 +38,9 @@ class Occasion:
         size_changed, cut: On this frame.
         query_changed: Since the last refresh.
         needed: Parts that queries are answered from.
-        led: The choice follows queries that need no text.
         eighth: The picture at an eighth of the texture's size.
         window_share: Most of a keyframe's cost that is spent on new places until the next.
+        led: The choice follows queries that need no text.
     """
 
     confidence: float
@@ -71,7 +71,7 @@ class Refresher:
     _requested_index: int | None = field(init=False, default=None)
     _owed: RefreshReason | None = field(init=False, default=None)
     _owed_parts: tuple[PartName, ...] = field(init=False, default=())
-    _made: tuple[PartName, ...] = field(init=False, default=())
+    _asked_parts: tuple[PartName, ...] = field(init=False, default=())
     _failed: bool = field(init=False, default=False)
     _whole_text_index: int | None = field(init=False, default=None)
     _text_index: int | None = field(init=False, default=None)
@@ -88,11 +88,11 @@ class Refresher:
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
-        renewed = WITHOUT_TEXT if auto and occasion.led and not whole_text else PARTS
+        renewed = _WITHOUT_TEXT if auto and occasion.led and not whole_text else PARTS
         wanted = renewed if reason is not None else self._owed_parts
         accepted = self._submit(frame, wanted, occasion, whole_text=whole_text)
         if reason is not None and accepted:
-            self._requested_index, self._owed, self._made = frame.index, None, accepted
+            self._requested_index, self._owed, self._asked_parts = frame.index, None, accepted
             self._window_failed = False
         elif reason is not None:
             # Everything is still busy with a scene that is gone; the refresh stays due.
@@ -118,7 +118,7 @@ class Refresher:
             return "size"
         if occasion.cut:
             return "cut"
-        if self._made and all(self.cache.pending(part) for part in self._made):
+        if self._asked_parts and all(self.cache.pending(part) for part in self._asked_parts):
             return None
         if occasion.query_changed and self._missing(occasion):
             return "query"

@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from arr_stream.config import TINY
+from arr_stream.files import expanded
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import Reading
 
@@ -252,18 +253,18 @@ def weights_files(settings: Settings) -> list[Path]:
     found = [weights.on_disk(weights.known(name), folder) for name in needed_weights(settings)]
     named: list[Path] = []
     if settings.keyframes.clusters == "sam" and settings.sam.checkpoint != "auto":
-        named.append(Path(settings.sam.checkpoint).expanduser())
+        named.append(expanded(settings.sam.checkpoint))
     if settings.keyframes.embeddings == "clip":
         named += _clip_files(settings.clip.model)
         if settings.clip.pca != "auto":
-            named.append(Path(settings.clip.pca).expanduser())
+            named.append(expanded(settings.clip.pca))
     return [path for path in (*found, *named) if path is not None and path.is_file()]
 
 
 def _clip_files(model: str) -> Iterable[Path]:
     from arr_stream import weights
 
-    whole, behind_name = Path(model).expanduser(), Path(model.partition(":")[2] or ".").expanduser()
+    whole, behind_name = expanded(model), expanded(model.partition(":")[2] or ".")
     folder = weights.tiny_clip_folder() if model == TINY else whole
     if folder.is_dir():
         return sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".pth"))

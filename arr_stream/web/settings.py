@@ -84,10 +84,7 @@ def load_presets(asked: Sequence[str], overrides: Sequence[str], values: Mapping
 
     def load(path: Path | None) -> Settings:
         settings = Settings.load(path, overrides).with_values(values).for_live()
-        answers = settings.vlm.model or settings.vlm.endpoint
-        # A model's memory knows better than the choice of cells what it holds.
-        skips = answers and settings.selection.novelty == "skip"
-        return settings.with_values({"selection.novelty": "mark"}) if skips else settings
+        return settings.for_memory() if settings.vlm.model or settings.vlm.endpoint else settings
 
     by_name = {name: load(path) for name, path in paths.items()}
     descriptions = {name: _description(path) for name, path in paths.items()}

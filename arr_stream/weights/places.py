@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from arr_stream.errors import WeightsInvalid
+from arr_stream.files import expanded
 from arr_stream.weights.catalogue import CATALOGUE, HUB, PCA_NAME, HubFile, KnownWeights, ShippedFile, WebFile
 
 NOTE_FILE = "arr-stream-weights.json"
@@ -56,7 +57,7 @@ def folder(setting: str = "auto") -> Path:
     """The folder of all weights: `models.folder`, else ARR_STREAM_MODELS, else the user's cache; it need not exist."""
     chosen = setting if setting != "auto" else os.environ.get("ARR_STREAM_MODELS", "")
     if chosen:
-        return Path(chosen).expanduser()
+        return expanded(chosen)
     return _user_cache() / "arr-stream" / "models"
 
 

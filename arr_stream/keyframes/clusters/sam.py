@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from arr_stream.config import ModelSettings, SamSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
+from arr_stream.files import expanded
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.keyframes.clusters.regions import absorb_small, clusters_from_labels
 from arr_stream.types import ByteArray, Clusters, IntArray
@@ -99,7 +100,7 @@ def checkpoint_path(settings: SamSettings, models: ModelSettings) -> Path:
 
     if settings.checkpoint == "auto":
         return weights.find(settings.model, models)
-    path = Path(settings.checkpoint).expanduser()
+    path = expanded(settings.checkpoint)
     if not path.is_file():
         raise BackendUnavailable(
             f"sam.checkpoint={settings.checkpoint!r}: no such file",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arr_stream.config import TINY, Settings
+from arr_stream.files import expanded
 from arr_stream.keyframes.base import Embedder, TextEncoder
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def find_pca(settings: Settings, encoder: TextEncoder | None) -> Pca | None:
     from arr_stream.keyframes.embeddings.pca import load_pca
 
     if settings.clip.pca != "auto":
-        return load_pca(Path(settings.clip.pca).expanduser(), encoder.space, method=settings.clip.method)
-    model = weights.tiny_clip_folder() if settings.clip.model == TINY else Path(settings.clip.model).expanduser()
+        return load_pca(expanded(settings.clip.pca), encoder.space, method=settings.clip.method)
+    model = weights.tiny_clip_folder() if settings.clip.model == TINY else expanded(settings.clip.model)
     beside = (model.parent if model.is_file() else model) / weights.PCA_NAME
     if not beside.is_file():
         return None

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from arr_stream import weights
 from arr_stream.config import TINY, ClipSettings, ModelSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
+from arr_stream.files import expanded
 from arr_stream.keyframes.embeddings.plain_clip import PlainClip, byte_pairs
 
 Towers = Literal["both", "text", "vision"]
@@ -134,7 +135,7 @@ def _plan(model: str, models: ModelSettings) -> _Plan:
     if model == TINY:
         file = weights.find(TINY, models)
         return _plan_folder(file.parent, file, TINY, PLAIN)
-    path = Path(model).expanduser()
+    path = expanded(model)
     if model and path.is_dir():
         file = _weights_in(path)
         return _plan_folder(path, file, f"{path.resolve().name}@{fingerprint(file)}", CAPTIONS)
@@ -160,7 +161,7 @@ def _plan_name(name: str, pretrained: str, models: ModelSettings) -> _Plan:
         raise InvalidSetting(
             f"clip.model: open_clip has no architecture {name!r}", remedy=f"nearest: {', '.join(near)}"
         )
-    file = Path(pretrained).expanduser()
+    file = expanded(pretrained)
     tags = list_pretrained_tags_by_model(name)
     if is_pretrained_cfg(name, pretrained):
         known = get_pretrained_cfg(name, pretrained)

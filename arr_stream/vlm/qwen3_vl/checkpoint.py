@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from arr_stream.config import ModelSettings
 from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, ModelUnsupported, WeightsInvalid
+from arr_stream.files import expanded
 from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.weights import folder as models_folder
@@ -123,7 +124,7 @@ def locate(model: str, models: ModelSettings, *, hub_endpoint: str | None = None
     if not model.strip():
         raise InvalidSetting("vlm.model is empty", remedy="name a folder or a hub name with --model")
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # Too long, with a zero byte, of a user there is not.
-        if (given := Path(model).expanduser()).exists():
+        if (given := expanded(model)).exists():
             return given
     if not _HUB_NAME.fullmatch(model):
         raise BackendUnavailable(
