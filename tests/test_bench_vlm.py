@@ -120,6 +120,7 @@ def test_a_clip_is_counted_from_pixels_to_answer() -> None:
     ours = ("perception", "vision", "prefill", "beside them", "question", "decode")
     assert clip.ours.median == pytest.approx(sum(clip.parts[name].median for name in ours))
     assert clip.stock.median == pytest.approx(clip.parts["processor"].median + clip.parts["generate"].median)
+    assert clip.first_token["ours"] == clip.parts["question"] and set(clip.first_token) == {"ours", "stock", "capped"}
 
 
 @pytest.mark.slow
