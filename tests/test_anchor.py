@@ -263,13 +263,13 @@ def test_colours_of_an_example_are_found() -> None:
 def test_a_colour_model_learns_gradually() -> None:
     red, blue = (np.full((4, 4, 3), colour, np.uint8) for colour in ((200, 0, 0), (0, 0, 200)))
     ones, none = np.ones((4, 4), np.float32), np.zeros((4, 4), np.float32)
-    model = ColourModel()
-    assert np.abs(model.log_ratio(red)).max() == 0
+    model = ColourModel(prior=0.5)
+    assert (model.posterior(red) == 0.5).all()
     model.learn(red, ones, none)
     model.learn(blue, none, ones)
-    assert model.log_ratio(red).min() > 3
-    assert model.log_ratio(blue).max() < -3
+    assert model.posterior(red).min() > 0.95
+    assert model.posterior(blue).max() < 0.05
     model.learn(blue, ones, none, rate=0.5)
-    assert abs(float(model.log_ratio(blue).mean())) < 1
+    assert 0.25 < float(model.posterior(blue).mean()) < 0.75
     with pytest.raises(ValueError, match="prior"):
         ColourModel(prior=1.0)

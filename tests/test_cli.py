@@ -100,6 +100,8 @@ def test_existing_files_are_kept_without_force(run: Run, refused: Refused, clip:
     assert video.read_bytes() == b"precious"
     assert run("process", clip, "-o", video, "--force", "--max-frames", 2, *FAST)[0] == 0
     assert _frame_count(video) == 2
+    (tmp_path / "summary.json").write_text("precious")
+    refused(20, "summary.json: exists already", "process", clip, "--report", tmp_path, *FAST)
 
 
 def test_the_source_is_never_overwritten(refused: Refused, clip: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from arr_stream.gpu.mips import dense_into, pyramid
 from arr_stream.keyframes.base import KeyframePart, TextFinding
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import HISTORY_CHANNELS, KEPT, TemporalCache
+from arr_stream.motion.memory import HISTORY_CHANNELS, KEPT, TemporalCache, carried
 from arr_stream.motion.planes import boundaries, centroid_distance, cluster_size
 from arr_stream.texture import CHANNEL_INDEX, CHANNELS
 from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
@@ -82,7 +82,7 @@ def fill(cache: TemporalCache, rng: np.random.Generator, put: Callable[[Any], An
     cache.adopt(KeyframePart(0, "text", TextFinding(text), "test"))
     cache.adopt(KeyframePart(0, "embedding", Embedding(channels, "test"), "test"))
     cache.set_embedding_channels(channels)
-    cache.advance(flow)
+    cache.move(carried(cache.moving, flow), flow)
     relevance, saliency = smooth(rng, cache.grid.rows, cache.grid.columns), smooth(rng, height, width)
     for name in KEPT:
         cache.remember(name, put(smooth(rng, height, width)))

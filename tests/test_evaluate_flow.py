@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from arr_stream.errors import EvaluationDataError
+from arr_stream.errors import EvaluationDataError, NotAMediaFile
 from arr_stream.evaluation.carry import evaluate_carry
 from arr_stream.evaluation.coverage import METHODS, CoverageReport, CoverageRow
 from arr_stream.evaluation.davis import load_sequences
@@ -50,6 +50,13 @@ def _write_pair(folder: Path, kind: str, *, hole: bool = False) -> None:
 
 def _shifted_by(u: float, v: float) -> FloatArray:
     return np.full((96, 128, 2), (u, v), np.float32)
+
+
+def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
+    _write_pair(tmp_path / "pair", "flo")
+    (tmp_path / "pair" / "b.png").write_bytes(b"none")
+    with pytest.raises(NotAMediaFile, match=r"b\.png: not a picture"):
+        load_pairs(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["flo", "kitti"])

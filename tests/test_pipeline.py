@@ -27,7 +27,7 @@ from arr_stream.keyframes.generate import (
 )
 from arr_stream.keyframes.text.regions import finding
 from arr_stream.motion.flow import Flow
-from arr_stream.motion.memory import TemporalCache
+from arr_stream.motion.memory import TemporalCache, carried
 from arr_stream.motion.refresh import TEXT_EVERY, Occasion, Refresher
 from arr_stream.motion.window import inner_places
 from arr_stream.patch_set import PatchSet
@@ -710,7 +710,8 @@ def test_a_look_at_new_places_and_one_for_text_take_turns() -> None:
         eighth = cv2.resize(frame.rgb, refresher.cache.reduced_hw(8)[::-1], interpolation=cv2.INTER_AREA)
         needed: frozenset[PartName] = frozenset({"text", "embedding"})
         if index:
-            refresher.cache.advance(lost if index == TEXT_EVERY else still)
+            flow = lost if index == TEXT_EVERY else still
+            refresher.cache.move(carried(refresher.cache.moving, flow), flow)
         refresher.step(frame, Occasion(1.0, False, False, False, needed, eighth, 0.4), settings.keyframes, 1)
     looks = [(request.frame.index, request.parts) for request in provider.requests if request.window]
     assert (TEXT_EVERY, ("text",)) in looks and any(parts == ("embedding",) for _, parts in looks)

@@ -21,7 +21,7 @@ from arr_stream.selection.cascade import (
     regions_of_cells,
     scored_most,
 )
-from arr_stream.selection.division import split_regions
+from arr_stream.selection.division import divide
 from arr_stream.selection.finer import with_finer
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.strategies import QUOTAS, choose_by_region, choose_hybrid
@@ -209,7 +209,7 @@ def test_tiers_show_every_region_while_tokens_last() -> None:
 
 def test_canonical_splits_regions_until_each_has_its_share() -> None:
     labels = np.zeros((20, 20), np.int32)
-    split = split_regions(labels, 91)
+    split = divide(labels, np.ones(1, np.float32), 91, 3)
     assert len(np.unique(split)) == 91
     regions = regions_of_cells(split)
     chosen = choose_by_region("canonical", np.ones((20, 20), np.float32), regions, np.ones(91, np.float32), 273)

@@ -253,6 +253,10 @@ class WriteOptions(Group):
             prepare_output(self.output, self.force)
         if self.patches is not None:
             prepare_output(self.patches, self.force, direct=True)
+        if self.report is not None:
+            from arr_stream.draw.report import prepare_report
+
+            prepare_report(self.report, self.force)
 
     def consumers(self, stream: Stream, question: Question | None = None) -> list[Consumer]:
         """Those that write; the records say what a model is asked."""

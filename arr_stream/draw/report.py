@@ -35,6 +35,12 @@ _INK, _PAPER, _GRID = "#1b1f26", "#ffffff", "#e4e8ee"
 _LINE, _FILL, _MARK = "#2b6cb0", "#a9c8ea", "#e8890c"
 
 
+def prepare_report(folder: Path, force: bool) -> None:
+    """Say at once what of a report cannot be written; see `Report`."""
+    for name in (CONTACT_SHEET, LATENCY_PLOT, SUMMARY):
+        prepare_output(folder / name, force)
+
+
 class Report:
     """Writes `contact_sheet.png`, `latency.png` and `summary.json` into a folder when it is closed.
 
@@ -62,8 +68,7 @@ class Report:
         settings: Settings | None = None,
     ) -> None:
         self.folder = Path(folder)
-        for name in (CONTACT_SHEET, LATENCY_PLOT, SUMMARY):
-            prepare_output(self.folder / name, force)
+        prepare_report(self.folder, force)
         self._source, self._asked, self._settings = dict(source or {}), asked, settings or Settings()
         self._statistics = RunStatistics()
         self._model = ModelStatistics()

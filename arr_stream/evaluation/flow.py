@@ -88,6 +88,7 @@ def load_pairs(folder: Path) -> list[FlowPair]:
 
     Raises:
         EvaluationDataError: None there, or a malformed file.
+        NotAMediaFile: A picture cannot be read.
     """
     truths = sorted(folder.glob("*.truth.npz"))
     if truths:
@@ -141,7 +142,7 @@ def read_kitti(path: Path) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
 
 
 def _load_pair(folder: Path) -> FlowPair:
-    import cv2
+    from arr_stream.sources.images import read_picture
 
     files = sorted(folder.iterdir())
     truths = [path for path in files if path.suffix == ".flo" or (path.suffix == ".png" and "flow" in path.stem)]
@@ -155,7 +156,7 @@ def _load_pair(folder: Path) -> FlowPair:
         valid = np.abs(flow).max(axis=2) < _LARGEST_FLO_PX
     else:
         flow, valid = read_kitti(truths[0])
-    first, second = (cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB) for path in sides)
+    first, second = (read_picture(path) for path in sides)
     return FlowPair(folder.name, first, second, np.where(valid[..., None], flow, 0).astype(np.float32), valid)
 
 

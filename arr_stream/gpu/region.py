@@ -62,8 +62,9 @@ class DeviceRegion:
         posterior, weighed, learned = (
             torch.from_numpy(np.array(values, np.float32)).to(device) for values in (tracker.posterior, weights, beta)
         )
+        area_px = posterior.new_full((), tracker.area_px)
         first = posterior if tracker.remembers_first else None
-        return cls(posterior, posterior, posterior.sum(), weighed, learned, settings, tracker.exact, first)
+        return cls(posterior, posterior, area_px, weighed, learned, settings, tracker.exact, first)
 
     def follow(self, rgb: Tensor, flow: Flow | None) -> DeviceRegion:
         """The region on the next frame.

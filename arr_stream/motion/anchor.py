@@ -291,6 +291,11 @@ class RegionTracker:
         return self._first is not None
 
     @property
+    def area_px(self) -> float:
+        """Size of the region when it was given."""
+        return self._area_px
+
+    @property
     def posterior(self) -> FloatArray:
         """`[h, w]` in [0, 1]: where the region is."""
         return self._posterior

@@ -167,8 +167,6 @@ class ColourModel:
         size = 1 << (3 * self._BITS)
         self._figure, self._ground = np.zeros(size, np.float32), np.zeros(size, np.float32)
         self._prior_logit = float(np.log(prior / (1 - prior)))
-        self._ratio = np.zeros(size, np.float32)
-        self._table = np.zeros(size, np.float32)
         self._refresh()
 
     @classmethod
@@ -198,10 +196,6 @@ class ColourModel:
             self._ground += np.float32(rate) * (self._histogram(rgb, against) - self._ground)
         self._refresh()
 
-    def log_ratio(self, rgb: ByteArray) -> FloatArray:
-        """`[h, w]` logits for the object, in [-5, 5]."""
-        return np.asarray(self._ratio.take(packed_colours(rgb, self._BITS)))
-
     def posterior(self, rgb: ByteArray) -> FloatArray:
         """`[h, w]` in [0, 1]: how likely each pixel of `[h, w, 3]` is the object, by its colour alone."""
         return np.asarray(self._table.take(packed_colours(rgb, self._BITS)))
@@ -213,8 +207,8 @@ class ColourModel:
 
     def _refresh(self) -> None:
         ratio = np.log((self._figure + self._FLOOR) / (self._ground + self._FLOOR))
-        self._ratio = np.clip(ratio, -self._LIMIT, self._LIMIT).astype(np.float32)
-        self._table = (1 / (1 + np.exp(-(self._ratio + self._prior_logit)))).astype(np.float32)
+        logit = np.clip(ratio, -self._LIMIT, self._LIMIT).astype(np.float32) + self._prior_logit
+        self._table: FloatArray = (1 / (1 + np.exp(-logit))).astype(np.float32)
 
     def _histogram(self, rgb: ByteArray, weight: FloatArray) -> FloatArray:
         side = 1 << self._BITS

@@ -105,20 +105,18 @@ def visible_structure(grey: Array) -> Array:
     return at_most(around * (1 / STRUCTURE_CONTRAST), 1.0)
 
 
-def independent_motion(
-    offset_px: Array, camera_px: Array, structure: Array, *, full_px: float = FULL_MOTION_PX, parallax: float = 0.5
-) -> Array:
+def independent_motion(offset_px: Array, camera_px: Array, structure: Array, *, parallax: float = 0.5) -> Array:
     """How much each place is seen to move against the camera, `[h, w]` in [0, 1].
 
-    It is 1 at `full_px` pixels and above where `structure` (see `visible_structure`) is.
+    It is 1 at `FULL_MOTION_PX` pixels and above where `structure` (see `visible_structure`) is.
 
-    The measure is relative to camera motion as well, since parallax and flow error grow with it: `full_px` grows by
-    `parallax` of the camera's mean speed.
+    The measure is relative to camera motion as well, since parallax and flow error grow with it: what is full
+    motion grows by `parallax` of the camera's mean speed.
     """
     speed = speed_px(offset_px - camera_px)
     # An affine flow has nearly the same mean speed on every eighth place.
     some = camera_px[every_nth(_STEP, camera_px.shape[0]), every_nth(_STEP, camera_px.shape[1])]
-    scaled = speed * (1 / (full_px + parallax * mean_of(speed_px(some))))
+    scaled = speed * (1 / (FULL_MOTION_PX + parallax * mean_of(speed_px(some))))
     return at_most(scaled, 1.0) * structure
 
 

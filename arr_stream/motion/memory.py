@@ -159,10 +159,6 @@ class TemporalCache:
         self._ways = {index: next(ways) for index in self._ways}
         self._followed = {index: next(ways) for index in self._followed}
 
-    def advance(self, flow: Flow) -> None:
-        """Move everything to the present frame: `flow` goes from it to the frame before."""
-        self.move(carried(self.moving, flow), flow)
-
     def forget(self) -> None:
         """After a cut nothing that was carried holds any more."""
         for held in (self._parts, self._pending, self._ways, self._followed, self._left):

@@ -229,7 +229,8 @@ class Refresher:
                 if "text" in outcome.parts:
                     self._whole_text_index = None
                 self._failed = len(outcome.parts) == len(PARTS) or self.cache.keyframe_index is None
-                notices.append(f"keyframe {outcome.index} failed: {outcome.message}; next try at the next keyframe")
+                what = "looking for text on frame" if outcome.index == self._text_index else "keyframe"
+                notices.append(f"{what} {outcome.index} failed: {outcome.message}; next try at the next keyframe")
             elif self.cache.adopt(outcome):
                 self._failed = False
         return tuple(notices)

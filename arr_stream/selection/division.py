@@ -16,22 +16,6 @@ Cells = list[int]
 """Flat cells of a region, ascending. Regions have a dozen cells, where plain lists are several times faster."""
 
 
-def split_regions(cluster_of_cell: IntArray, count: int, each: int = 1) -> IntArray:
-    """Halve the largest regions along their longer side until there are `count`.
-
-    Args:
-        cluster_of_cell: `[gh, gw]` ids.
-        count: Regions wanted at least.
-        each: Cells that both halves must have; what cannot be halved so stays whole.
-
-    Returns:
-        `[gh, gw]` contiguous ids; regions that were halved get new ones.
-    """
-    cells = _cells_of_regions(cluster_of_cell)
-    _split(cells, cluster_of_cell.shape[1], count, each)
-    return _as_labels(cells, cluster_of_cell.shape)
-
-
 def divide(cluster_of_cell: IntArray, importance: FloatArray, count: int, each: int) -> IntArray:
     """Exactly `count` regions of at least `each` cells, from any regions.
 

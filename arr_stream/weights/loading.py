@@ -142,25 +142,29 @@ def _head(path: Path) -> bytes:
         raise WeightsInvalid(f"{path}: cannot be read: {exc.strerror}", remedy="check its permissions") from exc
     if not head:
         raise WeightsInvalid(f"{path}: empty, 0 bytes", remedy=_FETCH_AGAIN)
-    if head.startswith(b"version https://git-lfs"):
-        raise WeightsInvalid(
-            f"{path}: a Git LFS pointer, not the weights that it points to",
-            remedy="run `git lfs pull` where it came from",
-        )
+    refuse_pointer(path, head)
     if head.lstrip().startswith(b"<"):
         raise WeightsInvalid(f"{path}: a web page, not weights", remedy=_FETCH_AGAIN)
     return head
 
 
+def refuse_pointer(path: Path, head: bytes) -> None:
+    """A repository's clone holds such a thing in place of each large file that was not fetched.
+
+    Raises:
+        WeightsInvalid: The first bytes of the file are a pointer's.
+    """
+    if head.startswith(b"version https://git-lfs"):
+        raise WeightsInvalid(
+            f"{path}: a Git LFS pointer, not the weights that it points to",
+            remedy="run `git lfs pull` where it came from",
+        )
+
+
 def _read_safetensors(path: Path) -> Mapping[str, Any]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as exc:
-        raise BackendUnavailable(
-            f"{path.name} is a safetensors file, and safetensors is not installed",
-            remedy="pip install 'arr-stream[clip]'",
-        ) from exc
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as exc:

@@ -6,10 +6,8 @@ algorithm for computing sample variances", 1979), so that any number of vectors 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +88,8 @@ class Pca:
 
     def save(self, path: Path) -> None:
         """Write a safetensors file with everything in it."""
-        save = _safetensors()[0]
+        from safetensors.numpy import save
+
         tensors = {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in _TENSORS}
         total, count = repr(float(self.total_variance)), str(self.count)
         metadata = {"space": self.space, "method": self.method, "count": count, "total_variance": total}
@@ -125,7 +124,8 @@ def load_pca(path: Path, space: str | None = None, method: str | None = None) ->
 
 
 def _read(path: Path) -> Pca:
-    safe_open = _safetensors()[1]
+    from safetensors import safe_open
+
     with safe_open(path, framework="np") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != _FORMAT:
@@ -248,15 +248,3 @@ def adapted(pca: Pca, directions: FloatArray, rounds: int = 2) -> Pca:
         count=count,
         method=pca.method,
     )
-
-
-def _safetensors() -> tuple[Callable[..., bytes], Callable[..., Any]]:
-    """Its `save` for NumPy and its `safe_open`."""
-    try:
-        from safetensors import safe_open
-        from safetensors.numpy import save
-    except ImportError as exc:
-        raise BackendUnavailable(
-            "a PCA file needs the package safetensors", remedy="pip install 'arr-stream[clip]'"
-        ) from exc
-    return save, safe_open

@@ -26,11 +26,11 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 from arr_stream.config import ModelSettings
 from arr_stream.errors import ArrStreamError, BackendUnavailable, InvalidSetting, ModelUnsupported, WeightsInvalid
 from arr_stream.files import expanded
-from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
+from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.weights import folder as models_folder
 from arr_stream.weights.fetching import fetch_repository
-from arr_stream.weights.loading import first_line
+from arr_stream.weights.loading import first_line, refuse_pointer
 
 MODEL_TYPE = "qwen3_vl"
 CELL = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
@@ -273,19 +273,13 @@ def _shard(index: Path, shard: str) -> Path:
 
 
 def _read_headers(files: list[Path]) -> dict[str, Entry]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as exc:
-        raise BackendUnavailable("Qwen3-VL needs safetensors, which is not installed", remedy=INSTALL) from exc
+    from safetensors import SafetensorError, safe_open
+
     tensors: dict[str, Entry] = {}
     for path in files:
         try:
             with path.open("rb") as file:
-                if file.read(40).startswith(b"version https://git-lfs"):
-                    raise WeightsInvalid(
-                        f"{path}: a Git LFS pointer, not the weights that it points to",
-                        remedy="run `git lfs pull` where it came from",
-                    )
+                refuse_pointer(path, file.read(40))
             with safe_open(path, framework="pt") as header:
                 for key in header.keys():  # noqa: SIM118 - it is no dict
                     part = header.get_slice(key)
