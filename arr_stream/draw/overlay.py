@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +69,7 @@ def lit(rgb: ByteArray, patches: PatchSet, dim: float, *, corners: int = 0) -> B
 
 
 def _crosses(
-    picture: ByteArray, patches: PatchSet, chosen: IntArray, xs: list[int], ys: list[int], stroke: int
+    picture: ByteArray, patches: PatchSet, chosen: IntArray, xs: Sequence[int], ys: Sequence[int], stroke: int
 ) -> None:
     """Quarter the cells that are given finer, in the colour of their score."""
     finer = patches.level == FINER
@@ -154,11 +157,12 @@ def _share_of_places(cells: FloatArray, grid: Grid) -> FloatArray:
     return shares
 
 
-def _edges(cells: int, size_px: int) -> list[int]:
-    return [int(edge) for edge in np.linspace(0, size_px, cells + 1).round()]
+@lru_cache(maxsize=16)
+def _edges(cells: int, size_px: int) -> tuple[int, ...]:
+    return tuple(int(edge) for edge in np.linspace(0, size_px, cells + 1).round())
 
 
-def _boxes(patches: PatchSet, which: npt.NDArray[np.bool_], xs: list[int], ys: list[int]) -> IntArray:
+def _boxes(patches: PatchSet, which: npt.NDArray[np.bool_], xs: Sequence[int], ys: Sequence[int]) -> IntArray:
     """`[N, 4]`: `x0, y0, x1, y1` in pixels."""
     rows, columns, span = patches.rows[which], patches.columns[which], patches.span[which]
     right, below = np.minimum(columns + span, len(xs) - 1), np.minimum(rows + span, len(ys) - 1)
@@ -190,8 +194,8 @@ def _runs(values: IntArray) -> list[tuple[int, int, int, int]]:
 def _outline(
     picture: ByteArray,
     chosen: IntArray,
-    xs: list[int],
-    ys: list[int],
+    xs: Sequence[int],
+    ys: Sequence[int],
     stroke: int,
     colours: tuple[Colour, ...] = SCORE_COLOURS,
 ) -> None:

@@ -1,7 +1,7 @@
 """`arr-stream bench FILE`: what each stage costs, and what the same frames cost without us.
 
 Everything is measured in one run on the same decoded frames, in turns where two things are compared, since machines
-are noisy: ratios hold where times do not.
+are noisy: ratios hold where times do not. As in `process`, OpenCV works on one thread.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from arr_stream.relevance.query import Query, TextQuery
 from arr_stream.run import annotated_video, run
 from arr_stream.sources import Source, open_source
 from arr_stream.stream import Models, Stream
+from arr_stream.threads import one_opencv_thread
 from arr_stream.types import Frame
 
 _LOOK_SECONDS = 0.005
@@ -107,8 +108,8 @@ class BenchReport(Report):
                 tuple(rows),
                 f"Amortised: {self.amortised_ms:.2f} ms, the mean of all frames; {beside}, and what it takes longer, "
                 f"every {self.interval} frames or sooner, is waited for. At the memory's speed: what a stage reads and "
-                "leaves behind, each once, as fast as a large copy goes. From the command to the first frame done: "
-                f"{self.start.seconds:.2f} s{memory}.",
+                "leaves behind, each once, as fast as a large copy goes. OpenCV works on one thread, as in `process`. "
+                f"From the command to the first frame done: {self.start.seconds:.2f} s{memory}.",
                 digits=2,
             ),
             ResultTable(
@@ -175,6 +176,7 @@ def _opened(path: str | Path, settings: Settings, max_frames: int) -> Source:
     )
 
 
+@one_opencv_thread()
 def _step_in_turns(
     frames: list[Frame],
     settings: Settings,
@@ -257,6 +259,7 @@ def _half_grey(frame: Frame) -> Any:
     return cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
 
 
+@one_opencv_thread()
 def _full_generation(frames: list[Frame], settings: Settings, queries: list[Query], models: Models) -> Timing:
     """Everything anew on every frame: what the carrying saves."""
     every = settings.with_values({"keyframes.interval": 1, "keyframes.text_interval": 1})
