@@ -20,6 +20,7 @@ from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import FlowInput
 from arr_stream.texture.pictures import Pictures
+from arr_stream.threads import one_opencv_thread
 from arr_stream.types import ByteArray, Frame, Grid
 
 TIME_REFERENCE = "DIS ultrafast, half size"
@@ -169,6 +170,7 @@ class CarryReport(Report):
         return {"time_reference": {TIME_REFERENCE: self.flow_milliseconds}, "rows": rows}
 
 
+@one_opencv_thread()
 def evaluate_carry(
     sequences: Sequence[Footage],
     intervals: Sequence[int],
@@ -177,8 +179,9 @@ def evaluate_carry(
 ) -> CarryReport:
     """Intersection over union of carried masks with the true ones, at full size.
 
-    Trackers take turns frame by frame, so that all are timed on the same moments of a noisy machine. The mean is taken
-    over sequences, of the mean over each one's frames: keyframes and frames without the object do not count.
+    Trackers take turns frame by frame, so that all are timed on the same moments of a noisy machine, with OpenCV on one
+    thread, as in `process`. The mean is taken over sequences, of the mean over each one's frames: keyframes and frames
+    without the object do not count.
 
     Raises:
         EvaluationDataError: Masks that do not fit the frames, or no frame between keyframes to score.
