@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import Texture
-from arr_stream.types import FloatArray, Grid, IntArray, span_cells, tokens_of
+from arr_stream.types import BoolArray, FloatArray, Grid, IntArray, span_cells, tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +159,8 @@ class PatchSet:
     score: FloatArray
     scorer: IntArray
     query: IntArray
-    carried: npt.NDArray[np.bool_]
-    fresh: npt.NDArray[np.bool_]
+    carried: BoolArray
+    fresh: BoolArray
     confidence: float
     keyframe: bool
     refresh_reason: str | None

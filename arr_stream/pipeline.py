@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
@@ -46,7 +45,7 @@ from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
 from arr_stream.texture.pixels import cell_difference
 from arr_stream.texture.visual import FrameLook, look_at, picture_channels
-from arr_stream.types import FloatArray, Frame, Grid
+from arr_stream.types import BoolArray, FloatArray, Frame, Grid
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
@@ -579,7 +578,7 @@ class Pipeline:
 
     def _choose(
         self, state: _State, texture: Texture, values: CellValues, eighth_grey: Array, frame: Frame
-    ) -> tuple[Choice, npt.NDArray[np.bool_]]:
+    ) -> tuple[Choice, BoolArray]:
         """The cells of this frame, and which of them are new to the model."""
         settings, seen, offer = self._settings.selection, state.seen, None
         if settings.per_second:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 ByteArray = npt.NDArray[np.uint8]
+BoolArray = npt.NDArray[np.bool_]
 
 CELL_PX = 32
 """Side of a cell in texture pixels: one 2x2 merge block of Qwen3-VL's 16-px patches."""

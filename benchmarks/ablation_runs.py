@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.consumer import total_ms
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.coverage import object_shares
-from arr_stream.evaluation.davis import Mask, check_visible, load_sequences, read_paired, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.davis import check_visible, load_sequences, read_paired, tight_box
 from arr_stream.keyframes.base import PARTS, PartName, PartValue, TextEncoder
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.embeddings.pca import Pca
@@ -34,7 +33,7 @@ from arr_stream.relevance.query import Query, RegionQuery
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame, Grid
 
 SAMPLES = Path(__file__).parent.parent / "sample_videos"
 """Generated clips with their truth, which lie beside the package."""
@@ -285,7 +284,7 @@ class RememberedGenerator:
 class _Looked:
     """What scoring needs of a frame, made once for all variants."""
 
-    def __init__(self, frame: Frame, mask: Mask) -> None:
+    def __init__(self, frame: Frame, mask: BoolArray) -> None:
         self._frame = frame
         self._mask = mask
         self._by_grid: dict[tuple[int, int], tuple[FloatArray, ByteArray]] = {}
@@ -319,7 +318,7 @@ class _Running:
             settings, keyframes, queries, encoder=maker.encoder, pca=maker.pca, clock=time.perf_counter
         )
         self._seen: SeenCells | None = None
-        self._before: npt.NDArray[np.bool_] | None = None
+        self._before: BoolArray | None = None
         self._values: list[tuple[float, ...]] = []
         self._steps_ms: list[float] = []
         self._choice = self._frames_seen = self._keyframes = 0
@@ -343,7 +342,7 @@ class _Running:
         self._before = fine
         self._choice = hash((self._choice, fine.tobytes(), shown.tobytes()))
 
-    def _hold(self, patches: PatchSet, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+    def _hold(self, patches: PatchSet, eighth_grey: ByteArray) -> BoolArray:
         """`[gh, gw]`: cells that a model still has from before; the choice is then noted as sent."""
         if self._seen is None:
             self._seen = SeenCells(patches.grid)
@@ -371,7 +370,7 @@ class _Running:
         )
 
 
-def shown_cells(patches: PatchSet) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def shown_cells(patches: PatchSet) -> tuple[BoolArray, BoolArray]:
     """`[gh, gw]` twice: cells that were chosen fine, and cells that are shown at any level of detail."""
     fine = np.zeros((patches.grid.rows, patches.grid.columns), bool)
     exact = patches.level <= 0

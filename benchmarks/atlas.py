@@ -16,8 +16,8 @@ from itertools import chain
 import cv2
 import numpy as np
 
-from arr_stream.evaluation.davis import Mask, check_mask
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.davis import check_mask
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
 from arr_stream.selection.atlas import (
@@ -34,7 +34,7 @@ from arr_stream.selection.quotas import fixed_quota, share_out
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import high_pass
 from arr_stream.texture.visual import saliency as salient
-from arr_stream.types import FloatArray, Frame, Grid, IntArray
+from arr_stream.types import BoolArray, FloatArray, Frame, Grid, IntArray
 
 LayOut = Callable[[SemanticAtlas, int], IntArray]
 """Gives `[gh, gw]` the token of every cell, -1 for none."""
@@ -138,7 +138,7 @@ def evaluate_atlas(
     return AtlasReport(tuple(AtlasRow(*key, *np.mean(values, axis=0).tolist()) for key, values in found.items()))
 
 
-def _cells(frame: Frame, grid: Grid, mask: Mask) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _cells(frame: Frame, grid: Grid, mask: BoolArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Looks `[6, gh, gw]`, saliency `[gh, gw]` and the share of each cell that the object covers."""
     pictures = Pictures(frame, grid)
     size = (grid.columns, grid.rows)

@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 
 from arr_stream.config import ScoringSettings
-from arr_stream.evaluation.davis import Mask, check_mask, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.davis import check_mask, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import Clusterer, KeyframeInput
@@ -36,7 +36,7 @@ from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.visual import look_at, picture_channels
 from arr_stream.threads import one_blas_thread
-from arr_stream.types import ByteArray, FloatArray, Frame, Grid
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame, Grid
 from benchmarks.scenes.shapes import make_scene
 
 DEFAULT_WEIGHTS = ScoringSettings()
@@ -58,7 +58,7 @@ class CascadeCase:
 
     kind: str
     rgb: ByteArray
-    mask: Mask
+    mask: BoolArray
     relevance: Callable[[ByteArray], FloatArray]
 
 
@@ -177,7 +177,7 @@ def _scene(case: CascadeCase, clusterer: Clusterer, level: int) -> _Scene:
     return _Scene(hw, np.stack(table, axis=1), relevance.astype(np.float32).ravel(), edge_distance, labels)
 
 
-def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
+def _compare(mask: BoolArray, scene: _Scene, tokens: int) -> tuple[float, ...]:
     def whole() -> CascadeScores:
         count = len(scene.relevance)
         balance = balance_all(scene.table, scene.relevance, DEFAULT_WEIGHTS)
@@ -206,7 +206,7 @@ def _compare(mask: Mask, scene: _Scene, tokens: int) -> tuple[float, ...]:
     return len(scene.relevance), relevant, some_scores.count, *covered, score_kept, all_ms, cascade_ms
 
 
-def covered_share(mask: Mask, hw: tuple[int, int], places: Any) -> float:
+def covered_share(mask: BoolArray, hw: tuple[int, int], places: Any) -> float:
     """Share of a mask inside some of `hw` even places, given by flat index."""
     grid = np.zeros(hw, np.uint8)
     grid.ravel()[places] = 1

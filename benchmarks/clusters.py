@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.evaluation.davis import Mask, check_mask
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.davis import check_mask
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.keyframes.base import Clusterer, KeyframeInput, LazyClusters
-from arr_stream.types import Clusters, Frame, Grid, IntArray
+from arr_stream.types import BoolArray, Clusters, Frame, Grid, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _timed(clusterer: Clusterer, frame: Frame) -> tuple[Clusters | LazyClusters,
     return clusters, (time.process_time() - started) * 1e3
 
 
-def score_regions(labels: IntArray, mask: Mask) -> tuple[float, float, float]:
+def score_regions(labels: IntArray, mask: BoolArray) -> tuple[float, float, float]:
     """How well whole regions can cover a mask.
 
     Args:

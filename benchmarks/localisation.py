@@ -21,12 +21,11 @@ from typing import Any, Literal
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import Report, ResultTable, Value, plain
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
-from arr_stream.types import FloatArray, Frame, Grid
+from arr_stream.types import BoolArray, FloatArray, Frame, Grid
 from benchmarks.scenes.shapes import Scene, Thing, make_scene
 
 Kind = Literal["colour and shape", "shape"]
@@ -38,8 +37,6 @@ COVERED_SHARE = 0.3
 CHOSEN_SHARE = 0.1
 HELD_OUT_SEED = 1_000_003
 """Where the seeds of evaluation scenes begin, far from those of training."""
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

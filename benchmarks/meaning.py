@@ -30,8 +30,8 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.relevance.semantic import SemanticSpace
-from arr_stream.types import FloatArray, Frame, Grid
-from benchmarks.localisation import HELD_OUT_SEED, BoolArray, mask_shares
+from arr_stream.types import BoolArray, FloatArray, Frame, Grid
+from benchmarks.localisation import HELD_OUT_SEED, mask_shares
 from benchmarks.scenes.shapes import COLOURS, SHAPES, Scene, make_scene, moving_scene
 
 BUDGET = "10%"

@@ -25,11 +25,11 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.coverage import object_shares
-from arr_stream.evaluation.davis import Mask, tight_box
+from arr_stream.evaluation.davis import tight_box
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.relevance.query import RegionQuery
 from arr_stream.stream import Stream
-from arr_stream.types import ByteArray
+from arr_stream.types import BoolArray, ByteArray
 from benchmarks.scenes.camera import GeneratedSource
 from benchmarks.scenes.footage import Footage, Truth
 from benchmarks.scenes.photographs import SHOWN, WAY, away_path
@@ -40,7 +40,7 @@ EARLY, LATE = slice(80, 120), slice(-40, None)
 _LARGEST = 0.05
 """Share of the frame that a pasted object takes at most, so that it can leave and enter within `WAY` frames."""
 
-Clip = tuple[ByteArray, Mask]
+Clip = tuple[ByteArray, BoolArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +251,6 @@ def _to_and_fro(index: int, count: int) -> int:
 
 
 @lru_cache(maxsize=2)
-def _read(clip: Footage) -> tuple[list[ByteArray], list[Mask]]:
+def _read(clip: Footage) -> tuple[list[ByteArray], list[BoolArray]]:
     masks = [truth.object for truth in clip.truths() if truth.object is not None]
     return [frame.rgb for frame in clip.frames()], masks

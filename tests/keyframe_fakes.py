@@ -60,7 +60,7 @@ class Fake:
     `settings["to"]` are the parts that it happens to (the first where not given).
     """
 
-    def __init__(self, settings: Mapping[str, Any], threads: int) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
@@ -102,22 +102,22 @@ def spoilt(value: PartValue) -> PartValue:
             return replace(value, mask=np.full_like(value.mask, np.nan))
 
 
-def make_fake(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
-    return Fake(settings, threads)
+def make_fake(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
+    return Fake(settings)
 
 
-def make_unavailable(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+def make_unavailable(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     raise BackendUnavailable("text nothing needs a package", remedy="install it")
 
 
-def make_broken(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+def make_broken(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     raise KeyError("no such thing")
 
 
-def make_slowly(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+def make_slowly(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     time.sleep(settings["start_seconds"])
-    return Fake(settings, threads)
+    return Fake(settings)
 
 
-def make_dying(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+def make_dying(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     os._exit(9)

@@ -9,8 +9,8 @@ import pytest
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.carry import ChainedDis, Still, evaluate_carry, intersection_over_union
-from arr_stream.evaluation.davis import Mask, load_sequences
-from arr_stream.types import Frame
+from arr_stream.evaluation.davis import load_sequences
+from arr_stream.types import BoolArray, Frame
 from tests.test_evaluate_davis import squares, write_sequence
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
@@ -19,10 +19,10 @@ SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
 class Perfect:
     """Knows where the square is."""
 
-    def start(self, frame: Frame, mask: Mask) -> None:
+    def start(self, frame: Frame, mask: BoolArray) -> None:
         pass
 
-    def step(self, frame: Frame) -> Mask:
+    def step(self, frame: Frame) -> BoolArray:
         return np.asarray(squares(9, step_px=4)[frame.index])
 
 

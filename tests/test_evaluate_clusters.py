@@ -17,7 +17,7 @@ from arr_stream.evaluation.davis import Sequence
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.keyframes.clusters.slic import GridClusterer
-from arr_stream.types import Clusters, Frame
+from arr_stream.types import BoolArray, Clusters, Frame
 from benchmarks.clusters import evaluate_clusters, score_regions
 
 HW = (6, 7)
@@ -25,7 +25,7 @@ HW = (6, 7)
 
 @settings(deadline=None)
 @given(arrays(np.int32, HW, elements=st.integers(0, 4)), arrays(np.bool_, HW).filter(lambda mask: bool(mask.any())))
-def test_no_union_of_regions_is_better(labels: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_]) -> None:
+def test_no_union_of_regions_is_better(labels: npt.NDArray[np.int32], mask: BoolArray) -> None:
     ids = np.unique(labels)
     unions = chain.from_iterable(combinations(ids, n) for n in range(len(ids) + 1))
     ious = [(mask & np.isin(labels, union)).sum() / (mask | np.isin(labels, union)).sum() for union in unions]
@@ -39,14 +39,14 @@ def test_no_union_of_regions_is_better(labels: npt.NDArray[np.int32], mask: npt.
 class Truth:
     """Divides as the object itself does."""
 
-    def __init__(self, mask: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, mask: BoolArray) -> None:
         self.mask = mask
 
     def cluster(self, picture: KeyframeInput) -> Clusters:
         return clusters_from_labels(self.mask.astype(np.int32), "truth")
 
 
-def footage(masks: list[npt.NDArray[np.bool_]]) -> Sequence:
+def footage(masks: list[BoolArray]) -> Sequence:
     frames = [Frame(i, i / 25, np.full((64, 96, 3), i, np.uint8)) for i in range(len(masks))]
     return Sequence("made", Path("made"), lambda: frames, lambda: masks)
 

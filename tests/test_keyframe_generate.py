@@ -141,7 +141,7 @@ def test_in_step_provider_answers_at_once_and_only_once() -> None:
 
 
 def test_in_step_provider_checks_what_any_generator_gives() -> None:
-    provider = InStepKeyframes(fakes.Fake({"do": "nan", "to": ["embedding"]}, 1))
+    provider = InStepKeyframes(fakes.Fake({"do": "nan", "to": ["embedding"]}))
     provider.submit(fakes.request(4))
     (failure,) = [one for one in provider.collect() if isinstance(one, KeyframeFailure)]
     assert "embedding: values from nan" in failure.message

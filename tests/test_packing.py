@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from arr_stream.errors import BudgetError, NothingChosen
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import CELL_PX, Frame, Grid
+from arr_stream.types import CELL_PX, BoolArray, Frame, Grid
 from arr_stream.vlm.server.packing import MINIMUM_PIXELS, Packed, encode, pack, picture_tokens, place
 from tests.choices import choose
 
@@ -60,7 +60,7 @@ def score_shown(patches: PatchSet, packed: Packed) -> float:
     return float(patches.score[packed.cells_shown].sum())
 
 
-def in_crops(patches: PatchSet, packed: Packed) -> npt.NDArray[np.bool_]:
+def in_crops(patches: PatchSet, packed: Packed) -> BoolArray:
     shown = np.zeros(len(patches), np.bool_)
     for crop in packed.pictures[1:]:
         x0, y0, x1, y1 = crop.cells

@@ -22,7 +22,7 @@ from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed
 from arr_stream.keyframes.clusters.regions import absorb_small, pieces_of, shared_borders
 from arr_stream.keyframes.clusters.sam import UNCOVERED, SamClusterer, labels_from_masks
 from arr_stream.threads import one_torch_thread
-from arr_stream.types import Clusters
+from arr_stream.types import BoolArray, Clusters
 from tests import tiny_sam
 from tests.contracts.test_clusterers import assert_sound
 from tests.keyframe_fakes import seen
@@ -40,14 +40,14 @@ CPU = ModelSettings(device="cpu")
 
 
 @st.composite
-def some_masks(draw: st.DrawFn) -> npt.NDArray[np.bool_]:
+def some_masks(draw: st.DrawFn) -> BoolArray:
     hw = draw(SMALL_HW)
     return draw(arrays(np.bool_, (draw(st.integers(0, 6)), *hw)))
 
 
 @settings(max_examples=50)
 @given(some_masks())
-def test_a_place_belongs_to_the_smallest_mask_that_covers_it(masks: npt.NDArray[np.bool_]) -> None:
+def test_a_place_belongs_to_the_smallest_mask_that_covers_it(masks: BoolArray) -> None:
     hw = masks.shape[1:]
     labels = labels_from_masks(masks, (hw[0], hw[1]))
     assert labels.shape == hw and labels.dtype == np.int32
@@ -60,7 +60,7 @@ def test_a_place_belongs_to_the_smallest_mask_that_covers_it(masks: npt.NDArray[
 
 @settings(max_examples=50)
 @given(some_masks(), st.randoms(use_true_random=False))
-def test_the_order_of_masks_matters_only_among_equals(masks: npt.NDArray[np.bool_], random: Any) -> None:
+def test_the_order_of_masks_matters_only_among_equals(masks: BoolArray, random: Any) -> None:
     areas = masks.sum(axis=(1, 2))
     _, first = np.unique(areas, return_index=True)
     distinct = masks[np.sort(first)]
@@ -73,7 +73,7 @@ def test_the_order_of_masks_matters_only_among_equals(masks: npt.NDArray[np.bool
 
 @settings(max_examples=50)
 @given(some_masks(), st.integers(1, 4))
-def test_masks_of_another_size_are_brought_to_the_map(masks: npt.NDArray[np.bool_], times: int) -> None:
+def test_masks_of_another_size_are_brought_to_the_map(masks: BoolArray, times: int) -> None:
     hw = masks.shape[1], masks.shape[2]
     larger = masks.repeat(times, axis=1).repeat(times, axis=2)
     np.testing.assert_array_equal(labels_from_masks(larger, hw), labels_from_masks(masks, hw))
@@ -175,7 +175,7 @@ def enlarged(array: npt.NDArray[Any], times: int) -> npt.NDArray[Any]:
     return array.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def best_iou(clusters: Clusters, mask: npt.NDArray[np.bool_]) -> float:
+def best_iou(clusters: Clusters, mask: BoolArray) -> float:
     regions = [clusters.labels == region for region in range(clusters.count)]
     return float(max((region & mask).sum() / (region | mask).sum() for region in regions))
 

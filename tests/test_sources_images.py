@@ -114,6 +114,10 @@ def test_size_is_checked_before_decoding(tmp_path: Path) -> None:
     """A header that claims 60000x60000 pixels, with no pixels behind it."""
     with pytest.raises(SourceTooLarge):
         open_source(write_png(tmp_path / "bomb.png", 60_000, 8, b""))
+    # No setting of ours helps against Pillow's own limit.
+    with pytest.raises(SourceTooLarge, match="Pillow opens") as refused:
+        open_source(write_png(tmp_path / "bomb.png", 60_000, 8, b""), max_pixels=10**10)
+    assert "max_pixels" not in refused.value.remedy
 
 
 @pytest.mark.filterwarnings("error")

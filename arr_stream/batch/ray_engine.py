@@ -33,7 +33,7 @@ from arr_stream.batch.layout import Layout
 from arr_stream.batch.ray_worker import RayWorker, Sign
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting
-from arr_stream.plain_text import redact_url
+from arr_stream.plain_text import one_line, redact_url
 from arr_stream.processes import usable_cores
 
 _QUIET = {
@@ -338,7 +338,7 @@ class RayCluster:
             if address is not None:
                 what = f"the Ray cluster {address}"
                 remedy = "check the address and that Python and Ray are of the same version there"
-            reason = redact_url(" ".join(str(exc).split()))[:300]
+            reason = one_line(str(exc))[:300]
             raise ConnectionFailed(f"{what} cannot be had: {type(exc).__name__}: {reason}", remedy=remedy) from exc
         # Ray may have been loaded before it could be told to listen to no other machine.
         where = self._ray.util.get_node_ip_address()

@@ -32,7 +32,7 @@ from arr_stream.errors import (
     SourceTooLarge,
 )
 from arr_stream.files import writing
-from arr_stream.plain_text import redact_url
+from arr_stream.plain_text import one_line, redact_url
 from arr_stream.sources.locate import natural_key
 
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory", "file")
@@ -250,7 +250,7 @@ def _refusal(name: str, exc: BaseException) -> ArrStreamError:
         return SourceNotFound(f"{name}: no such file", remedy="check the address")
     if isinstance(exc, IsADirectoryError):
         return NotAMediaFile(f"{name}: a folder, not a file", remedy="add /* for the files in it")
-    reason = redact_url(" ".join(f"{type(exc).__name__}: {exc}".split()))[:300]
+    reason = one_line(f"{type(exc).__name__}: {exc}")[:300]
     if isinstance(exc, PermissionError) or any(word in reason.lower() for word in _REFUSED):
         return AuthenticationFailed(
             f"{name}: {reason}", remedy="put the store's credentials into the environment of every worker"

@@ -272,9 +272,9 @@ class _Teller:
 
     def error(self, error: Exception) -> None:
         """An error of the server that nobody expected."""
-        from arr_stream.plain_text import redact_url
+        from arr_stream.plain_text import one_line
 
-        text = redact_url(" ".join(f"{type(error).__name__}: {error}".split()))
+        text = one_line(f"{type(error).__name__}: {error}")
         self._say(f"arr-stream: internal error while answering a request: {text}", event="error", text=text)
 
     def _work(self) -> None:

@@ -15,11 +15,10 @@ from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 from av.container import OutputContainer
 from av.packet import Packet
-from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from arr_stream.errors import SourceError
-from arr_stream.sources.media import next_of, open_media, reason
+from arr_stream.sources.media import moving_pictures, next_of, open_media, reason
 
 COPIED = frozenset({"aac", "mp3", "opus", "flac"})
 """What MP4 holds and browsers play. AC-3, Vorbis and the rest are encoded anew."""
@@ -29,7 +28,6 @@ Sound: TypeAlias = "Packet[Any]"
 _AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 _AAC_FRAME_SAMPLES = 1024
 _AAC_BITS_PER_CHANNEL = 96_000
-_COVER = Disposition.attached_pic | Disposition.timed_thumbnails
 _LOOKAHEAD_PACKETS = 256
 _TOUCHES_SECONDS = 0.001
 """A packet that ends where the output begins primes the decoder, and is kept."""
@@ -80,8 +78,7 @@ class SourceAudio:
             with contextlib.suppress(av.error.FFmpegError, OSError):
                 container.seek(int((self._origin - 0.5) * av.time_base))
         self._track = (_Copied if _can_copy(stream) else _Encoded)(self._output, stream, self._origin)
-        pictures = [video for video in container.streams.video if not video.disposition & _COVER]
-        self._packets = self._demuxed([stream, *pictures[:1]])
+        self._packets = self._demuxed([stream, *moving_pictures(container)[:1]])
 
     def advance(self, until_seconds: float) -> None:
         """Bring over what begins before `until_seconds` of the output."""

@@ -7,12 +7,11 @@ from functools import lru_cache
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.answers import most_attended
 from arr_stream.draw.typeface import Colour
 from arr_stream.patch_set import Answer, PatchSet
-from arr_stream.types import FINER, ByteArray, FloatArray, Grid, IntArray
+from arr_stream.types import FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray
 
 SCORE_COLOURS: tuple[Colour, ...] = (
     (58, 124, 204),
@@ -162,7 +161,7 @@ def _edges(cells: int, size_px: int) -> tuple[int, ...]:
     return tuple(int(edge) for edge in np.linspace(0, size_px, cells + 1).round())
 
 
-def _boxes(patches: PatchSet, which: npt.NDArray[np.bool_], xs: Sequence[int], ys: Sequence[int]) -> IntArray:
+def _boxes(patches: PatchSet, which: BoolArray, xs: Sequence[int], ys: Sequence[int]) -> IntArray:
     """`[N, 4]`: `x0, y0, x1, y1` in pixels."""
     rows, columns, span = patches.rows[which], patches.columns[which], patches.span[which]
     right, below = np.minimum(columns + span, len(xs) - 1), np.minimum(rows + span, len(ys) - 1)

@@ -10,7 +10,7 @@ from arr_stream.consumer import total_ms
 from arr_stream.draw import typeface
 from arr_stream.draw.typeface import ACCENT, ALARM, GREY, WHITE, Colour, Piece
 from arr_stream.patch_set import Feeding, PatchSet
-from arr_stream.plain_text import redact_url
+from arr_stream.plain_text import one_line
 from arr_stream.types import ByteArray
 
 MIN_HEIGHT_PX = 160
@@ -47,7 +47,7 @@ class Strip:
     """
 
     def __init__(self, asked: str | None = None) -> None:
-        self._asked = redact_url(" ".join(asked.split())) if asked else None
+        self._asked = one_line(asked)
         self._reason: str | None = None
         self._feeding: Feeding | None = None
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from arr_stream.vlm import make_viewer
 from arr_stream.vlm.qwen3_vl.prompt import Media
 from arr_stream.vlm.viewer import Stop, Viewer, Weighs
 from arr_stream.vlm.watcher import Plan, Watcher
+
+if TYPE_CHECKING:
+    from arr_stream.vlm.qwen3_vl.loading import LoadedModel
 
 ChoiceName = Literal["ours", "uniform", "random", "scaled"]
 Chooser = ChoiceName | Literal["all"]
@@ -148,8 +151,8 @@ def conditions(budgets: Sequence[str], choices: Sequence[ChoiceName]) -> list[Co
     ]
 
 
-def viewers(settings: Settings) -> NewViewer:
-    """The model of `vlm`, loaded once.
+def viewers(settings: Settings, loaded: LoadedModel | None = None) -> NewViewer:
+    """The model of `vlm`, loaded once, if it is not `loaded` yet.
 
     Raises:
         ArrStreamError: As `arr_stream.vlm.make_viewer`.
@@ -160,9 +163,9 @@ def viewers(settings: Settings) -> NewViewer:
     from arr_stream.vlm.qwen3_vl.loading import load
     from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 
-    loaded = load(settings.vlm, settings.models)
+    model = loaded or load(settings.vlm, settings.models)
     # One for pictures and one for videos: each compares itself with the model's own pass when it is made.
-    return cache(lambda media: QwenViewer(loaded, settings.with_values({"vlm.media": media})))
+    return cache(lambda media: QwenViewer(model, settings.with_values({"vlm.media": media})))
 
 
 def ask_questions(

@@ -13,34 +13,40 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask, read_paired, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.davis import read_paired, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable, plain
 from arr_stream.motion import make_flow
 from arr_stream.motion.anchor import RegionTracker
 from arr_stream.motion.flow import FlowInput
 from arr_stream.texture.pictures import Pictures
 from arr_stream.threads import one_opencv_thread
-from arr_stream.types import ByteArray, Frame, Grid
+from arr_stream.types import BoolArray, ByteArray, Frame, Grid
 
 TIME_REFERENCE = "DIS ultrafast, half size"
+
+
+def half_grey(rgb: ByteArray) -> ByteArray:
+    """RGB to grey to half size, as any user of DIS at half size has to do."""
+    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    return np.asarray(cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
 class MaskTracker(Protocol):
     """Carries one mask `[H, W]` from the frame that it is given with over the frames that follow."""
 
-    def start(self, frame: Frame, mask: Mask) -> None: ...
+    def start(self, frame: Frame, mask: BoolArray) -> None: ...
 
-    def step(self, frame: Frame) -> Mask: ...
+    def step(self, frame: Frame) -> BoolArray: ...
 
 
 class Still:
     """The mask is not moved at all."""
 
-    def start(self, frame: Frame, mask: Mask) -> None:
+    def start(self, frame: Frame, mask: BoolArray) -> None:
         self._mask = mask
 
-    def step(self, frame: Frame) -> Mask:
+    def step(self, frame: Frame) -> BoolArray:
         return self._mask
 
 
@@ -51,27 +57,21 @@ class ChainedDis:
         self._search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
         self.flow_seconds: list[float] = []
 
-    def start(self, frame: Frame, mask: Mask) -> None:
-        self._grey = self._half_grey(frame.rgb)
+    def start(self, frame: Frame, mask: BoolArray) -> None:
+        self._grey = half_grey(frame.rgb)
         size_wh = self._grey.shape[::-1]
         self._soft = cv2.resize(mask.astype(np.float32), size_wh, interpolation=cv2.INTER_AREA)
         y, x = np.mgrid[: size_wh[1], : size_wh[0]].astype(np.float32)
         self._base = np.stack([x, y], axis=2)
 
-    def step(self, frame: Frame) -> Mask:
+    def step(self, frame: Frame) -> BoolArray:
         start = time.perf_counter()
-        grey = self._half_grey(frame.rgb)
+        grey = half_grey(frame.rgb)
         flow_px = self._search.calc(grey, self._grey, None)
         self.flow_seconds.append(time.perf_counter() - start)
         self._grey = grey
         self._soft = cv2.remap(self._soft, self._base + flow_px, None, cv2.INTER_LINEAR)
         return _binary(self._soft, frame)
-
-    @staticmethod
-    def _half_grey(rgb: ByteArray) -> ByteArray:
-        grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
-        half: ByteArray = cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-        return half
 
 
 class Anchored:
@@ -85,7 +85,7 @@ class Anchored:
         self._exact = exact
         self._estimator = make_flow("dis", "ultrafast")
 
-    def start(self, frame: Frame, mask: Mask) -> None:
+    def start(self, frame: Frame, mask: BoolArray) -> None:
         self._grid = Grid.for_size(frame.size_wh)
         pictures = Pictures(frame, self._grid)
         self._previous = FlowInput(pictures.grey, frame)
@@ -94,7 +94,7 @@ class Anchored:
         self._tracker = RegionTracker()
         self._tracker.start(pictures.quarter, soft, exact=self._exact)
 
-    def step(self, frame: Frame) -> Mask:
+    def step(self, frame: Frame) -> BoolArray:
         pictures = Pictures(frame, self._grid)
         present = FlowInput(pictures.grey, frame)
         flow = self._estimator.estimate(self._previous, present)
@@ -102,14 +102,14 @@ class Anchored:
         return _binary(self._tracker.follow(pictures.quarter, flow).posterior, frame)
 
 
-def _boxed(mask: Mask) -> Mask:
+def _boxed(mask: BoolArray) -> BoolArray:
     x, y, width, height = (round(side) for side in tight_box(mask))
     box = np.zeros_like(mask)
     box[y : y + height, x : x + width] = True
     return box
 
 
-def _binary(soft: np.ndarray, frame: Frame) -> Mask:
+def _binary(soft: np.ndarray, frame: Frame) -> BoolArray:
     full = cv2.resize(soft, frame.size_wh, interpolation=cv2.INTER_LINEAR)
     return np.asarray(full > 0.5)
 
@@ -207,7 +207,7 @@ def evaluate_carry(
 
 
 def _run(
-    frames: Sequence[Frame], masks: Sequence[Mask], interval: int, trackers: Mapping[str, MaskTracker]
+    frames: Sequence[Frame], masks: Sequence[BoolArray], interval: int, trackers: Mapping[str, MaskTracker]
 ) -> dict[str, tuple[list[tuple[int, float]], list[float]]]:
     """For each tracker: (age, IoU) of the frames between, and the seconds of its steps."""
     found: dict[str, tuple[list[tuple[int, float]], list[float]]] = {name: ([], []) for name in trackers}
@@ -225,7 +225,7 @@ def _run(
     return found
 
 
-def intersection_over_union(first: Mask, second: Mask) -> float:
+def intersection_over_union(first: BoolArray, second: BoolArray) -> float:
     """1 for two empty masks."""
     union = int((first | second).sum())
     return float((first & second).sum() / union) if union else 1.0

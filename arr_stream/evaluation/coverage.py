@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask, check_mask, check_visible, tight_box
 from arr_stream.evaluation.davis import Sequence as Footage
+from arr_stream.evaluation.davis import check_mask, check_visible, tight_box
 from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import FloatArray, Grid, IntArray
+from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
 
 OpenPatches = Callable[[Footage, tuple[float, float, float, float], int], Iterable[PatchSet]]
 """Given a sequence, a region and a budget: the patch set of every frame."""
@@ -103,7 +103,7 @@ def evaluate_coverage(
 
 def _score_sequence(
     footage: Footage,
-    masks: Sequence[Mask],
+    masks: Sequence[BoolArray],
     region: tuple[float, float, float, float],
     budget: int,
     open_patches: OpenPatches,
@@ -135,7 +135,7 @@ def _score_sequence(
     ]
 
 
-def score_cells(mask: Mask, cells_xyxy: FloatArray, fine_cell_px: tuple[float, float]) -> tuple[float, float]:
+def score_cells(mask: BoolArray, cells_xyxy: FloatArray, fine_cell_px: tuple[float, float]) -> tuple[float, float]:
     """Coverage and context of some cells.
 
     Coarse cells (a side longer than a fine cell's, to rounding) show the object too coarsely to count for coverage.
@@ -153,14 +153,14 @@ def score_cells(mask: Mask, cells_xyxy: FloatArray, fine_cell_px: tuple[float, f
     return _share(mask, cells_xyxy[fine]), _share(np.ones_like(mask), cells_xyxy)
 
 
-def _share(mask: Mask, cells_xyxy: FloatArray) -> float:
+def _share(mask: BoolArray, cells_xyxy: FloatArray) -> float:
     hit = np.zeros(mask.shape, bool)
     for x0, y0, x1, y1 in np.rint(cells_xyxy).astype(int):
         hit[max(0, y0) : y1, max(0, x0) : x1] = True
     return float((mask & hit).sum() / mask.sum())
 
 
-def oracle(mask: Mask, grid_hw: tuple[int, int], tokens: int) -> float:
+def oracle(mask: BoolArray, grid_hw: tuple[int, int], tokens: int) -> float:
     """Coverage of the best choice of fine cells, knowing the mask."""
     return best_share(pixels_by_cell(mask, grid_hw), tokens)
 
@@ -170,7 +170,7 @@ def best_share(pixels: IntArray, tokens: int) -> float:
     return float(np.sort(pixels.ravel())[::-1][:tokens].sum() / pixels.sum())
 
 
-def pixels_by_cell(mask: Mask, grid_hw: tuple[int, int]) -> IntArray:
+def pixels_by_cell(mask: BoolArray, grid_hw: tuple[int, int]) -> IntArray:
     """`[gh, gw]`: how many of a mask's pixels lie in each fine cell."""
     ys, xs = (
         np.linspace(0, side, count + 1).round().astype(int) for side, count in zip(mask.shape, grid_hw, strict=True)
@@ -179,7 +179,7 @@ def pixels_by_cell(mask: Mask, grid_hw: tuple[int, int]) -> IntArray:
     return np.asarray(np.diff(np.diff(integral[np.ix_(ys, xs)], axis=0), axis=1), np.int32)
 
 
-def object_shares(mask: Mask, grid: Grid) -> FloatArray:
+def object_shares(mask: BoolArray, grid: Grid) -> FloatArray:
     """`[gh, gw]`: the share of a mask's pixels that lies in each cell; zeros for an empty mask."""
     return np.asarray(pixels_by_cell(mask, (grid.rows, grid.columns)) / max(1, int(mask.sum())), np.float32)
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.types import Frame
-
-Mask = npt.NDArray[np.bool_]
+from arr_stream.types import BoolArray, Frame
 
 _LAYOUT = "expected frames/SEQ/*.jpg with masks/SEQ/*.png, or NAME.mp4 with NAME.truth.npz"
 
@@ -36,7 +33,7 @@ class Sequence:
     name: str
     source: Path
     frames: Callable[[], list[Frame]]
-    masks: Callable[[], list[Mask]]
+    masks: Callable[[], list[BoolArray]]
 
 
 def load_sequences(folder: Path, without: Container[str] = ()) -> list[Sequence]:
@@ -80,7 +77,7 @@ def truth_sequence(path: Path) -> Sequence:
     return Sequence(clip.stem, clip, lambda: _read_frames(clip), lambda: list(load_truth(path).masks(1)))
 
 
-def check_mask(footage: Sequence, index: int, mask: Mask, size_wh: tuple[int, int]) -> None:
+def check_mask(footage: Sequence, index: int, mask: BoolArray, size_wh: tuple[int, int]) -> None:
     """Masks lie on their frames pixel by pixel.
 
     Raises:
@@ -94,7 +91,7 @@ def check_mask(footage: Sequence, index: int, mask: Mask, size_wh: tuple[int, in
         )
 
 
-def check_visible(footage: Sequence, masks: Several[Mask]) -> None:
+def check_visible(footage: Sequence, masks: Several[BoolArray]) -> None:
     """What is asked for by its first mask is there, and seen again.
 
     Raises:
@@ -106,7 +103,7 @@ def check_visible(footage: Sequence, masks: Several[Mask]) -> None:
         )
 
 
-def read_paired(footage: Sequence) -> tuple[list[Frame], list[Mask]]:
+def read_paired(footage: Sequence) -> tuple[list[Frame], list[BoolArray]]:
     """All frames and their masks.
 
     Raises:
@@ -129,7 +126,7 @@ def _read_frames(path: Path) -> list[Frame]:
         return list(source.frames())
 
 
-def _read_mask(path: Path) -> Mask:
+def _read_mask(path: Path) -> BoolArray:
     import cv2
 
     mask = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
@@ -138,7 +135,7 @@ def _read_mask(path: Path) -> Mask:
     return np.asarray(mask > 0)
 
 
-def tight_box(mask: Mask) -> tuple[float, float, float, float]:
+def tight_box(mask: BoolArray) -> tuple[float, float, float, float]:
     """`x, y, w, h` of the smallest box around a mask.
 
     Raises:

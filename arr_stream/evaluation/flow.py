@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.tables import Report, ResultTable, Value
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.types import BoolArray, ByteArray, FloatArray
 
 FlowFunction = Callable[[ByteArray, ByteArray], FloatArray]
 """Two pictures, `[H, W, 3]` RGB, to `[H, W, 2]`: where each pixel of the first is on the second, minus its place."""
@@ -38,7 +37,7 @@ class FlowPair:
     first: ByteArray
     second: ByteArray
     flow_px: FloatArray
-    valid: npt.NDArray[np.bool_]
+    valid: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def read_flo(path: Path) -> FloatArray:
     return np.frombuffer(raw, "<f4", offset=12).reshape(height, width, 2).astype(np.float32)
 
 
-def read_kitti(path: Path) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+def read_kitti(path: Path) -> tuple[FloatArray, BoolArray]:
     """A KITTI flow PNG: 16-bit red and green are (value - 32768) / 64 px, blue above 0 marks what is known."""
     import cv2
 

@@ -23,6 +23,7 @@ from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import MeasurementFailed, NothingInRange
+from arr_stream.evaluation.carry import half_grey
 from arr_stream.evaluation.limits import copy_bytes_per_ms, touched_bytes
 from arr_stream.evaluation.tables import Report, ResultTable, short
 from arr_stream.evaluation.timing import Timing
@@ -194,9 +195,9 @@ def _step_in_turns(
             # A frame's channels would otherwise pile up.
             patches.texture.planes.clear()
             results.append(patches)
-            earlier = _half_grey(before)
+            earlier = half_grey(before.rgb)
             start = time.perf_counter()
-            search.calc(_half_grey(frame), earlier, None)
+            search.calc(half_grey(frame.rgb), earlier, None)
             if len(results) > 1:
                 flow_ms.append((time.perf_counter() - start) * 1e3)
     return results[1:]
@@ -251,12 +252,6 @@ def _changes(settings: Settings) -> list[str]:
 
 def _of_models(models: Models) -> dict[str, Any]:
     return {"encoder": models.encoder, "pca": models.pca, "clock": time.perf_counter}
-
-
-def _half_grey(frame: Frame) -> Any:
-    """RGB to grey to half size, as any user of DIS at half size has to do."""
-    grey = cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY)
-    return cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
 
 
 @one_opencv_thread()

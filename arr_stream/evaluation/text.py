@@ -24,9 +24,7 @@ from arr_stream.evaluation.timing import timed
 from arr_stream.keyframes.base import TEXT_READ, KeyframeInput, TextFinder
 from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.relevance.words import WORD_RATIO, folded, word_similarity
-from arr_stream.types import ByteArray, Frame, Grid, TextRegion
-
-BoolArray = npt.NDArray[np.bool_]
+from arr_stream.types import BoolArray, ByteArray, Frame, Grid, TextRegion
 
 FOUND_SHARE = 0.5
 """Share of a word that the mask must cover for the word to count as found."""

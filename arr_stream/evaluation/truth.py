@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.types import BoolArray, ByteArray, FloatArray
 
-BoolArray = npt.NDArray[np.bool_]
 DoubleArray = npt.NDArray[np.float64]
 
 _VERSION = 1

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.errors import ArrStreamError, KeyframeFailed
-from arr_stream.types import ByteArray, Clusters, Embedding, FloatArray, Frame, Grid, IntArray, TextRegion
+from arr_stream.types import BoolArray, ByteArray, Clusters, Embedding, FloatArray, Frame, Grid, IntArray, TextRegion
 
 PartName = Literal["clusters", "embedding", "text"]
 PARTS: tuple[PartName, ...] = ("clusters", "embedding", "text")
@@ -39,7 +38,7 @@ class TextBefore:
 
     known: tuple[TextRegion, ...]
     doubtful: tuple[TextRegion, ...]
-    new: npt.NDArray[np.bool_]
+    new: BoolArray
     likely: FloatArray
 
 

@@ -39,6 +39,10 @@ _START_TIMEOUT_SECONDS = 120.0
 _BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _JOIN_SECONDS = 2.0
+_THREADS = 1
+"""Of the process's pools: OpenCV, OpenMP, onnxruntime."""
+_NICE = 15
+"""By how much its priority is lowered, where the system has such a thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +50,12 @@ class Work:
     """What a worker process is there for.
 
     Args:
-        factory: `module:function`; called with the settings, `threads` and the parts, gives a `KeyframeGenerator`.
-        threads: Threads of the process's pools (OpenCV, OpenMP, onnxruntime).
-        nice: How far the process's priority is lowered, where the system has such a thing.
+        factory: `module:function`; called with the settings and the parts, gives a `KeyframeGenerator`.
     """
 
     factory: str
     settings: Mapping[str, Any]
     parts: tuple[PartName, ...]
-    threads: int
-    nice: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class KeyframeWorker:
         settings: What the factory is given.
         parts: What this worker makes; of other parts it knows nothing.
         timeout_seconds: A generation that takes longer is stopped and reported.
-        factory, threads, nice: See `Work`.
+        factory: See `Work`.
     """
 
     def __init__(
@@ -84,12 +84,10 @@ class KeyframeWorker:
         parts: Sequence[PartName] = PARTS,
         factory: str = f"{__name__}:standard_generator",
         timeout_seconds: float = 30.0,
-        threads: int = 1,
-        nice: int = 15,
     ) -> None:
         values = settings.model_dump(mode="json") if isinstance(settings, Settings) else dict(settings)
         self.parts = tuple(parts)
-        self._work = Work(factory, values, self.parts, threads, nice)
+        self._work = Work(factory, values, self.parts)
         self._timeout_seconds = timeout_seconds
         self._inbox: queue.SimpleQueue[KeyframeRequest | None] = queue.SimpleQueue()
         self._arrived: deque[Outcome] = deque()
@@ -276,7 +274,7 @@ class _Process(ChildProcess):
 
     def __init__(self, work: Work) -> None:
         try:
-            super().__init__(serving_command(f"{__name__}:make_keyframes"), environment(work.threads))
+            super().__init__(serving_command(f"{__name__}:make_keyframes"), environment(_THREADS))
         except OSError as exc:
             raise KeyframeFailed(f"keyframe worker: the process does not start: {exc}") from exc
         self._work = work
@@ -317,7 +315,7 @@ class _Process(ChildProcess):
             raise _Lost(f"keyframe worker: {doing}: the process {how}{why}", self.last_words()) from exc
 
 
-def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+def standard_generator(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     """The generator for the fields of `Settings`.
 
     Nobody reads anything in a worker process, so what is made when it is read is made at once.
@@ -325,7 +323,7 @@ def standard_generator(settings: Mapping[str, Any], threads: int, parts: Sequenc
     wanted = Settings.model_validate(settings)
     if wanted.keyframes.clusters == "auto":
         wanted = wanted.with_values({"keyframes.clusters": "slic"})
-    return make_generator(wanted, threads, parts)
+    return make_generator(wanted, _THREADS, parts)
 
 
 def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
@@ -333,12 +331,12 @@ def make_keyframes(work: Work) -> Callable[[KeyframeRequest, Reply], None]:
     import cv2
 
     # The processor is for the frame loop.
-    cv2.setNumThreads(work.threads)
+    cv2.setNumThreads(_THREADS)
     if hasattr(os, "nice"):
-        os.nice(work.nice)
+        os.nice(_NICE)
     module, _, function = work.factory.partition(":")
     make = getattr(importlib.import_module(module), function)
-    generator: KeyframeGenerator = make(work.settings, work.threads, work.parts)
+    generator: KeyframeGenerator = make(work.settings, work.parts)
 
     def answer(request: KeyframeRequest, reply: Reply) -> None:
         index = request.frame.index

@@ -51,11 +51,9 @@ from arr_stream.motion.camera import camera_of, speed_px
 from arr_stream.motion.carry import compose
 from arr_stream.motion.flow import Flow, base_grid
 from arr_stream.motion.guided import guided
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.types import BoolArray, ByteArray, FloatArray
 
 __all__ = ["UNANCHORED", "Anchoring", "ColourModel", "RegionTracker", "figure_in_region", "motion_evidence"]
-
-Mask = npt.NDArray[np.bool_]
 
 LEAST_MASS_PX = 1.0
 NEGLIGIBLE = 0.015  # a prior
@@ -239,11 +237,11 @@ def _centred(region: FloatArray, place: ObjectFrame, fill: float) -> FloatArray:
     return np.asarray(bump * (fill * region.sum() / max(float(bump.sum()), 1e-3)), dtype=np.float32)
 
 
-def _dilated(mask: FloatArray, side_px: int) -> Mask:
+def _dilated(mask: FloatArray, side_px: int) -> BoolArray:
     return np.asarray(cv2.blur((mask > 0.1).astype(np.float32), (side_px, side_px)) > 1e-6).reshape(mask.shape)
 
 
-def _sample(near: Mask) -> npt.NDArray[np.intp]:
+def _sample(near: BoolArray) -> npt.NDArray[np.intp]:
     """Flat indices of about 3,000 pixels of interest, and every 36th of the others."""
     step = max(1, round(float(np.sqrt(near.sum() / 3000))))
     chosen = np.zeros_like(near)
@@ -252,7 +250,7 @@ def _sample(near: Mask) -> npt.NDArray[np.intp]:
     return np.flatnonzero(chosen)
 
 
-def _ground_weights(near: FloatArray, far: Mask, sample: npt.NDArray[np.intp], far_share: float) -> FloatArray:
+def _ground_weights(near: FloatArray, far: BoolArray, sample: npt.NDArray[np.intp], far_share: float) -> FloatArray:
     near_weight, far_weight = near.ravel()[sample], far.ravel()[sample].astype(np.float32)
     near_weight = near_weight * ((1 - far_share) / max(float(near_weight.sum()), 1e-6))
     return np.asarray(near_weight + far_weight * (far_share / max(float(far_weight.sum()), 1e-6)), dtype=np.float32)

@@ -22,12 +22,12 @@ from arr_stream.keyframes.text.regions import LEAST_LIKENESS, placed, settled, s
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
-from arr_stream.motion.window import BoolArray, Window, joined
+from arr_stream.motion.window import Window, joined
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, to_numpy, zeros
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pixels import averaged
-from arr_stream.types import ByteArray, Clusters, Embedding, FloatArray, Grid, TextRegion
+from arr_stream.types import BoolArray, ByteArray, Clusters, Embedding, FloatArray, Grid, TextRegion
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
 """Channels 34 to 39, in order."""

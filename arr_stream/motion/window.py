@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.pixels import resized
-from arr_stream.types import FloatArray, Frame, Grid, IntArray
-
-BoolArray = npt.NDArray[np.bool_]
+from arr_stream.types import BoolArray, FloatArray, Frame, Grid, IntArray
 
 _LEAST_NEW = np.ones((3, 3), np.uint8)
 """Half cells that must be new together: less is an edge that was lost, or the sliver that a turning camera uncovers."""

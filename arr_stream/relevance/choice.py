@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.config import ScoringSettings, SelectionSettings
 from arr_stream.relevance.balance import Balance, balance_tensions
@@ -33,7 +32,7 @@ from arr_stream.selection.strategies import choose_by_region, choose_hybrid
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, as_float, namespace, to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
-from arr_stream.types import SCORERS, FloatArray, Grid, IntArray
+from arr_stream.types import SCORERS, BoolArray, FloatArray, Grid, IntArray
 
 _FAINTEST_ANSWER = 0.1
 _FAINTEST_GAZE = 0.05
@@ -127,7 +126,7 @@ def realize_relevance(
     settings: SelectionSettings,
     weights: ScoringSettings,
     tokens: int,
-    skip: npt.NDArray[np.bool_] | None = None,
+    skip: BoolArray | None = None,
     figure: FloatArray | None = None,
     offer: Offer | None = None,
     small_text: FloatArray | None = None,
@@ -198,8 +197,8 @@ def realize_relevance(
 
 
 def share_among_queries(
-    score: FloatArray, relevance: QueryRelevance, allowed: npt.NDArray[np.bool_], tokens: int
-) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    score: FloatArray, relevance: QueryRelevance, allowed: BoolArray, tokens: int
+) -> tuple[FloatArray, BoolArray]:
     """Scores `[gh, gw]` by which each of several queries gets cells that it wants, and which cells that raised.
 
     The tokens are divided equally among the queries that find something; each raises as many of the cells that no other
@@ -225,8 +224,8 @@ def share_among_queries(
 
 
 def share_with_gaze(
-    score: FloatArray, gaze: FloatArray, allowed: npt.NDArray[np.bool_], share: float, tokens: int
-) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    score: FloatArray, gaze: FloatArray, allowed: BoolArray, share: float, tokens: int
+) -> tuple[FloatArray, BoolArray]:
     """Scores `[gh, gw]` by which a share of the tokens goes to where someone looks, and which cells that raised.
 
     The share fades with the gaze from half its strength on; within it the score falls with the distance from the gaze.
@@ -249,9 +248,9 @@ def share_with_gaze(
 
 def _above_the_others(
     score: FloatArray,
-    raised: npt.NDArray[np.bool_],
+    raised: BoolArray,
     strength: FloatArray,
-    allowed: npt.NDArray[np.bool_],
+    allowed: BoolArray,
     tokens: int,
 ) -> FloatArray:
     """Scores `[gh, gw]` with those of the `raised` cells above the best of the others that is left without a token.
@@ -279,7 +278,7 @@ class CascadeScores:
     """
 
     scores: CellScores
-    looked_at: npt.NDArray[np.bool_]
+    looked_at: BoolArray
     count: int
 
 
@@ -291,7 +290,7 @@ def score_cascaded(
     weights: ScoringSettings,
     *,
     tokens: int,
-    skip: npt.NDArray[np.bool_] | None = None,
+    skip: BoolArray | None = None,
     figure: FloatArray | None = None,
     words: FloatArray | None = None,
 ) -> CascadeScores:

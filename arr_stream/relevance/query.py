@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
 from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
-from arr_stream.types import ByteArray
+from arr_stream.types import BoolArray, ByteArray
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -174,7 +173,7 @@ class MaskQuery(_Shown):
     """
 
     path: Path
-    mask: npt.NDArray[np.bool_]
+    mask: BoolArray
     at_seconds: float = 0.0
 
     @property

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from arr_stream.types import FloatArray, IntArray, tokens_of
+from arr_stream.types import BoolArray, FloatArray, IntArray, tokens_of
 
 COARSE_LEVEL = 2
 """Level of detail of context cells: 4x4 fine cells for one token."""
@@ -41,7 +40,7 @@ class Allocation:
         return int(tokens_of(self.level).sum())
 
 
-def allocate_tokens(score: FloatArray, eligible: npt.NDArray[np.bool_], tokens: int, coarse_most: int) -> Allocation:
+def allocate_tokens(score: FloatArray, eligible: BoolArray, tokens: int, coarse_most: int) -> Allocation:
     """The best fine cells, with coarse ones for the background where they are worth more than the last fine ones.
 
     A coarse cell is worth an eighth of the scores that it shows, a fine one its own score. Starting

@@ -28,7 +28,7 @@ from arr_stream.selection.quotas import (
     tier_wishes,
     tiers_quota,
 )
-from arr_stream.types import Clusters, FloatArray, Grid, IntArray
+from arr_stream.types import BoolArray, Clusters, FloatArray, Grid, IntArray
 
 RELEVANCE_WEIGHT, SALIENCY_WEIGHT = 0.6, 0.4
 """A region's importance: its most relevant cell, and its mean saliency."""
@@ -298,7 +298,7 @@ class CanonicalAtlas:
     atlas: SemanticAtlas
     token_of_cell: IntArray
     cells: IntArray
-    valid: npt.NDArray[np.bool_]
+    valid: BoolArray
 
     def pool(self, features: FloatArray) -> FloatArray:
         """`[regions, each, D]` means of features `[D, gh, gw]` over the cells of each token; 0 where not valid.
@@ -348,7 +348,7 @@ class CanonicalBatch:
     """
 
     cells: IntArray
-    valid: npt.NDArray[np.bool_]
+    valid: BoolArray
     importance: FloatArray
 
 

@@ -12,9 +12,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.types import FloatArray, IntArray
-
-Mask = npt.NDArray[np.bool_]
+from arr_stream.types import BoolArray, FloatArray, IntArray
 
 CULL_EDGE_DISTANCE = 0.05
 """Cells farther from any edge than this share of the diagonal are flat: nothing to see unless the query wants them."""
@@ -119,7 +117,7 @@ def candidates(
     *,
     tokens: int,
     most: int,
-    skip: Mask | None = None,
+    skip: BoolArray | None = None,
 ) -> IntArray:
     """Cells worth scoring one by one.
 

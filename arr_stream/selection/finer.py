@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import FINER, FINER_TOKENS, FloatArray, IntArray
+from arr_stream.types import FINER, FINER_TOKENS, BoolArray, FloatArray, IntArray
 
 LEAST_SMALL_TEXT = 1 / 16
 """Share of a cell that small text must cover: one of the 16 places at which it is known."""
@@ -49,7 +48,7 @@ def with_finer(chosen: Allocation, small_text: FloatArray, tokens: int, share: f
     return Allocation(chosen.rows[keep], chosen.columns[keep], level[keep], chosen.score[keep])
 
 
-def _wanted(chosen: Allocation, fine: IntArray, small: npt.NDArray[np.bool_]) -> tuple[IntArray, FloatArray]:
+def _wanted(chosen: Allocation, fine: IntArray, small: BoolArray) -> tuple[IntArray, FloatArray]:
     """Indices of the fine cells that are wanted finer, the best first, and the worth of each: the mean of its group."""
     there = np.zeros(small.shape, np.uint8)
     there[chosen.rows[fine], chosen.columns[fine]] = 1

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
-from arr_stream.texture import pixels
 from arr_stream.texture.arrays import Array, enlarged, namespace
-from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.texture.pixels import cell_difference
+from arr_stream.types import BoolArray, FloatArray, Grid
 
 CHANGE_THRESHOLD = 10.0
 """Mean difference of a cell's 4x4 reduced pixels, in grey levels of 255, from which it counts as changed."""
@@ -20,14 +20,6 @@ SUMMARY_LEVEL = 3
 """Level of detail of a cell that the model knows only as one of those that a token sums up: coarser than any."""
 
 _NEVER = 127
-
-Mask = npt.NDArray[np.bool_]
-
-
-def cell_difference(first: ByteArray, second: ByteArray) -> FloatArray:
-    """`[gh, gw]` mean difference of two lightness pictures at an eighth of the texture's size, in grey levels."""
-    difference: FloatArray = pixels.cell_difference(first, second)
-    return difference
 
 
 class SeenCells:
@@ -51,7 +43,7 @@ class SeenCells:
         """After a refresh the model's context is rebuilt: everything is new again."""
         self._level[:] = _NEVER
 
-    def lose(self, cells: Mask) -> None:
+    def lose(self, cells: BoolArray) -> None:
         """The model does not have these cells (`[gh, gw]`) any more."""
         self._level[cells] = _NEVER
 
@@ -63,19 +55,19 @@ class SeenCells:
             return np.full(self._shape, np.inf, np.float32)
         return np.where(self._level == _NEVER, np.float32(np.inf), difference)
 
-    def unchanged(self, eighth_grey: Array, difference: FloatArray | None = None) -> Mask:
+    def unchanged(self, eighth_grey: Array, difference: FloatArray | None = None) -> BoolArray:
         """`[gh, gw]`: sent before, at whatever level of detail, and still the same."""
-        unchanged: Mask = self.change(eighth_grey, difference) < CHANGE_THRESHOLD
+        unchanged: BoolArray = self.change(eighth_grey, difference) < CHANGE_THRESHOLD
         return unchanged
 
-    def known(self, eighth_grey: Array, difference: FloatArray | None = None) -> Mask:
+    def known(self, eighth_grey: Array, difference: FloatArray | None = None) -> BoolArray:
         """`[gh, gw]`: sent in full detail before, and unchanged."""
-        known: Mask = self.unchanged(eighth_grey, difference) & (self._level <= 0)
+        known: BoolArray = self.unchanged(eighth_grey, difference) & (self._level <= 0)
         return known
 
     def send(
         self, chosen: Allocation, eighth_grey: Array, difference: FloatArray | None = None, *, whole: bool = False
-    ) -> Mask:
+    ) -> BoolArray:
         """Note the chosen cells as sent; `[N]`: which of them are new or changed at their level of detail.
 
         With `whole`, what changes in the others counts from this picture on as well.
@@ -96,13 +88,13 @@ class SeenCells:
         self._renew(sending, eighth_grey)
         return fresh
 
-    def _renew(self, cells: Mask, eighth_grey: Array) -> None:
+    def _renew(self, cells: BoolArray, eighth_grey: Array) -> None:
         """These cells were sent as they are on this picture."""
         renewed = enlarged(self._put(cells), 4)
         before = namespace(eighth_grey).zeros_like(eighth_grey) if self.sent is None else self.sent
         self.sent = namespace(eighth_grey).where(renewed, eighth_grey, before)
 
-    def summarise(self, cells: Mask, eighth_grey: Array) -> None:
+    def summarise(self, cells: BoolArray, eighth_grey: Array) -> None:
         """Note cells (`[gh, gw]`) as sent in summary, whatever was sent of them before."""
         self._level[cells] = SUMMARY_LEVEL
         self._renew(cells, eighth_grey)
@@ -111,7 +103,9 @@ class SeenCells:
         """What was noted last was not sent."""
         self._level, self.sent = self._before
 
-    def _send_blocks(self, level: int, chosen: Allocation, stale: Mask, fresh: Mask, sending: Mask) -> None:
+    def _send_blocks(
+        self, level: int, chosen: Allocation, stale: BoolArray, fresh: BoolArray, sending: BoolArray
+    ) -> None:
         """The same for the chosen blocks of one level of detail, which do not overlap: all of them at once."""
         of_level = np.flatnonzero(chosen.level == level)
         reach = np.arange(1 << level)

@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import CHANGE_THRESHOLD
-from arr_stream.types import FloatArray
+from arr_stream.types import BoolArray, FloatArray
 
 RESERVE_SECONDS = 3.0
 """Income that is kept at most; one whole frame where that is more.
@@ -31,8 +30,6 @@ LOWEST_PRICE = 0.05
 """Gain for which a cell is sent from a full reserve: below it lie flat cells, and scores that flicker at rest."""
 
 _HELD = np.float32(np.inf)
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class Offer:
 
     tokens: int
     price: float
-    changed: Mask | None = None
+    changed: BoolArray | None = None
     settled: FloatArray | None = None
     whole: bool = False
 
@@ -83,9 +80,9 @@ class Offer:
             return score
         return np.where(self.changed, score, score - self.settled)
 
-    def wanted(self, score: FloatArray) -> Mask:
+    def wanted(self, score: FloatArray) -> BoolArray:
         """`[gh, gw]`: worth their price."""
-        wanted: Mask = self.gain(score) >= self.price
+        wanted: BoolArray = self.gain(score) >= self.price
         return wanted
 
 
@@ -150,7 +147,7 @@ def price_of(tokens: float, reserve: float) -> float:
     return price
 
 
-def _beyond_best(gain: FloatArray, most: int) -> Mask:
+def _beyond_best(gain: FloatArray, most: int) -> BoolArray:
     """`[gh, gw]`: what even a whole frame would not show."""
-    beyond: Mask = gain < np.partition(gain, -most, axis=None)[-most]
+    beyond: BoolArray = gain < np.partition(gain, -most, axis=None)[-most]
     return beyond

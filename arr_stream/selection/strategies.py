@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.atlas import HYBRID_GRID_SHARE, HYBRID_IMPORTANCE
 from arr_stream.selection.cascade import Regions
 from arr_stream.selection.quotas import canonical_quota, proportional_quota, tiers_quota
-from arr_stream.types import FloatArray, IntArray
-
-Mask = npt.NDArray[np.bool_]
+from arr_stream.types import BoolArray, FloatArray, IntArray
 
 QUOTAS: dict[str, Callable[[IntArray, FloatArray, int], IntArray]] = {
     "proportional": proportional_quota,
@@ -34,7 +31,7 @@ def choose_by_region(
     regions: Regions,
     importance: FloatArray,
     tokens: int,
-    eligible: Mask | None = None,
+    eligible: BoolArray | None = None,
 ) -> Allocation:
     """The best cells of each region up to its quota.
 
@@ -58,7 +55,7 @@ def choose_hybrid(
     regions: Regions,
     importance: FloatArray,
     tokens: int,
-    eligible: Mask,
+    eligible: BoolArray,
     *,
     importance_share: float = HYBRID_IMPORTANCE,
     grid_share: float = HYBRID_GRID_SHARE,
@@ -89,7 +86,7 @@ def choose_hybrid(
     return Allocation(*(values[best_first] for values in both))
 
 
-def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible: Mask | None) -> IntArray:
+def _best_of_each(score: FloatArray, regions: Regions, quota: IntArray, eligible: BoolArray | None) -> IntArray:
     """Flat cells, the best `quota` of each region, in no particular order."""
     flat = score.ravel()
     cells = np.arange(flat.size) if eligible is None else np.flatnonzero(eligible.ravel())

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_stream.errors import NotAMediaFile, SourceDamaged, SourceTooLarge
-from arr_stream.sources.base import Job, OnePass, SourceInfo
+from arr_stream.sources.base import Job, OnePass, SourceInfo, too_large
 from arr_stream.types import ByteArray, Frame
 
 # No format that runs a program (EPS) or opens other files.
@@ -80,19 +80,17 @@ def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path, formats=_FORMATS) as picture:
                 if picture.width * picture.height > max_pixels:
-                    raise _too_large(path, f"{picture.width}x{picture.height} pixels", max_pixels)
+                    raise too_large(str(path), picture.size, max_pixels, instead="scale the picture down")
                 return _to_rgb(ImageOps.exif_transpose(picture))
     except Image.DecompressionBombError as exc:
-        raise _too_large(path, "too many pixels", max_pixels) from exc
+        # From twice of what it warns of, whatever is allowed here.
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise SourceTooLarge(f"{path}: more than the {most} pixels that Pillow opens", remedy="scale it down") from exc
     except UnidentifiedImageError as exc:
         raise NotAMediaFile(f"{path}: not a picture", remedy="give JPEG, PNG, WebP, BMP, TIFF or PPM") from exc
     except (OSError, ValueError, SyntaxError, EOFError, IndexError) as exc:
         # Pillow's decoders report bad data in all of these ways.
         raise NotAMediaFile(f"{path}: cannot be read: {exc}", remedy="check that the picture is complete") from exc
-
-
-def _too_large(path: Path, what: str, max_pixels: int) -> SourceTooLarge:
-    return SourceTooLarge(f"{path}: {what}, at most {max_pixels} are allowed", remedy="raise source.max_pixels")
 
 
 def _to_rgb(picture: Image.Image) -> ByteArray:

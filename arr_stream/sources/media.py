@@ -36,8 +36,8 @@ _DEVICES = {"alsa", "dvdvideo", "fbdev", "jack", "kmsgrab", "lavfi", "libcdio", 
 _DEVICES |= {"video4linux2,v4l2", "x11grab", "xcbgrab"}
 _TEXT = {"adf", "bin", "idf", "tty", "xbin"}
 _REFUSED_FORMATS = _REFERRING | _DEVICES | _TEXT
-T = TypeVar("T")
 _COVER = Disposition.attached_pic | Disposition.timed_thumbnails
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,11 @@ def opened_video(job: Job, *, accelerator: HWAccel | None = None) -> Iterator[tu
         media.close()
 
 
+def moving_pictures(container: InputContainer) -> list[VideoStream]:
+    """Its video streams without those that are cover art."""
+    return [stream for stream in container.streams.video if not stream.disposition & _COVER]
+
+
 def choose_stream(container: InputContainer, name: str, number: int | None) -> tuple[VideoStream, int]:
     """The video stream of that number (0 is the first), and how many there are; cover art does not count.
 
@@ -105,7 +110,7 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
     """
     if not container.streams:
         raise NoFrames(f"{name}: the container is empty", remedy="check that the file was written to its end")
-    streams = [stream for stream in container.streams.video if not stream.disposition & _COVER]
+    streams = moving_pictures(container)
     if not streams:
         kinds = ", ".join(sorted({stream.type for stream in container.streams}))
         raise NoVideoStream(f"{name}: no video, only {kinds}", remedy="give a source with moving pictures")

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError, InvalidSetting
-from arr_stream.evaluation.davis import Mask, Sequence, load_sequences
-from arr_stream.types import Frame
+from arr_stream.evaluation.davis import Sequence, load_sequences
+from arr_stream.types import BoolArray, Frame
 
 Box = tuple[float, float, float, float]
 
@@ -169,7 +169,7 @@ def boxed_footage(path: Path, source: Path, name: str) -> Footage:
         with open_source(source) as opened:
             return list(opened.frames())
 
-    def masks() -> list[Mask]:
+    def masks() -> list[BoolArray]:
         return [_filled(boxes.get(frame.index), frame.size_wh) for frame in frames()]
 
     return Footage(Sequence(name, source, frames, masks))
@@ -195,7 +195,7 @@ def _is_box(box: Any) -> bool:
     return numbers and all(math.isfinite(value) for value in box) and box[2] > 0 and box[3] > 0
 
 
-def _filled(box: Box | None, size_wh: tuple[int, int]) -> Mask:
+def _filled(box: Box | None, size_wh: tuple[int, int]) -> BoolArray:
     mask = np.zeros(size_wh[::-1], bool)
     if box is not None:
         x, y, w, h = box

@@ -17,7 +17,7 @@ from torch import Tensor
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.coverage import object_shares, score_cells
-from arr_stream.evaluation.davis import Mask, check_visible, read_paired, tight_box
+from arr_stream.evaluation.davis import check_visible, read_paired, tight_box
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.patch_set import PatchSet
@@ -27,7 +27,7 @@ from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
-from arr_stream.types import ByteArray, FloatArray, Frame
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 
 Kind = Literal["nothing", "region", "words"]
 """How the object is asked for: not at all, by the box of its first mask, or by its name."""
@@ -165,7 +165,7 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     return _scored(footage, kind, counted, chosen, found)
 
 
-def _queries(footage: Footage, kind: Kind, first: Mask) -> list[Query]:
+def _queries(footage: Footage, kind: Kind, first: BoolArray) -> list[Query]:
     if kind == "region":
         return [RegionQuery(tight_box(first), 0.0)]
     return [parse_text(footage.words)] if kind == "words" else []
@@ -175,7 +175,7 @@ def _scored(
     footage: Footage,
     kind: Kind,
     indices: tuple[int, ...],
-    chosen: list[tuple[PatchSet, Mask]],
+    chosen: list[tuple[PatchSet, BoolArray]],
     tables: list[FrameTable],
 ) -> Run:
     scores = [score_cells(mask, patches.cells_xyxy, patches.grid.cell_px) for patches, mask in chosen]
@@ -192,6 +192,6 @@ def _scored(
     )
 
 
-def _table(sample: Sample, patches: PatchSet, mask: Mask) -> FrameTable:
+def _table(sample: Sample, patches: PatchSet, mask: BoolArray) -> FrameTable:
     share = torch.from_numpy(object_shares(mask, patches.grid).ravel())
     return FrameTable(sample, float(sample.relevance.max()), share, int((patches.level <= 0).sum()))

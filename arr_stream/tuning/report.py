@@ -10,13 +10,12 @@ import numpy as np
 
 from arr_stream.config import ScoringSettings
 from arr_stream.evaluation.answers import wilson
-from arr_stream.evaluation.davis import Mask
 from arr_stream.evaluation.tables import ResultTable, Value
 from arr_stream.tuning.parameters import DECIMALS, differences
 from arr_stream.tuning.recording import KINDS, Kind, Run
 from arr_stream.tuning.through_model import TunedAnswers
 from arr_stream.tuning.tuner import TuneReport
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.types import BoolArray, ByteArray, FloatArray
 
 MOST_ROWS = 4
 
@@ -257,7 +256,7 @@ def _picture(run: Run, place: int) -> ByteArray:
     return highlight(frame.rgb, run.cells_xyxy[place], mask)
 
 
-def highlight(rgb: ByteArray, cells_xyxy: FloatArray, mask: Mask) -> ByteArray:
+def highlight(rgb: ByteArray, cells_xyxy: FloatArray, mask: BoolArray) -> ByteArray:
     """`[h, w, 3]` of some 640 px width: chosen cells in full colour with thin borders, the mask's outline on top."""
     height, width = rgb.shape[:2]
     scale = _WIDTH_PX / width

@@ -225,15 +225,21 @@ def tune_through_model(
         names=chosen.names,
         advance=advance,
     )
-    condition = Condition("ours", settings.selection.budget)
-    before = _asked(held_out, settings, condition, "held out, untuned", progress)
-    whole = _asked(held_out, settings, Condition("all", WHOLE), "held out, all cells", progress)
+    new_viewer, ours = viewers(settings, loaded), Condition("ours", settings.selection.budget)
+
+    def asked(settings: Settings, condition: Condition, what: str) -> tuple[Outcome, ...]:
+        def tell(_: str, done: int, of: int) -> None:
+            progress(f"held out, {what}", done, of)
+
+        asking = ask_questions(held_out, new_viewer, settings, [condition], stop=Event(), progress=tell)
+        return tuple(each for each in asking if isinstance(each, Outcome))
+
+    before, whole = asked(settings, ours, "untuned"), asked(settings, Condition("all", WHOLE), "all cells")
     after = before
     if found.weights != settings.scoring:
-        tuned = settings.model_copy(update={"scoring": found.weights})
-        after = _asked(held_out, tuned, condition, "held out, tuned", progress)
+        after = asked(settings.model_copy(update={"scoring": found.weights}), ours, "tuned")
     return TunedAnswers(
-        loaded.name, settings.scoring, found.weights, found, condition.budget, len(fitted), before, after, whole
+        loaded.name, settings.scoring, found.weights, found, ours.budget, len(fitted), before, after, whole
     )
 
 
@@ -262,17 +268,3 @@ def _prepared(
             picture = next(source.frames()).rgb
         found.append(reader.prepared(asked, picture, settings, models))
     return found
-
-
-def _asked(
-    questions: Sequence[Question],
-    settings: Settings,
-    condition: Condition,
-    what: str,
-    progress: Callable[[str, int, int], None],
-) -> tuple[Outcome, ...]:
-    def tell(_: str, done: int, of: int) -> None:
-        progress(what, done, of)
-
-    asking = ask_questions(questions, viewers(settings), settings, [condition], stop=Event(), progress=tell)
-    return tuple(each for each in asking if isinstance(each, Outcome))

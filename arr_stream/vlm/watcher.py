@@ -9,8 +9,9 @@ from typing import Literal
 
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.patch_set import Answer, Feeding, PatchSet
-from arr_stream.selection.novelty import CHANGE_THRESHOLD, cell_difference
+from arr_stream.selection.novelty import CHANGE_THRESHOLD
 from arr_stream.texture.pictures import Pictures
+from arr_stream.texture.pixels import cell_difference
 from arr_stream.types import ByteArray, FloatArray, Frame, Grid
 from arr_stream.vlm.viewer import OnText, Stop, Viewer
 

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from arr_stream.errors import ArrStreamError, BackendUnavailable
-from arr_stream.plain_text import redact_url
+from arr_stream.plain_text import one_line
 from arr_stream.web.access import SourceNotAllowed
 
 
@@ -46,7 +46,7 @@ _STATUS: tuple[tuple[type[ArrStreamError], int], ...] = (
 
 def problem(status: int, error: str, remedy: str | None = None) -> JSONResponse:
     """An error as an answer, without the secrets that addresses in it may hold."""
-    told = {"error": redact_url(" ".join(error.split())), "remedy": None if remedy is None else redact_url(remedy)}
+    told = {"error": one_line(error), "remedy": one_line(remedy)}
     return JSONResponse(told, status)
 
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
 from arr_stream.keyframes.embeddings.pca import CHANNELS, Pca, StreamingPca
 from arr_stream.relevance.semantic import SemanticSpace
-from arr_stream.types import Embedding, FloatArray, Frame, Grid
+from arr_stream.types import BoolArray, Embedding, FloatArray, Frame, Grid
 from benchmarks.claims.base import Claim, ClaimsPlan
 from benchmarks.localisation import HELD_OUT_SEED, mask_shares
 from benchmarks.meaning import evaluate_projected
@@ -171,7 +170,7 @@ def retrieval(
     return Retrieval(len(hits), by_all, by_channels)
 
 
-def _hits(relevance: FloatArray, on_thing: npt.NDArray[np.bool_], grid: Grid) -> bool:
+def _hits(relevance: FloatArray, on_thing: BoolArray, grid: Grid) -> bool:
     import cv2
 
     cells = cv2.resize(relevance, (grid.columns, grid.rows), interpolation=cv2.INTER_AREA)

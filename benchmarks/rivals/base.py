@@ -12,10 +12,9 @@ import numpy.typing as npt
 from arr_stream.errors import BudgetError
 from arr_stream.evaluation.choices import spread
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import ByteArray, FloatArray, Grid
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Grid
 
 Needs = Literal["nothing", "pixels", "features"]
-Mask = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.floating]
 
 PIXELS_A_CELL = 16
@@ -106,7 +105,7 @@ class Rule:
         return self.cells(clip, tokens)
 
 
-def kept_cells(score: Scores, keep: Mask) -> Allocation:
+def kept_cells(score: Scores, keep: BoolArray) -> Allocation:
     """The cells of a frame's mask, highest score first, ties in reading order.
 
     Args:
@@ -120,7 +119,7 @@ def kept_cells(score: Scores, keep: Mask) -> Allocation:
     return Allocation(rows, columns, np.zeros_like(rows), values[order].astype(np.float32))
 
 
-def kept_each(scores: Iterable[Scores], keep: Iterable[Mask]) -> list[Allocation]:
+def kept_each(scores: Iterable[Scores], keep: Iterable[BoolArray]) -> list[Allocation]:
     """`kept_cells` of every frame."""
     return [kept_cells(score, mask) for score, mask in zip(scores, keep, strict=True)]
 

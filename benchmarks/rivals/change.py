@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from arr_stream.evaluation.choices import uniform
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import ByteArray, FloatArray
-from benchmarks.rivals.base import PIXELS_A_CELL, Choose, Clip, Mask, Needs, Scores, kept_each, most_of
+from arr_stream.types import BoolArray, ByteArray, FloatArray
+from benchmarks.rivals.base import PIXELS_A_CELL, Choose, Clip, Needs, Scores, kept_each, most_of
 
 CosineArray = npt.NDArray[np.float64]
 
@@ -152,6 +152,6 @@ def _left_for_later(tokens: int, clip: Clip) -> int:
     return max(0, tokens * len(clip) - clip.grid.cells)
 
 
-def _with_first(clip: Clip, later: Scores, keep: Mask) -> list[Allocation]:
+def _with_first(clip: Clip, later: Scores, keep: BoolArray) -> list[Allocation]:
     whole = np.ones((clip.grid.rows, clip.grid.columns), bool)
     return kept_each([whole.astype(np.float32), *later], [whole, *keep])

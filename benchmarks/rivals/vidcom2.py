@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import FloatArray, IntArray
-from benchmarks.rivals.base import Clip, Mask, kept_each
+from arr_stream.types import BoolArray, FloatArray, IntArray
+from benchmarks.rivals.base import Clip, kept_each
 
 Array = npt.NDArray[np.float64]
 
@@ -104,7 +104,7 @@ def frame_tokens(uniqueness: Array, tokens: int, cells: int) -> IntArray:
     return counts
 
 
-def even_out(keep: Mask, likeness: Array, wanted: int) -> None:
+def even_out(keep: BoolArray, likeness: Array, wanted: int) -> None:
     """Change a mask in place until it has so many cells: the likest go first, the least like are added first."""
     excess = int(keep.sum()) - wanted
     pool = np.flatnonzero(keep if excess > 0 else ~keep)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.sources.base import OnePass, SourceInfo
-from arr_stream.types import ByteArray, FloatArray, Frame
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 
 Camera = Literal["still", "panning", "shaking"]
 CAMERAS: tuple[Camera, ...] = get_args(Camera)
@@ -37,7 +37,7 @@ _PLACES = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 Homography = npt.NDArray[np.float64]
 
 
-def camera_homography(offset_px: FloatArray, thing: npt.NDArray[np.bool_], *, step: int = 8) -> Homography:
+def camera_homography(offset_px: FloatArray, thing: BoolArray, *, step: int = 8) -> Homography:
     """The camera's motion in a flow: the homography that most places outside of the things follow (RANSAC).
 
     Args:

@@ -25,9 +25,9 @@ import cv2
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask, load_sequences
+from arr_stream.evaluation.davis import load_sequences
 from arr_stream.sources import Source, open_source
-from arr_stream.types import ByteArray, FloatArray, Frame
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 from benchmarks.scenes.camera import Camera, Homography, camera_homography, homography_flow
 
 FootageKind = Literal["davis", "samples", "generated", "photos"]
@@ -46,10 +46,10 @@ class Truth:
         flow_px: `[H, W, 2]`, the true backward flow, NaN where there is none; None where it is not known.
     """
 
-    object: Mask | None = None
-    things: tuple[Mask, ...] = ()
-    moving: Mask | None = None
-    text: Mask | None = None
+    object: BoolArray | None = None
+    things: tuple[BoolArray, ...] = ()
+    moving: BoolArray | None = None
+    text: BoolArray | None = None
     flow_px: FloatArray | None = None
 
 
@@ -136,7 +136,7 @@ def _sample_truths(path: Path, max_frames: int | None) -> Callable[[], Iterator[
     return read
 
 
-def written(shape_hw: tuple[int, ...], polygons_xy: Sequence[np.ndarray], seen: Sequence[Mask]) -> Mask:
+def written(shape_hw: tuple[int, ...], polygons_xy: Sequence[np.ndarray], seen: Sequence[BoolArray]) -> BoolArray:
     """`[H, W]`, where words stand: inside their outlines, as far as any of the things that carry them is seen there."""
     inside = np.zeros(shape_hw[:2], np.uint8)
     for polygon in polygons_xy:
@@ -149,7 +149,7 @@ def _opener(path: Path, max_frames: int | None) -> Callable[[], Source]:
     return lambda: open_source(path, max_frames=max_frames)
 
 
-def _masks(masks: Callable[[], Sequence[Mask]], max_frames: int | None) -> Callable[[], Iterator[Truth]]:
+def _masks(masks: Callable[[], Sequence[BoolArray]], max_frames: int | None) -> Callable[[], Iterator[Truth]]:
     return lambda: (Truth(mask, (mask,)) for mask in islice(masks(), max_frames))
 
 
@@ -169,7 +169,7 @@ class Moved:
     """
 
     truth: Truth
-    moving: Mask | None
+    moving: BoolArray | None
     homography: Homography | None
     grey: ByteArray
 
@@ -191,7 +191,7 @@ def moved_truths(footage: Footage) -> Iterator[Moved]:
         before = grey
 
 
-def moving_things(things: tuple[Mask, ...], flow_px: FloatArray, homography: Homography) -> Mask | None:
+def moving_things(things: tuple[BoolArray, ...], flow_px: FloatArray, homography: Homography) -> BoolArray | None:
     """`[H, W]`, the things that move against the camera; None where there are no things.
 
     Args:

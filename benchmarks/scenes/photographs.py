@@ -22,9 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.davis import Mask
 from arr_stream.evaluation.text import TextPicture, load_pictures
-from arr_stream.types import ByteArray
+from arr_stream.types import BoolArray, ByteArray
 from benchmarks.scenes.camera import CAMERAS, Camera, GeneratedSource, camera_path, look, with_grain
 from benchmarks.scenes.drawing import photograph
 from benchmarks.scenes.footage import KINDS, Footage, FootageKind, Truth, davis_footage, sample_footage
@@ -245,13 +244,13 @@ def _photograph(name: str, size_wh: tuple[int, int]) -> ByteArray:
     return np.ascontiguousarray(enlarged[top : top + size_wh[1], left : left + size_wh[0]], np.uint8)
 
 
-def _seen(scene: _Scene, index: int, size_wh: tuple[int, int]) -> tuple[ByteArray, Mask]:
+def _seen(scene: _Scene, index: int, size_wh: tuple[int, int]) -> tuple[ByteArray, BoolArray]:
     """What the camera sees on a frame, and where the moving thing is."""
     corner = scene.corner_xy[index]
     return _painted(look(scene.picture, corner, size_wh), scene.thing, scene.path_xy[index] - corner)
 
 
-def _painted(picture: ByteArray, thing: _Cutout, middle_xy: npt.NDArray[np.float64]) -> tuple[ByteArray, Mask]:
+def _painted(picture: ByteArray, thing: _Cutout, middle_xy: npt.NDArray[np.float64]) -> tuple[ByteArray, BoolArray]:
     """A picture with a thing on it, and the mask of the thing."""
     x, y = middle_xy - _THING_PX / 2
     shift = np.array([[1, 0, x], [0, 1, y]], np.float64)
@@ -281,7 +280,7 @@ def text_footage(
 
 def _text(number: int, picture: TextPicture, camera: Camera, frames: int, size_wh: tuple[int, int]) -> Footage:
     @lru_cache(maxsize=1)
-    def scene() -> tuple[ByteArray, Mask, npt.NDArray[np.float64]]:
+    def scene() -> tuple[ByteArray, BoolArray, npt.NDArray[np.float64]]:
         rgb = picture.input().frame.rgb
         text = np.logical_or.reduce([word.mask(rgb.shape[:2]) for word in picture.words if word.legible])
         return rgb, text, _window_path(number, text, camera, frames, size_wh)
@@ -301,7 +300,7 @@ def _text(number: int, picture: TextPicture, camera: Camera, frames: int, size_w
 
 
 def _window_path(
-    number: int, text: Mask, camera: Camera, frames: int, size_wh: tuple[int, int]
+    number: int, text: BoolArray, camera: Camera, frames: int, size_wh: tuple[int, int]
 ) -> npt.NDArray[np.float64]:
     """The camera's path, moved so that the words are in its middle as far as the photograph reaches."""
     rows, columns = np.nonzero(text)

@@ -20,9 +20,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.types import ByteArray, FloatArray
-
-BoolArray = npt.NDArray[np.bool_]
+from arr_stream.types import BoolArray, ByteArray, FloatArray
 
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (214, 34, 38),

@@ -30,7 +30,7 @@ from arr_stream.keyframes.clusters.regions import (
     pieces_of,
     shared_borders,
 )
-from arr_stream.types import ByteArray, Clusters, FloatArray, IntArray
+from arr_stream.types import BoolArray, ByteArray, Clusters, FloatArray, IntArray
 
 FEATURE_WEIGHT = 0.6
 """Share of features in the squared distance; position has the rest."""
@@ -164,7 +164,7 @@ def follow_colour(labels: IntArray, rgb: ByteArray) -> IntArray:
     return np.asarray(made, np.int32)
 
 
-def _beside_a_border(labels: IntArray) -> npt.NDArray[np.bool_]:
+def _beside_a_border(labels: IntArray) -> BoolArray:
     """Samples that have another label among the eight around them."""
     padded = np.pad(labels, 1, mode="edge")
     around = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))

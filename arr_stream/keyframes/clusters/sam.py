@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.config import ModelSettings, SamSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.keyframes.clusters.regions import absorb_small, clusters_from_labels
-from arr_stream.types import ByteArray, Clusters, IntArray
+from arr_stream.types import BoolArray, ByteArray, Clusters, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -158,13 +157,11 @@ def _refuse_what_is_no_number(module: Any, given: Any, made: Any) -> None:
             )
 
 
-Mask = npt.NDArray[np.bool_]
-
 UNCOVERED = 0
 """Id of what no mask covers."""
 
 
-def labels_from_masks(masks: Iterable[Mask], hw: tuple[int, int]) -> IntArray:
+def labels_from_masks(masks: Iterable[BoolArray], hw: tuple[int, int]) -> IntArray:
     """One label for every place: the smallest mask that covers it, so that a part keeps a region inside its whole.
 
     Args:
@@ -183,7 +180,7 @@ def labels_from_masks(masks: Iterable[Mask], hw: tuple[int, int]) -> IntArray:
     return labels
 
 
-def _fitted(mask: Mask, hw: tuple[int, int]) -> Mask:
+def _fitted(mask: BoolArray, hw: tuple[int, int]) -> BoolArray:
     if mask.shape == hw:
         return mask
     shrinks = hw[0] < mask.shape[0] or hw[1] < mask.shape[1]

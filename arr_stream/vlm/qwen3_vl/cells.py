@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from arr_stream.patch_set import PatchSet
 from arr_stream.selection.allocation import Allocation
 from arr_stream.texture.pictures import finer_pictures
-from arr_stream.types import CELL_PX, COARSEST, FINER, ByteArray, FloatArray, Grid, IntArray, tokens_of
+from arr_stream.types import CELL_PX, COARSEST, FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray, tokens_of
 from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents, normalised, patch_pixels
 
 _NAMES = ("rows", "columns", "level", "score", "quarter")
@@ -98,7 +97,7 @@ class Cells:
         """`[K, 4]` as `blocks`, but of a quarter its own half rows and columns."""
         return covered_extents(self.blocks, self.level, self.quarter)
 
-    def take(self, keep: npt.NDArray[np.bool_] | IntArray) -> Cells:
+    def take(self, keep: BoolArray | IntArray) -> Cells:
         """Some of them, by mask or by index."""
         return Cells(self.grid_hw, *(getattr(self, name)[keep] for name in _NAMES))
 
@@ -121,14 +120,14 @@ class Cells:
             kept = kept[first[kept] != first[order[most]]]
         return self.take(kept.astype(np.int32)).in_reading_order()
 
-    def near(self, width: int) -> npt.NDArray[np.bool_]:
+    def near(self, width: int) -> BoolArray:
         """`[gh, gw]`: the fine cells that are covered, and those within `width` of them."""
         near = np.zeros(self.grid_hw, bool)
         for row, column, height, breadth in self.blocks.tolist():
             near[max(0, row - width) : row + height + width, max(0, column - width) : column + breadth + width] = True
         return near
 
-    def within(self, others: Cells) -> npt.NDArray[np.bool_]:
+    def within(self, others: Cells) -> BoolArray:
         """`[K]`: those that others cover wholly."""
         left = ~others.near(0)
         return np.array([not left[r : r + h, c : c + w].any() for r, c, h, w in self.blocks.tolist()], bool)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from arr_stream.selection.atlas import build_atlas, lay_out
 from arr_stream.selection.division import divide
 from arr_stream.selection.quotas import share_out
-from arr_stream.types import FloatArray, Grid, IntArray
+from arr_stream.types import BoolArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
 
 
@@ -49,7 +48,7 @@ class Summaries:
         sums = np.stack([np.bincount(of_cell, axis, minlength=len(self)) for axis in places])
         return (sums / self.sizes).astype(np.float32)
 
-    def take(self, keep: npt.NDArray[np.bool_]) -> Summaries:
+    def take(self, keep: BoolArray) -> Summaries:
         """Some of them, by mask; the others' cells are in none."""
         number = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
         # The cells that were in none before read the last place.
@@ -74,7 +73,7 @@ class Summaries:
         return VisualTokens(mean(tokens.features), tuple(mean(level) for level in tokens.deepstack))
 
 
-def summarised(cluster_of_cell: IntArray, relevance: FloatArray, left: npt.NDArray[np.bool_], count: int) -> Summaries:
+def summarised(cluster_of_cell: IntArray, relevance: FloatArray, left: BoolArray, count: int) -> Summaries:
     """Divide the cells that were not chosen among tokens.
 
     Clusters are joined until there are no more than tokens (see `divide`); what is left of each has one token, and the

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SUMMARY_LEVEL, SeenCells
-from arr_stream.types import FINER, ByteArray, FloatArray, Grid, IntArray
+from arr_stream.types import FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.entries import FrameEntry, SeenMemory
 from arr_stream.vlm.qwen3_vl.regions import Summaries
@@ -102,11 +102,11 @@ class SentCells:
         allocation = Allocation(chosen.rows, chosen.columns, chosen.level, chosen.score)
         return chosen.take(self._cells.send(allocation, eighth_grey))
 
-    def held(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+    def held(self, eighth_grey: ByteArray) -> BoolArray:
         """`[gh, gw]`: what the model has, at whatever level of detail, and has not changed."""
         return self._cells.unchanged(eighth_grey)
 
-    def known(self, eighth_grey: ByteArray) -> npt.NDArray[np.bool_]:
+    def known(self, eighth_grey: ByteArray) -> BoolArray:
         """`[gh, gw]`: what the model has in full detail, and has not changed."""
         return self._cells.known(eighth_grey)
 

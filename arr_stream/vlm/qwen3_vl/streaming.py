@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, ContextExceeded, NothingChosen
@@ -22,7 +21,7 @@ from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.texture.arrays import to_numpy
 from arr_stream.texture.layout import CHANNEL_INDEX
 from arr_stream.texture.pictures import Pictures
-from arr_stream.types import ByteArray, FloatArray, Frame, Grid, IntArray
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame, Grid, IntArray
 from arr_stream.vlm.qwen3_vl.cells import Cells, merged, texture_picture
 from arr_stream.vlm.qwen3_vl.entries import Entry, FrameEntry, SeenBlock, SeenMemory, survivors
 from arr_stream.vlm.qwen3_vl.regions import Summaries, summarised
@@ -266,7 +265,7 @@ class StreamingViewer(ABC):
         # What a budget over time has chosen it chooses once.
         return sum(sizes) if self._per_second else max(sizes)
 
-    def _left(self, chosen: Cells, shown: ChosenFrame) -> npt.NDArray[np.bool_]:
+    def _left(self, chosen: Cells, shown: ChosenFrame) -> BoolArray:
         """`[gh, gw]`: what was not chosen and the model does not have."""
         left = ~chosen.near(0)
         if self._novelty != "off" and self._sent_cells is not None:

@@ -9,7 +9,7 @@ import urllib.parse
 from dataclasses import dataclass, field
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.plain_text import redact_url
+from arr_stream.plain_text import one_line, redact_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Endpoint:
         Raises:
             InvalidSetting: Not an http or https address, or a key that no header can hold.
         """
-        shown = redact_url(" ".join(address.split()))
+        shown = one_line(address)
         try:
             parts = urllib.parse.urlsplit(address)
             host, port = parts.hostname, parts.port

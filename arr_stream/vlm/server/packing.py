@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from arr_stream.errors import BudgetError, NothingChosen
 from arr_stream.patch_set import PatchSet
-from arr_stream.types import CELL_PX, FINER, FINER_TOKENS, ByteArray, Grid
+from arr_stream.types import CELL_PX, FINER, FINER_TOKENS, BoolArray, ByteArray, Grid
 
 DoubleArray = npt.NDArray[np.float64]
 CellBox = tuple[int, int, int, int]
@@ -65,7 +65,7 @@ class Packed:
     """
 
     pictures: tuple[Picture, ...]
-    cells_shown: npt.NDArray[np.bool_]
+    cells_shown: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,10 +298,10 @@ def _scaled(rgb: ByteArray, size_wh: tuple[int, int]) -> ByteArray:
     return np.asarray(scaled, dtype=np.uint8)
 
 
-def _shown(patches: PatchSet, crops: list[_Crop], scale: float) -> npt.NDArray[np.bool_]:
+def _shown(patches: PatchSet, crops: list[_Crop], scale: float) -> BoolArray:
     """`[N]`: inside one of the crops, or as large in the overview, as its level of detail asks."""
     finer = patches.level == FINER
-    shown: npt.NDArray[np.bool_] = (scale * patches.span >= 1.0) & ~finer
+    shown: BoolArray = (scale * patches.span >= 1.0) & ~finer
     x1 = np.minimum(patches.columns + patches.span, patches.grid.columns)
     y1 = np.minimum(patches.rows + patches.span, patches.grid.rows)
     for crop in crops:
