@@ -25,6 +25,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import CameraNotFound
 from arr_stream.keyframes.base import PARTS
 from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.live.actions import AlertPlan
 from arr_stream.live.alerts import Alerts
 from arr_stream.live.clips import ClipRecorder, list_clips
 from arr_stream.live.events import EventHub, Subscription
@@ -34,7 +35,7 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.sources.live import SourceState, camera, open_live
 from arr_stream.sources.live.decoding import Decoding
 from arr_stream.types import Frame
-from arr_stream.web.observers import AlertPlan, Observer
+from arr_stream.web.observers import Observer
 from tests.live_fakes import LIGHT, picture, wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))

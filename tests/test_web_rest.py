@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import NothingChosen
+from arr_stream.live.actions import AlertPlan
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.types import Frame
 from arr_stream.web.access import AllowedSources
-from arr_stream.web.observers import AlertPlan, Observer
+from arr_stream.web.observers import Observer
 from tests.web_servers import PICTURE, SETTINGS, RunningServer, running, until, write_picture
 
 JPEG = b"\xff\xd8\xff"

@@ -22,12 +22,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from arr_stream.config import Settings
+from arr_stream.live.actions import AlertPlan
 from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
 from arr_stream.vlm.viewer import Viewer
 from arr_stream.web.access import AllowedSources, make_access
-from arr_stream.web.observers import AlertPlan, Observer
+from arr_stream.web.observers import Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
 

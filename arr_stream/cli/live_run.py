@@ -13,9 +13,10 @@ from pathlib import Path
 from arr_stream.cli.console import Reporter, counted
 from arr_stream.cli.live_options import LiveOptions
 from arr_stream.cli.models import fetch_needed
-from arr_stream.cli.options import AlertOptions, without_skipping
+from arr_stream.cli.options import without_skipping
 from arr_stream.cli.running import Figures, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.draw.annotate import Annotator
+from arr_stream.live.actions import AlertPlan
 from arr_stream.live.alerts import Alert, Alerts
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window.loop import Feed, WindowLoop
@@ -45,7 +46,7 @@ def run_live(source: str, options: LiveOptions) -> None:
     settings = options.settings()
     options.write.check(source.removeprefix("loop:"))
     question = options.ask.question
-    options.alerts.check(answers=question is not None)
+    watched_for = options.alerts.plan(answers=question is not None)
     plan = None if question is None else options.ask.when.plan(question, "change")
     queries = options.look.queries(question)
     fetch_needed(settings)
@@ -66,7 +67,7 @@ def run_live(source: str, options: LiveOptions) -> None:
         stream = stack.enter_context(LimitedStream(opened, settings, queries, on_notice=reporter.notice))
         stream.max_frames = options.capture.max_frames
         feed, figures = Feed(lambda: stream.dropped), Figures()
-        alerts = [_alerts(options.alerts, options.write.view, stream, reporter)] if options.alerts.when else []
+        alerts = [_alerts(watched_for, options.write.view, stream, reporter)] if watched_for.rules else []
         consumers = options.write.consumers(stream)
         for consumer in (*alerts, *consumers):
             stack.callback(consumer.close)
@@ -140,7 +141,7 @@ class SourceStates:
             self._reporter.notice("pictures come again")
 
 
-def _alerts(options: AlertOptions, view: str, stream: LiveStream, reporter: Reporter) -> Alerts:
+def _alerts(plan: AlertPlan, view: str, stream: LiveStream, reporter: Reporter) -> Alerts:
     """The consumer that looks for what `--when` describes."""
     annotator = Annotator(view, dim=stream.settings.video.dim, asked=asked_text(stream))
 
@@ -154,13 +155,8 @@ def _alerts(options: AlertOptions, view: str, stream: LiveStream, reporter: Repo
         clip = f"; clip {alert.clip_path}" if alert.clip_path is not None else ""
         reporter.notice(f"alert at {alert.pts_seconds:.1f} s: {alert.rule}: {alert.message}{clip}")
 
-    return Alerts(
-        options.when or (),
+    return plan.alerts(
         stream_name=stream.source.info.name,
-        clip_folder=options.clips,
-        before_seconds=options.before,
-        after_seconds=options.after,
-        actions=options.actions(),
         on_alert=tell,
         on_notice=reporter.notice,
         draw=draw,

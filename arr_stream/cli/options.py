@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.consumer import Consumer
     from arr_stream.draw.annotate import AnnotatedVideo
-    from arr_stream.live.alerts import Action
+    from arr_stream.live.actions import AlertPlan
     from arr_stream.records.provenance import Question
     from arr_stream.relevance.query import Query
     from arr_stream.stream import Stream
@@ -413,18 +413,8 @@ class AlertOptions(Group):
             given: dict[str, object] = {"--clips": self.clips, "--run": self.run, "--post": self.post}
             needs("--when", given, 'say when: --when "relevance > 0.6 for 2s"')
 
-    def actions(self) -> list[Action]:
-        """New ones, of one stream alone.
-
-        Raises:
-            InvalidSetting: A command or an address that is none.
-        """
-        from arr_stream.live.actions import PostJson, RunCommand
-
-        return [*map(RunCommand.parse, self.run or ()), *map(PostJson, self.post or ())]
-
-    def check(self, *, answers: bool = True) -> None:
-        """Say at once, before anything is opened, which rule, command, address or folder will not do.
+    def plan(self, *, answers: bool = True) -> AlertPlan:
+        """Says at once, before anything is opened, which rule, command, address or folder will not do.
 
         Args:
             answers: Whether a model will answer; a rule about answers would wait for ever otherwise.
@@ -433,17 +423,18 @@ class AlertOptions(Group):
             InvalidSetting, OutputUnwritable: See `arr_stream.errors`.
         """
         from arr_stream.files import check_folder
+        from arr_stream.live.actions import AlertPlan
         from arr_stream.live.rules import parse_rule
 
-        for rule in self.when or ():
+        rules = tuple(self.when or ())
+        for rule in rules:
             if parse_rule(rule).needs_answers and not answers:
                 raise InvalidSetting(
                     f"rule {rule!r} waits for answers, and no model is asked", remedy="give --question"
                 )
         if self.clips is not None:
             check_folder(self.clips)
-        for action in self.actions():
-            action.close()
+        return AlertPlan(rules, self.before, self.after, self.clips, tuple(self.run or ()), tuple(self.post or ()))
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def serve_sources(
     from arr_stream.live.runner import RunnerParts
     from arr_stream.live.streams import LiveStreams
     from arr_stream.web.access import AllowedSources, make_access
-    from arr_stream.web.observers import AlertPlan, Observer
+    from arr_stream.web.observers import Observer
     from arr_stream.web.server import listen, run_server
     from arr_stream.web.serving import Serving
     from arr_stream.web.settings import load_presets
@@ -171,17 +171,8 @@ def serve_sources(
         not access.no_browser,
         tuple(access.folder or ()),
     )
-    alerts.check()
     hub = EventHub()
-    plan = AlertPlan(
-        tuple(alerts.when or ()),
-        alerts.before,
-        alerts.after,
-        alerts.clips,
-        tuple(alerts.run or ()),
-        tuple(alerts.post or ()),
-    )
-    observer = Observer(hub, plan)
+    observer = Observer(hub, alerts.plan())
     names = access.allow_host or ()
     make_access(server.host, token=access.token, names=names)
     if len(sources) > access.max_streams:

@@ -18,11 +18,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 from arr_stream.errors import ArrStreamError, ConnectionFailed, ConsumerFailed, InvalidSetting
-from arr_stream.live.alerts import Alert, Notice
-from arr_stream.live.rules import CONTROL
+from arr_stream.live.alerts import Action, Alert, Alerts, Notice
+from arr_stream.live.rules import CONTROL, parse_rule
 
 PLACEHOLDERS = ("rule", "message", "stream", "clip", "time")
 """What a command's arguments may name in braces."""
@@ -361,3 +364,47 @@ def _abort(connection: http.client.HTTPConnection) -> None:
     if held is not None:
         with contextlib.suppress(OSError):
             held.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertPlan:
+    """What to look for in streams, and what follows.
+
+    Args:
+        rules: See `arr_stream.live.rules`; none for no alerts.
+        before_seconds, after_seconds: How much of the stream a clip shows around an alert.
+        clip_folder: Where clips are written; None for none.
+        commands: Command lines to run.
+        addresses: Where to POST alerts.
+
+    Raises:
+        InvalidSetting: A rule, a command or an address that is none.
+    """
+
+    rules: tuple[str, ...] = ()
+    before_seconds: float = 3.0
+    after_seconds: float = 3.0
+    clip_folder: Path | None = None
+    commands: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            parse_rule(rule)
+        for action in self._actions():
+            action.close()
+
+    def alerts(self, **of_stream: Any) -> Alerts:
+        """Those of one stream; see `Alerts` for what else they are given."""
+        return Alerts(
+            self.rules,
+            clip_folder=self.clip_folder,
+            before_seconds=self.before_seconds,
+            after_seconds=self.after_seconds,
+            actions=self._actions(),
+            **of_stream,
+        )
+
+    def _actions(self) -> list[Action]:
+        """New ones: each stream has its own."""
+        return [*map(RunCommand.parse, self.commands), *map(PostJson, self.addresses)]

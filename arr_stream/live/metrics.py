@@ -183,8 +183,8 @@ class LiveMetrics:
     def alert(self, stream_name: str) -> None:
         self._told("alerts_total", stream_name, lambda child: child.inc())
 
-    def picture_sent(self, stream_name: str, count: int = 1) -> None:
-        self._told("pictures_sent_total", stream_name, lambda child: child.inc(count))
+    def picture_sent(self, stream_name: str) -> None:
+        self._told("pictures_sent_total", stream_name, lambda child: child.inc())
 
     def shown(self, stream_name: str, age_seconds: float) -> None:
         """A client has shown a frame so long after its capture."""

@@ -5,53 +5,17 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from arr_stream.consumer import Consumer
 from arr_stream.draw.views import render
-from arr_stream.live.actions import PostJson, RunCommand
-from arr_stream.live.alerts import Action, Alert, Alerts
+from arr_stream.live.actions import AlertPlan
+from arr_stream.live.alerts import Alert
 from arr_stream.live.events import EventHub
 from arr_stream.live.metrics import LiveMetrics
 from arr_stream.live.pictures import Watching
-from arr_stream.live.rules import parse_rule
 from arr_stream.live.runner import StreamRunner
 from arr_stream.live.streams import LiveStreams
 from arr_stream.sources.base import SourceStats
-
-
-@dataclass(frozen=True, slots=True)
-class AlertPlan:
-    """What to look for in every stream, and what follows.
-
-    Args:
-        rules: See `arr_stream.live.rules`; none for no alerts.
-        before_seconds, after_seconds: How much of the stream a clip shows around an alert.
-        clip_folder: Where clips are written; None for none.
-        commands: Command lines to run.
-        addresses: Where to POST alerts.
-
-    Raises:
-        InvalidSetting: A rule, a command or an address that is none.
-    """
-
-    rules: tuple[str, ...] = ()
-    before_seconds: float = 3.0
-    after_seconds: float = 3.0
-    clip_folder: Path | None = None
-    commands: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for rule in self.rules:
-            parse_rule(rule)
-        for action in self.actions():
-            action.close()
-
-    def actions(self) -> list[Action]:
-        """New ones: each stream has its own."""
-        return [*map(RunCommand.parse, self.commands), *map(PostJson, self.addresses)]
 
 
 class Observer:
@@ -79,13 +43,8 @@ class Observer:
         counted, plan = self._metrics.consumer(self._label(runner)), self.plan
         if not plan.rules:
             return [counted]
-        alerts = Alerts(
-            plan.rules,
+        alerts = plan.alerts(
             stream_name=runner.name,
-            clip_folder=plan.clip_folder,
-            before_seconds=plan.before_seconds,
-            after_seconds=plan.after_seconds,
-            actions=plan.actions(),
             on_alert=lambda alert: self._alerted(runner, alert),
             on_notice=runner.publisher.notice,
             draw=lambda frame, patches: render("patches", frame, patches, dim=runner.settings.video.dim),

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from arr_stream.cli.running import stop_on_signals
 from arr_stream.config import Settings
+from arr_stream.live.actions import AlertPlan
 from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
 from arr_stream.sources.base import Source
 from arr_stream.web.access import AllowedSources, make_access
-from arr_stream.web.observers import AlertPlan, Observer
+from arr_stream.web.observers import Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
 from benchmarks.live.process import end_with_parent

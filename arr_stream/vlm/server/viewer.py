@@ -48,8 +48,12 @@ class _Seen:
     parts: tuple[_Part, ...]
 
     @property
+    def time(self) -> str:
+        return f"At {self.pts_seconds:.1f} s."
+
+    @property
     def tokens(self) -> int:
-        return sum(part.tokens for part in self.parts)
+        return text_tokens(self.time) + sum(part.tokens for part in self.parts)
 
     @property
     def visual_tokens(self) -> int:
@@ -218,7 +222,7 @@ def _last_that_fit(frames: list[_Seen], room: int) -> list[_Seen]:
     """The newest of earlier frames whose overviews fit, in order."""
     kept: list[_Seen] = []
     for seen in reversed([seen.without_crops() for seen in frames]):
-        room -= seen.tokens + text_tokens(_time(seen))
+        room -= seen.tokens
         if room < 0:
             break
         kept.append(seen)
@@ -229,7 +233,7 @@ def _messages(frames: list[_Seen], question: str, instruction: str) -> list[dict
     content: list[dict[str, Any]] = []
     for seen in frames:
         for number, part in enumerate(seen.parts):
-            caption = part.caption if number else f"{_time(seen)} {part.caption}"
+            caption = part.caption if number else f"{seen.time} {part.caption}"
             content.append({"type": "text", "text": caption})
             content.append({"type": "image_url", "image_url": {"url": part.url}})
     return asked_of(content, question, instruction)
@@ -239,10 +243,6 @@ def asked_of(content: list[dict[str, Any]], question: str, instruction: str) -> 
     """What is shown, with the question at its end, as one message; before it the instruction, if there is any."""
     told = [{"role": "system", "content": instruction}] if instruction else []
     return [*told, {"role": "user", "content": [*content, {"type": "text", "text": question}]}]
-
-
-def _time(seen: _Seen) -> str:
-    return f"At {seen.pts_seconds:.1f} s."
 
 
 def text_tokens(text: str) -> int:
