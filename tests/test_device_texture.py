@@ -11,7 +11,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arr_stream.gpu.device import TorchDevice
-from arr_stream.gpu.mips import dense_into, pyramid
 from arr_stream.keyframes.base import KeyframePart, TextFinding
 from arr_stream.keyframes.clusters.regions import clusters_from_labels
 from arr_stream.motion.flow import Flow
@@ -22,6 +21,7 @@ from arr_stream.texture.array import CELL_LEVEL, Plane, Texture
 from arr_stream.texture.visual import look_at, picture_channels
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Embedding, Grid
+from benchmarks.device.mips import dense_into, pyramid
 from benchmarks.scenes.shapes import make_scene
 from tests.textures import HEIGHT, WIDTH, random_texture
 

@@ -25,7 +25,7 @@ from arr_stream.relevance.lexicon import (
     LightTerm,
     understand,
 )
-from arr_stream.relevance.membership import Senses, combine, compile_colours, text_relevance
+from arr_stream.relevance.membership import Senses, colour_table, text_relevance
 from arr_stream.relevance.query import parse_text
 
 # Prototypes of the xkcd survey and of CSS, not of the table under test.
@@ -80,7 +80,7 @@ BASIC = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "
 
 def _scores(word: str, rgb: object) -> np.ndarray:
     colours = np.asarray(rgb, np.uint8).reshape(1, -1, 3)
-    return compile_colours(parse_text(word).terms)(colours)[0]
+    return text_relevance(parse_text(word), Senses(colours))[0]
 
 
 def _shaded(rgb: tuple[int, int, int], light: float) -> np.ndarray:
@@ -268,15 +268,6 @@ def test_red_finds_the_saucer_and_white_the_rim_of_the_cup() -> None:
     assert white[120:180].mean() < 0.05
 
 
-def test_combine_names_the_query_that_spoke_loudest() -> None:
-    maps = np.array([[[0.2, 0.9]], [[0.5, 0.1]]], np.float32)
-    best, who = combine(maps)
-    np.testing.assert_allclose(best, [[0.5, 0.9]])
-    np.testing.assert_array_equal(who, [[1, 0]])
-    with pytest.raises(ValueError, match="at least 1"):
-        combine([])
-
-
 def test_each_word_has_one_meaning() -> None:
     kinds = [set(COLOURS) | set(COLOUR_ALIASES), set(MOTION), set(PLACES), set(STOP_WORDS)]
     light = set(LIGHT) | set(MODIFIERS)
@@ -304,7 +295,7 @@ def test_understanding_never_fails_and_stays_in_range(words: list[str]) -> None:
     understood = understand([part for word in words for part in word.split()])
     terms, unknown = understood.terms, understood.unknown
     assert set(unknown) <= {"car", *MODIFIERS, "sky", "hot"}
-    table = compile_colours(terms).membership
+    table = colour_table(tuple(term for term in terms if isinstance(term, ColourTerm | LightTerm)))
     assert table.dtype == np.float32
     assert table.min() >= 0 and table.max() <= 1
 

@@ -151,7 +151,7 @@ def test_a_query_that_says_nothing_finds_nothing(world: World) -> None:
 def test_the_first_keyframes_teach_the_mean_and_each_its_own_directions(world: World) -> None:
     space = SemanticSpace(world)
     space.ask(["concept 2"])
-    assert not space.ready and space.projection is None
+    assert space.projection is None
     embedding, _ = world.picture(SHOWN)
     for call in (space.project, space.relevance_full):
         with pytest.raises(ValueError, match="no keyframe was learned yet"):
@@ -161,7 +161,7 @@ def test_the_first_keyframes_teach_the_mean_and_each_its_own_directions(world: W
     for _ in range(KEYFRAMES_TO_LEARN + 2):
         embedding, _ = world.picture(SHOWN)
         space.learn(embedding)
-        assert space.ready and space.projection is not None
+        assert space.projection is not None
         versions.append(space.version)
         means.append(space.projection.mean)
         if len(means) <= KEYFRAMES_TO_LEARN:
@@ -178,11 +178,9 @@ def test_a_pca_that_is_given_gives_the_mean() -> None:
     pca = pca_of(np.concatenate(pictures), SPACE, 64)
     space = SemanticSpace(world, pca)
     space.ask(["concept 5"])
-    assert not space.ready
     embedding, shares = world.picture(SHOWN)
     before = space.project(embedding)
     space.learn(embedding)
-    assert space.ready
     assert space.projection is not None and space.projection.mean is pca.mean
     channels = space.project(embedding)
     assert np.corrcoef(before.ravel(), channels.ravel())[0, 1] > 0.9, "channels keep their meaning"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from arr_stream.relevance.lexicon import ColourTerm, LightTerm, MotionTerm, Plac
 from arr_stream.relevance.query import TextQuery
 from arr_stream.texture.arrays import Array, as_float, constant, namespace, take, zeros
 from arr_stream.texture.pixels import packed_colours, picture_hw
-from arr_stream.types import ByteArray, FloatArray
+from arr_stream.types import FloatArray
 
 HUE_SOFT_DEGREES = 8.0
 SATURATION_SOFT = 0.25
@@ -42,6 +42,7 @@ class Senses:
         motion: `[h, w]` in [0, 1], the motion channel; needed only by queries with motion words.
         word_map: Gives `[h, w]` in [0, 1] for a text, usually `word_mask` of the last keyframe, carried; needed only
             by queries with words to read.
+        meaning: `[h, w]` in [0, 1], what a model makes of the query, in place of its colours; None without one.
     """
 
     rgb: Array
@@ -64,21 +65,6 @@ class Senses:
         return picture_hw(self.rgb)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ColourTable:
-    """Membership of every colour, 5 bits of red, 6 of green and 5 of blue.
-
-    Args:
-        membership: `[65536]`, float32 in [0, 1].
-    """
-
-    membership: FloatArray
-
-    def __call__(self, rgb: ByteArray) -> FloatArray:
-        """`[h, w]` for `[h, w, 3]`: one packing and one gather."""
-        return np.asarray(self.membership.take(packed_colours(rgb, 6)))
-
-
 def text_relevance(query: TextQuery, senses: Senses) -> Array:
     """`[h, w]` float32 in [0, 1]: how well each place fits; all 0 for a query without a known word.
 
@@ -96,36 +82,11 @@ def text_relevance(query: TextQuery, senses: Senses) -> Array:
     return functools.reduce(operator.mul, [kind for kind in kinds if kind is not None])
 
 
-def combine(maps: Array | Sequence[FloatArray]) -> tuple[Array, Array]:
-    """Several queries' maps `[Q, h, w]` as one: `[h, w]` highest score, and `[h, w]` int of the query that gave it.
-
-    Raises:
-        ValueError: There is no map.
-    """
-    stacked: Array = np.asarray(maps, np.float32) if isinstance(maps, list | tuple | np.ndarray) else maps
-    if stacked.ndim != 3 or len(stacked) == 0:
-        raise ValueError(f"maps must be [Q, h, w] with Q of at least 1, got {list(stacked.shape)}")
-    xp = namespace(stacked)
-    return xp.amax(stacked, 0), xp.argmax(stacked, 0)
-
-
-def compile_colours(terms: Iterable[Term]) -> ColourTable:
-    """One table for a query's colour and light words (others are passed over): the best colour times the best light.
-
-    Tables are kept, so that asking again costs nothing.
-    """
-    return _compiled(tuple(term for term in terms if isinstance(term, ColourTerm | LightTerm)))
-
-
 def _seen(terms: tuple[Term, ...], senses: Senses) -> Array | None:
     coloured = tuple(term for term in terms if isinstance(term, ColourTerm | LightTerm))
     if not coloured:
         return None
-    return take(constant(senses.rgb, _membership_table, coloured), packed_colours(senses.rgb, 6))
-
-
-def _membership_table(terms: tuple[ColourTerm | LightTerm, ...]) -> FloatArray:
-    return _compiled(terms).membership
+    return take(constant(senses.rgb, colour_table, coloured), packed_colours(senses.rgb, 6))
 
 
 def _moved(terms: tuple[Term, ...], senses: Senses) -> Array | None:
@@ -178,7 +139,9 @@ def _place_map(sides: frozenset[Place], hw: tuple[int, int]) -> FloatArray:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(terms: tuple[ColourTerm | LightTerm, ...]) -> ColourTable:
+def colour_table(terms: tuple[ColourTerm | LightTerm, ...]) -> FloatArray:
+    """`[65536]` in [0, 1], membership of every colour of 5 bits of red, 6 of green and 5 of blue: the best colour times
+    the best light."""
     result = np.ones(1 << 16, np.float32)
     colours = [_membership(term.shade) for term in terms if isinstance(term, ColourTerm)]
     lights = [_light(term) for term in terms if isinstance(term, LightTerm)]
@@ -186,7 +149,7 @@ def _compiled(terms: tuple[ColourTerm | LightTerm, ...]) -> ColourTable:
         if kind:
             result *= functools.reduce(np.maximum, kind)
     result.flags.writeable = False
-    return ColourTable(result)
+    return result
 
 
 def _membership(shade: Shade) -> FloatArray:

@@ -21,7 +21,7 @@ from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.motion.redetection import Redetector
 from arr_stream.relevance.meaning import still_meant
-from arr_stream.relevance.membership import Senses, combine, text_relevance
+from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
 from arr_stream.relevance.words import word_mask
 from arr_stream.texture.arrays import Array, namespace, take, zeros
@@ -438,8 +438,8 @@ def answer_queries(
     xp = namespace(context.eighth_motion)
     answers = [task.answer(context) for task in tasks]
     relevance = xp.stack([averaged(answer.relevance, cells_hw) for answer in answers])
-    combined, best = combine(relevance)
-    query = xp.where(combined > 0, best, -1)
+    combined = xp.amax(relevance, 0)
+    query = xp.where(combined > 0, xp.argmax(relevance, 0), -1)
     carried = _won_by(query, [answer.carried for answer in answers])
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)

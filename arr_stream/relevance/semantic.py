@@ -109,11 +109,6 @@ class SemanticSpace:
         self._renew()
 
     @property
-    def ready(self) -> bool:
-        """A keyframe has been learned, so that places can be projected and compared with queries."""
-        return self._projection is not None and self._null.count > 0
-
-    @property
     def projection(self) -> Projection | None:
         """The rows in use; None before there is a PCA."""
         return self._projection

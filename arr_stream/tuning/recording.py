@@ -18,8 +18,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting
 from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.davis import check_visible, read_paired, tight_box
-from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
-from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import CellValues, Pipeline
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
@@ -91,16 +90,13 @@ class _RecordingPipeline(Pipeline):
         return super()._choose(state, texture, values, eighth_grey, frame)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Look:
-    """What the scorers saw on one picture, and what was chosen."""
-
-    sample: Sample
-    patches: PatchSet
+def _recording(queries: Sequence[Query], settings: Settings, models: Models) -> _RecordingPipeline:
+    keyframes = InStepKeyframes(models.generator)
+    return _RecordingPipeline(settings, keyframes, list(queries), encoder=models.encoder, pca=models.pca)
 
 
-def look(rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: Models) -> Look:
-    """Send a picture through the pipeline, as the first frame of a stream.
+def look(rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: Models) -> tuple[Sample, PatchSet]:
+    """What the scorers see on a picture, the first frame of a stream, and what is chosen.
 
     Args:
         rgb: `[H, W, 3]`.
@@ -108,11 +104,10 @@ def look(rgb: ByteArray, queries: Sequence[Query], settings: Settings, models: M
         settings: As for any stream; `selection.budget` says how many tokens.
         models: Of these settings.
     """
-    keyframes = InStepKeyframes(models.generator)
-    pipeline = _RecordingPipeline(settings, keyframes, list(queries), encoder=models.encoder, pca=models.pca)
+    pipeline = _recording(queries, settings, models)
     patches = pipeline.step(Frame(0, 0.0, rgb))
     assert pipeline.sample is not None
-    return Look(pipeline.sample, patches)
+    return pipeline.sample, patches
 
 
 def checked_kinds(names: Sequence[str]) -> tuple[Kind, ...]:
@@ -147,21 +142,14 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
     frames, masks = read_paired(footage.sequence)
     check_visible(footage.sequence, masks)
     counted = tuple(index for index in range(1, len(masks)) if masks[index].any())
-    encoder = make_text_encoder(settings)
-    keyframes = InStepKeyframes(make_generator(settings))
-    pipeline = _RecordingPipeline(
-        settings, keyframes, _queries(footage, kind, masks[0]), encoder=encoder, pca=find_pca(settings, encoder)
-    )
-    try:
-        chosen, found = [], []
-        for frame, mask in zip(frames, masks, strict=True):
-            patches = pipeline.step(frame)
-            if frame.index and mask.any():
-                chosen.append((patches, mask))
-                if tables and pipeline.sample is not None:
-                    found.append(_table(pipeline.sample, patches, mask))
-    finally:
-        keyframes.close()
+    pipeline = _recording(_queries(footage, kind, masks[0]), settings, Models.load(settings))
+    chosen, found = [], []
+    for frame, mask in zip(frames, masks, strict=True):
+        patches = pipeline.step(frame)
+        if frame.index and mask.any():
+            chosen.append((patches, mask))
+            if tables and pipeline.sample is not None:
+                found.append(_table(pipeline.sample, patches, mask))
     return _scored(footage, kind, counted, chosen, found)
 
 

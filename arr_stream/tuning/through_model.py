@@ -83,8 +83,8 @@ class Reader:
 
     def prepared(self, asked: Question, picture: ByteArray, settings: Settings, models: Models) -> AskedPicture:
         """What is known of one question before any weight is tried."""
-        seen = look(picture, asked.queries, settings, models)
-        grid = seen.patches.grid
+        sample, patches = look(picture, asked.queries, settings, models)
+        grid = patches.grid
         cells = Cells.whole((grid.rows, grid.columns))
         shown = texture_picture(picture, grid.texture_wh)
         before = [*self._opening, *self._prompt.before_cells("image", 0.0)]
@@ -102,15 +102,15 @@ class Reader:
         ]
         visual = torch.zeros(len(embeddings), dtype=torch.bool)
         visual[start : start + len(cells)] = True
-        fine = int((seen.patches.level <= 0).sum())
+        fine = int((patches.level <= 0).sum())
         if not 0 < fine < len(cells):
             raise InvalidSetting(
                 f"line {asked.line}: the budget shows the whole picture or none of it in detail",
                 remedy="set --budget to a share of the picture, such as 10%",
             )
-        answered = float(seen.sample.relevance.max())
+        answered = float(sample.relevance.max())
         return AskedPicture(
-            seen.sample, answered, fine, embeddings, torch.cat(places, dim=1), visual, tokens.deepstack, answer
+            sample, answered, fine, embeddings, torch.cat(places, dim=1), visual, tokens.deepstack, answer
         )
 
     def _soft(self, asked: Sequence[AskedPicture], weights: ScoringSettings, temperature: float) -> Tensor:

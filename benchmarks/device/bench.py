@@ -16,7 +16,6 @@ from arr_stream.evaluation.limits import touched_bytes
 from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.evaluation.timing import Timing
 from arr_stream.gpu.device import TorchDevice
-from arr_stream.gpu.mips import dense_into
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import InStepKeyframes, StandardGenerator, make_generator
@@ -25,6 +24,7 @@ from arr_stream.pipeline import Pipeline
 from arr_stream.threads import one_torch_thread
 from arr_stream.types import Frame, Grid
 from benchmarks.device.kernels import copy_bytes_per_ms, kernel_table, synchronize, time_kernels, upload_bytes_per_ms
+from benchmarks.device.mips import dense_into
 from benchmarks.scenes.clips import panning_frames, usual_queries
 
 

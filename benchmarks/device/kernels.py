@@ -17,7 +17,6 @@ from arr_stream.evaluation.tables import ResultTable
 from arr_stream.gpu.device import TorchDevice
 from arr_stream.gpu.flow import estimate
 from arr_stream.gpu.graphs import flatten
-from arr_stream.gpu.mips import dense_into, pyramid
 from arr_stream.motion import usual_preset
 from arr_stream.motion.camera import motion_channel
 from arr_stream.motion.flow import Flow
@@ -32,6 +31,7 @@ from arr_stream.texture.pictures import Pictures
 from arr_stream.texture.pixels import cell_difference, colour_shares
 from arr_stream.texture.visual import FrameLook, high_pass, look_at, picture_channels, saliency
 from arr_stream.types import Frame, Grid
+from benchmarks.device.mips import dense_into, pyramid
 from benchmarks.scenes.clips import panning_frames, usual_queries
 
 _ROUNDS = 5
