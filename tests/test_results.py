@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from arr_stream.cli import app as product
+from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.coverage import METHODS, CoverageReport, CoverageRow
 from arr_stream.evaluation.flow import FlowReport, FlowRow
@@ -465,6 +467,13 @@ def test_every_command_parses(line: str) -> None:
     while isinstance(command, TyperGroup):
         command, words = command.get_command(None, words[0]), words[1:]
     assert command.make_context(line, words).params["as_json"] is True
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if "--set " in line or "--way " in line])
+def test_every_setting_that_a_command_names_exists(line: str) -> None:
+    words = shlex.split(line)
+    given = " ".join(value for option, value in pairwise(words) if option in ("--set", "--way"))
+    Settings.load(None, [word for word in given.split() if "=" in word])
 
 
 SCRIPTS = sorted({line.split()[0] for line in LINES if not _begins(line)})
