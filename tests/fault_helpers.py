@@ -325,10 +325,10 @@ def use_up_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def make_faulty(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+def make_faulty(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     """The factory of worker processes."""
     fault = json.loads(os.environ[_FAULT])["model"]
-    return Faulty(make_generator(Settings.model_validate(settings), threads, parts), fault)
+    return Faulty(make_generator(Settings.model_validate(settings), 1, parts), fault)
 
 
 def main() -> None:

@@ -209,7 +209,7 @@ class Live:
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    monkeypatch.setattr("arr_stream.web.observers.Alerts", partial(Alerts, cooldown_seconds=1.0))
+    monkeypatch.setattr("arr_stream.live.actions.Alerts", partial(Alerts, cooldown_seconds=1.0))
     made = Live(tmp_path / "clips", QUICK.with_values({"keyframes.interval": 10}))
     try:
         yield made

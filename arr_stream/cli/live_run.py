@@ -156,7 +156,7 @@ def _alerts(plan: AlertPlan, view: str, stream: LiveStream, reporter: Reporter) 
         reporter.notice(f"alert at {alert.pts_seconds:.1f} s: {alert.rule}: {alert.message}{clip}")
 
     return plan.alerts(
-        stream_name=stream.source.info.name,
+        stream.source.info.name,
         on_alert=tell,
         on_notice=reporter.notice,
         draw=draw,

@@ -17,14 +17,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from arr_stream.config import VideoSettings
 from arr_stream.errors import ArrStreamError, ConnectionFailed, ConsumerFailed, InvalidSetting
-from arr_stream.live.alerts import Action, Alert, Alerts, Notice
+from arr_stream.live.alerts import Action, Alert, Alerts, Draw, Notice
 from arr_stream.live.rules import CONTROL, parse_rule
 
 PLACEHOLDERS = ("rule", "message", "stream", "clip", "time")
@@ -394,15 +394,27 @@ class AlertPlan:
         for action in self._actions():
             action.close()
 
-    def alerts(self, **of_stream: Any) -> Alerts:
-        """Those of one stream; see `Alerts` for what else they are given."""
+    def alerts(
+        self,
+        stream_name: str,
+        *,
+        on_alert: Callable[[Alert], None],
+        on_notice: Notice,
+        draw: Draw,
+        video: VideoSettings,
+    ) -> Alerts:
+        """Those of one stream, see `Alerts`."""
         return Alerts(
             self.rules,
+            stream_name=stream_name,
             clip_folder=self.clip_folder,
             before_seconds=self.before_seconds,
             after_seconds=self.after_seconds,
             actions=self._actions(),
-            **of_stream,
+            on_alert=on_alert,
+            on_notice=on_notice,
+            draw=draw,
+            video=video,
         )
 
     def _actions(self) -> list[Action]:

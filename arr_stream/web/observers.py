@@ -44,7 +44,7 @@ class Observer:
         if not plan.rules:
             return [counted]
         alerts = plan.alerts(
-            stream_name=runner.name,
+            runner.name,
             on_alert=lambda alert: self._alerted(runner, alert),
             on_notice=runner.publisher.notice,
             draw=lambda frame, patches: render("patches", frame, patches, dim=runner.settings.video.dim),

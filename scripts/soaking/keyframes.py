@@ -39,9 +39,9 @@ class SoakedWorkers(KeyframeWorkers):
         )
 
 
-def make_disturbed(settings: Mapping[str, Any], threads: int, parts: Sequence[PartName]) -> KeyframeGenerator:
+def make_disturbed(settings: Mapping[str, Any], parts: Sequence[PartName]) -> KeyframeGenerator:
     """Called in the worker process."""
-    return _Disturbed(standard_generator(settings, threads, parts), Path(os.environ[ORDERS_VARIABLE]))
+    return _Disturbed(standard_generator(settings, parts), Path(os.environ[ORDERS_VARIABLE]))
 
 
 class _Disturbed:

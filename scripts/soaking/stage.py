@@ -14,6 +14,7 @@ from pathlib import Path
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
 from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.live.actions import AlertPlan
 from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
@@ -22,7 +23,7 @@ from arr_stream.records.json_lines import Records
 from arr_stream.records.schema import Header
 from arr_stream.types import Frame, Grid
 from arr_stream.web.access import AllowedSources, make_access
-from arr_stream.web.observers import AlertPlan, Observer
+from arr_stream.web.observers import Observer
 from arr_stream.web.server import listen, run_server
 from arr_stream.web.serving import Serving
 from benchmarks.live.process import free_port, start_sender
