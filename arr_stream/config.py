@@ -86,8 +86,8 @@ class KeyframeSettings(_Section):
         8,
         ge=0,
         description="in a video file, frames after which what a keyframe brings joins, made beside them meanwhile; "
-        "at most one less than the interval, and 2 where a scene is new; 0: every keyframe is waited for, as with "
-        "pictures in a folder",
+        "at most one less than the interval, and 2 where a scene is new and nothing is asked; 0: every keyframe is "
+        "waited for, as with pictures in a folder",
     )
     text_interval: int = Field(
         120,

@@ -514,7 +514,8 @@ class Pipeline:
         looks = "embedding" in needed and self._settings.clip.passes != "coarse"
         share = self._settings.keyframes.window_share if looks else 0.0
         led = "text" not in needed and state.asked is not None and state.asked.led(self._queries)
-        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, look.eighth, share, led)
+        asked = bool(self._queries)
+        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, look.eighth, share, asked, led)
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             # Over time a refresh alone is no event: what the model has, it keeps.

@@ -101,6 +101,12 @@ def test_nothing_is_begun_for_a_scene_that_is_gone(made: tuple[Slow, KeyframesBe
     assert slow.begun == [(3, part) for part in PARTS]
 
 
+def test_a_new_scene_is_known_sooner_where_nothing_is_asked(made: tuple[Slow, KeyframesBeside]) -> None:
+    _, provider = made
+    cut, asked_cut = replace(fakes.request(0), new_scene=True), replace(fakes.request(4), new_scene=True, asked=True)
+    assert arrivals(provider, {0: cut, 4: asked_cut}, 8) == [[], [], [0, 0, 0], [], [], [], [], [4, 4, 4]]
+
+
 def test_closing_gives_up_what_is_not_begun(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
     slow.seconds = 0.3

@@ -26,7 +26,7 @@ from arr_stream.keyframes.generate import (
 from arr_stream.threads import one_blas_thread
 
 SCENE_DELAY = 2
-"""Frames after which what is known of a new scene arrives, at most."""
+"""Frames after which what is known of a new scene arrives, at most, where nothing is asked."""
 LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5}
 """Frames after which a look between keyframes arrives, at most. Text takes longer, and would be waited for."""
 
@@ -124,7 +124,7 @@ class KeyframesBeside:
     def _delay_of(self, request: KeyframeRequest) -> int:
         if request.window:
             return min(self._delay, *(LOOK_DELAYS[part] for part in request.parts))
-        return min(self._delay, SCENE_DELAY) if request.new_scene else self._delay
+        return min(self._delay, SCENE_DELAY) if request.new_scene and not request.asked else self._delay
 
     def _begin(self, keyframe: _Keyframe, parts: list[PartName]) -> None:
         for part in parts:

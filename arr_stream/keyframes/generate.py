@@ -42,6 +42,7 @@ class KeyframeRequest:
         parts: What is to be made.
         awaited: Those of them without which a query has no answer.
         new_scene: The frame has nothing in common with those before: what was asked for on them is no use any more.
+        asked: There are queries: what is not awaited has a say in the rest of the choice alone, and is in no haste.
         text_before: See `KeyframeInput`.
         window: A look between keyframes, often at a part cut out of a frame, which is to be known within a few frames.
     """
@@ -51,6 +52,7 @@ class KeyframeRequest:
     parts: tuple[PartName, ...] = PARTS
     awaited: frozenset[PartName] = frozenset()
     new_scene: bool = False
+    asked: bool = False
     text_before: TextBefore | None = None
     window: bool = False
 

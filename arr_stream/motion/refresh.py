@@ -40,6 +40,7 @@ class Occasion:
         needed: Parts that queries are answered from.
         eighth: The picture at an eighth of the texture's size.
         window_share: Most of a keyframe's cost that is spent on new places until the next.
+        asked: There are queries.
         led: The choice follows queries that need no text.
     """
 
@@ -50,6 +51,7 @@ class Occasion:
     needed: frozenset[PartName]
     eighth: Array
     window_share: float = 0.0
+    asked: bool = False
     led: bool = False
 
     def colours(self) -> IntArray:
@@ -150,7 +152,7 @@ class Refresher:
         text_before = self.cache.text_before(frame.rgb) if "text" in wanted else None
         if whole_text and text_before is not None:
             text_before = replace(text_before, new=np.ones_like(text_before.new))
-        request = KeyframeRequest(frame, self.cache.grid, wanted, awaited, new_scene, text_before)
+        request = KeyframeRequest(frame, self.cache.grid, wanted, awaited, new_scene, occasion.asked, text_before)
         accepted = self.provider.submit(request)
         if accepted:
             self.cache.requested(frame.index, accepted)
