@@ -21,6 +21,8 @@ _TELL_SECONDS = 30.0
 _MOST_CLIPS = 12
 _SETTLE_SECONDS = 20.0
 _SAMPLE_SECONDS = 1.0
+_REST_SECONDS = 2 * _SAMPLE_SECONDS
+"""Least time of the run between two faults, however fast the stream goes: steady samples are taken there."""
 
 
 def plan_faults(
@@ -78,7 +80,7 @@ class Soak:
         self.fault: str | None = None
         self.survived: list[Survived] = []
         self._plan, self._stage, self._clock, self._say = plan, stage, clock, say
-        self._told_seconds = time.monotonic()
+        self._told_seconds = self._rested_seconds = time.monotonic()
 
     def run(self, sampler: Sampler) -> None:
         """Until the stream has been as long as it should."""
@@ -103,7 +105,7 @@ class Soak:
 
     def _wait(self, stream_seconds: float, sampler: Sampler) -> None:
         frames, moved = -1, time.monotonic()
-        while self._stage.stream_seconds < stream_seconds:
+        while self._stage.stream_seconds < stream_seconds or time.monotonic() < self._rested_seconds:
             now = time.monotonic()
             if self._stage.progress[NAME].frames != frames:
                 frames, moved = self._stage.progress[NAME].frames, now
@@ -123,6 +125,7 @@ class Soak:
         except NotSurvived as exc:
             problem = str(exc)
         self.fault = None
+        self._rested_seconds = time.monotonic() + _REST_SECONDS
         self.survived.append(Survived(kind, round(began[0], 2), began[1], seconds, problem))
         told = f"recovered after {seconds:.2f} s" if seconds is not None else f"NOT SURVIVED: {problem}"
         self._say(f"{began[0]:7.0f} s of stream: {kind}: {told}")
