@@ -282,8 +282,12 @@ class LiveSettings(_Section):
     size: str = Field("auto", description="WIDTHxHEIGHT asked of a camera or test source; `auto`: its own")
     fps: float = Field(0.0, ge=0, le=1000, description="frames a second asked of a camera or test source; 0: its own")
     rtsp_transport: Literal["tcp", "udp"] = Field("tcp", description="how RTSP pictures travel")
-    connect_seconds: float = Field(10.0, gt=0, description="longest wait for a connection and its first picture")
-    stall_seconds: float = Field(5.0, gt=0, description="a source that sends nothing for so long is opened anew")
+    connect_seconds: float = Field(
+        10.0, gt=0, le=3600, description="longest wait for a connection and its first picture"
+    )
+    stall_seconds: float = Field(
+        5.0, gt=0, le=3600, description="a source that sends nothing for so long is opened anew"
+    )
     retry_seconds: float = Field(0.5, gt=0, description="pause before the second attempt; each further one is doubled")
     longest_retry_seconds: float = Field(2.0, gt=0, description="longest pause between attempts")
     give_up_seconds: float = Field(0.0, ge=0, description="end after so long without a picture; 0: never")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -183,11 +184,11 @@ class Failing:
     def __init__(self, error: Exception, good: int = 99) -> None:
         self.error, self.good, self.times = error, good, 0
 
-    def __call__(self, settings: Settings, on_state: Any) -> Source:
+    def __call__(self, settings: Settings, on_state: Any, interrupt: Any) -> Source:
         self.times += 1
         if self.times < self.good:
             raise self.error
-        return open_live(TEST_PICTURE, settings, on_state=on_state)
+        return open_live(TEST_PICTURE, settings, on_state=on_state, interrupt=interrupt)
 
 
 def test_a_source_that_is_down_is_tried_again_and_disturbs_nobody(listening: Listening) -> None:
@@ -211,6 +212,25 @@ def test_a_wrong_password_is_not_tried_again_by_itself(listening: Listening) -> 
     live(runner)
 
 
+def test_a_stream_that_is_removed_while_its_server_is_mute_ends_at_once(listening: Listening) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        runner = listening.streams.add(address, settings={"live.connect_seconds": 600})
+        server.accept()
+        began = time.monotonic()
+        assert listening.streams.remove(runner.id)
+        assert time.monotonic() - began < 2.0 and not runner.alive
+
+
+def test_a_source_that_was_given_up_is_not_tried_again_by_itself(listening: Listening) -> None:
+    source = fed_source()
+    opener: Any = lambda *_: source  # noqa: E731
+    runner = live(listening.streams.add("x", opener=opener, settings={"live.give_up_seconds": 1}))
+    source.finish(ConnectionFailed("x: gone"))
+    wait_until(lambda: runner.status()["state"] == "failed")
+    assert "next attempt" not in runner.status()["message"]
+
+
 def test_an_unexpected_error_is_told_and_only_this_stream_stands(listening: Listening) -> None:
     runner = listening.streams.add("x", opener=Failing(ZeroDivisionError("oh")))
     wait_until(lambda: runner.status()["state"] == "failed")
@@ -223,11 +243,16 @@ def test_a_file_ends_and_can_be_shown_again(listening: Listening, tmp_path: Path
     before = runner.status()["frames"]
     runner.retry()
     wait_until(lambda: runner.status()["frames"] > before)
+    # What is asked while it runs is no wish to see it a third time.
+    runner.retry()
+    wait_until(lambda: runner.status()["state"] == "ended", 60)
+    assert runner.status()["frames"] == 2 * before
+    assert [record["index"] for record in runner.publisher.records()] == list(range(before))
 
 
 def test_a_source_that_cannot_be_opened_again_takes_its_channel_with_it(listening: Listening) -> None:
     source = fed_source()
-    runner = listening.streams.add("browser camera", opener=lambda settings, on_state: source, once=True)
+    runner = listening.streams.add("browser camera", opener=lambda *_: source, once=True)
     for number in range(5):
         source.push(picture(number), time.monotonic())
         time.sleep(0.02)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFrame
 from arr_stream.keyframes.sharing import WorkerPool
+from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live.stream import LiveStream
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
@@ -92,6 +94,46 @@ def test_models_that_cannot_be_loaded_leave_the_stream_as_it_is(fed: Fed) -> Non
     assert "settings were not changed" in fed.said[0]
     assert len(fed.next()) == 12
     assert fed.stream.settings.keyframes.clusters == LIGHT.keyframes.clusters
+
+
+def test_what_else_is_set_while_models_load_does_not_lose_them(fed: Fed) -> None:
+    fed.next()
+    other = LIGHT.with_values({"keyframes.clusters": "features"})
+    fed.stream.configure(other)
+    fed.stream.configure(other.with_values({"selection.budget": "5"}))
+    changed = fed.until(lambda patches: patches.parts.get("clusters", (0, ""))[1].startswith("features"))
+    assert len(changed) == 5
+
+    fed.stream.configure(fed.stream.settings.with_values({"keyframes.clusters": "sam", "models.folder": "/nowhere"}))
+    fed.stream.configure(fed.stream.settings.with_values({"selection.budget": "4"}))
+    fed.until(lambda _: fed.said)
+    assert fed.stream.settings == other.with_values({"selection.budget": "4"})
+    assert len(fed.next()) == 4
+
+
+def test_a_paused_stream_holds_models_for_the_newest_settings_alone() -> None:
+    class Noted(KeyframeWorkers):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+            super().close()
+
+    made: list[Noted] = []
+
+    def make(settings: Settings) -> Noted:
+        made.append(Noted(settings))
+        return made[-1]
+
+    fed = Fed(WorkerPool(make))
+    with fed.stream:
+        fed.until(lambda patches: "clusters" in patches.parts)
+        for count in (20, 30, 40):
+            fed.stream.configure(LIGHT.with_values({"keyframes.cluster_count": count}))
+            wait_until(lambda: not [t for t in threading.enumerate() if t.name == "arr-stream-change"])
+        assert [workers.closed for workers in made] == [False, True, True, False]
+        fed.next()
+        assert [workers.closed for workers in made] == [True, True, True, False]
 
 
 def test_models_that_cannot_be_loaded_at_the_start_end_the_run(pool: WorkerPool) -> None:

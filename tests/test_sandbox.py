@@ -83,7 +83,8 @@ def test_files_are_closed_to_it(tmp_path: Path, layers: Layers, action: str) -> 
 
 
 @pytest.mark.parametrize(
-    "action", slow_but(3, ["connect {port}", "fork", "exec /bin/true", "signal-parent", "read-memory"])
+    "action",
+    slow_but(4, ["connect {port}", "fork", "exec /bin/true", "own-a-signal", "signal-parent", "read-memory"]),
 )
 def test_what_no_decoder_does_ends_it(tmp_path: Path, layers: Layers, action: str) -> None:
     if not layers.seccomp:

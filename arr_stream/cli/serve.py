@@ -106,7 +106,7 @@ def serve(
     preset: Annotated[
         list[str] | None,
         typer.Option(
-            help="Settings from a TOML file, or a preset's name; streams begin with the first, the page offers all.",
+            help="Settings from a TOML file, or a preset's name; SOURCEs begin with the first, the page offers all.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -201,7 +201,9 @@ def serve_sources(
             _tell_address(door, browser_camera=allowed.browser)
             if server.open_page:
                 # Without the token, which all users of this machine could read in the list of processes; the page asks.
-                webbrowser.open(_address(door).partition("?")[0])
+                # A browser in the foreground returns when it is closed.
+                page = _address(door).partition("?")[0]
+                threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
 
         run_server(serving, listener, stop=stop, on_ready=ready, on_error=teller.error)
     raise typer.Exit(INTERRUPTED_EXIT_CODE)

@@ -13,13 +13,22 @@ from arr_stream.keyframes.generate import KeyframeRequest, Outcome
 from arr_stream.keyframes.worker import KeyframeWorkers
 
 _MOST_TICKETS = 256
-_OF_THE_SCHEDULE = {"interval", "min_interval", "min_confidence", "text_interval", "window_share", "cut_threshold"}
+_OF_MAKERS = {"keyframes", "clip", "sam", "models"}
+_BUT_THE_SCHEDULE = {
+    "keyframes": {"interval", "min_interval", "min_confidence", "text_interval", "window_share", "cut_threshold"}
+}
 
 
 def maker_values(settings: Settings) -> str:
     """What decides how keyframes are made, and nothing else: equal for settings that can share workers."""
-    sections = {"keyframes", "clip", "sam", "models"}
-    return settings.model_dump_json(include=sections, exclude={"keyframes": _OF_THE_SCHEDULE})
+    return settings.model_dump_json(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
+
+
+def with_maker_values(settings: Settings, of: Settings) -> Settings:
+    """Settings with the `maker_values` of others."""
+    sections = of.model_dump(include=_OF_MAKERS, exclude=_BUT_THE_SCHEDULE)
+    values = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
+    return settings.with_values(values)
 
 
 class WorkerPool:

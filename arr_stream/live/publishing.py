@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ class Publisher:
 
     Attributes:
         ages_ms: From capture to display, of pictures that a viewer has shown.
-        grid: Of the first frame.
+        grid: Of the first frame since the source was opened.
         answers: The last ones, oldest first, as plain JSON values.
     """
 
@@ -51,16 +50,18 @@ class Publisher:
         self._dropped = dropped
         self._points: list[list[Any]] = []
         self._summary_due = 0.0
-        self._numbers = itertools.count()
-        self._number = 0
+        self._number = -1
+        self._first_number = 0
 
     def consume(self, frame: Frame, patches: PatchSet) -> None:
         self.fps.add()
         self.latency_ms.add(total_ms(patches.latency_ms))
         self.newest = patches
         self._room.show(Shown(frame, patches, self._dropped(), self.fps.value))
-        if self.grid is None:
-            self.grid = patches.grid
+        if self.grid is None or (self._frames and patches.index <= self._frames[-1].index):
+            # A source that was opened again counts from 0: records are of one run.
+            self._frames.clear()
+            self.grid, self._first_number = patches.grid, self._number + 1
         self._frames.append(patches.without_texture())
         if self._hub.wanted("frame", self._stream):
             self._hub.publish({**self._record(patches), "stream": self._stream})
@@ -69,8 +70,13 @@ class Publisher:
             self.notice(notice)
 
     def records(self, last: int = MOST_RECORDS) -> Iterator[dict[str, Any]]:
-        """The last frames until now, oldest first, as plain JSON values; one whose grid is not `grid` tells its own."""
+        """The last frames of this run until now, oldest first, as plain JSON values; one whose grid is not `grid` tells
+        its own."""
         return map(self._record, tuple(self._frames)[-last:])
+
+    def answers_of_run(self) -> list[dict[str, Any]]:
+        """Those of `answers` that are about the frames of `records`."""
+        return [answer for answer in tuple(self.answers) if answer["answer"] >= self._first_number]
 
     def _record(self, patches: PatchSet) -> dict[str, Any]:
         assert self.grid is not None
@@ -87,7 +93,7 @@ class Publisher:
 
     def asking(self, question: str, pts_seconds: float) -> None:
         self.answering = True
-        self._number = next(self._numbers)
+        self._number += 1
         self._publish("asking", answer=self._number, question=redact_url(question), pts_seconds=pts_seconds)
 
     def text(self, piece: str) -> None:

@@ -39,11 +39,11 @@ from arr_stream.vlm.live_watcher import LiveWatcher
 from arr_stream.vlm.watcher import Plan, Watcher
 
 if TYPE_CHECKING:
-    from arr_stream.sources.live import SourceState
+    from arr_stream.sources.live import Interrupt, OnState, SourceState
     from arr_stream.vlm.viewer import Viewer
 
-Opener = Callable[[Settings, "Callable[[SourceState], None]"], Source]
-"""Opens a source; the second argument is told about its state. Raises a `SourceError`."""
+Opener = Callable[[Settings, "OnState", "Interrupt"], Source]
+"""Opens a source. The second argument is told about its state, the third ends the opening. Raises a `SourceError`."""
 
 _WANT_A_CHANGE = (
     SettingsError,
@@ -126,6 +126,7 @@ class StreamRunner:
         self._told_seconds = 0.0
         self._stream: LiveStream | None = None
         self._source: Source | None = None
+        self._opening: Interrupt | None = None
         self._watcher: LiveWatcher | None = None
         self._asking: Plan | None = None
         self._dropped_before = 0
@@ -332,11 +333,13 @@ class StreamRunner:
         self._stop.set()
         self._again.set()
         with self._lock:
-            stream, source = self._stream, self._source
+            stream, source, opening = self._stream, self._source, self._opening
         if stream is not None:
             stream.close()
         elif source is not None:
             source.close()
+        elif opening is not None:
+            opening.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
         self.room.close()
@@ -358,15 +361,17 @@ class StreamRunner:
         try:
             while not self._stop.is_set():
                 began = self._processed
-                self._again.clear()
                 error = self._run()
+                # What was asked while it ran is no wish to run it again.
+                self._again.clear()
                 if error is not None and self._parts.on_error is not None:
                     self._parts.on_error(self, error)
                 if self._stop.is_set() or self._on_end is not None:
                     break
                 if self._processed > began:
                     retry_seconds = _FIRST_RETRY_SECONDS
-                wait_seconds = retry_seconds if _may_pass(error) else None
+                given_up = self.settings.live.give_up_seconds and self._processed > began
+                wait_seconds = retry_seconds if _may_pass(error) and not given_up else None
                 self._set_state("ended" if error is None else "failed", _told(error, wait_seconds))
                 self._again.wait(wait_seconds)
                 retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
@@ -402,9 +407,14 @@ class StreamRunner:
 
     def _open(self) -> LiveStream | None:
         """The stream, in place and ready to run; None where it was closed meanwhile."""
+        from arr_stream.sources.live import Interrupt
+
         with self._lock:
             settings, queries = self._settings, self._queries
-        source = self._opener(settings, self._on_source)
+            self._source, self._opening = None, Interrupt()
+            if self._stop.is_set():
+                return None
+        source = self._opener(settings, self._on_source, self._opening)
         with self._lock:
             self._source = source
         try:

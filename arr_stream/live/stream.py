@@ -14,7 +14,7 @@ import numpy as np
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.keyframes.generate import KeyframeProvider
-from arr_stream.keyframes.sharing import Lease, WorkerPool, maker_values
+from arr_stream.keyframes.sharing import Lease, WorkerPool, maker_values, with_maker_values
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live.quality import STEPS, Governor
 from arr_stream.live_reader import LiveReader
@@ -92,7 +92,8 @@ class LiveStream(Stream):
         self._pool = pool
         self._models_ready = False
         self._on_notice = on_notice
-        self._changes = 0
+        self._loads = 0
+        self._asked_makers = self._loaded_makers = settings
         self._closing = threading.Event()
         self._coming: list[KeyframeProvider] = []
         self._lock = threading.Lock()
@@ -132,15 +133,15 @@ class LiveStream(Stream):
         grid = Grid.for_size(self._size_wh, max_pixels=settings.grid.max_pixels)
         budget_tokens(settings.selection.budget, grid.cells)
         with self._lock:
-            before, self.settings = self.settings, settings
-            self._changes += 1
-            change = self._changes
-        if maker_values(before) == maker_values(settings):
+            self.settings = settings
+            before, self._asked_makers = self._asked_makers, settings
+            same_makers = maker_values(before) == maker_values(settings)
+            self._loads += not same_makers
+            load = self._loads
+        if same_makers:
             self._commands.put(lambda: self._take(settings))
             return
-        threading.Thread(
-            target=self._rebuild, args=(settings, before, change), name="arr-stream-change", daemon=True
-        ).start()
+        threading.Thread(target=self._rebuild, args=(settings, load), name="arr-stream-change", daemon=True).start()
 
     def follow(self) -> None:
         """See `Pipeline.follow`; of the pipeline that runs now, which a change of settings may have replaced."""
@@ -234,8 +235,13 @@ class LiveStream(Stream):
         self.pipeline.configure(settings)
         self._adapt()
 
-    def _rebuild(self, settings: Settings, before: Settings, change: int) -> None:
-        """Load other keyframe models beside the running stream, then let it change over between two frames."""
+    def _rebuild(self, settings: Settings, load: int) -> None:
+        """Load other keyframe models beside the running stream, then let it change over between two frames.
+
+        Args:
+            settings: With those models.
+            load: Which of the loads this is; when it is over, only the newest counts.
+        """
         provider: KeyframeProvider | None = None
         try:
             provider = self._make_provider(settings)
@@ -247,17 +253,21 @@ class LiveStream(Stream):
             if provider is not None:
                 provider.close()
             with self._lock:
-                if change == self._changes:
-                    self.settings = before
+                if load == self._loads:
+                    self._asked_makers = self._loaded_makers
+                    self.settings = with_maker_values(self.settings, self._loaded_makers)
             if self._on_notice is not None:
                 self._on_notice(f"settings were not changed: {exc}")
             return
         with self._lock:
-            outdated = change != self._changes or self._closing.is_set()
-            if not outdated:
-                self._coming.append(provider)
-        if outdated:
-            provider.close()
+            if load == self._loads and not self._closing.is_set():
+                # Those before have not had a frame to change over on.
+                unwanted, self._coming, self._loaded_makers = self._coming, [provider], settings
+            else:
+                unwanted = [provider]
+        for each in unwanted:
+            each.close()
+        if provider in unwanted:
             return
 
         def change_over() -> None:

@@ -90,7 +90,8 @@ class LiveStreams:
                 f"s{next(self._numbers)}",
                 (name or "").strip()[:80] or public[:80],
                 public,
-                opener or (lambda settings, on_state: open_live(source, settings, on_state=on_state)),
+                opener
+                or (lambda settings, told, interrupt: open_live(source, settings, on_state=told, interrupt=interrupt)),
                 self.parts,
                 values,
                 queries,

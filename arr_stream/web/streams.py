@@ -26,7 +26,7 @@ from arr_stream.relevance.query import ExampleQuery, load_example
 from arr_stream.selection.budget import fitted_tokens
 from arr_stream.sources.base import Source
 from arr_stream.sources.live.browser import BrowserSource
-from arr_stream.sources.live.connection import OnState
+from arr_stream.sources.live.connection import Interrupt, OnState
 from arr_stream.web.problems import Forbidden, NotNow, NotYet
 from arr_stream.web.serving import Serving
 from arr_stream.web.settings import checked_changes
@@ -216,8 +216,12 @@ def stream_routes(serving: Serving) -> APIRouter:
         made: list[StreamRunner] = []
 
         def add(source: BrowserSource) -> None:
-            def open_it(_settings: Settings, _on_state: OnState) -> Source:
-                source.wait_first()
+            def open_it(_settings: Settings, _on_state: OnState, _interrupt: Interrupt) -> Source:
+                try:
+                    source.wait_first()
+                except BaseException:
+                    source.close()
+                    raise
                 # Its `info` is known by now, and never set again.
                 return cast(Source, source)
 
@@ -274,7 +278,7 @@ def question_routes(serving: Serving) -> APIRouter:
         """The last frames as JSON lines, with a header, and the answers that came on them."""
         runner = serving.runner(id)
         header = _header(runner)
-        lines = _lines(header, runner.publisher.records(last), list(runner.publisher.answers))
+        lines = _lines(header, runner.publisher.records(last), runner.publisher.answers_of_run())
         disposition = f'attachment; filename="records-{runner.id}.jsonl"'
         return StreamingResponse(lines, media_type="application/x-ndjson", headers={"content-disposition": disposition})
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from arr_stream.live.actions import AlertPlan
 from arr_stream.live.events import EventHub
 from arr_stream.live.runner import RunnerParts
 from arr_stream.live.streams import LiveStreams
-from arr_stream.sources.base import Source
 from arr_stream.web.access import AllowedSources, make_access
 from arr_stream.web.observers import Observer
 from arr_stream.web.server import listen, run_server
@@ -26,19 +24,19 @@ from benchmarks.live.process import end_with_parent
 from benchmarks.live.scene import CounterSource, Scene
 
 if TYPE_CHECKING:
-    from arr_stream.sources.live import SourceState
+    from arr_stream.live.runner import Opener
 
 HOST = "127.0.0.1"
 
 
-def _opener(fps: float, number: int, folder: Path) -> Callable[[Settings, Callable[[SourceState], None]], Source]:
+def _opener(fps: float, number: int, folder: Path) -> Opener:
     captures = (folder / f"captures-{number}.txt").open("w", buffering=1)
     scene = Scene((640, 360), seed=number)
 
     def on_capture(index: int, captured_unix: float) -> None:
         captures.write(f"{index} {captured_unix:.6f}\n")
 
-    return lambda settings, on_state: CounterSource(scene, fps, on_capture)
+    return lambda settings, on_state, interrupt: CounterSource(scene, fps, on_capture)
 
 
 def _fill(streams: LiveStreams, given: argparse.Namespace) -> None:

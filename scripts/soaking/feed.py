@@ -59,13 +59,15 @@ class Feed:
         self._random = random.Random(5)
         self._due = time.monotonic()
 
-    def open(self, settings: Settings, on_state: OnState) -> Source:
+    def open(self, settings: Settings, on_state: OnState, interrupt: Interrupt | None = None) -> Source:
         """See `StreamRunner`'s opener."""
 
         def open_once(interrupt: Interrupt, stats: SourceStats) -> Decoding:
             return self._connect(settings, interrupt, stats)
 
-        return LiveSource(open_once, name=NAME, kind="camera", settings=settings, on_state=on_state)
+        return LiveSource(
+            open_once, name=NAME, kind="camera", settings=settings, on_state=on_state, interrupt=interrupt
+        )
 
     def cut(self, number: int) -> None:
         """The connection ends with this error number."""

@@ -14,7 +14,7 @@ from arr_stream.sources.live.playing import open_file, open_lavfi
 from arr_stream.sources.live.source import LiveSource
 from arr_stream.sources.live.spec import Family, LiveSpec, is_live_spec, parse_spec
 
-__all__ = ["Camera", "OnState", "SourceState", "is_live_spec", "list_cameras", "open_live"]
+__all__ = ["Camera", "Interrupt", "OnState", "SourceState", "is_live_spec", "list_cameras", "open_live"]
 
 _FAMILIES: dict[Family, tuple[SourceKind, Callable[[LiveSpec, Settings, Interrupt, SourceStats], Connection]]] = {
     "network": ("network", open_network),
@@ -25,7 +25,9 @@ _FAMILIES: dict[Family, tuple[SourceKind, Callable[[LiveSpec, Settings, Interrup
 }
 
 
-def open_live(spec: str, settings: Settings, *, on_state: OnState | None = None) -> Source:
+def open_live(
+    spec: str, settings: Settings, *, on_state: OnState | None = None, interrupt: Interrupt | None = None
+) -> Source:
     """Open a live source and wait for its first picture.
 
     Its frames carry `captured_seconds`, their `pts_seconds` never decrease, their size may change. Network streams and
@@ -38,6 +40,7 @@ def open_live(spec: str, settings: Settings, *, on_state: OnState | None = None)
             `camera:0`, `camera:NAME`), `lavfi:GRAPH`, `loop:FILE`, or a file at its own speed.
         settings: `live` and `source.max_pixels` are used.
         on_state: Told how the source is doing, from the thread that reads.
+        interrupt: Ends the opening, when set from another thread, and the frames.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`; with the reason that there is no first picture.
@@ -52,4 +55,5 @@ def open_live(spec: str, settings: Settings, *, on_state: OnState | None = None)
         settings=settings,
         reopen=found.family in {"network", "camera"},
         on_state=on_state,
+        interrupt=interrupt,
     )

@@ -213,7 +213,7 @@ _REASONS = {
     errno.ENETUNREACH: "no way to its network",
     errno.EHOSTUNREACH: "no way to this host",
     errno.EADDRINUSE: "another program receives at this port",
-    errno.EIO: "the connection broke off while it was opened",
+    errno.EIO: "the connection broke off",
 }
 
 

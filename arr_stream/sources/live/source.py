@@ -45,11 +45,12 @@ class LiveSource(OnePass):
         settings: Settings,
         reopen: bool = True,
         on_state: OnState | None = None,
+        interrupt: Interrupt | None = None,
     ) -> None:
         super().__init__()
         self._opener, self._name, self._times = opener, name, settings.live
         self._reopen, self._on_state = reopen, on_state
-        self._interrupt = Interrupt()
+        self._interrupt = interrupt or Interrupt()
         self._reading = threading.RLock()
         self._connection: Connection | None = None
         self._clock = ArrivalClock()

@@ -57,7 +57,7 @@ def _table(text: str) -> list[tuple[int | None, ...]]:
 _ALLOWED = _table(
     """
     brk 12 214 | clock_getres 229 114 | clock_gettime 228 113 | clock_nanosleep 230 115 | close 3 57 | dup 32 23
-    exit 60 93 | exit_group 231 94 | fadvise64 221 223 | fcntl 72 25 | fstat 5 80 | futex 202 98 | getcpu 309 168
+    exit 60 93 | exit_group 231 94 | fadvise64 221 223 | fstat 5 80 | futex 202 98 | getcpu 309 168
     getpid 39 172 | getrandom 318 278 | getrusage 98 165 | gettid 186 178 | gettimeofday 96 169 | lseek 8 62
     madvise 28 233 | membarrier 324 283 | mremap 25 216 | munmap 11 215 | nanosleep 35 101 | poll 7 - | ppoll 271 73
     pread64 17 67 | preadv 295 69 | preadv2 327 286 | pselect6 270 72 | read 0 63 | readv 19 65 | recvfrom 45 207
@@ -79,9 +79,10 @@ _DEADLY = _table(
 )
 # Calls that are judged by an argument.
 _CLONE, _MMAP, _MPROTECT, _PRCTL, _TGKILL, _IOCTL = (56, 220), (9, 222), (10, 226), (157, 167), (234, 131), (16, 29)
-_NEWFSTATAT, _CLONE3 = (262, 79), (435, 435)
+_NEWFSTATAT, _CLONE3, _FCNTL = (262, 79), (435, 435), (72, 25)
 
 _CLONE_THREAD, _PROT_EXEC, _PR_SET_NAME, _AT_EMPTY_PATH = 0x10000, 4, 15, 0x1000
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _LARGEST_NUMBER = 0x3FFFFFFF  # above lie the calls of another way to call (x32)
 
 # BPF: load a word of the call's description, compare, return.
@@ -260,28 +261,30 @@ def program(machine: str, pid: int) -> list[Instruction]:
                 code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, verdict)]
     refused = _ERRNO | errno.EPERM
     # Threads, but no processes; clone3 hides its flags behind a pointer, and libc then falls back to clone.
-    code += _judged(_CLONE[column], 0, (_ANY_BIT, _CLONE_THREAD), _ALLOW, _KILL)
+    code += _judged(_CLONE[column], 0, ((_ANY_BIT, _CLONE_THREAD),), _ALLOW, _KILL)
     code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     # Memory cannot become code.
-    code += _judged(_MMAP[column], 2, (_ANY_BIT, _PROT_EXEC), refused, _ALLOW)
-    code += _judged(_MPROTECT[column], 2, (_ANY_BIT, _PROT_EXEC), refused, _ALLOW)
-    code += _judged(_PRCTL[column], 0, (_EQUAL, _PR_SET_NAME), _ALLOW, refused)
+    code += _judged(_MMAP[column], 2, ((_ANY_BIT, _PROT_EXEC),), refused, _ALLOW)
+    code += _judged(_MPROTECT[column], 2, ((_ANY_BIT, _PROT_EXEC),), refused, _ALLOW)
+    code += _judged(_PRCTL[column], 0, ((_EQUAL, _PR_SET_NAME),), _ALLOW, refused)
     # abort() sends its own process a signal.
-    code += _judged(_TGKILL[column], 0, (_EQUAL, pid), _ALLOW, _KILL)
+    code += _judged(_TGKILL[column], 0, ((_EQUAL, pid),), _ALLOW, _KILL)
     # What libc makes of fstat: of an open file, not of a name.
-    code += _judged(_NEWFSTATAT[column], 3, (_ANY_BIT, _AT_EMPTY_PATH), _ALLOW, refused)
+    code += _judged(_NEWFSTATAT[column], 3, ((_ANY_BIT, _AT_EMPTY_PATH),), _ALLOW, refused)
+    # A socket whose owner is another process sends that one any signal.
+    owners = ((_EQUAL, _F_SETOWN), (_EQUAL, _F_SETSIG), (_EQUAL, _F_SETOWN_EX))
+    code += _judged(_FCNTL[column], 1, owners, _KILL, _ALLOW)
     code += [(_EQUAL, 0, 1, _IOCTL[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOTTY)]
     code += [(_RETURN, 0, 0, refused)]
     return code
 
 
-def _judged(number: int, argument: int, test: tuple[int, int], then: int, otherwise: int) -> list[Instruction]:
-    """The verdict on one call by the lower half of one argument."""
-    compare, value = test
-    return [
-        (_EQUAL, 0, 4, number),
-        (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument),
-        (compare, 0, 1, value),
-        (_RETURN, 0, 0, then),
-        (_RETURN, 0, 0, otherwise),
-    ]
+def _judged(
+    number: int, argument: int, tests: tuple[tuple[int, int], ...], then: int, otherwise: int
+) -> list[Instruction]:
+    """The verdict on one call by the lower half of one argument: `then` if any test holds."""
+    verdicts: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument)]
+    for compare, value in tests:
+        verdicts += [(compare, 0, 1, value), (_RETURN, 0, 0, then)]
+    verdicts.append((_RETURN, 0, 0, otherwise))
+    return [(_EQUAL, 0, len(verdicts), number), *verdicts]

@@ -79,12 +79,12 @@ export class Answers {
   }
 
   _plan() {
-    const { id, plan } = store.status;
+    const { plan } = store.status;
     const text = plan ? `“${plan.question}” ${plan.when === "every" ? `every ${plan.every_seconds} s` : "when the scene changes"}` : "";
     this.plan.hidden = !plan;
     if (this.plan.dataset.text === text) return;
     this.plan.dataset.text = text;
-    const stop = h("button", { type: "button", class: "small", "data-testid": "ask-stop", onclick: () => attempt(() => api.stopAsking(id)) }, "Stop");
+    const stop = h("button", { type: "button", class: "small", "data-testid": "ask-stop", onclick: () => attempt(() => api.stopAsking(store.chosen)) }, "Stop");
     this.plan.replaceChildren(...(plan ? [h("span", {}, text), stop] : []));
   }
 
