@@ -28,7 +28,7 @@ from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, s
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.meaning import Meanings, outstanding, renew_meanings
-from arr_stream.relevance.query import Query, TextQuery
+from arr_stream.relevance.query import Query, TextQuery, resized_queries
 from arr_stream.relevance.query_scorers import (
     QueryContext,
     QueryInput,
@@ -372,6 +372,12 @@ class Pipeline:
             self._state.seen.take_back()
             self._spending.take_back()
 
+    def forget_sent(self) -> None:
+        """The model's memory was made anew without some of it: a budget over time may send what rests once more."""
+        if self._settings.selection.per_second and self._state is not None:
+            self._state.seen.forget()
+            self._spending.forget()
+
     def step(self, frame: Frame) -> PatchSet:
         """Take the next frame and choose its cells.
 
@@ -443,6 +449,8 @@ class Pipeline:
         state = self._state
         if state is not None and frame.size_wh == state.grid.size_wh:
             return state, False
+        if state is not None:
+            self._queries = resized_queries(self._queries, state.grid.size_wh, frame.size_wh)
         grid = Grid.for_size(frame.size_wh, max_pixels=self._settings.grid.max_pixels)
         # A stream whose pictures become too small for the budget goes on with whole frames.
         tokens = (budget_tokens if state is None else fitted_tokens)(self._settings.selection.budget, grid.cells)
@@ -457,6 +465,7 @@ class Pipeline:
             seen=SeenCells(grid, self._device.put),
             figure=Figure.nothing(cache.history, cache.reduced_hw(8)),
             scorers=self._make_scorers(),
+            last_pts_seconds=-math.inf if state is None else state.last_pts_seconds,
         )
         return self._state, state is not None
 
@@ -492,6 +501,9 @@ class Pipeline:
         cache.fade(frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
+            if state.last_pts_seconds == -math.inf:
+                # Of all that came before a first frame only where someone looks by now.
+                points = points[-1:]
             if len(points):
                 cache.look(splat(points, cache.reduced_hw(8)))
         return motion

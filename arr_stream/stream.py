@@ -6,6 +6,7 @@ for patches in arr_stream.open("street.mp4", query="red"):
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 
 from arr_stream import weights
 from arr_stream.config import Settings
-from arr_stream.errors import SourceDamaged
+from arr_stream.errors import InvalidSetting, SourceDamaged
 from arr_stream.keyframes.base import KeyframePart, PartName, TextEncoder
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
@@ -47,6 +48,7 @@ from arr_stream.relevance.query import (
     load_mask,
     parse_text,
 )
+from arr_stream.selection.budget import DEFAULT_TOKENS
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Reading, Source
 from arr_stream.types import FloatArray, Frame, Grid
@@ -163,13 +165,13 @@ class Stream:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """One line for each query that nobody understands in full, and what the source has to say."""
-        asked = self.pipeline.phrases
-        return tuple(getattr(self.source, "notices", ())) + tuple(
-            notice
-            for query in self.queries
-            if not (isinstance(query, TextQuery) and query.phrase in asked) and (notice := query.notice()) is not None
-        )
+        """One line for each query that nobody understands in full, and what the source and the budget have to say."""
+        asked, cells = self.pipeline.phrases, self.grid.cells
+        whole = self.settings.selection.budget == "auto" and cells <= DEFAULT_TOKENS
+        all_chosen = f"all {cells} cells of each frame are chosen: the budget `auto` is {DEFAULT_TOKENS}; try 10%"
+        unanswered = [query for query in self.queries if not (isinstance(query, TextQuery) and query.phrase in asked)]
+        of_queries = [notice for query in unanswered if (notice := query.notice()) is not None]
+        return (*getattr(self.source, "notices", ()), *([all_chosen] if whole else []), *of_queries)
 
     def ask(self, *queries: Query | str) -> None:
         """Replace the queries from the next frame on; plain strings are text queries."""
@@ -213,6 +215,12 @@ class Stream:
         for query in self.queries:
             if isinstance(query, RegionQuery | MaskQuery):
                 query.checked(self.source.info.size_wh)
+                at, end = query.at_seconds, math.inf if self.end_seconds is None else self.end_seconds
+                if at >= end or 0 < at < self.start_seconds:
+                    part = f"{self.start_seconds:g} s" + (f" to {end:g} s" if end < math.inf else " on")
+                    raise InvalidSetting(
+                        f"{query.label}: its time is not in the part that is read", remedy=f"give one from {part}"
+                    )
 
     def _make_provider(self, settings: Settings) -> KeyframeProvider:
         if self._models is None:

@@ -375,6 +375,18 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
         make_plan(["/x.mp4"], quick_options(tmp_path))
 
 
+def test_starting_over_takes_nothing_that_no_batch_made(batch: Batch) -> None:
+    mine = batch.layout.videos / "holiday" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    for resume in (None, False):
+        with pytest.raises(BatchDiffers, match="of no batch"):
+            batch.states(resume=resume)
+    assert batch.states(resume=False, force=True) == ["new"]
+    batch.begin()
+    assert batch.states(resume=False) == ["new"] and mine.read_text() == "mine"
+
+
 def test_one_batch_at_a_time_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arr_stream.batch.journal._PATIENCE_SECONDS", 0.2)
     with FolderLock(tmp_path / ".lock"), pytest.raises(BatchBusy, match="another batch"):

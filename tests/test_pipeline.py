@@ -241,6 +241,22 @@ def test_a_new_frame_size_starts_afresh() -> None:
     assert (patches.grid.rows, patches.grid.columns) == (8, 10)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_regions_keep_their_place_in_frames_of_another_size(masked: bool, tmp_path: Path) -> None:
+    small, large = moving_square(1)[0], moving_square(1)[0]
+    wide = np.repeat(np.repeat(large.rgb, 2, axis=0), 2, axis=1)
+    larger = dataclasses.replace(large, rgb=wide, index=1, pts_seconds=0.1)
+    smaller = dataclasses.replace(small, index=2, pts_seconds=0.2)
+    mask = np.zeros(wide.shape[:2], bool)
+    mask[120:216, 80:176] = True
+    query = MaskQuery(tmp_path / "m.png", mask) if masked else RegionQuery((80, 120, 96, 96))
+    pipeline = _pipeline([query])
+    pipeline.step(dataclasses.replace(larger, index=0, pts_seconds=0.0))
+    for frame in (smaller, dataclasses.replace(larger, index=3, pts_seconds=0.3)):
+        patches = pipeline.step(frame)
+        assert patches.refresh_reason == "size" and patches.query_scores[0] > 0.5
+
+
 def test_late_results_are_carried_to_the_present() -> None:
     frames = moving_square(10)
     late, in_step = _pipeline(provider=LateProvider(4)), _pipeline()
@@ -480,6 +496,17 @@ def test_gaze_fades_and_moves_with_the_picture() -> None:
     assert 0.1 < peaks[-1].max() < peaks[0].max()
     # The gaze fell on the square, which moves 36 pixels to the right.
     assert int(peaks[-1].max(axis=0).argmax()) > int(peaks[0].max(axis=0).argmax())
+
+
+def test_a_first_frame_knows_where_someone_looks_by_now_and_not_all_that_was_seen_before() -> None:
+    gaze = GazeTrack(np.array([0.0, 2.9], np.float64), np.array([[0.1, 0.1], [0.9, 0.9]], np.float32))
+    pipeline = _pipeline(gaze=gaze)
+    frame = moving_square(1)[0]
+    plane = pipeline.step(dataclasses.replace(frame, pts_seconds=3.0)).texture.plane("gaze")
+    rows, columns = (side // 2 for side in plane.shape)
+    assert plane[rows:, columns:].max() > 0.5 and plane[:rows, :columns].max() < 0.1
+    larger = dataclasses.replace(moving_square(1, (256, 320))[0], index=1, pts_seconds=3.1)
+    assert pipeline.step(larger).texture.plane("gaze").max() < 0.1
 
 
 @pytest.mark.parametrize(("asked", "least"), [(None, 0.3), ("red", 0.15)])

@@ -334,6 +334,20 @@ def test_a_cell_seen_coarsely_is_new_in_detail() -> None:
     assert seen.send(fine, picture).tolist() == [False, True, True]
 
 
+def test_a_coarse_cell_over_one_that_has_changed_since_it_was_sent_is_new() -> None:
+    seen, picture = SeenCells(Grid.for_size((128, 128))), np.zeros((16, 16), np.uint8)
+    rows, columns = np.divmod(np.arange(16, dtype=np.int32), np.int32(4))
+    fine = Allocation(rows, columns, np.zeros(16, np.int32), np.ones(16, np.float32))
+    block = Allocation(*(np.array([value], np.int32) for value in (0, 0, 2)), np.ones(1, np.float32))
+    seen.send(fine, picture)
+    assert not seen.send(block, picture).any()
+    changed = picture.copy()
+    changed[:4, :4] = 200
+    assert seen.send(block, changed).all() and not seen.send(block, changed).any()
+    # The other cells of the block are still known as they are.
+    assert seen.known(changed).sum() == 15
+
+
 def _places(chosen: Allocation, level: int) -> set[tuple[int, int]]:
     there = chosen.level == level
     return set(zip(chosen.rows[there].tolist(), chosen.columns[there].tolist(), strict=True))

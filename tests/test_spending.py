@@ -238,6 +238,17 @@ def test_what_was_not_shown_costs_nothing_and_is_offered_again() -> None:
     assert len(pipeline.step(frames[2])) == 0
 
 
+def test_what_rests_is_sent_once_more_after_the_model_lost_it(visited: list[Frame]) -> None:
+    later = []
+    for rebuilt_on in (None, 0):
+        pipeline = _pipeline()
+        viewer = ScriptedViewer(rebuilt_on=rebuilt_on)
+        watcher = Watcher(viewer, Plan("what?"), fps=FPS, forget_sent=pipeline.forget_sent)
+        tokens = [watcher.watch(frame, pipeline.step(frame)).tokens for frame in visited[: EVENT[0]]]
+        later.append(sum(tokens[1:]))
+    assert later[1] >= later[0] + MOST / 2
+
+
 def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[Frame], tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited], fps=FPS)
     viewer = ScriptedViewer()

@@ -31,20 +31,23 @@ class ScriptedViewer:
 
     name = "scripted"
 
-    def __init__(self, *, blind: Sequence[int] = (), mute: bool = False, seconds: float = 0.0) -> None:
+    def __init__(
+        self, *, blind: Sequence[int] = (), mute: bool = False, seconds: float = 0.0, rebuilt_on: int | None = None
+    ) -> None:
         self.shown: list[PatchSet] = []
         self.asked_at: list[float] = []
         self.closed = 0
         self._blind = blind
         self._mute = mute
         self._seconds = seconds
+        self._rebuilt_on = rebuilt_on
         self._map: FloatArray | None = None
 
     def see(self, frame: Frame, patches: PatchSet) -> Feeding:
         if frame.index in self._blind:
             raise NothingChosen("no cell was chosen", remedy="raise the budget")
         self.shown.append(patches)
-        return Feeding(sent=len(patches))
+        return Feeding(sent=len(patches), rebuilt="budget" if frame.index == self._rebuilt_on else None)
 
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         if not self.shown:

@@ -347,6 +347,12 @@ def test_verify_compares_with_the_catalogue(tmp_path: Path, monkeypatch: pytest.
     assert weights.verify(wrong, tmp_path).state == "failed"
 
 
+@pytest.mark.parametrize("name", ["tiny", "tiny-qwen3-vl"])
+def test_what_comes_along_is_what_the_catalogue_says(name: str, tmp_path: Path) -> None:
+    verdict = weights.verify(weights.known(name), tmp_path)
+    assert verdict.state == "ok", verdict.detail
+
+
 def test_verify_compares_with_the_note_and_says_so(tmp_path: Path) -> None:
     path = put(tmp_path, "MobileCLIP-S1:datacompdr")
     size, digest = path.stat().st_size, weights.sha256_of(path)

@@ -109,6 +109,8 @@ def _journal(plan: Plan) -> Iterator[Journal]:
         for done in plan.kept:
             if (done.name, done.digest, str(done.attempt)) not in told:
                 journal.add_done(done, found=True)
+            # Left where whoever runs the batch ended between a worker's last step and its own.
+            plan.layout.error(done.name).unlink(missing_ok=True)
         yield journal
 
 

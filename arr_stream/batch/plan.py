@@ -100,8 +100,8 @@ def make_plan(sources: Sequence[str], options: JobOptions, *, resume: bool | Non
     Args:
         sources: As `inputs.expand` gives them.
         options: What is done with every file.
-        resume: True: there must be a batch to go on with. False: whatever is there counts for nothing. None: go on if
-            there is one.
+        resume: True: there must be a batch to go on with. False: what a batch made there counts for nothing. None: go
+            on if there is one.
         force: Go on though the settings are others or lines of the journal are broken, and do again what was done with
             others.
 
@@ -145,9 +145,10 @@ def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None 
     Raises:
         BatchDiffers: It may not; see `make_plan`.
     """
-    if resume is False:
+    fresh = resume is False
+    if fresh and force:
         return Past()
-    past = read_past(layout.manifest, skip_broken=force)
+    past = read_past(layout.manifest, skip_broken=force or fresh)
     if resume and past.options is None:
         raise BatchDiffers(f"{layout.folder}: holds no batch to go on with", remedy="leave --resume out to begin one")
     if force:
@@ -158,12 +159,14 @@ def find_past(layout: Layout, public: Mapping[str, Any], *, resume: bool | None 
             raise BatchDiffers(
                 f"{strange}: there already, and of no batch", remedy="choose another folder, or --force to write there"
             )
-    elif options_digest(past.options) != options_digest(public) and any(layout.videos.glob("*/done.json")):
+    elif (
+        not fresh and options_digest(past.options) != options_digest(public) and any(layout.videos.glob("*/done.json"))
+    ):
         raise BatchDiffers(
             f"{layout.folder}: holds a batch with other settings: {difference(past.options, public)}",
             remedy="choose another folder, --force to do its files again, or --fresh to start over",
         )
-    return past
+    return Past() if fresh else past
 
 
 def _holds(path: Path) -> bool:

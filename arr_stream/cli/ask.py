@@ -99,7 +99,7 @@ def ask(
         for notice in notices:
             reporter.notice(notice)
         attend = stream.pipeline.attend if settings.vlm.feedback else None
-        follow, take_back = stream.pipeline.follow, stream.pipeline.take_back
+        follow, take_back, forget = stream.pipeline.follow, stream.pipeline.take_back, stream.pipeline.forget_sent
         watcher = make_watcher(
             viewer,
             plan,
@@ -108,8 +108,11 @@ def ask(
             stop=stop,
             attend=None if realtime else attend,
             pass_over=None if realtime else take_back,
+            forget_sent=None if realtime else forget,
         )
-        live = LiveWatcher(watcher, follow=follow, attend=attend, pass_over=take_back) if realtime else None
+        live = None
+        if realtime:
+            live = LiveWatcher(watcher, follow=follow, attend=attend, pass_over=take_back, forget_sent=forget)
         figures = Figures()
         result = run_told(stream, consumers, reporter, figures, stop=stop, watcher=live or watcher)
         if result.frames:

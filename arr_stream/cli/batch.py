@@ -87,7 +87,7 @@ class OutputOptions(Group):
         """
         names = [name.strip().lower() for text in self.formats or ["jsonl"] for name in text.split(",")]
         formats = tuple(dict.fromkeys(name for name in names if name))
-        for name in formats:
+        for name in formats or ("",):
             if name not in _FORMATS:
                 raise InvalidSetting(f"--format {name!r} is not known", remedy=f"choose from {', '.join(_FORMATS)}")
         return cast("tuple[Literal['jsonl', 'parquet'], ...]", formats)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from arr_stream.cli.console import JsonLines, PlainLines, Reporter, counted, err, out, print_line, say, say_json
+from arr_stream.plain_text import redact_url
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -146,7 +147,7 @@ def print_plan(plan: Plan) -> None:
     table = Table("name", "state", "source")
     table.columns[0].overflow = table.columns[2].overflow = "fold"
     for file in plan.files:
-        table.add_row(Text(file.job.name), _STATES[file.state], Text(file.job.source))
+        table.add_row(Text(file.job.name), _STATES[file.state], Text(redact_url(file.job.source)))
     out.print(table)
     for notice in plan.notices:
         print_line(f"note: {notice}")

@@ -77,7 +77,8 @@ def run_live(source: str, options: LiveOptions) -> None:
         if viewer is not None and plan is not None:
             watcher = make_watcher(viewer, plan, fps=settings.vlm.fps, reporter=reporter, stop=stop)
             attend = stream.attend if settings.vlm.feedback else None
-            live = LiveWatcher(watcher, follow=stream.follow, attend=attend, pass_over=stream.take_back)
+            take_back, forget = stream.take_back, stream.forget_sent
+            live = LiveWatcher(watcher, follow=stream.follow, attend=attend, pass_over=take_back, forget_sent=forget)
 
         def process() -> RunResult:
             return run_told(stream, consumers, reporter, figures, stop=stop, watcher=live, beside=[feed, *alerts])

@@ -109,6 +109,10 @@ def run_told(
         reporter.notice(notice)
     result = run(stream, [figures, *beside, *consumers], watcher=watcher, on_frame=on_frame, stop=stop)
     tell_notices(consumers, reporter)
+    for query in stream.queries:
+        at = getattr(query, "at_seconds", 0.0)
+        if stream.frame is not None and at > stream.frame.pts_seconds + 1e-6:
+            reporter.notice(f"{query.label} was never used: no frame at or after {at:g} s was read")
     return result
 
 
@@ -121,6 +125,7 @@ def make_watcher(
     stop: threading.Event,
     attend: Callable[[FloatArray], object] | None = None,
     pass_over: Callable[[], object] | None = None,
+    forget_sent: Callable[[], object] | None = None,
 ) -> Watcher:
     """Shows frames to a model, whose answers go to standard output; see `Watcher` for the rest."""
     from arr_stream.vlm.watcher import Watcher
@@ -132,6 +137,7 @@ def make_watcher(
         fps=fps,
         attend=attend,
         pass_over=pass_over,
+        forget_sent=forget_sent,
         on_ask=printer.begin,
         on_text=printer.piece,
         on_answer=printer.answer,

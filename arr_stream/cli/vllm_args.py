@@ -23,7 +23,7 @@ def vllm_args(
 ) -> None:
     """Print how vLLM is started so that it takes cells at their true places.
 
-    It answers `ask`, `serve`, `webcam`, `stream` and `batch` with `--endpoint http://127.0.0.1:8000/v1`.
+    It answers `ask`, `serve`, `webcam` and `stream` with `--endpoint http://127.0.0.1:8000/v1`.
     """
     values = {
         "--max-model-len": str(context),

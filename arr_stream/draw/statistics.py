@@ -118,7 +118,8 @@ class RunStatistics:
         self.last_pts_seconds = patches.pts_seconds
         self.tokens.add(patches.tokens)
         self.grid_share.add(patches.tokens / patches.grid.cells)
-        self.confidence.add(patches.confidence)
+        if patches.keyframe_index is not None:
+            self.confidence.add(patches.confidence)
         self.cells_scored.add(patches.cells_scored)
         self.carried += int(patches.carried.sum())
         self.fresh += int(patches.fresh.sum())

@@ -80,6 +80,9 @@ class Strip:
         age = patches.keyframe_age
         glow = _mix(GREY, ACCENT, 1.0 if patches.keyframe else max(0.0, 1.0 - age / _GLOW_FRAMES))
         confidence = max(0.0, min(1.0, patches.confidence))
+        # Before anything is carried there is nothing to trust.
+        told = "–" if patches.keyframe_index is None else f"{confidence:.2f}"
+        trust = GREY if patches.keyframe_index is None else _trust_colour(confidence)
         pieces = [
             Piece(f"{patches.tokens}", WHITE, True, 0.0),
             Piece(f"/{patches.grid.cells}", GREY, gap=0.0),
@@ -89,7 +92,7 @@ class Strip:
             Piece(f"+{age}", WHITE, True, 0.35),
             Piece((self._reason or "") if detail.reason else "", glow),
             Piece(detail.confidence, GREY, gap=detail.gap),
-            Piece(f"{confidence:.2f}", _trust_colour(confidence), True, 0.35 if detail.confidence else detail.gap),
+            Piece(told, trust, True, 0.35 if detail.confidence else detail.gap),
         ]
         if patches.latency_ms:
             pieces += [

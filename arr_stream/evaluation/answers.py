@@ -231,8 +231,10 @@ def _ask(
         stream = open_stream(asked.source, queries=asked.queries, settings=settings, models=models)
         with stream, one_opencv_thread():
             stream.look_ahead = True
-            pass_over = stream.pipeline.take_back
-            watcher = Watcher(viewer, Plan(prompt), fps=settings.vlm.fps, pass_over=pass_over, stop=stop)
+            take_back, forget = stream.pipeline.take_back, stream.pipeline.forget_sent
+            watcher = Watcher(
+                viewer, Plan(prompt), fps=settings.vlm.fps, pass_over=take_back, forget_sent=forget, stop=stop
+            )
             for patches in stream:
                 assert stream.frame is not None
                 choosing_ms += total_ms(patches.latency_ms) if condition.choice == "ours" else 0.0

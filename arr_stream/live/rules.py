@@ -75,7 +75,8 @@ FIELDS: dict[str, Field] = {
     "relevance": Field(lambda patches: max(patches.query_scores, default=0.0)),
     "tokens": Field(lambda patches: patches.tokens, high=math.inf),
     "covered": Field(_covered),
-    "confidence": Field(lambda patches: patches.confidence),
+    # Of nothing before the first keyframe, which no comparison is true of.
+    "confidence": Field(lambda patches: math.nan if patches.keyframe_index is None else patches.confidence),
     "motion": Field(_motion),
     "cut": Field(lambda patches: patches.refresh_reason == "cut"),
     "keyframe": Field(lambda patches: patches.keyframe),

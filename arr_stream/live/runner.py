@@ -127,6 +127,7 @@ class StreamRunner:
         self._stream: LiveStream | None = None
         self._source: Source | None = None
         self._opening: Interrupt | None = None
+        self._noticed: tuple[Query, ...] = ()
         self._watcher: LiveWatcher | None = None
         self._asking: Plan | None = None
         self._dropped_before = 0
@@ -440,6 +441,10 @@ class StreamRunner:
         if closed:
             stream.close()
             return None
+        if self._noticed != stream.queries:
+            self._noticed = stream.queries
+            for notice in stream.notices:
+                self.publisher.notice(notice)
         return stream
 
     def _make_watcher(self, stream: LiveStream) -> LiveWatcher | None:
@@ -455,7 +460,8 @@ class StreamRunner:
             stop=self._stop,
         )
         attend = stream.attend if self._settings.vlm.feedback else None
-        return LiveWatcher(watcher, follow=stream.follow, attend=attend, pass_over=stream.take_back)
+        take_back, forget = stream.take_back, stream.forget_sent
+        return LiveWatcher(watcher, follow=stream.follow, attend=attend, pass_over=take_back, forget_sent=forget)
 
     def _count(self, patches: PatchSet) -> None:
         self._processed += 1

@@ -20,7 +20,7 @@ from arr_stream.live.quality import STEPS, Governor
 from arr_stream.live_reader import LiveReader
 from arr_stream.patch_set import PatchSet
 from arr_stream.processes import usable_cores
-from arr_stream.relevance.query import Query, RegionQuery, parse_text
+from arr_stream.relevance.query import Query, RegionQuery, parse_text, resized_queries
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
 from arr_stream.stream import Stream, fetch_weights
@@ -150,6 +150,10 @@ class LiveStream(Stream):
     def take_back(self) -> None:
         """See `Pipeline.take_back`; of the pipeline that runs now."""
         self.pipeline.take_back()
+
+    def forget_sent(self) -> None:
+        """See `Pipeline.forget_sent`; of the pipeline that runs now."""
+        self.pipeline.forget_sent()
 
     def __iter__(self) -> Iterator[PatchSet]:
         noted = 0
@@ -285,18 +289,8 @@ class LiveStream(Stream):
         self._commands.put(change_over)
 
     def _fit_regions(self, frame: Frame) -> None:
-        """After a change of the frame's size, regions keep their place in the picture."""
+        """After a change of the frame's size; the pipeline does the same."""
         size_wh, before = frame.size_wh, self._region_size_wh or self.source.info.size_wh
         self._region_size_wh = size_wh
-        if size_wh == before or not any(isinstance(query, RegionQuery) for query in self.queries):
-            return
-        scale_x, scale_y = size_wh[0] / before[0], size_wh[1] / before[1]
-
-        def fitted(query: Query) -> Query:
-            if not isinstance(query, RegionQuery):
-                return query
-            x, y, w, h = query.xywh
-            return replace(query, xywh=(x * scale_x, y * scale_y, w * scale_x, h * scale_y))
-
-        self.queries = tuple(map(fitted, self.queries))
-        self.pipeline.ask(self.queries)
+        if size_wh != before:
+            self.queries = resized_queries(self.queries, before, size_wh)

@@ -112,7 +112,7 @@ def source_of(recording: Recording, given: str | None) -> str:
             f"{recording.path}: records of a live source ({identity.kind}), of which nothing is left",
             remedy="record the stream to a file and run `arr-stream process` on that",
         )
-    if given is None and "://" in recording.header.source:
+    if given is None and "://" in recording.header.source and not recording.header.source.startswith("file://"):
         raise missing(recording, SourceNotFound(f"{redact_url(recording.header.source)}: an address, and not opened"))
     return given or recording.header.source
 

@@ -14,7 +14,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,7 +89,8 @@ class TextQuery:
         them = "it" if len(self.unknown_words) == 1 else "them"
         return (
             f"query {self.label!r}: the lexicon does not know {named}{effect}; "
-            f"CLIP may understand {them}: give --clip-model; docs/queries.md lists the words"
+            f"CLIP may understand {them}: give --clip-model; what is written is looked for in quotes of its own, "
+            "as in --query '\"STOP\"'; docs/queries.md lists the words"
         )
 
 
@@ -161,6 +162,12 @@ class RegionQuery(_Shown):
             )
         return RegionQuery((x0, y0, x1 - x0, y1 - y0), self.at_seconds)
 
+    def resized(self, before_wh: tuple[int, int], size_wh: tuple[int, int]) -> RegionQuery:
+        """The same part of frames of another size."""
+        scale_x, scale_y = size_wh[0] / before_wh[0], size_wh[1] / before_wh[1]
+        x, y, w, h = self.xywh
+        return replace(self, xywh=(x * scale_x, y * scale_y, w * scale_x, h * scale_y))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskQuery(_Shown):
@@ -194,6 +201,13 @@ class MaskQuery(_Shown):
             )
         return self
 
+    def resized(self, before_wh: tuple[int, int], size_wh: tuple[int, int]) -> MaskQuery:
+        """The same part of frames of another size."""
+        rows, columns = (
+            np.arange(size) * before // size for size, before in zip(size_wh[::-1], self.mask.shape, strict=True)
+        )
+        return replace(self, mask=self.mask[rows][:, columns])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExampleQuery(_Shown):
@@ -213,6 +227,15 @@ class ExampleQuery(_Shown):
 
 
 Query = TextQuery | RegionQuery | MaskQuery | ExampleQuery
+
+
+def resized_queries(
+    queries: Sequence[Query], before_wh: tuple[int, int], size_wh: tuple[int, int]
+) -> tuple[Query, ...]:
+    """Queries of frames of another size: regions and masks keep their place in the picture."""
+    return tuple(
+        query.resized(before_wh, size_wh) if isinstance(query, RegionQuery | MaskQuery) else query for query in queries
+    )
 
 
 def parse_text(text: str) -> TextQuery:

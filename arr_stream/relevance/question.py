@@ -95,6 +95,9 @@ def _close(run: list[str], found: dict[str, None]) -> None:
 def _singular(word: str) -> str:
     if word.endswith(("sses", "shes", "ches", "xes")):
         return word[:-2]
+    # "buses", and neither "houses" nor "causes".
+    if len(word) > 4 and word.endswith("uses") and word[-5] not in "ao":
+        return word[:-2]
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
         return word[:-1]
     return word

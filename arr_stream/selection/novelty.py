@@ -82,9 +82,11 @@ class SeenCells:
         sent = fresh[fine]
         sending[r[sent], c[sent]] = True
         self._level[r[sent], c[sent]] = level[sent]
+        shown = np.zeros(self._shape, bool)
+        shown[r, c] = True
         if len(r) < len(chosen):
             for level in np.unique(chosen.level[~fine]):
-                self._send_blocks(int(level), chosen, stale, fresh, sending)
+                self._send_blocks(int(level), chosen, stale, shown, fresh, sending)
         self._renew(sending, eighth_grey)
         return fresh
 
@@ -104,7 +106,7 @@ class SeenCells:
         self._level, self.sent = self._before
 
     def _send_blocks(
-        self, level: int, chosen: Allocation, stale: BoolArray, fresh: BoolArray, sending: BoolArray
+        self, level: int, chosen: Allocation, stale: BoolArray, shown: BoolArray, fresh: BoolArray, sending: BoolArray
     ) -> None:
         """The same for the chosen blocks of one level of detail, which do not overlap: all of them at once."""
         of_level = np.flatnonzero(chosen.level == level)
@@ -113,8 +115,8 @@ class SeenCells:
         rows = np.minimum(chosen.rows[of_level, None] + reach, self._shape[0] - 1)[:, :, None]
         columns = np.minimum(chosen.columns[of_level, None] + reach, self._shape[1] - 1)[:, None, :]
         known = self._level[rows, columns]
-        # Cells of a block that are shown finer do not need the coarse view.
-        behind = known > 0
+        # Cells of a block that are shown finer, now or unchanged from before, do not need the coarse view.
+        behind = ~shown[rows, columns] & ((known > 0) | stale[rows, columns])
         fresh[of_level] = (behind & (stale[rows, columns] | (known > level))).any(axis=(1, 2))
         renewed = behind & fresh[of_level, None, None]
         sending[rows, columns] |= renewed

@@ -131,6 +131,11 @@ class Spending:
         settled[chosen.rows[fine], chosen.columns[fine]] = _HELD
         self._purse, self._settled, self._whole = self._purse.without(chosen.tokens), settled, False
 
+    def forget(self) -> None:
+        """The model may have lost what it had; what was passed over stays so."""
+        if self._settled is not None:
+            self._settled = np.where(self._settled == _HELD, np.float32(0), self._settled)
+
     def take_back(self) -> None:
         """The cells of the last frame were not sent: they cost nothing."""
         self._purse, self._settled, self._whole = self._before

@@ -37,11 +37,11 @@ class DeferredViewer:
     def ask(self, question: str, *, on_text: OnText | None = None, stop: Stop | None = None) -> Answer:
         """See `Viewer.ask`."""
         if self._viewer is None:
-            viewer = self._make()
-            for frame, patches in self._newest:
-                viewer.see(frame, patches)
+            self._viewer = self._make()
+            kept = tuple(self._newest)
             self._newest.clear()
-            self._viewer = viewer
+            for frame, patches in kept:
+                self._viewer.see(frame, patches)
         return self._viewer.ask(question, on_text=on_text, stop=stop)
 
     @property

@@ -37,6 +37,7 @@ class LiveWatcher:
         follow: Called when the last frame is handed over, so that attention to it can be carried.
         attend: Takes attention and the index of the frame that it belongs to; None to leave it.
         pass_over: Called for each frame that the model is not shown, before the next one is stepped.
+        forget_sent: Called when the model has lost some of what it was shown, before the next frame is stepped.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class LiveWatcher:
         follow: Callable[[], None],
         attend: Callable[[FloatArray, int], object] | None,
         pass_over: Callable[[], object] | None = None,
+        forget_sent: Callable[[], object] | None = None,
     ) -> None:
         self._watcher = watcher
         self._closing = threading.Event()
@@ -55,6 +57,7 @@ class LiveWatcher:
         self._follow = follow
         self._attend = attend
         self._pass_over = pass_over
+        self._forget_sent = forget_sent
         self._skipped = SkippedFrames()
         self._queue: queue.SimpleQueue[tuple[Frame, PatchSet, Future[PatchSet]] | None] = queue.SimpleQueue()
         self._pending: Future[PatchSet] | None = None
@@ -131,6 +134,8 @@ class LiveWatcher:
         attention = self._watcher.viewer.attention
         if self._attend is not None and attention is not None and any(answer.error is None for answer in shown.answers):
             self._attend(attention, shown.index)
+        if self._forget_sent is not None and shown.feeding is not None and shown.feeding.rebuilt is not None:
+            self._forget_sent()
         return _merged(patches, shown)
 
 

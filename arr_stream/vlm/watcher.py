@@ -79,6 +79,7 @@ class Watcher:
         fps: Frames a second, of the stream's own time, that are shown.
         attend: Takes where an answer looked, `[gh, gw]`, for the choice of the next frames; None to leave it.
         pass_over: Called for each frame that the model is not shown, before the next one is stepped.
+        forget_sent: Called when the model has lost some of what it was shown, before the next frame is stepped.
         on_ask: Called with the time of the stream, in seconds, when a question is asked.
         on_text: Called with each piece of an answer.
         on_answer: Called with each answer when it is whole, failed ones included.
@@ -105,6 +106,7 @@ class Watcher:
         fps: float = 2.0,
         attend: Callable[[FloatArray], object] | None = None,
         pass_over: Callable[[], object] | None = None,
+        forget_sent: Callable[[], object] | None = None,
         on_ask: Callable[[float], None] | None = None,
         on_text: OnText | None = None,
         on_answer: Callable[[Answer], None] | None = None,
@@ -119,6 +121,7 @@ class Watcher:
         self._fps = fps
         self._attend = attend
         self._pass_over = pass_over
+        self._forget_sent = forget_sent
         self._on_ask = on_ask
         self._on_text = on_text
         self._on_answer = on_answer
@@ -187,6 +190,8 @@ class Watcher:
             if answer.fed is not None:
                 feeding = answer.fed if feeding is None else feeding.then(answer.fed)
             answers = (answer,)
+        if self._forget_sent is not None and feeding is not None and feeding.rebuilt is not None:
+            self._forget_sent()
         return replace(patches, feeding=feeding, answers=answers, notices=(*patches.notices, *notices))
 
     def supersedes(self, patches: PatchSet) -> bool:
@@ -227,6 +232,8 @@ class Watcher:
             feeding = Feeding(frame_index=frame.index, error=str(exc))
         if feeding.error is None:
             return feeding, ()
+        if self._pass_over is not None:
+            self._pass_over()
         return feeding, (f"frame {frame.index} was not shown to the model: {feeding.error}",)
 
     def _question(self, frame: Frame, patches: PatchSet, last: bool) -> str | None:

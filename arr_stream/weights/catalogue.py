@@ -107,7 +107,7 @@ _ENTRIES = (
         ShippedFile(Path(__file__).with_name("tiny_clip") / HUB_WEIGHTS),
         "Apache-2.0",
         7_027_540,
-        "40441f5329023e2884eb59a7c392db901c9d4dd0c1f321984dac0cda1b9cd3ed",
+        "535abd07e2f1a099a66e26021b1ab2aa73315baee9223e85eb1f729deaf31550",
     ),
     KnownWeights(
         TINY_QWEN,
@@ -115,7 +115,7 @@ _ENTRIES = (
         ShippedFile(Path(__file__).with_name("tiny_qwen3_vl") / "model.safetensors"),
         "Apache-2.0",
         11_729_560,
-        "0d697042c7319c1a3a5b362e3f31b3b6606bd1f50c23fb6f68ad4a8384164216",
+        "e559148696505b04f008c7c397dd2746aaf7abe69d5bceeb71ea620634c72889",
     ),
     _sam("vit_b", "01ec64", 375_042_383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"),
     _sam("vit_l", "0b3195", 1_249_524_607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"),

@@ -121,6 +121,7 @@ class _Patches(SimpleNamespace):
     """As much of a patch set as rules read."""
 
     tokens = 2
+    keyframe_index = 0
 
 
 def _open_rules(scratch: Path) -> Run:

@@ -19,7 +19,7 @@ from arr_stream.vlm.qwen3_vl.network import Network
 from arr_stream.weights import load_state_dict
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
 
-_WORD = re.compile(r"[A-Za-z]+")
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 def load_shipped(settings: VlmSettings) -> LoadedModel:
