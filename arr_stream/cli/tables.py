@@ -64,7 +64,8 @@ def settings(
 
     values = Settings.load(preset, overrides or ())
     table = Table(title="Settings", title_justify="left")
-    for heading in ("key", "value", "default", "meaning"):
+    table.add_column("key", no_wrap=True)
+    for heading in ("value", "default", "meaning"):
         table.add_column(heading, overflow="fold")
     for key, (default, meaning) in setting_keys().items():
         section, name = key.split(".")

@@ -98,6 +98,8 @@ def tune(
     check_picture(picture, force=force)
     if output is not None and picture is not None and output.resolve() == picture.resolve():
         raise OutputUnwritable(f"{output}: named twice, for preset and picture", remedy="give each its own name")
+    if output is None:
+        say("nothing will be written: --out names a file for the weights")
     options = TuneOptions(
         kinds=checked_kinds(ask) if ask else TuneOptions().kinds,
         hold_out=tuple(hold_out or ("half",)),

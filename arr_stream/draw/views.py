@@ -90,7 +90,7 @@ def relevance_view(frame: Frame, patches: PatchSet) -> ByteArray:
     """The final score of every cell as heat over the grey picture, 0 to 1."""
     colours = coloured(_enlarged(patches.relevance, frame.size_wh), 0.0, 1.0, "heat")
     picture = heat_over(frame.rgb, colours, 0.62)
-    _legend(picture, "relevance", "0", "1", colour_table("heat"))
+    _legend(picture, "score", "0", "1", colour_table("heat"))
     return picture
 
 

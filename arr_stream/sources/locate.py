@@ -104,7 +104,7 @@ def pictures_in(folder: Path) -> list[Path]:
     if not found:
         raise NoImages(
             f"{folder}: a folder without pictures",
-            remedy="give a folder with JPEG, PNG, WebP, BMP or TIFF files, or a video",
+            remedy="give a folder with JPEG, PNG, WebP, BMP or TIFF files, or a video; `batch` takes folders of videos",
         )
     return sorted(found, key=natural_key)
 

@@ -5,6 +5,7 @@ That is: which stream to show, how a picture is turned upright, and the decoder'
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,9 +78,10 @@ def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> 
             file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16, hwaccel=accelerator
         )
     except (av.error.FFmpegError, OSError, ValueError) as exc:
+        empty = not os.fstat(file.fileno()).st_size
         file.close()
         raise NotAMediaFile(
-            f"{name}: FFmpeg cannot open it: {reason(exc)}",
+            f"{name}: the file is empty" if empty else f"{name}: FFmpeg cannot open it: {reason(exc)}",
             remedy="give a video file, an animated GIF, or pictures; playlists and text are not read",
         ) from exc
     return Media(container, file)
