@@ -78,7 +78,7 @@ def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> 
             file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16, hwaccel=accelerator
         )
     except (av.error.FFmpegError, OSError, ValueError) as exc:
-        empty = not os.fstat(file.fileno()).st_size
+        empty = file.seek(0, os.SEEK_END) == 0
         file.close()
         raise NotAMediaFile(
             f"{name}: the file is empty" if empty else f"{name}: FFmpeg cannot open it: {reason(exc)}",
