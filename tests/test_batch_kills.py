@@ -304,7 +304,7 @@ def test_results_do_not_depend_on_how_many_work_or_on_the_order(tmp_path: Path, 
 @pytest.mark.slow
 def test_a_second_batch_in_the_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     inputs, out = tmp_path / "in", tmp_path / "out"
-    write_clips(inputs, 2, frames=600)
+    write_clips(inputs, 2, frames=2500, size_wh=(192, 128))
     with _batch(inputs, out, jobs=1) as first:
         assert first.wait_until(lambda: first.events("started") > 0)
         with _batch(inputs, out) as second:
