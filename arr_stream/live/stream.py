@@ -88,7 +88,6 @@ class LiveStream(Stream):
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._governor = Governor()
         self._untold: list[str] = []
-        self._region_size_wh: tuple[int, int] | None = None
         self._pool = pool
         self._models_ready = False
         self._on_notice = on_notice
@@ -159,9 +158,11 @@ class LiveStream(Stream):
         noted = 0
         try:
             for frame in self._frames():
+                if frame.size_wh != self._size_wh:
+                    # The pipeline does the same with its own.
+                    self.queries = resized_queries(self.queries, self._size_wh, frame.size_wh)
                 self.frame = frame
                 started = time.monotonic()
-                self._fit_regions(frame)
                 notices = self._obey()
                 with _TURNS:
                     patches = self.pipeline.step(frame)
@@ -287,10 +288,3 @@ class LiveStream(Stream):
                 former.close()
 
         self._commands.put(change_over)
-
-    def _fit_regions(self, frame: Frame) -> None:
-        """After a change of the frame's size; the pipeline does the same."""
-        size_wh, before = frame.size_wh, self._region_size_wh or self.source.info.size_wh
-        self._region_size_wh = size_wh
-        if size_wh != before:
-            self.queries = resized_queries(self.queries, before, size_wh)

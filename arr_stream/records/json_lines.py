@@ -186,7 +186,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Record]]:
 
 def _json_object(raw: bytes, where: str) -> Record:
     try:
-        record = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        record = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as exc:
         raise EvaluationDataError(f"{where}: not text", remedy="name a file of records") from exc
     except (ValueError, RecursionError) as exc:
