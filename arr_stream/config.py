@@ -173,6 +173,10 @@ class ScoringSettings(_Section):
     figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")
     fovea: Unit = Field(0.65, description="perspective: what the farthest place loses against the fovea")
     capture: Unit = Field(0.3, description="what information and saliency lose where something moves on the frame")
+    change: Unit = Field(
+        0.95, description="share of the score that change takes where anything changes before a still camera"
+    )
+    change_moving: Unit = Field(0.25, description="the same on a moving camera")
     attention: Unit = Field(0.5, description="participation: how much a model's own attention adds")
     history: Unit = Field(0.2, description="participation: how much what was asked or looked at before adds")
     information: Unit = Field(0.15, description="weight of information (fine detail) where no question leads")

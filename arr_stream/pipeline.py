@@ -17,7 +17,7 @@ import numpy as np
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
-from arr_stream.motion.camera import motion_channel
+from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.motion.memory import Carried, TemporalCache, carried, carried_to_cells, remembered
@@ -37,13 +37,14 @@ from arr_stream.relevance.query_scorers import (
     QueryTask,
     answer_queries,
 )
+from arr_stream.relevance.scorers import Change
 from arr_stream.selection.budget import budget_tokens, fitted_tokens
 from arr_stream.selection.novelty import SeenCells
 from arr_stream.selection.spending import Spending
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.texture.pixels import cell_difference
+from arr_stream.texture.pixels import averaged, cell_difference
 from arr_stream.texture.visual import FrameLook, look_at, picture_channels
 from arr_stream.types import BoolArray, FloatArray, Frame, Grid
 
@@ -94,6 +95,7 @@ class CellValues:
         scores: Of all cells; None where regions are scored first.
         small_text: `[gh, gw]` share of each cell under text too small for the texture; None where nothing finer is to
             be had.
+        change: Evidence of change in the cells; None where they are scored already.
         watched: Of each query, what its scorer must see on the host; None where that is nothing.
     """
 
@@ -103,6 +105,7 @@ class CellValues:
     difference: Array | None
     scores: CellScores | None
     small_text: Array | None
+    change: Change | None
     watched: tuple[Array | None, ...]
 
 
@@ -113,6 +116,7 @@ class _Evidence:
     Args:
         planes: Those that scores are made of; None where regions are scored first.
         weights: Of the scorers.
+        known, change: See `Background` and `motion_evidence`; `change` is `[H/8, W/8]`.
         sent: `[H/8, W/8]` lightness of the cells as the model has them; None where that is no matter.
         small_text: Text too small for the texture on an earlier frame, and the way back to it.
     """
@@ -130,6 +134,8 @@ class _Evidence:
     tasks: tuple[QueryTask, ...]
     planes: Mapping[int, Plane | LazyPlane] | None
     weights: ScoringSettings
+    known: Array
+    change: Array
     sent: Array | None
     small_text: tuple[Array, Flow] | None
     grid: Grid
@@ -146,6 +152,12 @@ class _Judged:
     scores: CellScores | None
     difference: Array | None
     small_text: Array | None
+    change: Change | None
+
+
+def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
+    """Return the evidence of change for each cell; for the arguments see `motion_evidence`."""
+    return Change.of(averaged(change, (grid.rows, grid.columns)).reshape(-1), known[0, 0])
 
 
 def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
@@ -155,29 +167,43 @@ def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
     context = QueryContext(seen.quarter, seen.motion, moving, seen.flow, seen.text_way, seen.embedding_way, seen.trust)
     relevance, keep = answer_queries(seen.tasks, context, (seen.grid.rows, seen.grid.columns))
     yield "relevance"
+    change = change_of_cells(seen.change, seen.known, seen.grid)
     scores = difference = small_text = None
     if seen.planes is not None:
-        asked = relevance.combined, moving, seen.weights, relevance.word_cells
+        asked = relevance.combined, moving, seen.weights, relevance.word_cells, change
         scores = score_cells(seen.planes, seen.grid.texture_wh, *asked)
     if seen.sent is not None:
         difference = cell_difference(seen.eighth_grey, seen.sent)
     if seen.small_text is not None:
         small_text = carried_to_cells(*seen.small_text)
     yield "selection"
-    return _Judged(figure, moving, relevance, keep, scores, difference, small_text)
+    # The host needs the change only where it scores cells itself.
+    left = change if seen.planes is None else None
+    return _Judged(figure, moving, relevance, keep, scores, difference, small_text, left)
 
 
-def _moved(before: Carried, flow: Flow, keyframe: int | None, eighth_grey: Array) -> tuple[Carried, Array]:
-    """What is carried, on the present frame, and the motion channel.
+def _moved(
+    before: Carried,
+    flow: Flow,
+    keyframe: int | None,
+    background: Background,
+    greys: tuple[Array, Array, Array],
+    elapsed_seconds: Array | None,
+) -> tuple[Carried, Background, Array, Array]:
+    """Carry what is remembered to the present frame, and see what moves: see `motion_evidence`.
 
     Args:
         before: On the frame before.
         flow: To that.
         keyframe: Which of the ways that are carried leads to the keyframe in use; None before there is one.
-        eighth_grey: `[H/8, W/8]` lightness.
+        background: Of the frames before.
+        greys: Lightness of this frame at a quarter and an eighth of the texture's size, and of the frame before at an
+            eighth.
+        elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
     """
     now = carried(before, flow)
-    return now, motion_channel(flow, None if keyframe is None else now.ways[keyframe], eighth_grey)
+    way = None if keyframe is None else now.ways[keyframe]
+    return now, *motion_evidence(background, greys, flow, way, elapsed_seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,8 +234,12 @@ class _State:
     seen: SeenCells
     figure: Figure
     scorers: QueryScorers
+    background: Background | None = None
+    background_pts_seconds: float = -math.inf
+    change: Array | None = None
     asked: _Asked | None = None
     previous: FlowInput | None = None
+    eighth_grey: Array | None = None
     colours: Array | None = None
     meanings: Meanings = field(default_factory=Meanings)
     confidence: float = 0.0
@@ -495,9 +525,25 @@ class Pipeline:
             self._spending.restart()
             state.figure = Figure.nothing(cache.history, cache.reduced_hw(8))
         motion = zeros(look.grey, cache.reduced_hw(8))
-        if flow is not None:
-            now, motion = self._device.run(_moved, cache.moving, flow, cache.keyframe_position, look.eighth_grey)
+        if flow is None or state.background is None:
+            state.background, state.background_pts_seconds = Background.of(look.quarter_grey), frame.pts_seconds
+            state.change = motion
+        else:
+            elapsed = frame.pts_seconds - state.background_pts_seconds
+            due = elapsed >= UPDATE_SECONDS
+            if due:
+                state.background_pts_seconds = frame.pts_seconds
+            now, state.background, state.change, motion = self._device.run(
+                _moved,
+                cache.moving,
+                flow,
+                cache.keyframe_position,
+                state.background,
+                (look.quarter_grey, look.eighth_grey, state.eighth_grey),
+                self._device.put(np.full((1, 1), elapsed, np.float32)) if due else None,
+            )
             cache.move(now, flow)
+        state.eighth_grey = look.eighth_grey
         cache.fade(frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)
@@ -550,6 +596,7 @@ class Pipeline:
     ) -> tuple[QueryInput, _Evidence]:
         """What scorers see on the host, and what cells are judged by."""
         cache, device, settings = state.cache, self._device, self._settings
+        assert state.background is not None
         selection = settings.selection
         given = QueryInput(frame, state.grid, cache, state.meanings.maps, device.put, device.put_region, look.quarter)
         scored = {first: plane for first, plane in texture.planes.items() if first in _SCORED_PLANES}
@@ -568,6 +615,8 @@ class Pipeline:
             tasks=state.scorers.tasks(given),
             planes=scored if selection.cascade == "off" else None,
             weights=settings.scoring,
+            known=state.background.known,
+            change=state.change,
             sent=state.seen.sent if compared else None,
             small_text=cache.small_text if selection.fine_share else None,
             grid=state.grid,
@@ -583,6 +632,7 @@ class Pipeline:
             judged.difference,
             judged.scores,
             judged.small_text,
+            judged.change,
             state.scorers.watched(judged.keep),
         )
         values = self._device.fetch(values)()
@@ -609,6 +659,7 @@ class Pipeline:
             values.figure,
             offer,
             values.small_text,
+            values.change,
         )
         if offer is not None:
             self._spending.spend(offer, state.tokens, choice.score, choice.chosen)

@@ -436,7 +436,7 @@ from arr_stream.config import Settings
 from arr_stream.gpu.flow import estimate
 from arr_stream.gpu.region import DeviceRegion
 from arr_stream.motion.anchor import DEFAULT
-from arr_stream.motion.camera import motion_channel
+from arr_stream.motion.camera import motion_between, visible_structure
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import Carried, carried, remembered
 from arr_stream.motion.planes import CarriedPlane
@@ -471,7 +471,7 @@ def frame(device):
     flow = estimate(look.grey, look.grey, EIGHTH, "PRESET")
     way = Flow.still(EIGHTH, rgb)
     moved = carried(Carried(torch.zeros((4, *EIGHTH), device=device), (way, way)), flow)
-    motion = motion_channel(flow, None, look.eighth_grey)
+    motion = motion_between(flow, visible_structure(look.eighth_grey))
     _, figure = see_figure(Figure.nothing(motion, EIGHTH), look.eighth, look.high_pass, motion, flow)
     place = torch.zeros(QUARTER, device=device)
     weights, beta = torch.zeros((13, 128), device=device), torch.zeros(129, device=device)

@@ -253,7 +253,9 @@ def test_a_model_is_shown_all_that_is_paid_for_and_no_empty_frame(visited: list[
     clip = write_video(tmp_path / "clip.mp4", [frame.rgb for frame in visited], fps=FPS)
     viewer = ScriptedViewer()
     # The square counts alike wherever it is on its way.
-    settings = Settings().with_values(BASE | {"scoring.fovea": 0.0})
+    settings = Settings().with_values(
+        BASE | {"scoring.fovea": 0.0, "scoring.change": 0.0, "scoring.change_moving": 0.0}
+    )
     with arr_stream.open(clip, budget=12, budget_per_second=20, settings=settings) as stream:
         watcher = Watcher(viewer, Plan("what?"), fps=5, pass_over=stream.pipeline.take_back)
         told = [watcher.watch(stream.frame, patches, "last" if patches.index == 119 else None) for patches in stream]

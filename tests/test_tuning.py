@@ -25,7 +25,7 @@ from arr_stream.config import ScoringSettings, Settings
 from arr_stream.errors import EvaluationDataError, InvalidSetting, OutputExists, OutputUnwritable, UnknownSetting
 from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.davis import Sequence
-from arr_stream.relevance.scorers import CHANNEL_NAMES, Sample
+from arr_stream.relevance.scorers import CHANNEL_NAMES, Change, Sample
 from arr_stream.tuning.fitting import FitOptions, fit, hard_coverage, hard_topk, soft_coverage, soft_topk
 from arr_stream.tuning.footage import Footage, divide, load_footage
 from arr_stream.tuning.parameters import NAMES, Parameters, bounds, differences
@@ -44,6 +44,7 @@ QUICK = Settings().with_values(
 )
 BLIND = QUICK.with_values(
     {"scoring.motion": 0.05, "scoring.figure": 0.1, "scoring.saliency": 1.0, "scoring.information": 1.0}
+    | {"scoring.change": 0.0, "scoring.change_moving": 0.0}
 )
 """Weights that look at what is colourful and detailed instead of at what moves."""
 
@@ -105,11 +106,13 @@ def _table(seed: int, *, answered: bool, cells: int = 60, fine: int = 8) -> Fram
 def _with_figure(table: FrameTable, seed: int) -> FrameTable:
     """The same, where things are seen to move."""
     figure = torch.from_numpy(np.random.default_rng(seed).random(len(table.sample.relevance), np.float32)) * 0.5
-    return dataclasses.replace(table, sample=dataclasses.replace(table.sample, figure=figure, moved=figure.max()))
+    change = Change(figure**2, 0.8, 0.5)
+    seen = dataclasses.replace(table.sample, figure=figure, moved=figure.max(), change=change)
+    return dataclasses.replace(table, sample=seen)
 
 
 # Weights of channels that other parts of the package may add to the sample are not in these tables.
-READ = tuple(name for name in NAMES if name not in ("figure", "capture"))
+READ = tuple(name for name in NAMES if name not in ("figure", "capture", "change", "change_moving"))
 
 
 def test_gradients_reach_every_weight() -> None:
@@ -279,7 +282,8 @@ def _toy() -> TuneReport:
 def test_where_the_moving_thing_is_right_motion_wins() -> None:
     report = _toy()
     before, after = (report.mean(runs, held_out=True, kind="nothing") for runs in (report.before, report.after))
-    assert report.weights.motion > report.start.motion + 0.1
+    assert report.weights.change > report.start.change + 0.1
+    assert report.weights.motion > report.start.motion
     assert after > before + 0.2
     assert [each.name for each in report.division.held_out] == ["walk1", "walk3"]
 

@@ -143,8 +143,10 @@ def remap(planes: Tensor, map_px: Tensor, *, nearest: bool = False) -> Tensor:
 
 
 @pixels.blotted.register(Tensor)
-def blotted(planes: Tensor, kept: Tensor, value: float) -> Tensor:
-    return torch.where(kept, planes, torch.full((), value, dtype=planes.dtype, device=planes.device))
+def blotted(planes: Tensor, kept: Tensor, value: float | Tensor) -> Tensor:
+    if not isinstance(value, Tensor):
+        value = torch.full((), value, dtype=planes.dtype, device=planes.device)
+    return torch.where(kept, planes, value)
 
 
 def _sampled(planes: Tensor, map_px: Tensor) -> Tensor:

@@ -120,24 +120,29 @@ def independent_motion(offset_px: Array, camera_px: Array, structure: Array, *, 
     return at_most(scaled, 1.0) * structure
 
 
-def motion_channel(flow: Flow, way: Flow | None, eighth_grey: Array) -> Array:
-    """Channel 10, `[H/8, W/8]` in [0, 1]: what moves against the camera, and what the flow cannot explain.
+def motion_between(flow: Flow, structure: Array) -> Array:
+    """What moves against the camera, and what the flow cannot explain, `[h, w]` in [0, 1].
+
+    Args:
+        flow: To the frame before.
+        structure: `visible_structure` of the present frame.
+    """
+    independent = independent_motion(flow.offset_px, camera_of(flow), structure)
+    return namespace(independent).maximum(independent, flow.residual)
+
+
+def motion_since(way: Flow, structure: Array) -> Array:
+    """What has moved since the keyframe, `[h, w]` in [0, `SLOW_MOTION`].
 
     What goes half a pixel a frame is lost in the flow's noise from one frame to the next. Since the keyframe it has
     come a long way, and counts for that as far as the camera stood still: parallax adds up, too.
 
     Args:
-        flow: To the frame before.
-        way: To the keyframe, None before there is one.
-        eighth_grey: `[H/8, W/8]` lightness.
+        way: To the keyframe.
+        structure: `visible_structure` of the present frame.
     """
-    structure = visible_structure(eighth_grey)
-    independent = independent_motion(flow.offset_px, camera_of(flow), structure)
-    moving = namespace(independent).maximum(independent, flow.residual)
-    if way is None:
-        return moving
     slow = independent_motion(way.offset_px, camera_of(way), structure, parallax=2.0)
-    return namespace(moving).maximum(moving, SLOW_MOTION * slow * way.confidence)
+    return SLOW_MOTION * slow * way.confidence
 
 
 def speed_px(flow_px: Array) -> Array:

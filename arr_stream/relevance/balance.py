@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.scorers import Sample, information, participation, perspective, writing
+from arr_stream.relevance.scorers import Sample, information, outstanding, participation, perspective, writing
 from arr_stream.texture.arrays import Array, namespace
 
 
@@ -35,7 +35,7 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
 
     score = c * focus + (1 - c) * diversify, where w are the weights
 
-    - focus = participation * (1 - s * (1 - perspective)): the question leads, and of what answers it equally well,
+    - focus = participation * (1 - s * (1 - outstanding)): the question leads, and of what answers it equally well,
       what moves as a thing comes first. s is w.settling, and 1 where anything surely moves, since most questions are
       about things (words are where they were read: nothing is settled for them);
     - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
@@ -57,7 +57,7 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
     settling = weights.settling + (1 - weights.settling) * sample.moved
     if sample.words is not None:
         settling = settling * (1 - sample.words)
-    focus = participation(sample, weights) * (1 - settling + settling * seen)
+    focus = participation(sample, weights) * (1 - settling + settling * outstanding(sample, weights))
     by_scorer = namespace(seen).stack(
         [
             (1 - commitment) * (weights.information * known + weights.text * writing(sample, weights)),

@@ -6,14 +6,14 @@ Cells are scored where the frame is; which of them are chosen is decided on the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from arr_stream.config import ScoringSettings, SelectionSettings
 from arr_stream.relevance.balance import Balance, balance_tensions
 from arr_stream.relevance.query_scorers import QueryRelevance
-from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample, claim
+from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample, claim
 from arr_stream.selection.allocation import Allocation, allocate_tokens
 from arr_stream.selection.atlas import region_importance
 from arr_stream.selection.cascade import (
@@ -92,6 +92,7 @@ def score_cells(
     figure: Array,
     weights: ScoringSettings,
     word_cells: Array | None = None,
+    change: Change | None = None,
 ) -> CellScores:
     """Every cell's score.
 
@@ -102,20 +103,26 @@ def score_cells(
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         weights: Of the scorers.
         word_cells: `[gh, gw]` bool, cells that are relevant for words; None for none.
+        change: Evidence of change in the cells; None where there is none.
     """
     table = cell_table(planes, texture_wh)
     words = None if word_cells is None else as_float(word_cells).reshape(-1)
-    balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1), words)
+    balance = balance_all(table, relevance.reshape(-1), weights, figure.reshape(-1), words, change)
     return CellScores(
         balance.score, namespace(relevance).argmax(balance.by_scorer, 0), table[:, _SALIENCY], table[:, _GAZE]
     )
 
 
 def balance_all(
-    table: Array, relevance: Array, weights: ScoringSettings, figure: Array | None = None, words: Array | None = None
+    table: Array,
+    relevance: Array,
+    weights: ScoringSettings,
+    figure: Array | None = None,
+    words: Array | None = None,
+    change: Change | None = None,
 ) -> Balance:
     """Scores of all cells from `[cells, len(SCORED_CHANNELS)]` channels, and of `[cells]` as in `Sample`."""
-    return _balance(table, relevance, figure, _frame(table, relevance, figure, weights), weights, words)
+    return _balance(table, relevance, figure, _frame(table, relevance, figure, weights), weights, words, change)
 
 
 def realize_relevance(
@@ -130,6 +137,7 @@ def realize_relevance(
     figure: FloatArray | None = None,
     offer: Offer | None = None,
     small_text: FloatArray | None = None,
+    change: Change | None = None,
 ) -> Choice:
     """Choose the cells of one frame.
 
@@ -146,6 +154,7 @@ def realize_relevance(
         offer: What a budget over time leaves of the tokens, and for which cells; None for all.
         small_text: `[gh, gw]` in [0, 1], share of each cell that is under text too small for the texture; None where
             there is none, or the source shows no more of it.
+        change: Evidence of change in the cells, where that is known; only for regions.
     """
     flat, saliency = relevance.combined.ravel(), scores.saliency if scores is not None else None
     table = None
@@ -162,7 +171,16 @@ def realize_relevance(
         words = None if relevance.word_cells is None else relevance.word_cells.ravel().astype(np.float32)
         edge_distance = to_numpy(texture.cells([_EDGE_DISTANCE])[0]).ravel()
         passed = score_cascaded(
-            table, flat, edge_distance, regions, weights, tokens=tokens, skip=skip, figure=moving, words=words
+            table,
+            flat,
+            edge_distance,
+            regions,
+            weights,
+            tokens=tokens,
+            skip=skip,
+            figure=moving,
+            words=words,
+            change=change,
         )
         scores, count = passed.scores, passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
@@ -293,6 +311,7 @@ def score_cascaded(
     skip: BoolArray | None = None,
     figure: FloatArray | None = None,
     words: FloatArray | None = None,
+    change: Change | None = None,
 ) -> CascadeScores:
     """Scores of the regions, then of the cells that are worth it.
 
@@ -303,7 +322,7 @@ def score_cascaded(
         weights: Of the scorers.
         tokens: Cells to be chosen in the end.
         skip: Cells, of any shape, that cannot be chosen.
-        figure, words: `[cells]`, where it is known, as in `Sample`.
+        figure, words, change: Of the cells, where it is known, as in `Sample`.
     """
     frame = _frame(table, relevance, figure, weights)
     # A region's means show what it is made of, but not a small thing inside it that the query wants.
@@ -314,6 +333,7 @@ def score_cascaded(
         frame,
         weights,
         None if words is None else _led_by_words(relevance, words, regions),
+        None if change is None else replace(change, cells=best_of_region(change.cells, regions)),
     )
     region_score = of_regions.score
     cells = candidates(
@@ -326,7 +346,8 @@ def score_cascaded(
         skip=None if skip is None else skip.ravel(),
     )
     moving, asked = (None if each is None else each[cells] for each in (figure, words))
-    balance = _balance(table[cells], relevance[cells], moving, frame, weights, asked)
+    changed = None if change is None else replace(change, cells=change.cells[cells])
+    balance = _balance(table[cells], relevance[cells], moving, frame, weights, asked, changed)
     score = (region_score * 0.5)[regions.member]
     score[cells] = balance.score
     scorer = np.full(len(score), SCORERS.index("coverage"), np.int32)
@@ -374,9 +395,10 @@ def _balance(
     frame: tuple[float | Array, float | Array],
     weights: ScoringSettings,
     words: Array | None = None,
+    change: Change | None = None,
 ) -> Balance:
     """Scores of the cells or regions of a table; `frame` is what `_frame` tells of it."""
-    return balance_tensions(Sample(table, relevance, figure, frame[1], words), frame[0], weights)
+    return balance_tensions(Sample(table, relevance, figure, frame[1], words, change), frame[0], weights)
 
 
 def _most(values: FloatArray) -> float:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arr_stream.config import ScoringSettings
-from arr_stream.texture.arrays import Array, namespace
+from arr_stream.texture.arrays import Array, at_least, at_most, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
+from arr_stream.texture.pixels import middle_of
 
 CHANNEL_NAMES = (
     "high_pass",
@@ -29,6 +30,40 @@ SCORED_CHANNELS = tuple(CHANNEL_INDEX[name] for name in CHANNEL_NAMES)
 _COLUMN = {name: column for column, name in enumerate(CHANNEL_NAMES)}
 
 
+SURE_CHANGE = 0.3
+"""Change of the best cell, above twice that of the middle one, from which something surely changed."""
+WRITTEN_POWER = 1.5
+"""Added to the exponent of channel 16 where change before a still camera leads: only sure text keeps its claim."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Evidence of change on one frame (`motion.background`), and how far it can be trusted.
+
+    Args:
+        cells: `[N]` in [0, 1].
+        certainty: In [0, 1], how clearly anything changed, one number or `[N]`: a model that does not fit the frame
+            finds change everywhere, a thing that moves is somewhere.
+        known: In [0, 1], how surely the camera stands still before a background that is known, one number or `[N]`.
+    """
+
+    cells: Array
+    certainty: Array | float
+    known: Array | float
+
+    @classmethod
+    def of(cls, cells: Array, known: Array | float) -> Change:
+        """The change of all cells of a frame, `[N]`."""
+        excess = namespace(cells).amax(cells) - 2 * middle_of(cells)
+        return cls(cells, at_most(at_least(excess / SURE_CHANGE, 0.0), 1.0), known)
+
+    def lead(self, weights: ScoringSettings) -> Array | float:
+        """The share of the score that change takes, in [0, 1]."""
+        still = self.known
+        share: Array | float = (weights.change * still + weights.change_moving * (1 - still)) * self.certainty
+        return share
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """Channels of N places.
@@ -39,6 +74,7 @@ class Sample:
         figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None where that is not known.
         moved: The highest figure of any place on the frame, one number or `[N]`.
         words: `[N]`, 1 where the relevance is to words that were read, else 0; None for 0 everywhere.
+        change: Evidence of change; None where there is none.
     """
 
     values: Array
@@ -46,6 +82,7 @@ class Sample:
     figure: Array | None = None
     moved: Array | float = 0.0
     words: Array | None = None
+    change: Change | None = None
 
     def __getitem__(self, name: str) -> Array:
         return self.values[:, _COLUMN[name]]
@@ -53,25 +90,40 @@ class Sample:
 
 def information(sample: Sample, weights: ScoringSettings) -> Array:
     """How much there is to see: fine detail."""
-    return sample["high_pass"] * _left_by_motion(sample, weights)
+    return sample["high_pass"] * _left_by_motion(sample, weights) * (1 - _lead(sample, weights))
 
 
 def writing(sample: Sample, weights: ScoringSettings) -> Array:
     """What is written, and what looks as if something were."""
-    return sample["text"] * _left_by_motion(sample, weights)
+    sure = 0.0 if sample.change is None else WRITTEN_POWER * sample.change.lead(weights) * sample.change.known
+    return sample["text"] ** (1 + sure) * _left_by_motion(sample, weights)
 
 
 def perspective(sample: Sample, weights: ScoringSettings) -> Array:
-    """What stands out from where one looks: saliency and motion, weighted towards the fovea.
+    """What stands out from where one looks; where something changed, that leads."""
+    lead = _lead(sample, weights)
+    if sample.change is None:
+        return outstanding(sample, weights)
+    return (1 - lead) * outstanding(sample, weights) + lead * sample.change.cells
 
-    The fovea is the frame's centre, or the gaze where one is given.
+
+def outstanding(sample: Sample, weights: ScoringSettings) -> Array:
+    """What is unlike the rest of the frame and what moves, weighted towards the fovea as far as change does not lead.
+
+    The fovea is the frame's centre, or the gaze where one is given. It is a prior for when nothing better is known:
+    before a still camera's background, what changes counts wherever it is.
     """
     periphery = namespace(sample.values).minimum(sample["eccentricity"], 1 - sample["gaze"])
-    outstanding = weights.saliency * sample["saliency"] * _left_by_motion(sample, weights)
-    outstanding = outstanding + weights.motion * sample["motion"]
+    seen = weights.saliency * sample["saliency"] * _left_by_motion(sample, weights)
+    seen = seen + weights.motion * sample["motion"]
     if sample.figure is not None:
-        outstanding = outstanding + weights.figure * sample.figure
-    return outstanding * (1 - weights.fovea * periphery)
+        seen = seen + weights.figure * sample.figure
+    still = 0.0 if sample.change is None else sample.change.known
+    return seen * (1 - weights.fovea * (1 - _lead(sample, weights) * still) * periphery)
+
+
+def _lead(sample: Sample, weights: ScoringSettings) -> Array | float:
+    return 0.0 if sample.change is None else sample.change.lead(weights)
 
 
 def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Array | float:

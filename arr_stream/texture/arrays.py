@@ -6,6 +6,7 @@ What works on both is written once against `namespace`. Torch is loaded only whe
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -120,6 +121,27 @@ def at_most(values: Array, most: float) -> Array:
 def at_least(values: Array, least: float) -> Array:
     """Values, those below a limit brought up to it."""
     return np.maximum(values, least) if isinstance(values, _ON_HOST) else values.clamp(min=least)
+
+
+def either(condition: Array, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+    """The result of `first` where `condition` `[1, 1]` is true, else that of `second`.
+
+    The host computes one of the two; a device, which cannot branch without waiting, computes both and selects. Results
+    are arrays, numbers, tuples or dataclasses of them.
+    """
+    if isinstance(condition, _ON_HOST):
+        return first() if condition.all() else second()
+    return _selected(condition, first(), second())
+
+
+def _selected(condition: Array, first: Any, second: Any) -> Any:
+    if isinstance(first, tuple):
+        return tuple(_selected(condition, *each) for each in zip(first, second, strict=True))
+    if is_dataclass(first):
+        values = {each.name: getattr(first, each.name) for each in fields(first)}
+        changes = {name: _selected(condition, value, getattr(second, name)) for name, value in values.items()}
+        return replace(first, **changes)  # type: ignore[type-var]
+    return namespace(condition).where(condition, first, second)
 
 
 def take(table: Array, places: Array) -> Array:

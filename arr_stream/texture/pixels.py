@@ -110,10 +110,11 @@ def remap(planes: Array, map_px: Array, *, nearest: bool = False) -> Array:
 
 
 @singledispatch
-def blotted(planes: Array, kept: Array, value: float) -> Array:
-    """Planes with one value wherever `kept` `[h, w]` is False; the host writes into them."""
+def blotted(planes: Array, kept: Array, value: float | Array) -> Array:
+    """Planes with another value, or those of a plane `[h, w]`, wherever `kept` `[h, w]` is False; the host writes into
+    them."""
     if not kept.all():
-        channels_last(planes)[~kept] = value
+        channels_last(planes)[~kept] = value[~kept] if isinstance(value, np.ndarray) else value
     return planes
 
 

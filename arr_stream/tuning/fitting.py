@@ -17,7 +17,7 @@ from torch import Tensor
 
 from arr_stream.config import ScoringSettings
 from arr_stream.relevance.balance import balance_tensions
-from arr_stream.relevance.scorers import Sample
+from arr_stream.relevance.scorers import Change, Sample
 from arr_stream.threads import one_torch_thread
 from arr_stream.tuning.parameters import NAMES, Parameters
 from arr_stream.tuning.recording import FrameTable
@@ -196,9 +196,20 @@ def frame_scores(group: Sequence[Seen], weights: ScoringSettings) -> Tensor:
         torch.cat(figures) if figures else None,
         torch.cat([torch.as_tensor(sample.moved).expand(len(sample.relevance)) for sample in samples]),
         torch.cat(words) if words else None,
+        _changes(samples),
     )
     scores: Tensor = balance_tensions(sample, group[0].answered, weights).score.reshape(len(group), -1)
     return scores
+
+
+def _changes(samples: Sequence[Sample]) -> Change | None:
+    """The evidence of change of several frames, one after another."""
+    known = [sample.change for sample in samples if sample.change is not None]
+    if not known:
+        return None
+    names = "cells", "certainty", "known"
+    parts = ([torch.as_tensor(getattr(each, name)).expand(len(each.cells)) for each in known] for name in names)
+    return Change(*(torch.cat(part) for part in parts))
 
 
 def soft_choice(scores: Tensor, count: Tensor, temperature: float) -> Tensor:

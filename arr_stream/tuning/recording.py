@@ -20,9 +20,9 @@ from arr_stream.evaluation.coverage import object_shares, score_cells
 from arr_stream.evaluation.davis import check_visible, read_paired, tight_box
 from arr_stream.keyframes.generate import InStepKeyframes
 from arr_stream.patch_set import PatchSet
-from arr_stream.pipeline import CellValues, Pipeline
+from arr_stream.pipeline import CellValues, Pipeline, change_of_cells
 from arr_stream.relevance.query import Query, RegionQuery, parse_text
-from arr_stream.relevance.scorers import SCORED_CHANNELS, Sample
+from arr_stream.relevance.scorers import SCORED_CHANNELS, Change, Sample
 from arr_stream.stream import Models
 from arr_stream.texture.array import CELL_LEVEL, Texture
 from arr_stream.tuning.footage import Footage
@@ -86,7 +86,9 @@ class _RecordingPipeline(Pipeline):
         cells = np.zeros_like(asked.combined) if asked.word_cells is None else asked.word_cells.astype(np.float32)
         given = asked.combined, values.figure, cells
         relevance, moving, words = (torch.from_numpy(each.ravel().copy()) for each in given)
-        self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)), words)
+        change = change_of_cells(state.change, state.background.known, state.grid)
+        changed = Change(*(torch.tensor(each) for each in (change.cells, change.certainty, change.known)))
+        self.sample = Sample(table.clone(), relevance, moving, moving.max().expand(len(moving)), words, changed)
         return super()._choose(state, texture, values, eighth_grey, frame)
 
 

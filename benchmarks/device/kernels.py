@@ -18,7 +18,7 @@ from arr_stream.gpu.device import TorchDevice
 from arr_stream.gpu.flow import estimate
 from arr_stream.gpu.graphs import flatten
 from arr_stream.motion import usual_preset
-from arr_stream.motion.camera import motion_channel
+from arr_stream.motion.camera import motion_between, motion_since, visible_structure
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import FIXATION, Carried, TemporalCache, carried, remembered
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, RegionPlanes
@@ -37,6 +37,11 @@ from benchmarks.scenes.clips import panning_frames, usual_queries
 _ROUNDS = 5
 _GPU_COPY_BYTES = 1 << 29
 _CPU_COPY_BYTES = 1 << 26
+
+
+def _motion_against_camera(flow: Flow, eighth_grey: Tensor) -> Tensor:
+    structure = visible_structure(eighth_grey)
+    return torch.maximum(motion_between(flow, structure), motion_since(flow, structure))
 
 
 def synchronize(device: torch.device) -> None:
@@ -202,10 +207,8 @@ def _kernels(frames: list[Frame], device: torch.device, settings: Settings) -> I
     preset = usual_preset("torch", settings.motion.preset)
     flow = estimate(earlier.grey, look.grey, hw, preset)
     yield Kernel("flow", lambda: estimate(earlier.grey, look.grey, hw, preset), (earlier.grey, look.grey))
-    motion = motion_channel(flow, None, look.eighth_grey)
-    yield Kernel(
-        "motion against the camera", lambda: motion_channel(_fresh(flow), _fresh(flow), look.eighth_grey), flow
-    )
+    motion = motion_between(flow, visible_structure(look.eighth_grey))
+    yield Kernel("motion against the camera", lambda: _motion_against_camera(_fresh(flow), look.eighth_grey), flow)
     moving = Carried(torch.rand((1, *hw), device=device), (flow,))
     yield Kernel("carrying memory", lambda: carried(moving, _fresh(flow)), (moving, flow))
     figure, detail = Figure.nothing(motion, hw), look.high_pass
@@ -243,7 +246,7 @@ def _choosing(
     settings: Settings,
 ) -> Iterator[Kernel]:
     cells_hw, there = (grid.rows, grid.columns), TorchDevice(str(history.device), graphs=False)
-    motion = motion_channel(flow, None, look.eighth_grey)
+    motion = motion_between(flow, visible_structure(look.eighth_grey))
     figure = torch.rand(cells_hw, device=history.device)
     context = QueryContext(look.quarter, motion, figure, flow, flow, flow, settings.relevance.trust)
     cache = TemporalCache(grid, there.put)

@@ -1,0 +1,266 @@
+"""Background model: what each place looks like when nothing moves there, and how far the present frame departs from it.
+
+Optical flow smears a thing of 20x60 px into the ground around it. Where the camera stands still, the pixels themselves
+tell better, in two ways whose sum is the evidence of change:
+
+- against the *previous frame*: outlines and texture of what moves;
+- against a *running mean and variance* of each pixel (Wren, Azarbayejani, Darrell and Pentland, "Pfinder: Real-Time
+  Tracking of the Human Body", 1997): the whole of what moves, and what has stopped. Sensor noise, flicker and leaves
+  raise the variance of their pixels and count for less.
+
+Only pixels that look like the background update it. A pixel that keeps another look for as long as the background was
+seen there, at most `ABSORB_SECONDS`, takes that look as its background: a parked car is foreground for half a minute,
+the ground that it uncovers when it leaves in the first seconds of a stream is not.
+
+On a moving camera the model is warped by the camera's fitted motion, and edges, which interpolation blurs, count for
+less. Whether the camera moved is decided by a vote of the pixels, since the fit itself is misled by large objects: the
+motion must explain clearly more pixels than standing still does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from arr_stream.motion.camera import camera_of, motion_between, motion_since, visible_structure
+from arr_stream.motion.flow import Flow, resize_offsets, source_map
+from arr_stream.texture.arrays import Array, as_float, at_least, at_most, either, namespace, zeros
+from arr_stream.texture.pixels import averaged, blotted, box_means, inside, local_contrast, mean_of, remap
+
+ADAPT_SECONDS = 5.0
+"""Time constant of mean and variance."""
+KNOWN_SECONDS = 3.0
+"""Time after which the background of a still camera is known."""
+ABSORB_SECONDS = 30.0
+"""Longest time that something which stands still remains foreground."""
+DEVIATIONS = 3.5
+"""Standard deviations at which a pixel is as likely foreground as not."""
+LEAST_VARIANCE = 20.0
+NEW_VARIANCE = 60.0
+MOST_VARIANCE = 2500.0
+"""Squared grey levels: of a noiseless pixel, of one just taken over, and the largest deviation that is learned from."""
+NOISE = 12.0
+"""Difference to the previous frame, in grey levels, that counts half."""
+FOREGROUND = 0.25
+"""Evidence from which a pixel no longer updates the background."""
+BLURRED_SHARE = 0.5
+"""Share of the local contrast that warping may leave as a difference."""
+WEAK, SURE = 0.1, 0.5
+"""Evidence around a place up to which it is hardly foreground, and from which it surely is."""
+LOST = 0.35
+"""Mean evidence of a frame from which the model is no longer believed: too much cannot have moved."""
+LOST_FRAMES = 3
+"""Frames in a row that are so before the model starts anew."""
+VOTE_LEVELS = 20.0
+"""Most grey levels by which a pixel votes."""
+VOTE_RATIO, VOTE_LEAST = 1.15, 0.02
+"""The camera moved where what its motion explains better outweighs what it explains worse by this factor, and by so
+many grey levels a pixel."""
+SURELY_STILL = 0.95
+UPDATE_SECONDS = 0.1
+"""Least time between two updates of mean and variance, which change slowly."""
+STILLNESS_MEMORY = 0.8
+"""What the stillness of the camera keeps from one frame to the next."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Background:
+    """State of the model between two frames; planes are `[h, w]` float32 at a quarter of the texture's size.
+
+    Args:
+        previous: Lightness of the frame before, or of the last that the model accounts for.
+        mean, variance: Of each pixel's background, in grey levels and their squares.
+        support: Seconds for which the background was seen, less those for which something still covered it.
+        stillness: `[1, 1]` in [0, 1], how surely the camera stands still; 0 on the first frame.
+        seconds: `[1, 1]`, time since the model started.
+        lost: `[1, 1]`, frames in a row on which most of the picture departed from it.
+    """
+
+    previous: Array
+    mean: Array
+    variance: Array
+    support: Array
+    stillness: Array
+    seconds: Array
+    lost: Array
+
+    @property
+    def known(self) -> Array:
+        """`[1, 1]` in [0, 1]: how surely the camera stands still before a background that is known by now."""
+        return self.stillness * at_most(self.seconds / KNOWN_SECONDS, 1.0)
+
+    @classmethod
+    def of(cls, grey: Array) -> Background:
+        """Return the model after a first frame `[h, w]`."""
+        now = as_float(grey)
+        none, one = zeros(now, (now.shape[0], now.shape[1])), zeros(now, (1, 1))
+        return cls(now, now, none + NEW_VARIANCE, none, stillness=one, seconds=one, lost=one)
+
+
+def motion_evidence(
+    background: Background,
+    greys: tuple[Array, Array, Array],
+    flow: Flow,
+    way: Flow | None,
+    elapsed_seconds: Array | None,
+) -> tuple[Background, Array, Array]:
+    """Update the background by a frame, and weigh what the two ways to see motion say.
+
+    Args:
+        background: Of the frames before.
+        greys: Lightness of this frame at a quarter and an eighth of the texture's size, and of the frame before at an
+            eighth.
+        flow: To the frame before.
+        way: To the keyframe in use; None before there is one.
+        elapsed_seconds: As for `see_change`.
+
+    Returns:
+        The updated background, the change `[H/8, W/8]` as `see_change` returns it, and channel 10: the change before a
+        known background, the motion against the camera where that moves or was just switched on, a blend between.
+    """
+    quarter, eighth, before = greys
+    background, change = see_change(background, quarter, (before, eighth), flow, elapsed_seconds)
+    # The background does not tell a thing that was there from the start from the ground until it has left its place.
+    known = background.known
+    motion = either(
+        known >= SURELY_STILL,
+        lambda: change,
+        lambda: _with_flow(change, 1 - known, flow, way, visible_structure(eighth)),
+    )
+    return background, change, motion
+
+
+def _with_flow(change: Array, unknown: Array, flow: Flow, way: Flow | None, structure: Array) -> Array:
+    """Channel 10 where the background alone does not tell it; for the arguments see `motion_evidence`."""
+    xp, moving = namespace(change), motion_between(flow, structure)
+    if way is not None:
+        moving = xp.maximum(moving, motion_since(way, structure))
+    return xp.maximum(change * (1 - unknown), unknown * moving)
+
+
+def see_change(
+    background: Background, grey: Array, eighths: tuple[Array, Array], flow: Flow, elapsed_seconds: Array | None
+) -> tuple[Background, Array]:
+    """Compare a frame with the background, and update the background by it.
+
+    Args:
+        background: Of the frames before.
+        grey: `[H/4, W/4]` lightness.
+        eighths: `[H/8, W/8]` lightness of the frame before and of this one.
+        flow: To the frame before, for the camera's motion.
+        elapsed_seconds: `[1, 1]` since the last update; None to compare alone.
+
+    Returns:
+        The updated background, and `[H/8, W/8]` in [0, 1]: evidence that something moves, or has just stopped, there.
+    """
+    now, camera_px = as_float(grey), camera_of(flow)
+    # Flow to a frame that the model does not account for says nothing of the camera.
+    moves = camera_moved(*eighths, camera_px) & (background.lost == 0)
+    warped, blurred = either(moves, lambda: _warped(background, now, camera_px), lambda: (background, 0.0))
+    moving = now - warped.previous
+    moving *= moving
+    moving /= moving + (blurred + NOISE**2)
+    apart = now - warped.mean
+    squared = apart * apart
+    # Squares of next to nothing are denormal numbers, over which processors take long.
+    squared += 1e-3
+    ordinary = at_least(warped.variance, LEAST_VARIANCE)
+    ordinary *= DEVIATIONS**2
+    ordinary += blurred
+    ordinary += squared
+    departed = squared / ordinary
+    departed *= departed
+    known = as_float(departed < FOREGROUND)
+    departed += moving
+    evidence = averaged(at_most(departed, 1.0), (now.shape[0] // 2, now.shape[1] // 2))
+    believed = as_float(zeros(now, (1, 1)) + mean_of(evidence) < LOST)
+    # What leaves most of the frame unexplained, such as a frame of noise, leaves the model as it was.
+    lost = (background.lost + 1) * (1 - believed)
+    accepted = (believed > 0) | (lost >= LOST_FRAMES)
+    model, previous = either(accepted, lambda: (warped, now), lambda: (background, background.previous))
+    seen = replace(
+        model,
+        previous=previous,
+        stillness=model.stillness + (1 - STILLNESS_MEMORY) * (as_float(~moves) - model.stillness),
+        lost=lost,
+    )
+    if elapsed_seconds is not None:
+        seen = _updated(seen, apart, squared, moving, known, elapsed_seconds * believed)
+    # Where a thing looks like its ground, what is beside it tells.
+    (around,) = box_means(evidence, side_px=3)
+    evidence = (evidence + around) * (believed / 2)
+    # Leaves and noise stay weak, the inside of a thing counts as much as its outline.
+    sure = at_most(at_least((evidence - WEAK) * (1 / (SURE - WEAK)), 0.0), 1.0)
+    return seen, (evidence + sure * sure * (3 - 2 * sure)) * 0.5
+
+
+def _updated(
+    model: Background, apart: Array, squared: Array, moving: Array, known: Array, elapsed_seconds: Array
+) -> Background:
+    """Update the model by some seconds of what a frame showed; for the differences see `see_change`.
+
+    Args:
+        known: `[h, w]`, 1 where the frame shows the background, else 0.
+    """
+    restarts = as_float(model.lost >= LOST_FRAMES)
+    # Seen for so much longer, or covered by something that stands still; what moves past counts for neither.
+    support = moving - 1
+    support *= 1 - known
+    support += known
+    support *= elapsed_seconds
+    support += model.support
+    settled = support >= restarts * (2 * ABSORB_SECONDS)
+    seconds = model.seconds * (1 - restarts) + elapsed_seconds
+    rate = known * at_most(elapsed_seconds / at_most(at_least(seconds, 1e-6), ADAPT_SECONDS), 1.0)
+    variance = at_most(squared, MOST_VARIANCE)
+    variance -= model.variance
+    variance *= rate
+    variance += model.variance
+    rate *= apart
+    rate += model.mean
+    # The look of this frame becomes the background where it has been covered for too long.
+    return replace(
+        model,
+        mean=blotted(rate, settled, model.previous),
+        variance=blotted(variance, settled, NEW_VARIANCE),
+        support=blotted(at_most(support, ABSORB_SECONDS), settled, 0.0),
+        seconds=seconds,
+        lost=model.lost * (1 - restarts),
+    )
+
+
+def camera_moved(before: Array, now: Array, camera_px: Array) -> Array:
+    """Vote on whether the camera's fitted motion explains clearly more of a picture than standing still does.
+
+    Args:
+        before, now: `[h, w]` lightness.
+        camera_px: `[h, w, 2]` fitted backward flow of the camera.
+
+    Returns:
+        `[1, 1]` bool.
+    """
+    before, now = as_float(before), as_float(now)
+    gain = abs(now - before) - abs(now - remap(before, source_map(camera_px)))
+    better, worse = (mean_of(at_most(at_least(side, 0.0), VOTE_LEVELS)) for side in (gain, -gain))
+    return zeros(now, (1, 1)) + (better - VOTE_RATIO * worse) > VOTE_LEAST
+
+
+def _warped(model: Background, now: Array, camera_px: Array) -> tuple[Background, Array]:
+    """The model on a moved camera's present frame, and `[h, w]` variance that the warp leaves at edges.
+
+    What comes into view is background, and new.
+    """
+    hw = now.shape[0], now.shape[1]
+    map_px = source_map(resize_offsets(camera_px, hw))
+    within = inside(map_px)
+    planes = namespace(now).stack([model.previous, model.mean, model.variance, model.support])
+    previous, mean, variance, support = remap(planes, map_px)
+    outside = ~within
+    blurred = (BLURRED_SHARE * local_contrast(now, 1)) ** 2
+    warped = replace(
+        model,
+        previous=previous + (now - previous) * outside,
+        mean=mean + (now - mean) * outside,
+        variance=blotted(variance, within, NEW_VARIANCE),
+        support=support * within,
+    )
+    return warped, blurred
