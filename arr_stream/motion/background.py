@@ -1,4 +1,4 @@
-"""Background model: what each place looks like when nothing moves there, and how far the present frame departs from it.
+"""Background model: the look of each pixel without moving objects, and the departure of the present frame from it.
 
 Optical flow smears a thing of 20x60 px into the ground around it. Where the camera stands still, the pixels themselves
 tell better, in two ways whose sum is the evidence of change:
@@ -59,7 +59,7 @@ SURELY_STILL = 0.95
 UPDATE_SECONDS = 0.1
 """Least time between two updates of mean and variance, which change slowly."""
 STILLNESS_MEMORY = 0.8
-"""What the stillness of the camera keeps from one frame to the next."""
+"""Share of the camera's stillness that remains from one frame to the next."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +245,7 @@ def camera_moved(before: Array, now: Array, camera_px: Array) -> Array:
 
 
 def _warped(model: Background, now: Array, camera_px: Array) -> tuple[Background, Array]:
-    """The model on a moved camera's present frame, and `[h, w]` variance that the warp leaves at edges.
+    """Warp the model to a moved camera's present frame; also return the `[h, w]` variance that this leaves at edges.
 
     What comes into view is background, and new.
     """

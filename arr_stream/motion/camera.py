@@ -121,7 +121,7 @@ def independent_motion(offset_px: Array, camera_px: Array, structure: Array, *, 
 
 
 def motion_between(flow: Flow, structure: Array) -> Array:
-    """What moves against the camera, and what the flow cannot explain, `[h, w]` in [0, 1].
+    """Return motion against the camera and the residual of the flow, `[h, w]` in [0, 1].
 
     Args:
         flow: To the frame before.
@@ -132,7 +132,7 @@ def motion_between(flow: Flow, structure: Array) -> Array:
 
 
 def motion_since(way: Flow, structure: Array) -> Array:
-    """What has moved since the keyframe, `[h, w]` in [0, `SLOW_MOTION`].
+    """Return motion since the keyframe, `[h, w]` in [0, `SLOW_MOTION`].
 
     What goes half a pixel a frame is lost in the flow's noise from one frame to the next. Since the keyframe it has
     come a long way, and counts for that as far as the camera stood still: parallax adds up, too.

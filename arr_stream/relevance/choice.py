@@ -103,7 +103,7 @@ def score_cells(
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         weights: Of the scorers.
         word_cells: `[gh, gw]` bool, cells that are relevant for words; None for none.
-        change: Evidence of change in the cells; None where there is none.
+        change: Evidence of change in the cells, or None.
     """
     table = cell_table(planes, texture_wh)
     words = None if word_cells is None else as_float(word_cells).reshape(-1)

@@ -74,7 +74,7 @@ class Sample:
         figure: `[N]` how surely each belongs to what moves (`relevance.figure`); None where that is not known.
         moved: The highest figure of any place on the frame, one number or `[N]`.
         words: `[N]`, 1 where the relevance is to words that were read, else 0; None for 0 everywhere.
-        change: Evidence of change; None where there is none.
+        change: Evidence of change, or None.
     """
 
     values: Array
@@ -100,7 +100,7 @@ def writing(sample: Sample, weights: ScoringSettings) -> Array:
 
 
 def perspective(sample: Sample, weights: ScoringSettings) -> Array:
-    """What stands out from where one looks; where something changed, that leads."""
+    """Score saliency and motion; change leads where it is certain."""
     lead = _lead(sample, weights)
     if sample.change is None:
         return outstanding(sample, weights)
@@ -108,7 +108,7 @@ def perspective(sample: Sample, weights: ScoringSettings) -> Array:
 
 
 def outstanding(sample: Sample, weights: ScoringSettings) -> Array:
-    """What is unlike the rest of the frame and what moves, weighted towards the fovea as far as change does not lead.
+    """Score saliency and motion, weighted towards the fovea as far as change does not lead.
 
     The fovea is the frame's centre, or the gaze where one is given. It is a prior for when nothing better is known:
     before a still camera's background, what changes counts wherever it is.

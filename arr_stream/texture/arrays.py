@@ -124,7 +124,7 @@ def at_least(values: Array, least: float) -> Array:
 
 
 def either(condition: Array, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-    """The result of `first` where `condition` `[1, 1]` is true, else that of `second`.
+    """Return the result of `first` where `condition` `[1, 1]` is true, else that of `second`.
 
     The host computes one of the two; a device, which cannot branch without waiting, computes both and selects. Results
     are arrays, numbers, tuples or dataclasses of them.
