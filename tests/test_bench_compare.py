@@ -24,6 +24,7 @@ from benchmarks.comparison.plot import plot_compare
 from benchmarks.comparison.report import ORACLE, OURS, CompareReport, CompareRow, tables
 from benchmarks.comparison.truth import KnownClip, Score, best_score, score_choices
 from benchmarks.rivals import RULES
+from benchmarks.rivals.boxes import FOLLOWERS, RANKINGS
 from benchmarks.rivals.features import Pixels
 from benchmarks.scenes.footage import Footage, davis_footage
 from benchmarks.scenes.photographs import generated_footage
@@ -138,7 +139,9 @@ def test_everyone_is_shown_the_same_clips_at_the_same_tokens(report: CompareRepo
     for clip in clips:
         for budget, tokens in (("10%", 6), ("12", 12)):
             rows = [row for row in report.rows if (row.footage, row.budget) == (clip, budget)]
-            assert {row.method for row in rows} == names | {OURS, ORACLE}
+            boxed = {f"{follower}, {ranking}" for follower in FOLLOWERS for ranking in RANKINGS}
+            assert {row.method for row in rows} == names | boxed | {OURS, ORACLE}
+            assert {row.asked for row in rows if row.method in boxed} == {"box"}
             assert {row.asked for row in rows if row.method == OURS} == {"no query", "box", "words"}
             assert sorted(row.seed for row in rows if row.method == "random") == [0, 1]
             for row in rows:
@@ -160,7 +163,7 @@ def test_a_co_located_rule_loses_where_the_camera_moves(report: CompareReport) -
 
 
 def _row(method: str, footage: str, share: float | None, **changes: Any) -> CompareRow:
-    score = Score(share, share, None, share, share, 0.2, 10.0, 8.0)
+    score = Score(share, share, None, share, share, 0.5, 0.2, 10.0, 8.0)
     row = CompareRow(footage, "davis", "still", 100, "10%", method, "", "no query", 0, score, 1.0, 0.0, "")
     return replace(row, **changes)
 
@@ -188,7 +191,7 @@ def test_tables_sum_up_by_clip_seed_and_camera() -> None:
     assert _column(alone, "±")[1] == pytest.approx(np.std([0.1, 0.3], ddof=1)) and _column(alone, "±")[2] is None
     assert _column(alone, "ours +")[1:] == pytest.approx([0.5, 0.0])
     assert _column(alone, "ahead on") == [None, "2/2", "1/2"]
-    box = made["Coverage asked with the first mask's box: sequences with masks"]
+    box = made["Coverage asked with the first box: sequences with masks"]
     assert _column(box, "ours +")[1:] == pytest.approx([0.6, 0.1])
     cameras = made["What moves, by camera: sequences with masks"]
     assert _column(cameras, "still") == pytest.approx([0.9, 0.2, 0.7])
@@ -199,7 +202,7 @@ def test_tables_sum_up_by_clip_seed_and_camera() -> None:
     cost = made["Cost"]
     assert _column(cost, "together") == pytest.approx([1, 1, 1, 10])
     assert "some features" in alone.note
-    assert _column(alone, "tokens after the first") == [8, 8, 8] and _column(alone, "tokens") == [10, 10, 10]
+    assert _column(alone, "tokens where counted") == [8, 8, 8] and _column(alone, "tokens") == [10, 10, 10]
     assert "No rule is ahead of ours." in alone.note
     assert cameras.note.endswith("Ahead of ours at 10% under a panning camera: drop by 0.200.")
 

@@ -287,7 +287,7 @@ class TestTargets:
             )
         )
         ahead = ResultTable(
-            "Coverage asked with the first mask's box: sequences with masks",
+            "Coverage asked with the first box: sequences with masks",
             ("budget", "method", "object", "ours +"),
             (
                 ("10%", "arr-stream", 0.8, None),

@@ -63,12 +63,16 @@ class Kind(StrEnum):
     samples = "samples"
     generated = "generated"
     photos = "photos"
+    fixed = "fixed"
+    moving = "moving"
+    webcam = "webcam"
+    tracks = "tracks"
 
 
 def compare(
     data: Annotated[
         Path | None,
-        typer.Argument(help="Folder with davis/ and text/icdar2015/, or either itself; without it what needs no data."),
+        typer.Argument(help="Folder with davis/, text/icdar2015/ and cameras/, or one of the first two. Optional."),
     ] = None,
     budget: Annotated[list[str] | None, typer.Option(help="Tokens a frame, or a share (10% and 25%).")] = None,
     kind: Annotated[list[Kind] | None, typer.Option(help="Only this footage; may be given again.")] = None,

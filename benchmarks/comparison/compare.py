@@ -1,7 +1,8 @@
 """`python -m benchmarks compare`: our choice of cells beside published and plain rules, on the same frames.
 
 Every rule is given the same number of tokens. Ours decides on each frame from what it knows by then; rules that share a
-clip's tokens out among its frames are given the whole clip at once, as they are published.
+clip's tokens out among its frames are given the whole clip at once, as they are published. Where ours is asked for an
+object by its first box, it stands beside rules that are given that box.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.comparison.holdout import held_out_weights
 from benchmarks.comparison.report import ASKED, ORACLE, OURS, CompareReport, CompareRow
 from benchmarks.comparison.truth import KnownClip, best_score, known_clip, score_choices
 from benchmarks.rivals import RULES, Clip, Rule
+from benchmarks.rivals.boxes import FOLLOWERS, RANKINGS, Box
 from benchmarks.rivals.features import FeatureMaker, make_clip
 from benchmarks.rivals.plain import random_rule
 from benchmarks.scenes.footage import Footage
@@ -91,12 +93,14 @@ def _on_clip(
     known = known_clip(clip, settings.grid.max_pixels)
     plain = make_clip(clip.frames(), known.grid, None)
     described = {short: make_clip(clip.frames(), known.grid, maker) for short, maker in features.items()}
+    followed = _followed(clip, known)
 
     for budget in budgets:
         tokens = budget_tokens(budget, known.grid.cells)
         runs = chain(
             _our_runs(clip, known, settings, weights, tokens),
             _rival_runs(plain, described, tokens, seeds),
+            _boxed_runs(followed, known.grid, tokens),
             [_Run(ORACLE, (), None)],
         )
         for run in runs:
@@ -110,6 +114,7 @@ def _on_clip(
                 features=run.features,
                 asked=run.asked,
                 seed=run.seed,
+                objects=clip.objects,
                 score=best_score(known, tokens) if run.method == ORACLE else score_choices(known, run.choices),
                 rule_ms=run.rule_ms,
                 before_ms=run.before_ms,
@@ -161,9 +166,36 @@ def _rival_runs(plain: Clip, described: Mapping[str, Clip], tokens: int, seeds: 
                 yield _Run(rule.name, *chosen, short, before_ms=clip.made_ms, needed="features on every cell")
 
 
+def _followed(clip: Footage, known: KnownClip) -> dict[str, tuple[list[Box], float]]:
+    """Return the object's box on every frame and the milliseconds a frame that it took, by the way to follow it."""
+    found: dict[str, tuple[list[Box], float]] = {}
+    if known.region_xywh is None:
+        return found
+    for name, follow in FOLLOWERS.items():
+        spent: list[float] = []
+        with timed(spent):
+            boxes = follow(clip.frames(), known.region_xywh)
+        found[name] = boxes, spent[0] / len(boxes)
+    return found
+
+
+def _boxed_runs(followed: Mapping[str, tuple[list[Box], float]], grid: Grid, tokens: int) -> Iterator[_Run]:
+    """Yield the choices around a box that is followed, by every ranking of cells."""
+    for name, (boxes, follow_ms) in followed.items():
+        for ranking, rank in RANKINGS.items():
+            spent: list[float] = []
+            with timed(spent):
+                choices = [rank(box, grid, tokens) for box in boxes]
+            rule_ms = spent[0] / len(boxes)
+            yield _Run(
+                f"{name}, {ranking}", choices, rule_ms, asked="box", before_ms=follow_ms, needed="the box followed"
+            )
+
+
 def _questions(clip: Footage, known: KnownClip) -> Iterator[tuple[str, dict[str, Any]]]:
     """What ours is asked on a clip: all that its truths can judge."""
-    yield "no query", {}
+    if clip.kind != "tracks":
+        yield "no query", {}
     if known.region_xywh is not None:
         yield "box", {"region": known.region_xywh}
     if clip.words is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from arr_stream.evaluation.tables import Report, ResultTable, Value, plain
 from benchmarks.comparison.truth import Score
 from benchmarks.rivals import RULES
 from benchmarks.scenes.camera import CAMERAS
-from benchmarks.scenes.footage import KINDS, FootageKind
+from benchmarks.scenes.cameras import LEARNING_FRAMES
+from benchmarks.scenes.footage import KINDS, FootageKind, Objects
 
 OURS = "arr-stream"
 ORACLE = "oracle"
@@ -31,13 +32,14 @@ class CompareRow:
         budget: As asked for, such as `10%`.
         method: `OURS`, `ORACLE`, or the rule's name.
         features: What a rule on features looked at, by the short name that `compare` was given; else empty.
-        asked: One of `ASKED` for ours; `no query` for all others, since they take none.
+        asked: One of `ASKED` for ours, `box` for rules that are given the box, `no query` for all others.
         seed: Of a random choice.
         score: What the cells show.
         rule_ms: The choice alone; for ours all of it, keyframes included; None for the oracle.
         before_ms: What has to be computed of every frame before the choice.
         needed: What that is, empty for nothing.
         held_out: For ours: with weights that were fitted to the half of the sequences that this clip is not in.
+        objects: What the truth is of, see `Footage`.
     """
 
     footage: str
@@ -54,6 +56,7 @@ class CompareRow:
     before_ms: float
     needed: str
     held_out: bool = False
+    objects: Objects = "one"
 
     def facts(self) -> dict[str, Any]:
         """The row and its score in one."""
@@ -83,19 +86,29 @@ class CompareReport(Report):
 
 
 Rows = Sequence[CompareRow]
+_Key = TypeVar("_Key")
 
 KIND_NAMES: dict[FootageKind, str] = {
     "davis": "sequences with masks",
     "samples": "the sample clips",
     "generated": "generated scenes",
     "photos": "photographs with words under a moving window",
+    "fixed": "real cameras that stand still",
+    "moving": "real cameras that move",
+    "webcam": "people near a webcam",
+    "tracks": "single walkers before a camera that stands still",
 }
 _MOVING_GIVEN: dict[FootageKind, str] = {
     "davis": "what moves is measured (DIS medium at full size, less the homography of what lies outside the mask)",
     "samples": "what moves follows from the clips' true flow",
     "generated": "what moves is known",
     "photos": "nothing moves but the camera",
+    "fixed": f"the first {LEARNING_FRAMES} frames are not counted",
+    "moving": f"the first {LEARNING_FRAMES} frames are not counted",
+    "webcam": f"the first {LEARNING_FRAMES} frames are not counted",
+    "tracks": "each clip begins with the first frame of its object",
 }
+REAL: tuple[FootageKind, ...] = ("fixed", "moving", "webcam")
 CO_LOCATED = ("difference", "evs", "evs-per-frame", "dtd-pixel", "dtd-feature", "dtd-relative")
 """Keys of the rules that compare a cell with the same place on the frame before."""
 
@@ -103,8 +116,9 @@ _SHARES = (
     "ours +: by how much ours covers more of the object, and on how many clips; object, moving: share of its pixels "
     "in fine cells; detail: share of the object's pixels left when coarse cells "
     "count by their resolution; current: share of the object that is shown fine now or was and has not changed since; "
-    "context: share of the frame in any cell; means over the frames after the first, then over clips; tokens: cells a "
-    "frame, the first included, which some rules keep whole though it is not scored"
+    "cells on it: share of the fine cells that hold any of the object; "
+    "context: share of the frame in any cell; means over the frames that count, which the first never does, then over "
+    "clips; tokens: cells a frame, the first included, which some rules keep whole though it is not scored"
 )
 _BEST = "oracle: the most that so many fine cells on each frame could cover"
 
@@ -168,24 +182,22 @@ def tables(report: CompareReport) -> list[ResultTable]:
     for kind in KINDS:
         rows = [row for row in report.rows if row.kind == kind]
         for asked in ("box", "words", "no query"):
-            led = [row for row in rows if row.asked == asked and row.score.object is not None]
-            if led:
+            if any(row.method == OURS and row.asked == asked and row.score.object is not None for row in rows):
                 made.append(_objects(report, rows, kind, asked))
+    made += [table for kind in REAL if (table := _each_sequence(report, kind)) is not None]
     made += [table for kind in KINDS if (table := _cameras(report, kind)) is not None]
     made += [table for kind in KINDS if (table := _text(report, kind)) is not None]
     return [*made, _cost(report)]
 
 
 def _objects(report: CompareReport, rows: Rows, kind: FootageKind, asked: str) -> ResultTable:
-    """One line a budget and method; ours under one query beside all that take none."""
+    """One line a budget and method; ours under one query beside rules that are given as much, a box, or no query."""
     lines: list[tuple[Value, ...]] = []
-    clips = len({row.footage for row in rows})
+    rows = [row for row in rows if row.score.object is not None and _beside(row, asked)]
+    clips = len({row.footage for row in rows if row.method == OURS})
+    rows = [row for row in rows if row.footage in {each.footage for each in rows if each.method == OURS}]
     for budget in dict.fromkeys(row.budget for row in rows):
-        shown = [
-            row
-            for row in rows
-            if row.budget == budget and row.score.object is not None and (row.method != OURS or row.asked == asked)
-        ]
+        shown = [row for row in rows if row.budget == budget]
         ours = [row for row in shown if row.method == OURS and not row.held_out]
         for method in methods(shown):
             theirs = of(shown, method)
@@ -193,18 +205,58 @@ def _objects(report: CompareReport, rows: Rows, kind: FootageKind, asked: str) -
                 mean(theirs, lambda row: row.score.object),
                 spread(theirs, lambda row: row.score.object),
                 *(_ahead(ours, theirs) if method.rule else (None, None)),
-                *(mean(theirs, _score(name)) for name in ("moving", "detail", "current", *_SHOWN)),
+                *(mean(theirs, _score(name)) for name in ("moving", "detail", "current", "cells_on_object", *_SHOWN)),
             ]
             lines.append((budget, method.label, *figures))
-    what = {"box": "asked with the first mask's box", "words": "asked in words", "no query": "without any query"}[asked]
-    columns = ("budget", "method", "object", "±", "ours +", "ahead on", "moving", "detail", "current")
+    what = {"box": "asked with the first box", "words": "asked in words", "no query": "without any query"}[asked]
+    columns = ("budget", "method", "object", "±", "ours +", "ahead on", "moving", "detail", "current", "cells on it")
     behind = [(f"at {line[0]}", str(line[1]), -line[4]) for line in lines if isinstance(line[4], float)]
-    note = f"{clips} clips; {_looked_at(report)}; {_MOVING_GIVEN[kind]}. {_SHARES}; {_BEST}. {_leaders(behind)}".strip()
+    looked = "" if asked == "box" else f"{_looked_at(report)}; "
+    note = f"{clips} clips; {looked}{_MOVING_GIVEN[kind]}. {_SHARES}; {_BEST}. {_leaders(behind)}".strip()
     headings = (*columns, *_SHOWN.values())
     return ResultTable(f"Coverage {what}: {KIND_NAMES[kind]}", headings, tuple(lines), note=note, digits=3)
 
 
-_SHOWN = {"context": "context", "tokens": "tokens", "later_tokens": "tokens after the first"}
+def _beside(row: CompareRow, asked: str) -> bool:
+    """Whether a row belongs into the table of a question: rules without a box do not know what a box asks for."""
+    given = "box" if asked == "box" else "no query"
+    return row.method == ORACLE or row.asked == (asked if row.method == OURS else given)
+
+
+def _each_sequence(report: CompareReport, kind: FootageKind) -> ResultTable | None:
+    """One line a sequence and budget: ours without a query and asked for what moves, beside rules on change."""
+    rows = [row for row in report.rows if row.kind == kind and row.score.object is not None and not row.held_out]
+    if not rows:
+        return None
+    ways = [(OURS, "no query"), (OURS, "words"), *((RULES[key].name, "no query") for key in _ON_CHANGE)]
+    ways.append((ORACLE, "no query"))
+    lines: list[tuple[Value, ...]] = []
+    for (footage, budget), shown in _grouped(rows, lambda row: (row.footage, row.budget)).items():
+        shares = [mean([row for row in shown if (row.method, row.asked) == way], _score("object")) for way in ways]
+        lines.append((footage, shown[0].objects, budget, *shares))
+    headings = ("no query", '"moving"', *(RULES[key].name for key in _ON_CHANGE), ORACLE)
+    return ResultTable(
+        f"Each sequence: {KIND_NAMES[kind]}",
+        ("sequence", "truth of", "budget", *headings),
+        tuple(lines),
+        note=f"Share of the object in fine cells; {_MOVING_GIVEN[kind]}; {_BEST}. Where the truth is of one of many, a "
+        "rule is not told which, and what it shows of the others does not count.",
+        digits=3,
+    )
+
+
+_ON_CHANGE = ("difference", "mog2", "knn")
+"""Keys of the rules that are made for cameras that stand still."""
+
+
+def _grouped(rows: Rows, key: Callable[[CompareRow], _Key]) -> dict[_Key, list[CompareRow]]:
+    found: dict[_Key, list[CompareRow]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+_SHOWN = {"context": "context", "tokens": "tokens", "later_tokens": "tokens where counted"}
 """Headings of what is told of every choice, by their names in a score."""
 
 

@@ -17,7 +17,7 @@ from arr_stream.evaluation.coverage import best_share, pixels_by_cell
 from arr_stream.evaluation.davis import tight_box
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.novelty import SeenCells
-from arr_stream.types import ByteArray, FloatArray, Grid, IntArray
+from arr_stream.types import BoolArray, ByteArray, FloatArray, Grid, IntArray
 from benchmarks.cell_choices import shown_detail
 from benchmarks.scenes.camera import Camera, camera_kind
 from benchmarks.scenes.footage import Footage, moved_truths
@@ -30,7 +30,8 @@ class KnownClip:
     Args:
         grid: Its cells.
         camera: What its camera does, as given or as measured.
-        region_xywh: Tight box of the object on the first frame, in pixels; None where there is no object.
+        region_xywh: Tight box of the object on the first frame, in pixels; None where none is there, or several are.
+        learning_frames: First frames that are not counted.
         counts: For each truth (`object`, `moving`, `text`) that the clip has: `[T, gh, gw]` int32, pixels of it in each
             cell; zeros where a frame has none of it.
         cell_pixels: `[gh, gw]` int32, all pixels of each cell.
@@ -43,10 +44,15 @@ class KnownClip:
     counts: dict[str, IntArray]
     cell_pixels: IntArray
     eighth_grey: ByteArray
+    learning_frames: int = 1
 
     @property
     def frames(self) -> int:
         return len(self.eighth_grey)
+
+    def counted(self, name: str) -> IntArray:
+        """`[T, gh, gw]`, the pixels of a truth on the frames that count."""
+        return self.counts[name][self.learning_frames :]
 
 
 TRUTHS = ("object", "moving", "text")
@@ -60,8 +66,8 @@ def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
         max_pixels: As `grid.max_pixels`.
 
     Raises:
-        EvaluationDataError: Masks that do not fit the frames, fewer than two frames, or an object that is not on the
-            first frame and a later one.
+        EvaluationDataError: Masks that do not fit the frames, fewer than two frames, or an object that is on none of
+            the frames that count (of sequences with masks: not on the first).
     """
     counts: dict[str, list[IntArray | None]] = {name: [] for name in TRUTHS}
     homographies, eighths = [], []
@@ -71,7 +77,8 @@ def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
         if grid is None:
             grid = Grid.for_size(moved.grey.shape[::-1], max_pixels=max_pixels)
             object_mask = moved.truth.object
-            region = tight_box(object_mask) if object_mask is not None and object_mask.any() else None
+            if object_mask is not None and object_mask.any() and footage.objects != "several":
+                region = tight_box(object_mask)
         for name, mask in zip(TRUTHS, (moved.truth.object, moved.moving, moved.truth.text), strict=True):
             counts[name].append(None if mask is None else pixels_by_cell(mask, (grid.rows, grid.columns)))
         eighths.append(cv2.resize(moved.grey, (grid.columns * 4, grid.rows * 4), interpolation=cv2.INTER_AREA))
@@ -87,8 +94,10 @@ def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
         counts={name: _stack(each, grid) for name, each in counts.items() if any(one is not None for one in each)},
         cell_pixels=pixels_by_cell(whole, (grid.rows, grid.columns)),
         eighth_grey=np.stack(eighths),
+        learning_frames=footage.learning_frames,
     )
-    if "object" in known.counts and (region is None or not known.counts["object"][1:].any()):
+    absent = "object" in known.counts and not known.counted("object").any()
+    if absent or (footage.kind == "davis" and region is None):
         raise EvaluationDataError(
             f"{footage.name}: the object is not on the first frame and a later one",
             remedy="start where it is visible, or give more frames",
@@ -103,7 +112,7 @@ def _stack(each: Sequence[IntArray | None], grid: Grid) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What some choices of cells show, means over the frames after the first on which there is any of it.
+    """What some choices of cells show, as means over the frames that count and have any of it.
 
     Args:
         object, moving, text: Share of the pixels in fine cells; None where the clip does not tell.
@@ -111,10 +120,11 @@ class Score:
             resolution: a quarter at level 1, a sixteenth at level 2.
         current: Share of the object (else of the text) in cells that are shown fine now, or were shown fine earlier
             and have not changed since, by the same measure as `selection.novelty`.
-        context: Share of the frame in cells of any level; None, as `detail` and `current`, for the best score, which is
-            of no one choice.
+        cells_on_object: Share of the fine cells that hold any of the object.
+        context: Share of the frame in cells of any level. The best score, which is of no one choice, has None here and
+            for `detail`, `current` and `cells_on_object`.
         tokens: Tokens a frame, the first included.
-        later_tokens: Tokens a frame after the first, which are the frames that are scored.
+        later_tokens: Tokens a frame on the frames that count.
     """
 
     object: float | None
@@ -122,6 +132,7 @@ class Score:
     text: float | None
     detail: float | None
     current: float | None
+    cells_on_object: float | None
     context: float | None
     tokens: float
     later_tokens: float
@@ -139,26 +150,27 @@ def score_choices(known: KnownClip, choices: Sequence[Allocation]) -> Score:
     detail = np.stack([shown_detail(cells, shape) for cells in choices])
     fine = detail == 1
     context = (detail > 0) * known.cell_pixels
-    asked = known.counts.get("object", known.counts.get("text"))
+    asked = "object" if "object" in known.counts else "text"
     counts = [cells.tokens for cells in choices]
     return Score(
-        object=_share(known.counts.get("object"), fine),
-        moving=_share(known.counts.get("moving"), fine),
-        text=_share(known.counts.get("text"), fine),
-        detail=_share(asked, detail),
-        current=_share(asked, _current(known, choices)) if asked is not None else None,
-        context=float(np.mean(context[1:].sum(axis=(1, 2)) / known.cell_pixels.sum())),
+        object=_share(known, "object", fine),
+        moving=_share(known, "moving", fine),
+        text=_share(known, "text", fine),
+        detail=_share(known, asked, detail),
+        current=_share(known, asked, _current(known, choices)) if asked in known.counts else None,
+        cells_on_object=_cells_on_object(known, fine),
+        context=float(np.mean(context[known.learning_frames :].sum(axis=(1, 2)) / known.cell_pixels.sum())),
         tokens=float(np.mean(counts)),
-        later_tokens=float(np.mean(counts[1:])),
+        later_tokens=float(np.mean(counts[known.learning_frames :])),
     )
 
 
 def best_score(known: KnownClip, tokens: int) -> Score:
     """The most that so many fine cells on each frame can show of each truth, which need not be the same cells."""
     best = {
-        name: float(np.mean([best_share(pixels, tokens) for pixels in counts[1:] if pixels.any()]))
-        for name, counts in known.counts.items()
-        if counts[1:].any()
+        name: float(np.mean([best_share(pixels, tokens) for pixels in counted if pixels.any()]))
+        for name in known.counts
+        if (counted := known.counted(name)).any()
     }
     return Score(
         object=best.get("object"),
@@ -166,6 +178,7 @@ def best_score(known: KnownClip, tokens: int) -> Score:
         text=best.get("text"),
         detail=None,
         current=None,
+        cells_on_object=None,
         context=None,
         tokens=tokens,
         later_tokens=tokens,
@@ -181,13 +194,22 @@ def _current(known: KnownClip, choices: Sequence[Allocation]) -> FloatArray:
     return np.stack(current)
 
 
-def _share(counts: IntArray | None, shown: FloatArray) -> float | None:
-    """Mean over the frames after the first of the share of the counted pixels that is shown."""
-    if counts is None:
+def _share(known: KnownClip, name: str, shown: FloatArray) -> float | None:
+    """Return the share of a truth's pixels that is shown, as a mean over the frames that count and have any of it."""
+    if name not in known.counts:
         return None
-    totals = counts[1:].sum(axis=(1, 2))
-    there = totals > 0
-    if not there.any():
+    counts = known.counted(name)
+    return _mean_share((counts * shown[known.learning_frames :]).sum(axis=(1, 2)), counts.sum(axis=(1, 2)))
+
+
+def _cells_on_object(known: KnownClip, fine: BoolArray) -> float | None:
+    """Return the share of the fine cells that hold any of the object, over the frames that count and have any of it."""
+    if "object" not in known.counts:
         return None
-    hit = (counts[1:] * shown[1:]).sum(axis=(1, 2))
-    return float(np.mean(hit[there] / totals[there]))
+    holds, fine = known.counted("object") > 0, fine[known.learning_frames :]
+    return _mean_share((holds & fine).sum(axis=(1, 2)), fine.sum(axis=(1, 2)) * holds.any(axis=(1, 2)))
+
+
+def _mean_share(parts: IntArray, wholes: IntArray) -> float | None:
+    there = wholes > 0
+    return float(np.mean(parts[there] / wholes[there])) if there.any() else None

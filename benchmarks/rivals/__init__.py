@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.rivals import change, plain
+from benchmarks.rivals import background, change, plain
 from benchmarks.rivals.base import Clip, Rule
 from benchmarks.rivals.vidcom2 import vidcom2
 
@@ -13,6 +13,8 @@ RULES: dict[str, Rule] = {
     "random": plain.random_rule(0),
     "scaled": Rule("whole frame scaled down", "nothing", plain.scaled_cells),
     "difference": Rule("frame difference", "pixels", change.frame_difference),
+    "mog2": Rule("background model MOG2", "pixels", background.mog2),
+    "knn": Rule("background model KNN", "pixels", background.knn),
     "evs": Rule("Efficient Video Sampling", "features", change.video_sampling, causal=False),
     "evs-per-frame": Rule("EVS per frame (our variant)", "features", change.sampling_per_frame),
     "dtd-pixel": Rule("Differential Token Drop, pixels", "pixels", change.differential_drop("pixels"), causal=False),

@@ -4,6 +4,8 @@
 `samples`    the clips of sample_videos with their truth files: everything is given
 `generated`  a thing moves over a photograph, each scene under a still, a panning and a shaking camera
 `photos`     photographs with outlined words, made into footage by the same three cameras
+`fixed`, `moving`, `webcam`   real cameras, see `benchmarks.scenes.cameras`
+`tracks`     single objects before fixed cameras, each from its first frame on
 
 Frames and masks are read anew on each pass, so that nothing holds a clip in memory.
 
@@ -30,8 +32,9 @@ from arr_stream.sources import Source, open_source
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 from benchmarks.scenes.camera import Camera, Homography, camera_homography, homography_flow
 
-FootageKind = Literal["davis", "samples", "generated", "photos"]
+FootageKind = Literal["davis", "samples", "generated", "photos", "fixed", "moving", "webcam", "tracks"]
 KINDS: tuple[FootageKind, ...] = get_args(FootageKind)
+Objects = Literal["one", "one of many", "several"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +67,8 @@ class Footage:
         words: What names the object in words, where anything does.
         open: Gives a source of its frames; may be called again.
         truths: One for each frame, in order; may be called again.
+        learning_frames: First frames that are not counted.
+        objects: Whether the truth is of one object, of one while others may be in view, or of several.
     """
 
     name: str
@@ -72,6 +77,8 @@ class Footage:
     words: str | None
     open: Callable[[], Source]
     truths: Callable[[], Iterator[Truth]]
+    learning_frames: int = 1
+    objects: Objects = "one"
 
     def frames(self) -> Iterator[Frame]:
         """All frames, one at a time."""

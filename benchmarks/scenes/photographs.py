@@ -25,6 +25,7 @@ from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.text import TextPicture, load_pictures
 from arr_stream.types import BoolArray, ByteArray
 from benchmarks.scenes.camera import CAMERAS, Camera, GeneratedSource, camera_path, look, with_grain
+from benchmarks.scenes.cameras import camera_footage, track_footage
 from benchmarks.scenes.drawing import photograph
 from benchmarks.scenes.footage import KINDS, Footage, FootageKind, Truth, davis_footage, sample_footage
 from benchmarks.scenes.shapes import make_scene
@@ -321,7 +322,7 @@ def all_footage(
     """The kinds that were asked for; without a wish, all that is at hand.
 
     Args:
-        data: Folder with `davis/` or `text/icdar2015/`, or one of these itself.
+        data: Folder with `davis/`, `text/icdar2015/` or `cameras/`, or one of the first two itself.
         wanted: Kinds; each must be at hand.
         samples: Folder of clips with truth files.
         max_frames: Most frames of a clip.
@@ -335,17 +336,23 @@ def all_footage(
         "samples": samples if samples.is_dir() else None,
         "generated": Path(),
         "photos": _place(data, "text/icdar2015", "imgs"),
+        **{kind: _inside(data, f"cameras/{kind}") for kind in ("fixed", "moving", "webcam")},
+        "tracks": _inside(data, "cameras/fixed"),
     }
     makers: dict[FootageKind, Callable[[Path], list[Footage]]] = {
         "davis": lambda folder: davis_footage(folder, max_frames),
         "samples": lambda folder: sample_footage(folder, max_frames),
         "generated": lambda _: generated_footage(max_frames),
         "photos": lambda folder: text_footage(folder, max_frames),
+        "fixed": lambda folder: camera_footage(folder, "fixed", max_frames),
+        "moving": lambda folder: camera_footage(folder, "moving", max_frames),
+        "webcam": lambda folder: camera_footage(folder, "webcam", max_frames),
+        "tracks": lambda folder: track_footage(folder, max_frames),
     }
-    if data is not None and places["davis"] is None and places["photos"] is None:
+    if data is not None and all(places[kind] is None for kind in _REMEDIES if kind != "samples"):
         raise EvaluationDataError(
             f"{data}: no footage that is known here",
-            remedy="give a folder with davis/ or text/icdar2015/, or one of these",
+            remedy="give a folder with davis/, text/icdar2015/ or cameras/, or one of the first two",
         )
     for kind in wanted or KINDS:
         place = places[kind]
@@ -361,6 +368,10 @@ _REMEDIES: dict[FootageKind, str] = {
     "davis": "give a folder with davis/frames/SEQ and davis/masks/SEQ",
     "samples": "name the folder of the sample clips with --samples",
     "photos": "give a folder with text/icdar2015/textdet_*.json and imgs/",
+    "fixed": "give a folder with cameras/fixed/NAME",
+    "moving": "give a folder with cameras/moving/NAME",
+    "webcam": "give a folder with cameras/webcam/NAME",
+    "tracks": "give a folder with cameras/fixed/NAME/boxes.csv",
 }
 
 
@@ -368,4 +379,8 @@ def _place(data: Path | None, inside: str, mark: str) -> Path | None:
     """The folder itself if it holds `mark`, or what lies `inside` of it; None for neither."""
     if data is None:
         return None
-    return data if (data / mark).is_dir() else data / inside if (data / inside).is_dir() else None
+    return data if (data / mark).is_dir() else _inside(data, inside)
+
+
+def _inside(data: Path | None, inside: str) -> Path | None:
+    return data / inside if data is not None and (data / inside).is_dir() else None
