@@ -205,6 +205,11 @@ def solved(matrix: Tensor, right: Tensor) -> Tensor:
     return result.float()
 
 
+@pixels.widened.register(Tensor)
+def widened(plane: Tensor) -> Tensor:
+    return F.max_pool2d(plane[None], 3, stride=1, padding=1)[0]
+
+
 @pixels.box_means.register(Tensor)
 def box_means(*planes: Tensor, side_px: int) -> tuple[Tensor, ...]:
     return window_means(torch.stack(planes), side_px).unbind(0)

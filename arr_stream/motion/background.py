@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from arr_stream.motion.camera import camera_of, motion_between, motion_since, visible_structure
 from arr_stream.motion.flow import Flow, resize_offsets, source_map
 from arr_stream.texture.arrays import Array, as_float, at_least, at_most, either, namespace, zeros
-from arr_stream.texture.pixels import averaged, blotted, box_means, inside, local_contrast, mean_of, remap
+from arr_stream.texture.pixels import averaged, blotted, box_means, inside, local_contrast, mean_of, remap, widened
 
 ADAPT_SECONDS = 5.0
 """Time constant of mean and variance."""
@@ -190,7 +190,9 @@ def see_change(
     evidence = (evidence + around) * (believed / 2)
     # Leaves and noise stay weak, the inside of a thing counts as much as its outline.
     sure = at_most(at_least((evidence - WEAK) * (1 / (SURE - WEAK)), 0.0), 1.0)
-    return seen, (evidence + sure * sure * (3 - 2 * sure)) * 0.5
+    change = (evidence + sure * sure * (3 - 2 * sure)) * 0.5
+    # A thing reaches a little further than what gives it away.
+    return seen, (change + widened(change)) * 0.5
 
 
 def _updated(

@@ -159,6 +159,12 @@ def box_means(*planes: Array, side_px: int) -> Sequence[Array]:
 
 
 @singledispatch
+def widened(plane: Array) -> Array:
+    """`[h, w]`: the highest value of each place and its eight neighbours."""
+    return cv2.dilate(plane, _NEIGHBOURS).reshape(plane.shape)
+
+
+@singledispatch
 def local_contrast(grey: Array, side_px: int) -> Array:
     """`[h, w]`: range of lightness among neighbours, averaged over a window."""
     contrast = cv2.morphologyEx(grey, cv2.MORPH_GRADIENT, _NEIGHBOURS, borderType=cv2.BORDER_REPLICATE)
