@@ -444,7 +444,7 @@ class TestBlocks:
         )
         table = ResultTable("Coverage asked with a box: sequences with masks", ("budget", "method", "object"), rows)
         found = filled(self.TEXT.replace("NAME", "main"), {"compare": record("compare", printed(table))}, "results.md")
-        assert "| 0.80, against 0.70 by the best other rule (b) |" in found
+        assert "| 0.80, against 0.70 by the best rule (b) |" in found
 
     def test_an_unknown_block_is_an_error(self) -> None:
         with pytest.raises(KeyError, match="nonsense"):
