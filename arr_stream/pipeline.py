@@ -441,7 +441,7 @@ class Pipeline:
         judged = self._device.staged(_judged, watch.lap, evidence)
         values = self._value(state, judged)
         watch.lap("selection")
-        state.scorers.take(judged.keep, values.watched, given)
+        lost_or_found = state.scorers.take(judged.keep, values.watched, given)
         watch.lap("relevance")
         choice, fresh = self._choose(state, texture, values, look.eighth_grey, frame)
         self._remember(state, frame, look, judged.relevance.combined, choice)
@@ -471,7 +471,7 @@ class Pipeline:
             relevance=choice.score,
             flow=flow,
             latency_ms=watch.milliseconds,
-            notices=(*notices, *self._device.notices()),
+            notices=(*notices, *lost_or_found, *self._device.notices()),
         )
 
     def _fit(self, frame: Frame) -> tuple[_State, bool]:

@@ -92,6 +92,9 @@ def test_a_thing_that_left_is_given_up_and_found_where_it_comes_back(query: Quer
     assert all(each.query_scores[0] < 0.5 for each in patches[left : len(IN) + len(OUT) + len(GONE)])
     assert patches[back].query_scores[0] > 0.5
     assert on_thing(patches[back], BACK[-1]) > 0.8
+    news = [(index, notice) for index, each in enumerate(patches) for notice in each.notices]
+    assert [notice.split(" at ")[0] for _, notice in news] == [f"{query.label}: lost", f"{query.label}: found again"]
+    assert len(IN) < news[0][0] <= left and left < news[1][0] <= back
 
 
 def test_while_it_is_lost_the_choice_is_what_it_is_without_a_question() -> None:
@@ -119,6 +122,7 @@ def test_what_stays_in_sight_is_believed_in_full() -> None:
     shuttle: list[Place] = [(40 + abs(at % 240 - 120) * 2, 100) for at in range(120, 420)]
     patches = run(frames(shuttle), box_query())
     assert min(each.query_scores[0] for each in patches) > 0.8
+    assert not any(each.notices for each in patches)
     assert on_thing(patches[-1], (40 + abs(419 % 240 - 120) * 2, 100)) > 0.8
 
 

@@ -33,6 +33,8 @@ LEAST_MEANING = 0.02
 """What a model scores below this is chance: its scores never quite reach 0."""
 
 
+FOUND_CONFIDENCE = 0.5
+"""Confidence below which an object counts as lost."""
 _LOOK_EVERY = 3
 """Frames from one look at whether a region still shows its object to the next."""
 
@@ -166,7 +168,8 @@ class QueryScorer(Protocol):
     def watched(self, keep: Any) -> Array | None:
         """What of it the host must see on this frame; a device brings it with all else that comes back."""
 
-    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None: ...
+    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> str | None:
+        """Keep what the task handed back for the next frame; a notice where the user should know something."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,6 +316,7 @@ class RegionScorer:
         self._redetector: Redetector | None = None
         self._confidence: Array | float = 1.0
         self._steps = 0
+        self._lost = False
 
     def task(self, given: QueryInput) -> QueryTask:
         if self._region is not None:
@@ -329,16 +333,25 @@ class RegionScorer:
         due = self._redetector is not None and (self._steps + 1) % _LOOK_EVERY == 0
         return keep.posterior if due and keep is not None else None
 
-    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None:
+    def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> str | None:
         self._region = keep
         if self._redetector is None or keep is None:
-            return
+            return None
         self._steps += 1
-        if watched is not None:
-            finding = self._redetector.look(given.quarter, watched)
-            self._confidence = given.put(np.full((1, 1), finding.confidence, np.float32))
-            if finding.mask is not None and self._tracker.resume(given.quarter, finding.mask):
-                self._region = given.put_region(self._tracker)
+        if watched is None:
+            return None
+        finding = self._redetector.look(given.quarter, watched)
+        self._confidence = given.put(np.full((1, 1), finding.confidence, np.float32))
+        if finding.mask is not None and self._tracker.resume(given.quarter, finding.mask):
+            self._region = given.put_region(self._tracker)
+        return self._news(finding.confidence, given.frame.pts_seconds)
+
+    def _news(self, confidence: float, pts_seconds: float) -> str | None:
+        """Return a notice where the object was lost or found since the last look."""
+        before, self._lost = self._lost, confidence < FOUND_CONFIDENCE
+        if self._lost and not before:
+            return f"{self._query.label}: lost at {pts_seconds:.1f} s; until it is found, cells are chosen without it"
+        return f"{self._query.label}: found again at {pts_seconds:.1f} s" if before and not self._lost else None
 
     def _mask(self, size_wh: tuple[int, int], hw: tuple[int, int]) -> FloatArray:
         """`[h, w]` in [0, 1] at a quarter of the texture's size.
@@ -498,10 +511,13 @@ class QueryScorers:
         """What of all that the host must see on this frame."""
         return tuple(each.scorer.watched(own) for each, own in zip(self._scored, keep, strict=True))
 
-    def take(self, keep: Sequence[Any], watched: Sequence[FloatArray | None], given: QueryInput) -> None:
-        """Give each scorer what it wanted to keep, and to see."""
+    def take(self, keep: Sequence[Any], watched: Sequence[FloatArray | None], given: QueryInput) -> tuple[str, ...]:
+        """Give each scorer what it wanted to keep, and to see, and return their notices."""
+        notices: list[str] = []
         for each, own, seen in zip(self._scored, keep, watched, strict=True):
-            each.scorer.take(own, seen, given)
+            if (notice := each.scorer.take(own, seen, given)) is not None:
+                notices.append(notice)
+        return tuple(notices)
 
 
 def _scorer(query: Query, by_model: bool, anchored: bool) -> QueryScorer:
