@@ -130,7 +130,7 @@ def test_equal_frames_give_equal_figures() -> None:
 def test_perspective_reads_the_figure_where_there_is_one() -> None:
     values, weights = torch.zeros(3, len(CHANNEL_NAMES)), Settings().scoring
     figure = torch.tensor([0.0, 0.5, 1.0])
-    assert not perspective(Sample(values, torch.zeros(3)), weights).any()
-    assert perspective(Sample(values, torch.zeros(3), figure), weights).tolist() == pytest.approx(
+    assert not perspective(Sample(values, torch.zeros(3)), weights)[0].any()
+    assert perspective(Sample(values, torch.zeros(3), figure), weights)[0].tolist() == pytest.approx(
         [0.0, 0.5 * weights.figure, weights.figure]
     )

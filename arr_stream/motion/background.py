@@ -56,7 +56,7 @@ VOTE_RATIO, VOTE_LEAST = 1.15, 0.02
 """The camera moved where what its motion explains better outweighs what it explains worse by this factor, and by so
 many grey levels a pixel."""
 SURELY_STILL = 0.95
-UPDATE_SECONDS = 0.1
+UPDATE_SECONDS = 0.2
 """Least time between two updates of mean and variance, which change slowly."""
 STILLNESS_MEMORY = 0.8
 """Share of the camera's stillness that remains from one frame to the next."""
@@ -175,8 +175,7 @@ def see_change(
     believed = as_float(zeros(now, (1, 1)) + mean_of(evidence) < LOST)
     # What leaves most of the frame unexplained, such as a frame of noise, leaves the model as it was.
     lost = (background.lost + 1) * (1 - believed)
-    accepted = (believed > 0) | (lost >= LOST_FRAMES)
-    model, previous = either(accepted, lambda: (warped, now), lambda: (background, background.previous))
+    model, previous = either(believed > 0, lambda: (warped, now), lambda: (background, background.previous))
     seen = replace(
         model,
         previous=previous,
@@ -185,6 +184,7 @@ def see_change(
     )
     if elapsed_seconds is not None:
         seen = _updated(seen, apart, squared, moving, known, elapsed_seconds * believed)
+    seen = either(lost >= LOST_FRAMES, lambda: Background.of(now), lambda: seen)
     # Where a thing looks like its ground, what is beside it tells.
     (around,) = box_means(evidence, side_px=3)
     evidence = (evidence + around) * (believed / 2)
@@ -203,15 +203,14 @@ def _updated(
     Args:
         known: `[h, w]`, 1 where the frame shows the background, else 0.
     """
-    restarts = as_float(model.lost >= LOST_FRAMES)
     # Seen for so much longer, or covered by something that stands still; what moves past counts for neither.
     support = moving - 1
     support *= 1 - known
     support += known
     support *= elapsed_seconds
     support += model.support
-    settled = support >= restarts * (2 * ABSORB_SECONDS)
-    seconds = model.seconds * (1 - restarts) + elapsed_seconds
+    settled = support >= 0
+    seconds = model.seconds + elapsed_seconds
     rate = known * at_most(elapsed_seconds / at_most(at_least(seconds, 1e-6), ADAPT_SECONDS), 1.0)
     variance = at_most(squared, MOST_VARIANCE)
     variance -= model.variance
@@ -226,7 +225,6 @@ def _updated(
         variance=blotted(variance, settled, NEW_VARIANCE),
         support=blotted(at_most(support, ABSORB_SECONDS), settled, 0.0),
         seconds=seconds,
-        lost=model.lost * (1 - restarts),
     )
 
 

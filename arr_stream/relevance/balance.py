@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arr_stream.config import ScoringSettings
-from arr_stream.relevance.scorers import Sample, information, outstanding, participation, perspective, writing
+from arr_stream.relevance.scorers import Sample, information, participation, perspective, writing
 from arr_stream.texture.arrays import Array, namespace
 
 
@@ -35,9 +35,9 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
 
     score = c * focus + (1 - c) * diversify, where w are the weights
 
-    - focus = participation * (1 - s * (1 - outstanding)): the question leads, and of what answers it equally well,
-      what moves as a thing comes first. s is w.settling, and 1 where anything surely moves, since most questions are
-      about things (words are where they were read: nothing is settled for them);
+    - focus = participation * (1 - s * (1 - standing)): the question leads, and of what answers it equally well, what
+      moves as a thing comes first; standing is perspective without change. s is w.settling, and 1 where anything surely
+      moves, since most questions are about things (words are where they were read: nothing is settled for them);
     - diversify = w.information * information + w.text * writing + w.perspective * perspective + w.stay * fixation;
     - c = w.commitment * answered ** w.commitment_power: commitment grows with how well the question is answered
       anywhere on this frame, or with what has a claim beside it (`scorers.claim`), so that a query without a match
@@ -53,11 +53,11 @@ def balance_tensions(sample: Sample, answered: float | Array, weights: ScoringSe
         weights: How much each part counts.
     """
     commitment = weights.commitment * answered**weights.commitment_power
-    known, seen = information(sample, weights), perspective(sample, weights)
+    known, (seen, standing) = information(sample, weights), perspective(sample, weights)
     settling = weights.settling + (1 - weights.settling) * sample.moved
     if sample.words is not None:
         settling = settling * (1 - sample.words)
-    focus = participation(sample, weights) * (1 - settling + settling * outstanding(sample, weights))
+    focus = participation(sample, weights) * (1 - settling + settling * standing)
     by_scorer = namespace(seen).stack(
         [
             (1 - commitment) * (weights.information * known + weights.text * writing(sample, weights)),

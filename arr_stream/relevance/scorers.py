@@ -99,15 +99,15 @@ def writing(sample: Sample, weights: ScoringSettings) -> Array:
     return sample["text"] ** (1 + sure) * _left_by_motion(sample, weights)
 
 
-def perspective(sample: Sample, weights: ScoringSettings) -> Array:
-    """Score saliency and motion; change leads where it is certain."""
-    lead = _lead(sample, weights)
+def perspective(sample: Sample, weights: ScoringSettings) -> tuple[Array, Array]:
+    """Score what stands out; return the score that change leads where it is certain, and the score without change."""
+    standing = _outstanding(sample, weights)
     if sample.change is None:
-        return outstanding(sample, weights)
-    return (1 - lead) * outstanding(sample, weights) + lead * sample.change.cells
+        return standing, standing
+    return standing + _lead(sample, weights) * (sample.change.cells - standing), standing
 
 
-def outstanding(sample: Sample, weights: ScoringSettings) -> Array:
+def _outstanding(sample: Sample, weights: ScoringSettings) -> Array:
     """Score saliency and motion, weighted towards the fovea as far as change does not lead.
 
     The fovea is the frame's centre, or the gaze where one is given. It is a prior for when nothing better is known:
