@@ -171,7 +171,7 @@ class ScoringSettings(_Section):
     saliency: Unit = Field(0.9, description="perspective: what is unlike the rest of the frame")
     motion: Unit = Field(0.3, description="perspective: what moves against the camera")
     figure: Unit = Field(1.0, description="perspective: what belongs to something that moves")
-    fovea: Unit = Field(0.65, description="perspective: what the farthest place loses against the fovea")
+    fovea: Unit = Field(0.7, description="perspective: what the farthest place loses against the fovea")
     capture: Unit = Field(0.3, description="what information and saliency lose where something moves on the frame")
     change: Unit = Field(
         0.95, description="share of the score that change takes where anything changes before a still camera"
