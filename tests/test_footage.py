@@ -17,6 +17,7 @@ from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.truth import load_truth
 from benchmarks.comparison.truth import known_clip
 from benchmarks.scenes.camera import CAMERAS, Camera, camera_homography, camera_kind, camera_path, homography_flow
+from benchmarks.scenes.cameras import camera_footage, track_footage
 from benchmarks.scenes.footage import MOVING_SHARE, davis_footage, moved_truths, moving_things, sample_footage, written
 from benchmarks.scenes.photographs import generated_footage, text_footage
 from tests.test_evaluate_davis import squares, write_sequence
@@ -184,6 +185,53 @@ def test_sequences_with_masks(tmp_path: Path) -> None:
     known = known_clip(clip, ALL_PIXELS)
     assert known.region_xywh == (8.0, 20.0, 24.0, 24.0)
     assert known.counts["object"].sum(axis=(1, 2)).tolist() == [24 * 24] * 4
+
+
+def _pictures(folder: Path, count: int) -> None:
+    (folder / "frames").mkdir(parents=True)
+    for index in range(count):
+        cv2.imwrite(str(folder / "frames" / f"{index + 1:06d}.jpg"), np.full((96, 160, 3), 90 + index, np.uint8))
+
+
+def test_real_sequences_with_masks_on_some_frames(tmp_path: Path) -> None:
+    _pictures(tmp_path / "a", 40)
+    (tmp_path / "a" / "masks").mkdir()
+    mask = np.zeros((96, 160), np.uint8)
+    mask[10:30, 20:60], mask[50:, :] = 255, 128
+    for name in ("000036", "000038"):
+        cv2.imwrite(str(tmp_path / "a" / "masks" / f"{name}.png"), mask)
+    (clip,) = camera_footage(tmp_path, "fixed")
+    # Nothing is known after the last mask, and what is neither object nor ground does not count.
+    assert len(list(clip.frames())) == 38 and clip.objects == "several"
+    known = known_clip(clip, ALL_PIXELS)
+    assert known.region_xywh is None and known.camera == "still"
+    assert known.counted("object").sum(axis=(1, 2)).tolist() == [0] * 5 + [800, 0, 800]
+
+
+def test_tracks_become_clips_that_begin_with_their_object(tmp_path: Path) -> None:
+    _pictures(tmp_path / "street", 110)
+    walker = [f"{frame},{frame},20,10,30,7" for frame in range(21, 101)]
+    passer = [f"{frame},100,40,10,30,8" for frame in range(1, 31)]
+    (tmp_path / "street" / "boxes.csv").write_text("\n".join(["frame,x,y,w,h,track", *walker, *passer]))
+    (whole,), (track,) = camera_footage(tmp_path, "fixed"), track_footage(tmp_path)
+    assert [truth.object.sum() for truth in whole.truths()][:31:30] == [300, 300]
+    assert track.name == "street 7" and len(list(track.frames())) == len(list(track.truths())) == 80
+    assert known_clip(track, ALL_PIXELS).region_xywh == (21, 20, 10, 30)
+
+
+def test_boxes_of_one_object_can_be_asked_for(tmp_path: Path) -> None:
+    _pictures(tmp_path / "one", 40)
+    lines = [f"{frame},12,20,10,30" for frame in range(1, 41)]
+    (tmp_path / "one" / "boxes.csv").write_text("\n".join(["frame,x,y,w,h", *lines]))
+    (clip,) = camera_footage(tmp_path, "webcam")
+    assert clip.objects == "one of many" and known_clip(clip, ALL_PIXELS).region_xywh == (12, 20, 10, 30)
+    assert track_footage(tmp_path) == []
+    (tmp_path / "one" / "boxes.csv").write_text("frame,x,y,w,h\n1,2,three,4,5\n")
+    with pytest.raises(EvaluationDataError, match="line 2 is no box"):
+        camera_footage(tmp_path, "webcam")
+    (tmp_path / "one" / "boxes.csv").unlink()
+    with pytest.raises(EvaluationDataError, match="one: no frames, or no masks or boxes"):
+        camera_footage(tmp_path, "webcam")
 
 
 def test_an_object_that_is_not_there_is_refused(tmp_path: Path) -> None:

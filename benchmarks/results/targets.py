@@ -226,6 +226,42 @@ def throughput(shown: str) -> Callable[[Record], float | None]:
     return _figure("streams that ask", "of whole", shown, 16, SERVED)
 
 
+def _sequence(name: str, tokens: str, heading: str) -> Callable[[Record], float | None]:
+    """Return what `compare` found on one real sequence."""
+
+    def value(record: Record) -> float | None:
+        found = _sequences(record, tokens)
+        return None if name not in found else found[name][heading]
+
+    return value
+
+
+def _most_behind(tokens: str) -> Callable[[Record], float | None]:
+    """Return how far ours is behind the best rule on the fixed camera where it is farthest behind."""
+
+    def value(record: Record) -> float | None:
+        gaps = [
+            max(share for way, share in shares.items() if way not in ("no query", '"moving"', ORACLE))
+            - shares["no query"]
+            for shares in _sequences(record, tokens).values()
+        ]
+        return max(gaps, default=None)
+
+    return value
+
+
+def _sequences(record: Record, tokens: str) -> dict[str, dict[str, float]]:
+    """Return the shares by fixed camera whose objects are all annotated, and by way to choose."""
+    table = table_named(record, "each sequence stand still")
+    if table is None:
+        return {}
+    return {
+        str(row[0]): {way: share for way, share in zip(table.columns, row, strict=True) if isinstance(share, float)}
+        for row in table.rows
+        if row[1] == "several" and row[2] == tokens
+    }
+
+
 def _ahead_on_text(footage: str, tokens: str) -> Callable[[Record], float | None]:
     """How far `compare` has ours, without a query, ahead of the best rule on text."""
 
@@ -335,6 +371,27 @@ TARGETS: tuple[Target, ...] = (
             _figure("coverage without masks", "object", tokens, "arr-stream, no query"),
         )
         for tokens, limit in (("10%", 0.76), ("25%", 0.95))
+    ),
+    *(
+        Target(
+            f"Walkers before a fixed camera (PETS; the background model was designed on it), {tokens} of the tokens, "
+            "without a query",
+            "cameras",
+            limit,
+            _sequence("pets_walkers", tokens, "no query"),
+        )
+        for tokens, limit in (("5%", 0.84), ("10%", 0.96), ("25%", 0.99))
+    ),
+    *(
+        Target(
+            f"Each sequence of fixed cameras with every object annotated, {tokens} of the tokens, without a query: "
+            "behind the best rule by",
+            "cameras",
+            0.01,
+            _most_behind(tokens),
+            at_least=False,
+        )
+        for tokens in ("10%", "25%")
     ),
     *(
         Target(
