@@ -79,26 +79,6 @@ class SemanticAtlas:
         order = np.argsort(self.regions.member, kind="stable")
         return tuple(np.split(order, np.cumsum(self.regions.sizes)[:-1]))
 
-    @cached_property
-    def boxes_xyxy(self) -> IntArray:
-        """`[n, 4]` left, top, right, bottom in cells; right and bottom are the first cells outside."""
-        rows, columns = np.divmod(np.arange(self.hw[0] * self.hw[1]), self.hw[1])
-        boxes = np.empty((self.count, 4), np.int32)
-        for side, values in enumerate((columns, rows)):
-            boxes[:, side] = max(self.hw)
-            boxes[:, side + 2] = 0
-            np.minimum.at(boxes[:, side], self.regions.member, values)
-            np.maximum.at(boxes[:, side + 2], self.regions.member, values + 1)
-        return boxes
-
-    @cached_property
-    def centroids_xy(self) -> FloatArray:
-        """`[n, 2]` mean of the middles of a region's cells, normalised to [0, 1]; may lie outside the region."""
-        rows, columns = np.divmod(np.arange(self.hw[0] * self.hw[1]), self.hw[1])
-        sums = [np.bincount(self.regions.member, values + 0.5) for values in (columns, rows)]
-        means = np.stack(sums, axis=1) / self.regions.sizes[:, None]
-        return (means / (self.hw[1], self.hw[0])).astype(np.float32)
-
     def divided(self, labels: IntArray) -> SemanticAtlas:
         """The same frame with other regions, `[gh, gw]`."""
         return _atlas(labels, self.relevance, self.saliency)
