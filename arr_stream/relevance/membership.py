@@ -29,7 +29,7 @@ CHROMA_SOFT = 0.015
 
 BRIGHT_LUMA = (0.60, 0.85)
 DARK_LUMA = (0.15, 0.40)
-MOVING = (0.08, 0.35)
+MOVING = (0.1, 1.0)
 """Motion at which a place begins to count as moving, and at which it surely does."""
 
 

@@ -104,8 +104,8 @@ _MOVING_GIVEN: dict[FootageKind, str] = {
     "generated": "what moves is known",
     "photos": "nothing moves but the camera",
     "fixed": f"the first {LEARNING_FRAMES} frames are not counted",
-    "moving": f"the first {LEARNING_FRAMES} frames are not counted",
-    "webcam": f"the first {LEARNING_FRAMES} frames are not counted",
+    "moving": "what else moves is not told",
+    "webcam": "what else moves is not told",
     "tracks": "each clip begins with the first frame of its object",
 }
 REAL: tuple[FootageKind, ...] = ("fixed", "moving", "webcam")

@@ -26,7 +26,7 @@ from benchmarks.scenes.camera import Camera, GeneratedSource
 from benchmarks.scenes.footage import Footage, FootageKind, Truth
 
 LEARNING_FRAMES = 30
-"""First frames that are not counted, so that a background model has seen something."""
+"""First frames of fixed cameras that are not counted, so that a background model has seen something."""
 SHORTEST_TRACK = 60
 """Frames between the first and the last of a track that is followed."""
 AFTER_TRACK = 30
@@ -94,7 +94,7 @@ def _whole(sequence: _Sequence, kind: FootageKind, max_frames: int | None) -> Fo
         "moving",
         lambda: open_source(sequence.clip, max_frames=frames),
         lambda: sequence.truths(range(frames), list(sequence.boxes)),
-        learning_frames=LEARNING_FRAMES,
+        learning_frames=LEARNING_FRAMES if kind == "fixed" else 1,
         objects="one of many" if list(sequence.boxes) == [ONLY] else "several",
     )
 
