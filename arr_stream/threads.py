@@ -33,8 +33,9 @@ class _OneBlasThread:
             if self._users == 1:
                 # Twice a frame: the controller's own way to set limits takes fifty times as long.
                 self._before = [(library, library.get_num_threads()) for library in _blas()]
-                for library, _ in self._before:
-                    library.set_num_threads(1)
+            # Others restore the number that they found (scikit-learn does), which may be in the middle of this.
+            for library, _ in self._before:
+                library.set_num_threads(1)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
