@@ -442,8 +442,8 @@ class TestBlocks:
             ("10%", "oracle", 0.9),
             ("25%", "a", 0.9),
         )
-        table = ResultTable("Coverage asked with a box: sequences with masks", ("budget", "method", "object"), rows)
-        found = filled(self.TEXT.replace("NAME", "main"), {"compare": record("compare", printed(table))}, "results.md")
+        table = ResultTable("Coverage asked with the first box: single walkers", ("budget", "method", "object"), rows)
+        found = filled(self.TEXT.replace("NAME", "main"), {"cameras": record("cameras", printed(table))}, "results.md")
         assert "| 0.80, against 0.70 by the best rule (b) |" in found
 
     def test_an_unknown_block_is_an_error(self) -> None:

@@ -278,11 +278,13 @@ HEADLINES: tuple[Headline, ...] = (
     ),
     Headline("The same, real cameras that move", "cameras", _beside("coverage without query cameras that move")),
     Headline(
-        "Share of an object that is asked for by its first box, shown by a tenth of the tokens",
-        "compare",
-        _beside("coverage box masks"),
+        "Share of a walker that is asked for by its first box, shown by a tenth of the tokens",
+        "cameras",
+        _beside("coverage box single walkers"),
     ),
-    Headline("The same by number of tokens, beside the best possible", "coverage", _coverage),
+    Headline(
+        "Share of an object (DAVIS) that is asked for by its first box, by number of tokens", "coverage", _coverage
+    ),
     Headline("A frame between keyframes, everything in it", "stages", _stage),
     Headline(
         "Generating what the choice reads (embedding and text, no clusters) on every frame, against a frame on average",
