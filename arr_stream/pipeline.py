@@ -187,7 +187,7 @@ def _moved(
     flow: Flow,
     keyframe: int | None,
     background: Background,
-    greys: tuple[Array, Array, Array],
+    greys: tuple[Array, Array],
     elapsed_seconds: Array | None,
 ) -> tuple[Carried, Background, Array, Array]:
     """Carry what is remembered to the present frame, and see what moves: see `motion_evidence`.
@@ -197,8 +197,7 @@ def _moved(
         flow: To that.
         keyframe: Which of the ways that are carried leads to the keyframe in use; None before there is one.
         background: Of the frames before.
-        greys: Lightness of this frame at a quarter and an eighth of the texture's size, and of the frame before at an
-            eighth.
+        greys: Lightness of this frame at a quarter and an eighth of the texture's size.
         elapsed_seconds: `[1, 1]` since the background was last updated; None to compare with it alone.
     """
     now = carried(before, flow)
@@ -239,7 +238,6 @@ class _State:
     change: Array | None = None
     asked: _Asked | None = None
     previous: FlowInput | None = None
-    eighth_grey: Array | None = None
     colours: Array | None = None
     meanings: Meanings = field(default_factory=Meanings)
     confidence: float = 0.0
@@ -525,8 +523,9 @@ class Pipeline:
             self._spending.restart()
             state.figure = Figure.nothing(cache.history, cache.reduced_hw(8))
         motion = zeros(look.grey, cache.reduced_hw(8))
+        greys = look.quarter_grey, look.eighth_grey
         if flow is None or state.background is None:
-            state.background, state.background_pts_seconds = Background.of(look.quarter_grey), frame.pts_seconds
+            state.background, state.background_pts_seconds = Background.of(*greys), frame.pts_seconds
             state.change = motion
         else:
             elapsed = frame.pts_seconds - state.background_pts_seconds
@@ -539,11 +538,10 @@ class Pipeline:
                 flow,
                 cache.keyframe_position,
                 state.background,
-                (look.quarter_grey, look.eighth_grey, state.eighth_grey),
+                greys,
                 self._device.put(np.full((1, 1), elapsed, np.float32)) if due else None,
             )
             cache.move(now, flow)
-        state.eighth_grey = look.eighth_grey
         cache.fade(frame.pts_seconds - state.last_pts_seconds, self._settings.relevance.history_half_life_seconds)
         if self._gaze is not None:
             points = self._gaze.between(state.last_pts_seconds, frame.pts_seconds)

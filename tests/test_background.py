@@ -48,10 +48,10 @@ def _changes(frames: Sequence[ByteArray], fps: float = FPS) -> list[FloatArray]:
         pictures = Pictures(rgb, grid)
         given = FlowInput(pictures.grey, Frame(index, index / fps, rgb))
         if background is None or before is None:
-            background = Background.of(pictures.quarter_grey)
+            background = Background.of(pictures.quarter_grey, pictures.eighth_grey)
         else:
             flow = search.estimate(before[0], given)
-            greys = pictures.quarter_grey, pictures.eighth_grey, before[1].eighth_grey
+            greys = pictures.quarter_grey, pictures.eighth_grey
             elapsed = np.full((1, 1), 1 / fps, np.float32)
             background, change, _ = motion_evidence(background, greys, flow, None, elapsed)
             found.append(cv2.resize(change, (grid.columns, grid.rows), interpolation=cv2.INTER_AREA))

@@ -229,6 +229,10 @@ def test_boxes_of_one_object_can_be_asked_for(tmp_path: Path) -> None:
     (tmp_path / "one" / "boxes.csv").write_text("frame,x,y,w,h\n1,2,three,4,5\n")
     with pytest.raises(EvaluationDataError, match="line 2 is no box"):
         camera_footage(tmp_path, "webcam")
+    for line, said in (("0,2,3,4,5", "line 2 is no box"), ("41,2,3,4,5", "boxes up to frame 41, but 40 pictures")):
+        (tmp_path / "one" / "boxes.csv").write_text(f"frame,x,y,w,h\n{line}\n")
+        with pytest.raises(EvaluationDataError, match=said):
+            camera_footage(tmp_path, "webcam")
     (tmp_path / "one" / "boxes.csv").unlink()
     with pytest.raises(EvaluationDataError, match="one: no frames, or no masks or boxes"):
         camera_footage(tmp_path, "webcam")

@@ -67,6 +67,7 @@ class Background:
     """State of the model between two frames; planes are `[h, w]` float32 at a quarter of the texture's size.
 
     Args:
+        before: `[H/8, W/8]` lightness of the frame before.
         previous: Lightness of the frame before, or of the last that the model accounts for.
         mean, variance: Of each pixel's background, in grey levels and their squares.
         support: Seconds for which the background was seen, less those for which something still covered it.
@@ -75,6 +76,7 @@ class Background:
         lost: `[1, 1]`, frames in a row on which most of the picture departed from it.
     """
 
+    before: Array
     previous: Array
     mean: Array
     variance: Array
@@ -89,16 +91,16 @@ class Background:
         return self.stillness * at_most(self.seconds / KNOWN_SECONDS, 1.0)
 
     @classmethod
-    def of(cls, grey: Array) -> Background:
-        """Return the model after a first frame `[h, w]`."""
-        now = as_float(grey)
-        none, one = zeros(now, (now.shape[0], now.shape[1])), zeros(now, (1, 1))
-        return cls(now, now, none + NEW_VARIANCE, none, stillness=one, seconds=one, lost=one)
+    def of(cls, quarter: Array, eighth: Array) -> Background:
+        """Return the model after a first frame, of its lightness at a quarter and an eighth of the texture's size."""
+        now = as_float(quarter)
+        none, zero = zeros(now, (now.shape[0], now.shape[1])), zeros(now, (1, 1))
+        return cls(eighth, now, now, none + NEW_VARIANCE, none, stillness=zero, seconds=zero, lost=zero)
 
 
 def motion_evidence(
     background: Background,
-    greys: tuple[Array, Array, Array],
+    greys: tuple[Array, Array],
     flow: Flow,
     way: Flow | None,
     elapsed_seconds: Array | None,
@@ -107,8 +109,7 @@ def motion_evidence(
 
     Args:
         background: Of the frames before.
-        greys: Lightness of this frame at a quarter and an eighth of the texture's size, and of the frame before at an
-            eighth.
+        greys: Lightness of this frame at a quarter and an eighth of the texture's size.
         flow: To the frame before.
         way: To the keyframe in use; None before there is one.
         elapsed_seconds: As for `see_change`.
@@ -117,14 +118,13 @@ def motion_evidence(
         The updated background, the change `[H/8, W/8]` as `see_change` returns it, and channel 10: the change before a
         known background, the motion against the camera where that moves or was just switched on, a blend between.
     """
-    quarter, eighth, before = greys
-    background, change = see_change(background, quarter, (before, eighth), flow, elapsed_seconds)
+    background, change = see_change(background, greys, flow, elapsed_seconds)
     # The background does not tell a thing that was there from the start from the ground until it has left its place.
     known = background.known
     motion = either(
         known >= SURELY_STILL,
         lambda: change,
-        lambda: _with_flow(change, 1 - known, flow, way, visible_structure(eighth)),
+        lambda: _with_flow(change, 1 - known, flow, way, visible_structure(greys[1])),
     )
     return background, change, motion
 
@@ -138,23 +138,23 @@ def _with_flow(change: Array, unknown: Array, flow: Flow, way: Flow | None, stru
 
 
 def see_change(
-    background: Background, grey: Array, eighths: tuple[Array, Array], flow: Flow, elapsed_seconds: Array | None
+    background: Background, greys: tuple[Array, Array], flow: Flow, elapsed_seconds: Array | None
 ) -> tuple[Background, Array]:
     """Compare a frame with the background, and update the background by it.
 
     Args:
         background: Of the frames before.
-        grey: `[H/4, W/4]` lightness.
-        eighths: `[H/8, W/8]` lightness of the frame before and of this one.
+        greys: Lightness of this frame at a quarter and an eighth of the texture's size.
         flow: To the frame before, for the camera's motion.
         elapsed_seconds: `[1, 1]` since the last update; None to compare alone.
 
     Returns:
         The updated background, and `[H/8, W/8]` in [0, 1]: evidence that something moves, or has just stopped, there.
     """
-    now, camera_px = as_float(grey), camera_of(flow)
+    (quarter, eighth), camera_px = greys, camera_of(flow)
+    now = as_float(quarter)
     # Flow to a frame that the model does not account for says nothing of the camera.
-    moves = camera_moved(*eighths, camera_px) & (background.lost == 0)
+    moves = camera_moved(background.before, eighth, camera_px) & (background.lost == 0)
     warped, blurred = either(moves, lambda: _warped(background, now, camera_px), lambda: (background, 0.0))
     moving = now - warped.previous
     moving *= moving
@@ -178,13 +178,14 @@ def see_change(
     model, previous = either(believed > 0, lambda: (warped, now), lambda: (background, background.previous))
     seen = replace(
         model,
+        before=eighth,
         previous=previous,
         stillness=model.stillness + (1 - STILLNESS_MEMORY) * (as_float(~moves) - model.stillness),
         lost=lost,
     )
     if elapsed_seconds is not None:
         seen = _updated(seen, apart, squared, moving, known, elapsed_seconds * believed)
-    seen = either(lost >= LOST_FRAMES, lambda: Background.of(now), lambda: seen)
+    seen = either(lost >= LOST_FRAMES, lambda: Background.of(quarter, eighth), lambda: seen)
     # Where a thing looks like its ground, what is beside it tells.
     (around,) = box_means(evidence, side_px=3)
     evidence = (evidence + around) * (believed / 2)

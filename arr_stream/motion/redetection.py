@@ -142,6 +142,11 @@ class Redetector:
         self._candidate: _Place | None = None
         self.look(rgb, mask)
 
+    @property
+    def lost(self) -> bool:
+        """Whether the object was not found on the last look."""
+        return self._lost
+
     def look(self, rgb: ByteArray, mask: FloatArray) -> Finding:
         """Compare a picture with what is known of the object, and learn how it looks by now.
 

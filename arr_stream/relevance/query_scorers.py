@@ -33,8 +33,6 @@ LEAST_MEANING = 0.02
 """What a model scores below this is chance: its scores never quite reach 0."""
 
 
-FOUND_CONFIDENCE = 0.5
-"""Confidence below which an object counts as lost."""
 _LOOK_EVERY = 3
 """Frames from one look at whether a region still shows its object to the next."""
 
@@ -344,14 +342,12 @@ class RegionScorer:
         self._confidence = given.put(np.full((1, 1), finding.confidence, np.float32))
         if finding.mask is not None and self._tracker.resume(given.quarter, finding.mask):
             self._region = given.put_region(self._tracker)
-        return self._news(finding.confidence, given.frame.pts_seconds)
-
-    def _news(self, confidence: float, pts_seconds: float) -> str | None:
-        """Return a notice where the object was lost or found since the last look."""
-        before, self._lost = self._lost, confidence < FOUND_CONFIDENCE
-        if self._lost and not before:
-            return f"{self._query.label}: lost at {pts_seconds:.1f} s; until it is found, cells are chosen without it"
-        return f"{self._query.label}: found again at {pts_seconds:.1f} s" if before and not self._lost else None
+        if self._redetector.lost == self._lost:
+            return None
+        self._lost, at = self._redetector.lost, f"{given.frame.pts_seconds:.1f} s"
+        if self._lost:
+            return f"{self._query.label}: lost at {at}; until it is found, cells are chosen without it"
+        return f"{self._query.label}: found again at {at}"
 
     def _mask(self, size_wh: tuple[int, int], hw: tuple[int, int]) -> FloatArray:
         """`[h, w]` in [0, 1] at a quarter of the texture's size.

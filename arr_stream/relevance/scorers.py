@@ -95,12 +95,13 @@ def information(sample: Sample, weights: ScoringSettings) -> Array:
 
 def writing(sample: Sample, weights: ScoringSettings) -> Array:
     """What is written, and what looks as if something were."""
-    sure = 0.0 if sample.change is None else WRITTEN_POWER * sample.change.lead(weights) * sample.change.known
-    return sample["text"] ** (1 + sure) * _left_by_motion(sample, weights)
+    return sample["text"] ** (1 + WRITTEN_POWER * _lead_before_background(sample, weights)) * _left_by_motion(
+        sample, weights
+    )
 
 
 def perspective(sample: Sample, weights: ScoringSettings) -> tuple[Array, Array]:
-    """Score what stands out; return the score that change leads where it is certain, and the score without change."""
+    """Score saliency, motion and change. Return the score led by change, and the score without it."""
     standing = _outstanding(sample, weights)
     if sample.change is None:
         return standing, standing
@@ -118,12 +119,16 @@ def _outstanding(sample: Sample, weights: ScoringSettings) -> Array:
     seen = seen + weights.motion * sample["motion"]
     if sample.figure is not None:
         seen = seen + weights.figure * sample.figure
-    still = 0.0 if sample.change is None else sample.change.known
-    return seen * (1 - weights.fovea * (1 - _lead(sample, weights) * still) * periphery)
+    return seen * (1 - weights.fovea * (1 - _lead_before_background(sample, weights)) * periphery)
 
 
 def _lead(sample: Sample, weights: ScoringSettings) -> Array | float:
     return 0.0 if sample.change is None else sample.change.lead(weights)
+
+
+def _lead_before_background(sample: Sample, weights: ScoringSettings) -> Array | float:
+    """Return the lead of change, as far as the camera stands still before a known background."""
+    return 0.0 if sample.change is None else sample.change.lead(weights) * sample.change.known
 
 
 def _left_by_motion(sample: Sample, weights: ScoringSettings) -> Array | float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -91,15 +92,17 @@ def _on_clip(
     seeds: int,
 ) -> Iterator[CompareRow]:
     known = known_clip(clip, settings.grid.max_pixels)
-    plain = make_clip(clip.frames(), known.grid, None)
-    described = {short: make_clip(clip.frames(), known.grid, maker) for short, maker in features.items()}
     followed = _followed(clip, known)
+    # A track is one object among others: what is chosen without its box says nothing about it.
+    unasked = clip.kind != "tracks"
+    plain = make_clip(clip.frames(), known.grid, None) if unasked else None
+    described = {short: make_clip(clip.frames(), known.grid, maker) for short, maker in features.items() if unasked}
 
     for budget in budgets:
         tokens = budget_tokens(budget, known.grid.cells)
         runs = chain(
             _our_runs(clip, known, settings, weights, tokens),
-            _rival_runs(plain, described, tokens, seeds),
+            _rival_runs(plain, described, tokens, seeds) if plain is not None else (),
             _boxed_runs(followed, known.grid, tokens),
             [_Run(ORACLE, (), None)],
         )
@@ -167,15 +170,19 @@ def _rival_runs(plain: Clip, described: Mapping[str, Clip], tokens: int, seeds: 
 
 
 def _followed(clip: Footage, known: KnownClip) -> dict[str, tuple[list[Box], float]]:
-    """Return the object's box on every frame and the milliseconds a frame that it took, by the way to follow it."""
+    """Return the object's box on every frame and the milliseconds a frame that it took, by follower."""
     found: dict[str, tuple[list[Box], float]] = {}
     if known.region_xywh is None:
         return found
-    for name, follow in FOLLOWERS.items():
-        spent: list[float] = []
+    for name, start in FOLLOWERS.items():
+        frames, boxes, spent = clip.frames(), [known.region_xywh], list[float]()
+        first = next(frames)
         with timed(spent):
-            boxes = follow(clip.frames(), known.region_xywh)
-        found[name] = boxes, spent[0] / len(boxes)
+            follow = start(first, known.region_xywh)
+        for frame in frames:
+            with timed(spent):
+                boxes.append(follow(frame))
+        found[name] = boxes, sum(spent) / len(boxes)
     return found
 
 
@@ -183,13 +190,14 @@ def _boxed_runs(followed: Mapping[str, tuple[list[Box], float]], grid: Grid, tok
     """Yield the choices around a box that is followed, by every ranking of cells."""
     for name, (boxes, follow_ms) in followed.items():
         for ranking, rank in RANKINGS.items():
-            spent: list[float] = []
-            with timed(spent):
-                choices = [rank(box, grid, tokens) for box in boxes]
-            rule_ms = spent[0] / len(boxes)
-            yield _Run(
-                f"{name}, {ranking}", choices, rule_ms, asked="box", before_ms=follow_ms, needed="the box followed"
-            )
+            chosen = _chosen(partial(_ranked, rank, boxes, grid, tokens))
+            yield _Run(f"{name}, {ranking}", *chosen, asked="box", before_ms=follow_ms, needed="the box followed")
+
+
+def _ranked(
+    rank: Callable[[Box, Grid, int], Allocation], boxes: Sequence[Box], grid: Grid, tokens: int
+) -> list[Allocation]:
+    return [rank(box, grid, tokens) for box in boxes]
 
 
 def _questions(clip: Footage, known: KnownClip) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -217,7 +225,12 @@ def _ours(clip: Footage, settings: Settings, tokens: int, queries: dict[str, Any
 
 
 def _theirs(rule: Rule, seen: Clip, tokens: int) -> tuple[list[Allocation], float]:
+    return _chosen(lambda: rule.choose(seen, tokens))
+
+
+def _chosen(choose: Callable[[], list[Allocation]]) -> tuple[list[Allocation], float]:
+    """Return the cells of every frame, and the milliseconds a frame that choosing them took."""
     spent: list[float] = []
     with timed(spent):
-        chosen = rule.choose(seen, tokens)
+        chosen = choose()
     return chosen, spent[0] / len(chosen)

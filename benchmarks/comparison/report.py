@@ -13,7 +13,7 @@ from benchmarks.comparison.truth import Score
 from benchmarks.rivals import RULES
 from benchmarks.scenes.camera import CAMERAS
 from benchmarks.scenes.cameras import LEARNING_FRAMES
-from benchmarks.scenes.footage import KINDS, FootageKind, Objects
+from benchmarks.scenes.footage import CAMERA_KINDS, KINDS, FootageKind, Objects
 
 OURS = "arr-stream"
 ORACLE = "oracle"
@@ -108,7 +108,6 @@ _MOVING_GIVEN: dict[FootageKind, str] = {
     "webcam": "what else moves is not told",
     "tracks": "each clip begins with the first frame of its object",
 }
-REAL: tuple[FootageKind, ...] = ("fixed", "moving", "webcam")
 CO_LOCATED = ("difference", "evs", "evs-per-frame", "dtd-pixel", "dtd-feature", "dtd-relative")
 """Keys of the rules that compare a cell with the same place on the frame before."""
 
@@ -184,7 +183,7 @@ def tables(report: CompareReport) -> list[ResultTable]:
         for asked in ("box", "words", "no query"):
             if any(row.method == OURS and row.asked == asked and row.score.object is not None for row in rows):
                 made.append(_objects(report, rows, kind, asked))
-    made += [table for kind in REAL if (table := _each_sequence(report, kind)) is not None]
+    made += [table for kind in CAMERA_KINDS if (table := _each_sequence(report, kind)) is not None]
     made += [table for kind in KINDS if (table := _cameras(report, kind)) is not None]
     made += [table for kind in KINDS if (table := _text(report, kind)) is not None]
     return [*made, _cost(report)]
@@ -193,7 +192,7 @@ def tables(report: CompareReport) -> list[ResultTable]:
 def _objects(report: CompareReport, rows: Rows, kind: FootageKind, asked: str) -> ResultTable:
     """One line a budget and method; ours under one query beside rules that are given as much, a box, or no query."""
     lines: list[tuple[Value, ...]] = []
-    rows = [row for row in rows if row.score.object is not None and _beside(row, asked)]
+    rows = [row for row in rows if row.score.object is not None and _comparable(row, asked)]
     clips = len({row.footage for row in rows if row.method == OURS})
     rows = [row for row in rows if row.footage in {each.footage for each in rows if each.method == OURS}]
     for budget in dict.fromkeys(row.budget for row in rows):
@@ -217,8 +216,8 @@ def _objects(report: CompareReport, rows: Rows, kind: FootageKind, asked: str) -
     return ResultTable(f"Coverage {what}: {KIND_NAMES[kind]}", headings, tuple(lines), note=note, digits=3)
 
 
-def _beside(row: CompareRow, asked: str) -> bool:
-    """Whether a row belongs into the table of a question: rules without a box do not know what a box asks for."""
+def _comparable(row: CompareRow, asked: str) -> bool:
+    """Return whether a row appears in the table of a question; the table of the box has only rules that get the box."""
     given = "box" if asked == "box" else "no query"
     return row.method == ORACLE or row.asked == (asked if row.method == OURS else given)
 

@@ -66,8 +66,8 @@ def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
         max_pixels: As `grid.max_pixels`.
 
     Raises:
-        EvaluationDataError: Masks that do not fit the frames, fewer than two frames, or an object that is on none of
-            the frames that count (of sequences with masks: not on the first).
+        EvaluationDataError: Masks that do not fit the frames, fewer than two frames, an object that is on none of the
+            frames that count, or a single one that is not on the first frame.
     """
     counts: dict[str, list[IntArray | None]] = {name: [] for name in TRUTHS}
     homographies, eighths = [], []
@@ -96,8 +96,8 @@ def known_clip(footage: Footage, max_pixels: int) -> KnownClip:
         eighth_grey=np.stack(eighths),
         learning_frames=footage.learning_frames,
     )
-    absent = "object" in known.counts and not known.counted("object").any()
-    if absent or (footage.kind == "davis" and region is None):
+    unknown = region is None and footage.objects == "one"
+    if "object" in known.counts and (unknown or not known.counted("object").any()):
         raise EvaluationDataError(
             f"{footage.name}: the object is not on the first frame and a later one",
             remedy="start where it is visible, or give more frames",
@@ -112,7 +112,7 @@ def _stack(each: Sequence[IntArray | None], grid: Grid) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What some choices of cells show, as means over the frames that count and have any of it.
+    """Coverage of one series of choices: means over the counted frames that have any of the truth.
 
     Args:
         object, moving, text: Share of the pixels in fine cells; None where the clip does not tell.

@@ -7,42 +7,50 @@ Spatial Reliability", IJCV 2018. Only opencv-contrib has both; they are left out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import cv2
 import numpy as np
 
+from arr_stream.relevance.query_scorers import overlap
 from arr_stream.selection.allocation import Allocation
-from arr_stream.types import Frame, Grid
+from arr_stream.types import ByteArray, Frame, Grid
 from benchmarks.rivals.base import Scores, most_of
 
 Box = tuple[float, float, float, float]
 """x, y, width and height in pixels."""
+Follower = Callable[[Frame, Box], Callable[[Frame], Box]]
+"""Takes the first frame and the box on it; returns what finds the box on each later frame, in order."""
 
 
-def held_still(frames: Iterable[Frame], box: Box) -> list[Box]:
-    """Return the first box for every frame."""
-    return [box for _ in frames]
+def held_still(first: Frame, box: Box) -> Callable[[Frame], Box]:
+    """Keep the first box."""
+    return lambda frame: box
 
 
-def tracked(make: Callable[[], cv2.Tracker]) -> Callable[[Iterable[Frame], Box], list[Box]]:
-    """Return a follower by one of OpenCV's trackers; while it has lost its object, the last box stands."""
+def tracked(make: Callable[[], cv2.Tracker]) -> Follower:
+    """Return a follower by one of OpenCV's trackers, which keeps the last box while it has lost the object."""
 
-    def follow(frames: Iterable[Frame], box: Box) -> list[Box]:
-        tracker, boxes = make(), [box]
-        for index, frame in enumerate(frames):
-            picture = cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2BGR)
-            if index == 0:
-                tracker.init(picture, tuple(round(side) for side in box))
-                continue
-            found, place = tracker.update(picture)
-            boxes.append(tuple(place) if found else boxes[-1])
-        return boxes
+    def start(first: Frame, box: Box) -> Callable[[Frame], Box]:
+        tracker, last = make(), box
+        tracker.init(_bgr(first), tuple(round(side) for side in box))
 
-    return follow
+        def follow(frame: Frame) -> Box:
+            nonlocal last
+            found, place = tracker.update(_bgr(frame))
+            last = tuple(place) if found else last
+            return last
+
+        return follow
+
+    return start
 
 
-FOLLOWERS: dict[str, Callable[[Iterable[Frame], Box], list[Box]]] = {
+def _bgr(frame: Frame) -> ByteArray:
+    return np.asarray(cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2BGR), np.uint8)
+
+
+FOLLOWERS: dict[str, Follower] = {
     "box held still": held_still,
     **{
         name: tracked(make)
@@ -50,7 +58,7 @@ FOLLOWERS: dict[str, Callable[[Iterable[Frame], Box], list[Box]]] = {
         if (make := getattr(cv2, f"Tracker{name}_create", None)) is not None
     },
 }
-"""How a box is followed, by name."""
+"""Followers of a box by name."""
 
 
 def nearest_cells(box: Box, grid: Grid, tokens: int) -> Allocation:
@@ -61,9 +69,9 @@ def nearest_cells(box: Box, grid: Grid, tokens: int) -> Allocation:
 def overlapping_cells(box: Box, grid: Grid, tokens: int) -> Allocation:
     """Return the cells that a box covers most of; among equal ones the nearest to its middle."""
     x, y, width, height = box
-    covered = np.outer(
-        _covered(y, height, grid.rows, grid.cell_px[1]), _covered(x, width, grid.columns, grid.cell_px[0])
-    )
+    frame_width, frame_height = grid.size_wh
+    across = overlap(grid.columns, frame_width, x, x + width)
+    covered = np.outer(overlap(grid.rows, frame_height, y, y + height), across)
     distances = _distances(box, grid)
     return most_of(covered - 1e-6 * distances / distances.max(), tokens, grid)
 
@@ -72,7 +80,7 @@ RANKINGS: dict[str, Callable[[Box, Grid, int], Allocation]] = {
     "by nearness": nearest_cells,
     "by overlap": overlapping_cells,
 }
-"""How cells are ranked around a box, by name."""
+"""Rankings of cells around a box by name."""
 
 
 def _distances(box: Box, grid: Grid) -> Scores:
@@ -81,10 +89,3 @@ def _distances(box: Box, grid: Grid) -> Scores:
     across = (np.arange(grid.columns) + 0.5) * cell_width - (x + width / 2)
     down = (np.arange(grid.rows) + 0.5) * cell_height - (y + height / 2)
     return np.asarray(np.hypot(down[:, None], across[None, :]))
-
-
-def _covered(start: float, length: float, cells: int, side: float) -> Scores:
-    """`[cells]`, share of each cell that lies between two places along one axis."""
-    edges = np.arange(cells + 1) * side
-    inside = np.minimum(edges[1:], start + length) - np.maximum(edges[:-1], start)
-    return np.asarray(np.clip(inside, 0, None) / side)

@@ -150,7 +150,13 @@ def _sequence(path: Path) -> _Sequence:
     boxes = _read_boxes(path / "boxes.csv") if not masks else {}
     if clip is None or not (masks or boxes):
         raise EvaluationDataError(f"{path}: no frames, or no masks or boxes of them", remedy=_LAYOUT)
-    return _Sequence(path.name, clip, masks, boxes)
+    sequence = _Sequence(path.name, clip, masks, boxes)
+    if pictures and sequence.frames > len(pictures):
+        raise EvaluationDataError(
+            f"{path}: boxes up to frame {sequence.frames}, but {len(pictures)} pictures",
+            remedy="boxes.csv counts frames from 1",
+        )
+    return sequence
 
 
 def _read_boxes(path: Path) -> dict[str, dict[int, _Box]]:
@@ -162,7 +168,10 @@ def _read_boxes(path: Path) -> dict[str, dict[int, _Box]]:
         for line, row in enumerate(csv.DictReader(file), start=2):
             try:
                 x, y, width, height = (float(row[name]) for name in ("x", "y", "w", "h"))
-                found.setdefault(row.get("track", ONLY), {})[int(row["frame"]) - 1] = x, y, width, height
+                index = int(row["frame"]) - 1
+                if index < 0:
+                    raise ValueError("frames count from 1")
+                found.setdefault(row.get("track", ONLY), {})[index] = x, y, width, height
             except (KeyError, TypeError, ValueError) as error:
                 raise EvaluationDataError(
                     f"{path}: line {line} is no box", remedy="the columns are frame, x, y, w, h and optionally track"

@@ -34,6 +34,8 @@ from benchmarks.scenes.camera import Camera, Homography, camera_homography, homo
 
 FootageKind = Literal["davis", "samples", "generated", "photos", "fixed", "moving", "webcam", "tracks"]
 KINDS: tuple[FootageKind, ...] = get_args(FootageKind)
+CAMERA_KINDS: tuple[FootageKind, ...] = ("fixed", "moving", "webcam")
+"""Kinds of real cameras, each with a folder of its own."""
 Objects = Literal["one", "one of many", "several"]
 
 

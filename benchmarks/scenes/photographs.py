@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import cv2
@@ -27,7 +27,7 @@ from arr_stream.types import BoolArray, ByteArray
 from benchmarks.scenes.camera import CAMERAS, Camera, GeneratedSource, camera_path, look, with_grain
 from benchmarks.scenes.cameras import camera_footage, track_footage
 from benchmarks.scenes.drawing import photograph
-from benchmarks.scenes.footage import KINDS, Footage, FootageKind, Truth, davis_footage, sample_footage
+from benchmarks.scenes.footage import CAMERA_KINDS, KINDS, Footage, FootageKind, Truth, davis_footage, sample_footage
 from benchmarks.scenes.shapes import make_scene
 
 SCENERIES = ("coffee", "astronaut", "rocket", "chelsea", "hubble_deep_field", "gravel")
@@ -336,7 +336,7 @@ def all_footage(
         "samples": samples if samples.is_dir() else None,
         "generated": Path(),
         "photos": _place(data, "text/icdar2015", "imgs"),
-        **{kind: _inside(data, f"cameras/{kind}") for kind in ("fixed", "moving", "webcam")},
+        **{kind: _inside(data, f"cameras/{kind}") for kind in CAMERA_KINDS},
         "tracks": _inside(data, "cameras/fixed"),
     }
     makers: dict[FootageKind, Callable[[Path], list[Footage]]] = {
@@ -344,9 +344,7 @@ def all_footage(
         "samples": lambda folder: sample_footage(folder, max_frames),
         "generated": lambda _: generated_footage(max_frames),
         "photos": lambda folder: text_footage(folder, max_frames),
-        "fixed": lambda folder: camera_footage(folder, "fixed", max_frames),
-        "moving": lambda folder: camera_footage(folder, "moving", max_frames),
-        "webcam": lambda folder: camera_footage(folder, "webcam", max_frames),
+        **{kind: partial(camera_footage, kind=kind, max_frames=max_frames) for kind in CAMERA_KINDS},
         "tracks": lambda folder: track_footage(folder, max_frames),
     }
     if data is not None and all(places[kind] is None for kind in _REMEDIES if kind != "samples"):
@@ -368,9 +366,7 @@ _REMEDIES: dict[FootageKind, str] = {
     "davis": "give a folder with davis/frames/SEQ and davis/masks/SEQ",
     "samples": "name the folder of the sample clips with --samples",
     "photos": "give a folder with text/icdar2015/textdet_*.json and imgs/",
-    "fixed": "give a folder with cameras/fixed/NAME",
-    "moving": "give a folder with cameras/moving/NAME",
-    "webcam": "give a folder with cameras/webcam/NAME",
+    **{kind: f"give a folder with cameras/{kind}/NAME" for kind in CAMERA_KINDS},
     "tracks": "give a folder with cameras/fixed/NAME/boxes.csv",
 }
 
