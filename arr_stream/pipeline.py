@@ -157,7 +157,7 @@ class _Judged:
 
 def change_of_cells(change: Array, known: Array, grid: Grid) -> Change:
     """Return the evidence of change for each cell; for the arguments see `motion_evidence`."""
-    return Change.of(averaged(change, (grid.rows, grid.columns)).reshape(-1), known[0, 0])
+    return Change.of(change, (grid.rows, grid.columns), known[0, 0])
 
 
 def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:

@@ -169,9 +169,7 @@ def see_change(
     ordinary += squared
     departed = squared / ordinary
     departed *= departed
-    known = as_float(departed < FOREGROUND)
-    departed += moving
-    evidence = averaged(at_most(departed, 1.0), (now.shape[0] // 2, now.shape[1] // 2))
+    evidence = averaged(at_most(departed + moving, 1.0), (now.shape[0] // 2, now.shape[1] // 2))
     believed = as_float(zeros(now, (1, 1)) + mean_of(evidence) < LOST)
     # What leaves most of the frame unexplained, such as a frame of noise, leaves the model as it was.
     lost = (background.lost + 1) * (1 - believed)
@@ -184,6 +182,7 @@ def see_change(
         lost=lost,
     )
     if elapsed_seconds is not None:
+        known = as_float(departed < FOREGROUND)
         seen = _updated(seen, apart, squared, moving, known, elapsed_seconds * believed)
     seen = either(lost >= LOST_FRAMES, lambda: Background.of(quarter, eighth), lambda: seen)
     # Where a thing looks like its ground, what is beside it tells.
@@ -240,8 +239,11 @@ def camera_moved(before: Array, now: Array, camera_px: Array) -> Array:
         `[1, 1]` bool.
     """
     before, now = as_float(before), as_float(now)
-    gain = abs(now - before) - abs(now - remap(before, source_map(camera_px)))
-    better, worse = (mean_of(at_most(at_least(side, 0.0), VOTE_LEVELS)) for side in (gain, -gain))
+    gain = abs(now - before)
+    gain -= abs(now - remap(before, source_map(camera_px)))
+    gain = at_most(at_least(gain, -VOTE_LEVELS), VOTE_LEVELS)
+    difference, total = mean_of(gain), mean_of(abs(gain))
+    better, worse = (total + difference) / 2, (total - difference) / 2
     return zeros(now, (1, 1)) + (better - VOTE_RATIO * worse) > VOTE_LEAST
 
 

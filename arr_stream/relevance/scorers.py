@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from arr_stream.config import ScoringSettings
 from arr_stream.texture.arrays import Array, at_least, at_most, namespace
 from arr_stream.texture.layout import CHANNEL_INDEX
-from arr_stream.texture.pixels import middle_of
+from arr_stream.texture.pixels import averaged, middle_of
 
 CHANNEL_NAMES = (
     "high_pass",
@@ -31,7 +31,7 @@ _COLUMN = {name: column for column, name in enumerate(CHANNEL_NAMES)}
 
 
 SURE_CHANGE = 0.3
-"""Change of the best cell, above twice that of the middle one, from which something surely changed."""
+"""Change of the best quarter of a cell, above twice that of the middle one, from which something surely changed."""
 WRITTEN_POWER = 1.5
 """Added to the exponent of channel 16 where change before a still camera leads: only sure text keeps its claim."""
 
@@ -52,9 +52,18 @@ class Change:
     known: Array | float
 
     @classmethod
-    def of(cls, cells: Array, known: Array | float) -> Change:
-        """The change of all cells of a frame, `[N]`."""
-        excess = namespace(cells).amax(cells) - 2 * middle_of(cells)
+    def of(cls, plane: Array, cells_hw: tuple[int, int], known: Array | float) -> Change:
+        """Return the change of the cells of a frame.
+
+        Args:
+            plane: `[h, w]` evidence of change, at least two values a cell each way.
+            cells_hw: Rows and columns of cells.
+            known: As above.
+        """
+        # What is smaller than a cell changes little of it, but surely.
+        quarters = averaged(plane, (2 * cells_hw[0], 2 * cells_hw[1]))
+        excess = namespace(plane).amax(quarters) - 2 * middle_of(quarters.reshape(-1))
+        cells = averaged(quarters, cells_hw).reshape(-1)
         return cls(cells, at_most(at_least(excess / SURE_CHANGE, 0.0), 1.0), known)
 
     def lead(self, weights: ScoringSettings) -> Array | float:
