@@ -70,7 +70,7 @@ class LoopSettings(_Section):
 
 
 class MotionSettings(_Section):
-    flow: Literal["auto", "dis", "codec", "torch"] = Field(
+    flow: Literal["auto", "dis", "torch"] = Field(
         "auto", description="where the flow comes from; `auto`: `torch` where the loop runs on a GPU, else `dis`"
     )
     preset: Literal["auto", "ultrafast", "fast", "medium"] = Field(

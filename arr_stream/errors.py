@@ -12,7 +12,6 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- SourceDamaged               15   decoding stopped part-way; what came before is kept
     |   |   +-- SandboxViolated         19   a sandboxed decoder crashed, broke a limit, or tried what it may not
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
-    |   +-- MotionVectorsUnavailable    17   `codec` flow on a decoder that exports none
     |   +-- NothingInRange              18   --start, --end or --stride leave no frame
     |   +-- SourceChanged               87   not the source that the records were made of
     |   +-- LiveSourceError
@@ -154,10 +153,6 @@ class SandboxViolated(SourceDamaged):
 
 class SourceTooLarge(SourceError):
     exit_code = 16
-
-
-class MotionVectorsUnavailable(SourceError):
-    exit_code = 17
 
 
 class NothingInRange(SourceError):

@@ -248,10 +248,7 @@ class Stream:
         """Step through two made-up frames: what libraries load and allocate at first use must not cost a live frame."""
         width, height = self.source.info.size_wh
         noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-        # A made-up frame has no vectors of a codec.
-        codec = self.settings.motion.flow == "codec"
-        settings = self.settings.with_values({"motion.flow": "auto"}) if codec else self.settings
-        pipeline = Pipeline(settings, _NoKeyframes(), self.queries, device=make_device(settings))
+        pipeline = Pipeline(self.settings, _NoKeyframes(), self.queries, device=make_device(self.settings))
         for index in range(2):
             pipeline.step(Frame(index, float(index), noise))
 
@@ -375,7 +372,6 @@ def open(
             end_seconds=end_seconds,
             stride=stride,
             max_frames=max_frames,
-            motion_vectors=settings.motion.flow == "codec",
             max_pixels=settings.source.max_pixels,
             hardware=settings.source.hardware,
             sandbox=settings.sandbox if settings.source.sandbox else None,

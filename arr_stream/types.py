@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,17 +51,12 @@ class Frame:
         index: 0-based count of delivered frames.
         pts_seconds: Presentation time; never decreases from one frame of a source to the next.
         rgb: `[H, W, 3]`, uint8, C-contiguous.
-        motion_vectors: The decoder's own motion vectors (PyAV's structured array), where they were asked for
-            and the frame has any, in coordinates of the upright frame.
-        intra: The decoder marked the frame as coded without reference to others (None: not known).
         captured_seconds: When a live source got it, on the clock of `time.monotonic`; None for recorded frames.
     """
 
     index: int
     pts_seconds: float
     rgb: ByteArray
-    motion_vectors: npt.NDArray[Any] | None = None
-    intra: bool | None = None
     captured_seconds: float | None = None
 
     def __post_init__(self) -> None:

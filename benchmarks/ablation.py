@@ -78,7 +78,6 @@ PARTS = (
     _instead("novelty skips", selection__novelty="skip"),
     _instead("flow: DIS fast", motion__preset="fast"),
     _instead("flow: DIS medium", motion__preset="medium"),
-    _instead("flow: codec", motion__flow="codec"),
     _instead("flow: torch", usual=False, motion__flow="torch"),
 )
 """Everything that can be named, in the order of the report."""

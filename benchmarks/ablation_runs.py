@@ -165,49 +165,21 @@ def run_in_turns(
     for footage in sequences:
         frames, masks = read_paired(footage)
         check_visible(footage, masks)
-        vectors: list[Frame] | None = None
         made: dict[str, Made] = {}
         for question in questions:
             progress(f"{footage.name}: {question.name}")
             running = []
             for variant in variants:
                 chosen = (settings or Settings()).with_values({**variant.values, "selection.budget": question.budget})
-                if chosen.motion.flow == "codec":
-                    vectors = vectors or with_motion_vectors(footage, frames)
                 queries = [RegionQuery(tight_box(masks[0]))] if question.region else []
-                seen = vectors if chosen.motion.flow == "codec" and vectors is not None else frames
-                running.append(_Running(variant, chosen, queries, makers, made, seen))
+                running.append(_Running(variant, chosen, queries, makers, made))
             for index, mask in enumerate(masks):
                 looked = _Looked(frames[index], mask)
-                # Whoever comes first, or after one who looks at another picture, finds this one cold.
+                # Whoever comes first finds the picture cold.
                 for each in random.Random(index).sample(running, len(running)):
                     each.step(index, looked)
             runs += [each.result(question.name, footage.name) for each in running]
     return runs
-
-
-def with_motion_vectors(footage: Footage, frames: Sequence[Frame]) -> list[Frame]:
-    """The frames with a decoder's motion vectors; pictures that come from no video are encoded first."""
-    import tempfile
-
-    from arr_stream.config import VideoSettings
-    from arr_stream.draw.mp4 import Mp4Writer
-    from arr_stream.files import partial_path
-    from arr_stream.sources import open_source
-
-    if footage.source.is_file():
-        with open_source(footage.source, motion_vectors=True, max_frames=len(frames)) as source:
-            return list(source.frames())
-    with tempfile.TemporaryDirectory(prefix="arr-stream-ablation-") as folder:
-        path = Path(folder) / "clip.mp4"
-        writer = Mp4Writer(
-            path, size_wh=frames[0].size_wh, settings=VideoSettings(), frame_seconds=1 / 25, pixel_aspect=1.0
-        )
-        for frame in frames:
-            writer.write(frame.rgb, frame.index / 25)
-        writer.finish()
-        with open_source(partial_path(path), motion_vectors=True) as source:
-            return list(source.frames())
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +257,7 @@ class _Looked:
     """What scoring needs of a frame, made once for all variants."""
 
     def __init__(self, frame: Frame, mask: BoolArray) -> None:
-        self._frame = frame
+        self.frame = frame
         self._mask = mask
         self._by_grid: dict[tuple[int, int], tuple[FloatArray, ByteArray]] = {}
 
@@ -293,7 +265,7 @@ class _Looked:
         """`[gh, gw]` share of the object in each cell (zeros where it is absent), and the frame's lightness."""
         key = grid.rows, grid.columns
         if key not in self._by_grid:
-            self._by_grid[key] = object_shares(self._mask, grid), Pictures(self._frame, grid).eighth_grey
+            self._by_grid[key] = object_shares(self._mask, grid), Pictures(self.frame, grid).eighth_grey
         return self._by_grid[key]
 
 
@@ -307,11 +279,9 @@ class _Running:
         queries: Sequence[Query],
         makers: _Makers,
         made: dict[str, Made],
-        frames: Sequence[Frame],
     ) -> None:
         key, maker = makers.of(settings)
         self._variant = variant
-        self._frames = frames
         self._generator = RememberedGenerator(maker.generator, made.setdefault(key, {}), variant.parts)
         keyframes = InStepKeyframes(self._generator)
         self._pipeline = Pipeline(
@@ -325,7 +295,7 @@ class _Running:
 
     def step(self, index: int, looked: _Looked) -> None:
         generating_ms = self._generator.spent_ms
-        patches = self._pipeline.step(self._frames[index])
+        patches = self._pipeline.step(looked.frame)
         generating_ms = self._generator.spent_ms - generating_ms
         patches.texture.planes.clear()
         self._frames_seen += 1

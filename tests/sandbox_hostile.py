@@ -55,8 +55,6 @@ def frame_message(**changes: Any) -> dict[str, Any]:
         "index": FRAMES_BEFORE,
         "pts_seconds": 1.0,
         "size_wh": SIZE_WH,
-        "vectors": None,
-        "intra": None,
         "counters": [0] * 10,
     }
     return {**honest, **changes}
@@ -164,7 +162,6 @@ ACTIONS: dict[str, Callable[[Link, str], Any]] = {
     "out-of-order": _lie(index=7),
     "backwards": _lie(pts_seconds=-1.0),
     "not-a-time": _lie(pts_seconds=float("nan")),
-    "many-vectors": _lie(vectors=1 << 40),
     "no-counters": _lie(counters=["1"] * 10),
     "other-file": _say("want", numbers=[1]),
     "no-file": _say("want", numbers=[-1]),

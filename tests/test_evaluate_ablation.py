@@ -30,7 +30,6 @@ from benchmarks.ablation_runs import (
     run_in_turns,
     shown_cells,
     usual_footage,
-    with_motion_vectors,
 )
 from benchmarks.ablation_runs import Run as Measured
 from benchmarks.interval import (
@@ -148,15 +147,6 @@ def test_an_absent_object_is_refused() -> None:
     short = Sequence("short", Path("short"), footage.frames, lambda: footage.masks()[:2])
     with pytest.raises(EvaluationDataError, match="2 masks for 3 frames"):
         run_in_turns([short], [Variant("x")], settings=PLAIN)
-
-
-def test_pictures_are_given_motion_vectors() -> None:
-    frames = moving_square(4)
-    seen = with_motion_vectors(_square(4), frames)
-    assert len(seen) == 4
-    assert seen[2].size_wh == frames[2].size_wh
-    assert seen[2].motion_vectors is not None
-    assert np.abs(seen[2].rgb.astype(int) - frames[2].rgb).mean() < 25
 
 
 def _runs(name: str, values: list[dict[str, float]], *, choice: int = 1, frame_ms: float = 2.0) -> list[Measured]:
@@ -314,10 +304,10 @@ def test_interval_on_generated_clips(measure: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ablation_on_generated_clips(measure: Run) -> None:
-    code, out, _ = measure("ablation", "--frames", 6, "--only", "novelty", "--only", "flow: codec", "--json")
+    code, out, _ = measure("ablation", "--frames", 6, "--only", "novelty", "--only", "coarse cells", "--json")
     assert code == 0
     figures, verdicts = json.loads(out)["tables"]
     rows = {row[0]: row for row in figures["rows"]}
-    assert set(rows) == {row[0] for row in verdicts["rows"]} == {DEFAULT, AGAIN, "without novelty", "flow: codec"}
+    assert set(rows) == {row[0] for row in verdicts["rows"]} == {DEFAULT, AGAIN, "without novelty", "coarse cells"}
     assert rows["without novelty"][1:5] == rows[DEFAULT][1:5]
     assert rows["without novelty"][8] == 1

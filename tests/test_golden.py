@@ -49,7 +49,6 @@ PROCESS: dict[str, tuple[object, ...]] = {
     "hybrid": (STREET, "--query", "red", "--set", "selection.strategy=hybrid", "--budget", 60, *SHORT),
     "only what is new": (STREET, "--query", "red", "--set", "selection.novelty=skip", "--budget", 40, *SHORT),
     "merged clusters": (STREET, "--set", "keyframes.clusters=merge", "--budget", 40, "--max-frames", 14),
-    "codec flow": (STREET, "--query", "red", "--set", "motion.flow=codec", "--budget", 40, *SHORT),
     "torch flow": (STREET, "--query", "red", "--set", "motion.flow=torch", "--budget", 40, "--max-frames", 10),
     "sandbox": (STREET, "--query", "red", "--sandbox", "--budget", 40, "--max-frames", 10),
 }

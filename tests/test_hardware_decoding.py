@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from av.codec.hwaccel import hwdevices_available
 
-from arr_stream.errors import BackendUnavailable, InvalidSetting, MotionVectorsUnavailable, NotAMediaFile
+from arr_stream.errors import BackendUnavailable, InvalidSetting, NotAMediaFile
 from arr_stream.sources import open_source
 from arr_stream.sources.base import Job
 from arr_stream.sources.hardware import PREFERRED, Decoder, choose_decoder, failure
@@ -24,7 +24,7 @@ def clip(tmp_path: Path) -> Path:
     return write_video(tmp_path / "a.mp4", moving_frames(4))
 
 
-def choose(setting: str, works: tuple[str, ...] = (), *, motion_vectors: bool = False) -> tuple[Decoder, list[str]]:
+def choose(setting: str, works: tuple[str, ...] = ()) -> tuple[Decoder, list[str]]:
     """The choice where only these units decode, and what was tried."""
     tried: list[str] = []
 
@@ -32,7 +32,7 @@ def choose(setting: str, works: tuple[str, ...] = (), *, motion_vectors: bool = 
         tried.append(hardware)
         return None if hardware in works else "it is broken"
 
-    return choose_decoder(Job([Path("a")], "a", hardware=setting, motion_vectors=motion_vectors), trial), tried
+    return choose_decoder(Job([Path("a")], "a", hardware=setting), trial), tried
 
 
 @pytest.fixture
@@ -79,14 +79,6 @@ def test_what_is_asked_for_is_taken_or_refused() -> None:
 def test_unknown_hardware(setting: str, clip: Path) -> None:
     with pytest.raises(InvalidSetting, match="allowed are off, auto, "):
         open_source(clip, hardware=setting)
-
-
-@pytest.mark.usefixtures("all_kinds")
-def test_hardware_has_no_motion_vectors() -> None:
-    with pytest.raises(MotionVectorsUnavailable, match=r"source\.hardware=off"):
-        choose("cuda", ("cuda",), motion_vectors=True)
-    decoder, tried = choose("auto", ("cuda",), motion_vectors=True)
-    assert decoder.hardware is None and "motion vectors" in decoder.note and not tried
 
 
 @pytest.mark.parametrize("setting", ["off", "auto"])

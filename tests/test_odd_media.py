@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import av
 import numpy as np
 import pytest
 
 from arr_stream.errors import ArrStreamError, NoFrames, NotAMediaFile, NoVideoStream, SourceDamaged
 from arr_stream.sources import open_source
-from arr_stream.sources.media import EXPORT_OPTIONS, exported_vectors
 from tests.media import data_folder
 
 pytestmark = pytest.mark.data
@@ -126,16 +124,3 @@ def test_seeking_reaches_the_same_frames(clip: str) -> None:
     for (seconds, rgb), (same_seconds, same_rgb) in zip(part, whole, strict=True):
         assert seconds == pytest.approx(same_seconds)
         np.testing.assert_array_equal(rgb, same_rgb)
-
-
-def test_motion_vectors_are_those_of_a_decoder_without_threads() -> None:
-    path = data_folder("videos/sam2_dog.mp4")
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        stream.codec_context.thread_type, stream.codec_context.options = "NONE", EXPORT_OPTIONS
-        expected = [exported_vectors(picture) for picture in itertools.islice(container.decode(stream), 48)]
-    with open_source(path, motion_vectors=True, max_frames=48) as source:
-        for frame, vectors in zip(source.frames(), expected, strict=True):
-            assert (frame.motion_vectors is None) == (vectors is None)
-            if vectors is not None and frame.motion_vectors is not None:
-                np.testing.assert_array_equal(frame.motion_vectors, vectors)

@@ -296,7 +296,6 @@ MATRIX: dict[str, tuple[str, list[str]]] = {
     "features": ("street.mp4", ["--set", "keyframes.clusters=features"]),
     "merge": ("street.mp4", ["--set", "keyframes.clusters=merge"]),
     "flow of torch": ("pan_zoom.mp4", ["--set", "motion.flow=torch"]),
-    "flow of the codec": ("pan_zoom.mp4", ["--set", "motion.flow=codec"]),
     "thorough flow": ("pan_zoom.mp4", ["--set", "motion.preset=medium"]),
     "cascade": ("cut.mp4", ["--set", "selection.cascade=on", "--set", "selection.strategy=tiers"]),
     "hybrid": ("cut.mp4", ["--set", "selection.strategy=hybrid", "--set", "selection.novelty=skip"]),

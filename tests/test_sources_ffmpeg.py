@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from arr_stream.errors import (
-    MotionVectorsUnavailable,
     NoFrames,
     NotAMediaFile,
     NoVideoStream,
@@ -23,7 +22,7 @@ from arr_stream.errors import (
 from arr_stream.sources import open_source
 from arr_stream.sources.clock import Clock
 from arr_stream.types import Frame
-from tests.media import moving_frames, quadrants, write_audio, write_gif, write_video
+from tests.media import moving_frames, quadrants, write_audio, write_video
 
 
 def read(spec: str | Path, **wish: object) -> list[Frame]:
@@ -257,75 +256,6 @@ def test_missing_file(tmp_path: Path) -> None:
     write_video(tmp_path / "street.mp4", moving_frames(1))
     with pytest.raises(SourceNotFound, match=r"did you mean .*street\.mp4"):
         open_source(tmp_path / "steet.mp4")
-
-
-VECTOR_CODECS = {"h264": ("a.mp4", "libx264"), "mpeg4": ("a.avi", "mpeg4"), "mpeg1": ("a.mpg", "mpeg1video")}
-
-
-@pytest.mark.parametrize("kind", VECTOR_CODECS)
-def test_motion_vectors_come_with_inter_coded_frames(tmp_path: Path, kind: str) -> None:
-    name, codec = VECTOR_CODECS[kind]
-    path = write_video(tmp_path / name, moving_frames(8, (128, 96)), codec=codec, options={"g": "20"})
-    frames = read(path, motion_vectors=True)
-    assert frames[0].intra and frames[0].motion_vectors is None
-    assert any(frame.motion_vectors is not None and len(frame.motion_vectors) for frame in frames[1:])
-    plain = read(path)
-    assert all(frame.motion_vectors is None for frame in plain)
-    for one, other in zip(frames, plain, strict=True):
-        np.testing.assert_array_equal(one.rgb, other.rgb)
-
-
-@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
-def test_motion_vectors_turn_with_the_frame(tmp_path: Path, rotation: int) -> None:
-    shift, (width, height) = 4, (128, 96)
-    texture = np.random.default_rng(1).integers(0, 255, (height // 4, width // 2, 3), dtype=np.uint8)
-    texture = texture.repeat(4, 0).repeat(4, 1)
-    stored = [texture[:, 64 - shift * index :][:, :width] for index in range(8)]
-    options = {"bf": "0", "g": "20", "refs": "1", "preset": "medium"}
-    path = write_video(tmp_path / "a.mov", stored, rotation=rotation, options=options)
-    frames = read(path, motion_vectors=True)
-    expected = {0: (shift, 0), 90: (0, shift), 180: (-shift, 0), 270: (0, -shift)}[rotation]
-    for frame in frames[2:]:
-        vectors = frame.motion_vectors
-        assert vectors is not None
-        moved = np.stack([vectors[f"dst_{axis}"] - vectors[f"src_{axis}"] for axis in "xy"], axis=1)
-        assert tuple(np.median(moved, axis=0)) == expected
-        exact = -np.stack([vectors["motion_x"], vectors["motion_y"]], axis=1) / vectors["motion_scale"][:, None]
-        assert np.abs(exact - moved).max() <= 1
-        wide, high = frame.size_wh
-        assert vectors["dst_x"].max() <= wide and vectors["dst_y"].max() <= high
-        for axis, size, side in (("x", "w", wide), ("y", "h", high)):
-            starts = vectors[f"dst_{axis}"].astype(int) - vectors[size] // 2
-            assert starts.min() == 0 and (starts + vectors[size]).max() == side
-
-
-@pytest.mark.parametrize(
-    ("name", "codec", "options"),
-    [
-        ("a.webm", "libvpx-vp9", {}),
-        ("a.mp4", "libx265", {"x265-params": "log-level=none"}),
-        ("a.mp4", "libx264", {"g": "1"}),
-        ("a.mkv", "ffv1", {}),
-    ],
-)
-def test_decoders_without_motion_vectors_say_so_on_opening(
-    tmp_path: Path, name: str, codec: str, options: dict[str, str]
-) -> None:
-    count = 70 if options.get("g") == "1" else 12
-    path = write_video(tmp_path / name, moving_frames(count), codec=codec, options=options)
-    with pytest.raises(MotionVectorsUnavailable, match=r"motion\.flow=dis"):
-        open_source(path, motion_vectors=True)
-    assert len(read(path)) == count
-
-
-def test_a_gif_has_no_motion_vectors(tmp_path: Path) -> None:
-    with pytest.raises(MotionVectorsUnavailable):
-        open_source(write_gif(tmp_path / "a.gif", moving_frames(12)), motion_vectors=True)
-
-
-def test_intra_marks_keyframes(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mp4", moving_frames(12), options={"g": "5", "bf": "0", "sc_threshold": "0"})
-    assert [frame.index for frame in read(path) if frame.intra] == [0, 5, 10]
 
 
 def test_a_size_that_changes_is_delivered_as_it_is(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from arr_stream.errors import (
-    MotionVectorsUnavailable,
     NoImages,
     NotAMediaFile,
     NoVideoStream,
@@ -188,10 +187,8 @@ def test_pictures_of_different_sizes_are_delivered_as_they_are(tmp_path: Path) -
         assert [frame.size_wh for frame in source.frames()] == [(8, 6), (10, 4)]
 
 
-def test_pictures_have_neither_streams_nor_motion_vectors(tmp_path: Path) -> None:
+def test_pictures_have_no_streams(tmp_path: Path) -> None:
     write_images(tmp_path, [quadrants((8, 6))])
-    with pytest.raises(MotionVectorsUnavailable):
-        open_source(tmp_path, motion_vectors=True)
     with pytest.raises(NoVideoStream):
         open_source(tmp_path, video_stream=1)
 

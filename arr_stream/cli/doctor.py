@@ -93,7 +93,6 @@ def _backends() -> list[Finding]:
     """Each backend is made and used once on a small picture."""
     checks: dict[str, Callable[[], str]] = {
         **{f"flow {name}": partial(_try_flow, name) for name in ("dis", "torch")},
-        "flow codec": lambda: "needs H.264, MPEG-4 or HEVC input; checked when the file is opened",
         **{
             f"{setting.partition('.')[2]} {name}": partial(_try_part, part, {setting: name})
             for part, (setting, names) in PARTS.items()

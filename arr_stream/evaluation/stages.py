@@ -171,7 +171,6 @@ def _opened(path: str | Path, settings: Settings, max_frames: int) -> Source:
     return open_source(
         path,
         max_frames=max_frames,
-        motion_vectors=settings.motion.flow == "codec",
         max_pixels=settings.source.max_pixels,
         hardware=settings.source.hardware,
     )

@@ -32,9 +32,6 @@ from arr_stream.types import ByteArray
 P = ParamSpec("P")
 R = TypeVar("R")
 
-HOST_FLOWS = ("dis", "codec")
-"""Flows that are found on the host and sent up; every other one is found on the device."""
-
 
 class TorchDevice:
     """Where `Pipeline` works with tensors; see `motion.device.Device`.
@@ -130,8 +127,8 @@ class TorchDevice:
         return wait
 
     def make_flow(self, settings: MotionSettings) -> FlowEstimator:
-        if settings.flow in HOST_FLOWS:
-            return UploadedFlow(make_flow(settings.flow, settings.preset), self.put)
+        if settings.flow == "dis":
+            return UploadedFlow(make_flow("dis", settings.preset), self.put)
         return DeviceFlow(usual_preset("torch", settings.preset), self.run)
 
     def forget(self) -> None:

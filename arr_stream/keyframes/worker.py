@@ -175,9 +175,7 @@ class KeyframeWorker:
             self._arrived.append(outcome)
 
         try:
-            # Motion vectors are no use to generation and cost as much to send as a small picture.
-            bare = replace(request, frame=replace(request.frame, motion_vectors=None))
-            self._running().ask(bare, self._timeout_seconds, arrive)
+            self._running().ask(request, self._timeout_seconds, arrive)
         except Exception as exc:
             # Whatever went wrong, the thread lives on: its end would leave the provider busy for ever.
             self._discard()

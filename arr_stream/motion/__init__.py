@@ -18,26 +18,17 @@ def _dis(preset: str) -> FlowEstimator:
     return DisFlow(preset, raster_divisor=4)
 
 
-def _codec(preset: str) -> FlowEstimator:
-    from arr_stream.motion.codec import CodecFlow
-
-    return CodecFlow(raster_divisor=4)
-
-
 def _torch(preset: str) -> FlowEstimator:
     from arr_stream.motion.torch_flow import TorchFlow
 
     return TorchFlow(preset, raster_divisor=4)
 
 
-FLOWS: dict[str, Callable[..., FlowEstimator]] = {"auto": _dis, "dis": _dis, "codec": _codec, "torch": _torch}
-"""Makers of flow estimators by name; each takes the preset, which `codec` has no use for.
-
-A loop on a GPU takes `torch` for `auto`.
-"""
+FLOWS: dict[str, Callable[[str], FlowEstimator]] = {"auto": _dis, "dis": _dis, "torch": _torch}
+"""Makers of flow estimators by name; each takes the preset. A loop on a GPU takes `torch` for `auto`."""
 
 
-USUAL_PRESETS = {"auto": "ultrafast", "dis": "ultrafast", "codec": "ultrafast", "torch": "fast"}
+USUAL_PRESETS = {"auto": "ultrafast", "dis": "ultrafast", "torch": "fast"}
 """What the preset `auto` stands for: with `torch`, `fast` hardly takes longer than `ultrafast` on a GPU."""
 
 
@@ -51,8 +42,7 @@ def make_flow(name: str, preset: str = "auto") -> FlowEstimator:
 
     Args:
         name: A key of `FLOWS`.
-        preset: How thorough the search is, where there is one: `ultrafast`, `fast`, `medium`, or
-            `auto` for the one of `USUAL_PRESETS`.
+        preset: How thorough the search is: `ultrafast`, `fast`, `medium`, or `auto` for the one of `USUAL_PRESETS`.
 
     Raises:
         InvalidSetting: An unknown name or preset.

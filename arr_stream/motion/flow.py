@@ -134,7 +134,7 @@ class FlowInput:
 
     Args:
         grey: `[h, w]` lightness at half of the texture's size, at least 1x1; uint8, or float32 on a device.
-        frame: The frame that `grey` was made from, for its motion vectors.
+        frame: The frame that `grey` was made from.
         smaller: The same picture at smaller sizes, as far as somebody has them.
     """
 

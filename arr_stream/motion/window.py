@@ -45,7 +45,7 @@ class Window:
         cell_w, cell_h = grid.cell_px
         rows = slice(round(self.top * cell_h), round(self.bottom * cell_h))
         columns = slice(round(self.left * cell_w), round(self.right * cell_w))
-        part = replace(frame, rgb=np.ascontiguousarray(frame.rgb[rows, columns]), motion_vectors=None)
+        part = replace(frame, rgb=np.ascontiguousarray(frame.rgb[rows, columns]))
         return part, Grid(part.size_wh, self.bottom - self.top, self.right - self.left)
 
     def on(self, hw: tuple[int, ...], grid: Grid) -> tuple[slice, slice]:

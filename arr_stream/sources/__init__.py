@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arr_stream.errors import MotionVectorsUnavailable, NoVideoStream
+from arr_stream.errors import NoVideoStream
 from arr_stream.sources.base import Job, Source, SourceInfo, SourceKind, SourceStats, Span
 from arr_stream.sources.locate import files_of, public_name
 
@@ -23,7 +23,6 @@ def open_source(
     end_seconds: float | None = None,
     stride: int = 1,
     max_frames: int | None = None,
-    motion_vectors: bool = False,
     max_pixels: int = 100_000_000,
     hardware: str = "off",
     sandbox: SandboxSettings | None = None,
@@ -40,7 +39,6 @@ def open_source(
         end_seconds: End before this time.
         stride: Every Nth frame from there.
         max_frames: At most so many.
-        motion_vectors: Hand out the decoder's motion vectors with the frames.
         max_pixels: Refuse frames with more pixels.
         hardware: Who decodes media: `off` for software, `auto`, or a kind of hardware, see `sources.hardware`.
         sandbox: Decode in a process of its own, with these limits; None decodes here. See `sources.sandbox`.
@@ -53,11 +51,9 @@ def open_source(
     """
     span, name = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec))
     paths, folder, pictures = files_of(spec)
-    if pictures and motion_vectors:
-        raise MotionVectorsUnavailable(f"{name}: pictures have no motion vectors", remedy="use --set motion.flow=dis")
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
-    job = Job(paths, name, pictures, folder, span, video_stream, motion_vectors, max_pixels, hardware)
+    job = Job(paths, name, pictures, folder, span, video_stream, max_pixels, hardware)
     if sandbox is not None:
         from arr_stream.sources.sandbox.source import SandboxedSource
 

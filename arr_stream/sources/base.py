@@ -265,7 +265,6 @@ class Job:
     folder: Path | None = None
     span: Span = Span()
     video_stream: int | None = None
-    motion_vectors: bool = False
     max_pixels: int = 100_000_000
     hardware: str = "off"
 

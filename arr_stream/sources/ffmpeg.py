@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
@@ -18,16 +17,12 @@ from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats, too_l
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.hardware import SOFTWARE, choose_decoder
 from arr_stream.sources.media import (
-    EXPORT_OPTIONS,
     Media,
     Upright,
     choose_stream,
-    exported_vectors,
-    is_intra,
     next_of,
     open_media,
     reason,
-    require_export,
     rgb_of,
 )
 from arr_stream.types import Frame
@@ -40,9 +35,6 @@ _LAST_TICK = 1 << 62
 # A seek may land late where a file's index is wrong; then it is tried again from further back, then from the beginning.
 _SEEK_LEADS_SECONDS = (0.0, 10.0)
 
-_COLLECT_EVERY = 16
-"""Frames between collections of pictures whose motion vectors were read; see `_frame`."""
-
 Timed = Iterator[tuple[float, VideoFrame]]
 
 
@@ -54,8 +46,8 @@ class FfmpegSource(OnePass):
     first picture are no damage (a recording that was joined part-way begins so).
 
     Raises:
-        NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge, MotionVectorsUnavailable: See
-            `arr_stream.errors`; all on opening.
+        NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge: See `arr_stream.errors`; all on
+            opening.
         BackendUnavailable: The hardware that was asked for is not there, or cannot decode this file.
         SourceDamaged: On opening, where damage comes before the first frame wanted.
     """
@@ -73,8 +65,6 @@ class FfmpegSource(OnePass):
             if job.hardware != "off":
                 self._decoder = choose_decoder(job)
                 self._open()
-            if job.motion_vectors:
-                require_export(job)
             self._prime()
         except BaseException:
             self.close()
@@ -88,10 +78,6 @@ class FfmpegSource(OnePass):
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
         context.thread_type = "AUTO"
-        if self._job.motion_vectors:
-            # With frame threads FFmpeg exports other vectors of B-frames on every run.
-            context.thread_type = "SLICE"
-            context.options = EXPORT_OPTIONS
 
     def _release(self) -> None:
         if self._media is not None:
@@ -225,16 +211,7 @@ class FfmpegSource(OnePass):
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
-        orientation = self._upright.of(picture)
-        rgb = orientation.turn(rgb_of(picture))
-        vectors = None
-        if self._job.motion_vectors:
-            if index % _COLLECT_EVERY == 0:
-                gc.collect(0)
-            vectors = exported_vectors(picture)
-            if vectors is not None:
-                vectors = orientation.turn_vectors(vectors, (rgb.shape[1], rgb.shape[0]))
-        return Frame(index, seconds, rgb, vectors, is_intra(picture))
+        return Frame(index, seconds, self._upright.of(picture).turn(rgb_of(picture)))
 
     @property
     def _tick(self) -> Fraction:

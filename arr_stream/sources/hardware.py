@@ -14,7 +14,7 @@ import av.error
 from av.codec.context import CodecContext
 from av.codec.hwaccel import HWAccel, hwdevices_available
 
-from arr_stream.errors import BackendUnavailable, InvalidSetting, MotionVectorsUnavailable, NotAMediaFile
+from arr_stream.errors import BackendUnavailable, InvalidSetting, NotAMediaFile
 from arr_stream.sources.base import Job
 from arr_stream.sources.media import opened_video, reason
 
@@ -97,7 +97,6 @@ def choose_decoder(job: Job, fails: Trial = failure) -> Decoder:
     Raises:
         InvalidSetting: Neither `off`, `auto` nor a kind of unit that this build of FFmpeg knows.
         BackendUnavailable: The unit asked for is not there, or cannot decode this file.
-        MotionVectorsUnavailable: A unit was asked for, and motion vectors are wanted, which hardware does not hand out.
     """
     setting, kinds = job.hardware, hwdevices_available()
     if setting == "off":
@@ -109,11 +108,6 @@ def choose_decoder(job: Job, fails: Trial = failure) -> Decoder:
             f"source.hardware={setting!r} is not known to this build of FFmpeg",
             remedy=f"allowed are off, auto, {', '.join(kinds)}, and KIND:DEVICE",
         )
-    if job.motion_vectors:
-        raise MotionVectorsUnavailable(
-            f"{job.name}: source.hardware={setting} hands out no motion vectors",
-            remedy="use --set source.hardware=off, or --set motion.flow=dis",
-        )
     problem = fails(job, setting)
     if problem is not None:
         raise BackendUnavailable(
@@ -124,8 +118,6 @@ def choose_decoder(job: Job, fails: Trial = failure) -> Decoder:
 
 
 def _first_that_decodes(job: Job, kinds: Sequence[str], fails: Trial) -> Decoder:
-    if job.motion_vectors:
-        return Decoder(note="motion vectors are wanted, and hardware hands out none")
     tried: list[str] = []
     for kind in kinds:
         problem = fails(job, kind)

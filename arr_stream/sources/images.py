@@ -63,7 +63,7 @@ def _frames(job: Job, chosen: Sequence[tuple[float, Path]]) -> Iterator[Frame]:
                 frames_read=index,
                 remedy="what came before is kept; replace or remove the picture",
             ) from exc
-        yield Frame(index, seconds, rgb, intra=True)
+        yield Frame(index, seconds, rgb)
 
 
 def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:

@@ -1,7 +1,4 @@
-"""Opening media of unknown origin with FFmpeg, and reading what is beside the pixels of a decoded picture.
-
-That is: which stream to show, how a picture is turned upright, and the decoder's own motion vectors.
-"""
+"""Opening of media of unknown origin with FFmpeg, the stream to show, and how a decoded picture is turned upright."""
 
 from __future__ import annotations
 
@@ -17,16 +14,14 @@ import av
 import av.error
 import cv2
 import numpy as np
-import numpy.typing as npt
 from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
-from av.sidedata.motionvectors import MotionVectors
 from av.sidedata.sidedata import SideData
 from av.stream import Disposition
-from av.video.frame import PictureType, VideoFrame
+from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from arr_stream.errors import MotionVectorsUnavailable, NoFrames, NotAMediaFile, NoVideoStream
+from arr_stream.errors import NoFrames, NotAMediaFile, NoVideoStream
 from arr_stream.sources.base import Job
 from arr_stream.types import ByteArray
 
@@ -128,7 +123,7 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
 
 
 def next_of(made: Iterator[T]) -> T | None:
-    """The next packet or picture that PyAV makes; None at the end.
+    """The next packet that PyAV reads; None at the end.
 
     Raises:
         FFmpegError, OSError: It cannot be read.
@@ -196,24 +191,6 @@ class Orientation:
             upright = cv2.flip(upright, -1 if self.mirror_x and self.mirror_y else int(self.mirror_x))
         return np.ascontiguousarray(upright)
 
-    def turn_vectors(self, vectors: npt.NDArray[Any], upright_wh: tuple[int, int]) -> npt.NDArray[Any]:
-        """FFmpeg's motion vectors in coordinates of the upright frame of the given size.
-
-        Positions are centres of blocks measured from the corner, so that x mirrored is W - x.
-        """
-        if self == Orientation():
-            return vectors
-        turned = vectors.copy()
-        if self.transposed:
-            for one, other in (("w", "h"), ("src_x", "src_y"), ("dst_x", "dst_y"), ("motion_x", "motion_y")):
-                turned[one], turned[other] = vectors[other], vectors[one]
-        for mirrored, axis, side in ((self.mirror_x, "x", upright_wh[0]), (self.mirror_y, "y", upright_wh[1])):
-            if mirrored:
-                for end in ("src", "dst"):
-                    turned[f"{end}_{axis}"] = side - turned[f"{end}_{axis}"]
-                turned[f"motion_{axis}"] *= -1
-        return turned
-
 
 class Upright:
     """The orientation of pictures as they come, the first of which is looked at, and each that lies otherwise.
@@ -229,15 +206,6 @@ class Upright:
         if picture.rotation != self._rotation:
             self._rotation, self.orientation = picture.rotation, Orientation.of(picture)
         return self.orientation
-
-
-EXPORT_OPTIONS = {"flags2": "+export_mvs"}
-"""Options of a decoder that make it hand out its motion vectors."""
-
-_INTRA = (PictureType.I, PictureType.SI, PictureType.BI)
-_INTER = (PictureType.P, PictureType.B, PictureType.S, PictureType.SP)
-_PROBE_INTER_FRAMES = 8
-_PROBE_FRAMES = 64
 
 
 _PLANAR = {"nv12": "yuv420p", "nv16": "yuv422p", "p010le": "yuv420p10le"}
@@ -256,45 +224,3 @@ def rgb_of(picture: VideoFrame) -> ByteArray:
         picture = picture.reformat(format=planar, threads=1)
     # One thread: for pictures of usual size, swscale's own threads cost more than they save.
     return np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
-
-
-def exported_vectors(picture: VideoFrame) -> npt.NDArray[Any] | None:
-    """A copy of the vectors, `[N]` with PyAV's fields, or None; the picture's memory is not held."""
-    found = picture.side_data.get("MOTION_VECTORS")
-    return np.array(found.to_ndarray()) if isinstance(found, MotionVectors) else None
-
-
-def is_intra(picture: VideoFrame) -> bool | None:
-    """Coded without reference to other frames; None where the decoder does not say."""
-    if picture.pict_type in _INTRA or picture.key_frame:
-        return True
-    return False if picture.pict_type in _INTER else None
-
-
-def require_export(job: Job) -> None:
-    """Decode the beginning until it is known whether this decoder exports motion vectors.
-
-    Known means: a frame has some, or eight frames that refer to others have none, or no frame among the first 64 refers
-    to another. A file of one frame is let pass.
-
-    Raises:
-        MotionVectorsUnavailable: It does not.
-    """
-    inter = seen = 0
-    with opened_video(job) as (container, stream):
-        codec = stream.codec_context.name
-        stream.codec_context.options = EXPORT_OPTIONS
-        pictures = container.decode(stream)
-        while inter < _PROBE_INTER_FRAMES and seen < _PROBE_FRAMES:
-            try:
-                picture = next_of(pictures)
-            except (av.error.FFmpegError, OSError):
-                picture = None
-            if picture is None and seen > 1:
-                break
-            if picture is None or exported_vectors(picture) is not None:
-                return
-            seen += 1
-            inter += is_intra(picture) is False
-    what = "exports no motion vectors" if inter else "codes every frame by itself, so that there are no motion vectors"
-    raise MotionVectorsUnavailable(f"{job.name}: {codec} {what}", remedy="use --set motion.flow=dis")

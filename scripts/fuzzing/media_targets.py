@@ -21,9 +21,9 @@ _BINARY = (*PLAIN, boxes, boxes, boxes, inserted("media"))
 
 
 def _films(plans: tuple[media_seeds.Film, ...]) -> list[bytes]:
-    """Each with its byte of options in front: as it is, and with motion vectors or a start in mid-film."""
+    """Each with its byte of options in front: as it is, and with a start in mid-film or a stride."""
     made = media_seeds.films(plans)
-    return [bytes([(0, 0, 1, 2, 4)[index % 5]]) + data for index, data in enumerate(made)]
+    return [bytes([(0, 0, 1, 2)[index % 4]]) + data for index, data in enumerate(made)]
 
 
 def _open_films(scratch: Path) -> Run:
@@ -36,9 +36,8 @@ def _open_films(scratch: Path) -> Run:
         path.write_bytes(body)
         with open_source(
             path,
-            motion_vectors=bool(options & 1),
-            start_seconds=0.1 if options & 2 else None,
-            stride=2 if options & 4 else 1,
+            start_seconds=0.1 if options & 1 else None,
+            stride=2 if options & 2 else 1,
             max_frames=_MOST_FRAMES,
             max_pixels=MOST_PIXELS,
         ) as source:

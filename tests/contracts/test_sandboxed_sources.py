@@ -46,12 +46,9 @@ def same(spec: Path | str, **options: object) -> tuple[int, ArrStreamError | Non
     assert other_info == (None if info is None else replace(info, has_audio=False))
     assert len(others) == len(frames)
     for frame, other in zip(frames, others, strict=True):
-        assert (other.index, other.pts_seconds, other.intra) == (frame.index, frame.pts_seconds, frame.intra)
+        assert (other.index, other.pts_seconds) == (frame.index, frame.pts_seconds)
         np.testing.assert_array_equal(other.rgb, frame.rgb)
         assert other.rgb.flags.c_contiguous
-        assert (other.motion_vectors is None) == (frame.motion_vectors is None)
-        if frame.motion_vectors is not None:
-            np.testing.assert_array_equal(other.motion_vectors, frame.motion_vectors)
     return len(frames), error
 
 
@@ -120,11 +117,6 @@ def test_everything_is_the_same(tmp_path: Path, kind: str) -> None:
     assert (type(error).__name__ if error else None) == expected
 
 
-def test_motion_vectors_are_the_same(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.mov", moving_frames(8, (128, 96)), rotation=90, options={"bf": "2"})
-    assert same(path, motion_vectors=True) == (8, None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_format_is_the_same(tmp_path: Path, name: str) -> None:
@@ -138,8 +130,6 @@ def test_the_same_part_and_the_same_refusals(tmp_path: Path) -> None:
     assert type(same(path, start_seconds=9.0)[1]).__name__ == "NothingInRange"
     assert type(same(path, video_stream=3)[1]).__name__ == "NoVideoStream"
     assert type(same(path, max_pixels=100)[1]).__name__ == "SourceTooLarge"
-    every = write_video(tmp_path / "intra.mp4", moving_frames(12), codec="mjpeg", pix_fmt="yuvj420p")
-    assert type(same(every, motion_vectors=True)[1]).__name__ == "MotionVectorsUnavailable"
 
 
 @pytest.mark.slow

@@ -138,13 +138,11 @@ class Arrived:
         rgb: `[H, W, 3]`, uint8.
         own_seconds: Its time as the source tells it; None where it does not.
         captured_seconds: When it came in, on the clock of `time.monotonic`.
-        intra: Coded without reference to others; None: not known.
     """
 
     rgb: ByteArray
     own_seconds: float | None
     captured_seconds: float
-    intra: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

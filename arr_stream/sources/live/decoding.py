@@ -16,7 +16,7 @@ from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, StreamSilent
 from arr_stream.sources.base import SourceStats, too_large
 from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
-from arr_stream.sources.media import Upright, choose_stream, is_intra, rgb_of
+from arr_stream.sources.media import Upright, choose_stream, rgb_of
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
@@ -196,7 +196,7 @@ class Decoding:
         own_seconds = None if picture.pts is None or not picture.time_base else float(picture.pts * picture.time_base)
         if own_seconds is not None:
             self._last_own = own_seconds
-        return Arrived(self._upright.of(picture).turn(decoded), own_seconds, captured_seconds, is_intra(picture))
+        return Arrived(self._upright.of(picture).turn(decoded), own_seconds, captured_seconds)
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self._max_pixels:

@@ -52,7 +52,7 @@ class Playing:
                     if self._interrupt.stopped:
                         return
                     last = own_seconds
-                    yield Arrived(frame.rgb, own_seconds, time.monotonic(), frame.intra)
+                    yield Arrived(frame.rgb, own_seconds, time.monotonic())
             except SourceDamaged:
                 if not self._loop:
                     raise

@@ -112,7 +112,7 @@ class LiveSource(OnePass):
     def _frame(self, arrived: Arrived) -> Frame:
         index, self._next_index = self._next_index, self._next_index + 1
         pts_seconds = self._clock.place(arrived.own_seconds, arrived.captured_seconds)
-        return Frame(index, pts_seconds, arrived.rgb, intra=arrived.intra, captured_seconds=arrived.captured_seconds)
+        return Frame(index, pts_seconds, arrived.rgb, captured_seconds=arrived.captured_seconds)
 
     def _frames(self, arrivals: Iterator[Arrived]) -> Iterator[Frame]:
         while not self._interrupt.stopped:

@@ -102,19 +102,13 @@ class Link:
     def deliver(self, frame: Frame, counters: Sequence[int]) -> None:
         """Lay a frame into a free slot, once there is one, and say so."""
         slot = self._free.get()
-        vectors = frame.motion_vectors
-        parts = [frame.rgb.reshape(-1)]
-        if vectors is not None:
-            parts.append(np.ascontiguousarray(vectors).view(np.uint8).reshape(-1))
-        np.concatenate(parts, out=self._slots[slot][: sum(part.nbytes for part in parts)])
+        self._slots[slot][: frame.rgb.nbytes] = frame.rgb.reshape(-1)
         self.say(
             "frame",
             slot=slot,
             index=frame.index,
             pts_seconds=frame.pts_seconds,
             size_wh=frame.size_wh,
-            vectors=None if vectors is None else len(vectors),
-            intra=frame.intra,
             counters=counters,
         )
 

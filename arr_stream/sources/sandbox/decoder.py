@@ -40,10 +40,8 @@ DISTRUST = "do not trust this file"
 _START_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
 _LAST_WORDS_BYTES = 1 << 16
-_BYTES_A_PIXEL = 3 + 2 * 8
-"""Room that is granted for a frame: its colours, and motion vectors of 40 bytes for both directions of 4x4 blocks.
-
-Memory that is never written to costs nothing."""
+_BYTES_A_PIXEL = 3
+"""Room that is granted for a frame; memory that is never written to costs nothing."""
 _MOST_PIXELS = 1 << 30
 
 

@@ -91,15 +91,13 @@ class Opened(_Counted):
 
 
 class Delivered(_Counted):
-    """A frame lies in a slot, and behind it so many motion vectors."""
+    """A frame lies in a slot."""
 
     kind: Literal["frame"]
     slot: Annotated[int, Field(ge=0, lt=SLOTS)]
     index: int
     pts_seconds: Number
     size_wh: tuple[Count, Count]
-    vectors: Whole | None
-    intra: bool | None
 
 
 class End(_Counted):

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 import arr_stream.errors
 from arr_stream.config import SandboxSettings
@@ -22,20 +21,6 @@ from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats
 from arr_stream.sources.sandbox.decoder import CHILD, DISTRUST, DecodingProcess
 from arr_stream.sources.sandbox.messages import Delivered, End, Failure, Garbled, Info, Opened, Refusal, clean
 from arr_stream.types import Frame
-
-VECTORS = np.dtype(
-    {
-        "names": [
-            *("source", "w", "h", "src_x", "src_y", "dst_x", "dst_y"),
-            *("flags", "motion_x", "motion_y", "motion_scale"),
-        ],
-        "formats": ["<i4", "u1", "u1", "<i2", "<i2", "<i2", "<i2", "<u8", "<i4", "<i4", "<u2"],
-        "offsets": [0, 4, 5, 6, 8, 10, 12, 16, 24, 28, 32],
-        "itemsize": 40,
-    },
-    align=True,
-)
-"""PyAV's motion vectors: a type from the child could name Python objects."""
 
 Wanted = TypeVar("Wanted", Opened, Delivered)
 
@@ -129,22 +114,19 @@ class SandboxedSource(OnePass):
     def _frame(self, delivered: Delivered) -> Frame:
         memory = self._process.slots[delivered.slot]
         width, height = self._checked_size(delivered.size_wh)
-        nbytes, vectors = width * height * 3, delivered.vectors
+        nbytes = width * height * 3
         if delivered.pts_seconds < self._pts_seconds or delivered.index != self._index:
             raise Garbled("a frame out of order")
-        if nbytes + (vectors or 0) * VECTORS.itemsize > len(memory):
+        if nbytes > len(memory):
             raise Garbled("a frame larger than its slot")
         # A copy: whoever takes the frame may keep it, and the child must not change it any more.
         rgb = np.frombuffer(memory, np.uint8, nbytes).reshape(height, width, 3).copy()
-        found: npt.NDArray[Any] | None = None
-        if vectors is not None:
-            found = np.frombuffer(memory, VECTORS, vectors, nbytes).copy()
         self._count(delivered.counters)
         self._process.release(delivered.slot)
         self._index += 1
         self._pts_seconds = delivered.pts_seconds
         self._process.frames_read = self._index
-        return Frame(self._index - 1, delivered.pts_seconds, rgb, found, delivered.intra)
+        return Frame(self._index - 1, delivered.pts_seconds, rgb)
 
     def _checked_size(self, size_wh: tuple[int, int]) -> tuple[int, int]:
         if size_wh[0] * size_wh[1] > self._job.max_pixels:
