@@ -29,8 +29,6 @@ CHROMA_SOFT = 0.015
 
 BRIGHT_LUMA = (0.60, 0.85)
 DARK_LUMA = (0.15, 0.40)
-MOVING = (0.1, 1.0)
-"""Motion at which a place begins to count as moving, and at which it surely does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +95,7 @@ def _moved(terms: tuple[Term, ...], senses: Senses) -> Array | None:
         raise ValueError("the query has motion words, and the senses have no motion")
     if len(sides) == 2:
         return zeros(senses.rgb, senses.hw) + 1
-    moving = _smooth(senses.motion, *MOVING)
-    return moving if "moving" in sides else 1.0 - moving
+    return senses.motion if "moving" in sides else 1.0 - senses.motion
 
 
 def _read(query: TextQuery, senses: Senses) -> Array | None:
