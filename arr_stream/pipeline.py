@@ -44,7 +44,7 @@ from arr_stream.selection.spending import Spending
 from arr_stream.texture.array import LazyPlane, Plane, Texture
 from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
-from arr_stream.texture.pixels import averaged, cell_difference
+from arr_stream.texture.pixels import cell_difference
 from arr_stream.texture.visual import FrameLook, look_at, picture_channels
 from arr_stream.types import BoolArray, FloatArray, Frame, Grid
 

@@ -26,7 +26,7 @@ from benchmarks.comparison.truth import KnownClip, Score, best_score, score_choi
 from benchmarks.rivals import RULES
 from benchmarks.rivals.boxes import FOLLOWERS, RANKINGS
 from benchmarks.rivals.features import Pixels
-from benchmarks.scenes.footage import Footage, davis_footage
+from benchmarks.scenes.footage import Footage, FootageKind, davis_footage
 from benchmarks.scenes.photographs import generated_footage
 from tests.conftest import Run
 from tests.test_evaluate_davis import squares, write_sequence
@@ -281,28 +281,32 @@ def test_the_oracle_is_no_rule() -> None:
     assert _column(text, "method")[-1] == "oracle" and _column(text, "text")[-1] == 0.75
 
 
-def _masked(*names: str) -> list[Footage]:
-    """Generated scenes as sequences with masks, by the name of their photograph."""
+def _real(*names: str, kind: FootageKind) -> list[Footage]:
+    """Generated scenes as real footage, by the name of their photograph."""
     found = generated_footage(8, sceneries=names, size_wh=SMALL_WH)[::3]
-    return [replace(clip, kind="davis", words=None, name=name) for clip, name in zip(found, names, strict=True)]
+    return [replace(clip, kind=kind, words=None, name=name) for clip, name in zip(found, names, strict=True)]
 
 
-def test_held_out_weights_know_nothing_of_their_clip() -> None:
-    one, first, two = _masked("astronaut", "rocket", "coffee")
-    found, other = (held_out_weights([first, replace(clip, name="second")], QUICK) for clip in (one, two))
-    assert found["second"] == other["second"] != Settings.load("untuned").scoring
-    assert found["rocket"] != other["rocket"]
+def test_held_out_weights_know_nothing_of_their_set() -> None:
+    one, other = _real("astronaut", "rocket", kind="davis")
+    (coffee,) = _real("coffee", kind="fixed")
+    aside = replace(coffee, name="pets_coffee")
+    found, again = (held_out_weights([clip, aside], QUICK) for clip in (one, other))
+    assert found["davis"] == again["davis"] != Settings.load("untuned").scoring
+    assert found["pets"] != again["pets"]
 
 
 def test_held_out_figures_stand_beside_ours() -> None:
-    made = compare(_masked("astronaut", "rocket"), ["12"], QUICK, {"pixels": Pixels()}, seeds=1, holdout=True)
-    box, alone, cameras, cost = tables(made)
-    for table, asked in ((box, "box"), (alone, "no query"), (cameras, "no query")):
-        fitted = f"arr-stream, {asked}, fitted on the other half"
-        assert _column(table, "method")[:2] == [f"arr-stream, {asked}", fitted]
-        assert sum("fitted" in str(name) for name in _column(table, "method")) == 1
-    assert _column(box, "ours +")[:2] == [None, None]
-    assert not any("fitted" in str(name) for name in _column(cost, "method"))
+    clips = [*_real("astronaut", kind="davis"), *_real("rocket", kind="webcam")]
+    made = compare(clips, ["12"], QUICK, {"pixels": Pixels()}, seeds=1, holdout=True)
+    fitted = "arr-stream, no query, fitted on other sets"
+    shown = [table for table in tables(made) if "without any query" in table.title]
+    assert len(shown) == 2
+    for table in shown:
+        assert _column(table, "method")[:2] == ["arr-stream, no query", fitted]
+        assert _column(table, "ours +")[:2] == [None, None]
+    others = [table for table in tables(made) if table.title.startswith(("Coverage asked", "Cost"))]
+    assert others and not any("fitted" in str(row) for table in others for row in table.rows)
 
 
 def test_pictures_are_drawn(report: CompareReport, tmp_path: Path) -> None:
@@ -348,7 +352,7 @@ def _wrong() -> Iterator[tuple[list[object], str]]:
     yield ["--kind", "photos", "--features", "pixels"], "give a folder with text/icdar2015"
     yield ["--kind", "samples", "--samples", "nowhere", "--features", "pixels"], "--samples"
     yield ["nowhere", "--features", "pixels"], "no footage that is known here"
-    yield ["--kind", "generated", "--features", "pixels", "--holdout"], "--holdout: 0 sequences with masks"
+    yield ["--kind", "generated", "--features", "pixels", "--holdout"], "--holdout: 0 data sets of real footage"
 
 
 @pytest.mark.parametrize(("arguments", "said"), list(_wrong()))

@@ -436,7 +436,7 @@ class TestBlocks:
     def test_the_main_block_tells_ours_from_the_best_of_the_others(self) -> None:
         rows = (
             ("10%", "arr-stream, box", 0.8),
-            ("10%", "arr-stream, box, fitted on the other half", 0.75),
+            ("10%", "arr-stream, no query, fitted on other sets", 0.75),
             ("10%", "a", 0.6),
             ("10%", "b", 0.7),
             ("10%", "oracle", 0.9),

@@ -119,7 +119,7 @@ def tune(
             remedy="tune with selection.strategy=topk",
         )
     division = divide(footage, chosen.hold_out, chosen.fit.seed)
-    _check_truths(division)
+    _check_truths(division, chosen.kinds)
     start = settings.scoring
     before = _run_all(division.fitted, settings, chosen, progress, "untuned", tables=True)
     _check(before)
@@ -176,18 +176,20 @@ def _run_all(
     return runs
 
 
-def _check_truths(division: Division) -> None:
-    """That every sequence shows its object often enough, before hours go into the first of them.
+def _check_truths(division: Division, kinds: Sequence[Kind]) -> None:
+    """Check that every sequence shows its object often enough, before hours go into the first of them.
 
     Of held-out sequences nothing else is looked at here.
     """
     for each in (*division.fitted, *division.held_out):
         seen = [bool(mask.any()) for mask in each.sequence.masks()]
-        if not any(seen[:1]) or sum(seen[1:]) < VALIDATION_PART:
+        boxed = any(seen[:1]) or "region" not in kinds
+        if not boxed or sum(seen[1:]) < VALIDATION_PART:
             first = "on" if any(seen[:1]) else "not on"
             raise EvaluationDataError(
                 f"{each.name}: the object is {first} the first frame, and on {sum(seen[1:])} after it",
-                remedy=f"it must be on the first and at least {VALIDATION_PART} later ones, or leave the sequence out",
+                remedy=f"it must be on at least {VALIDATION_PART} later ones, and, where its box is asked for, on the "
+                "first, or leave the sequence out",
             )
 
 

@@ -88,7 +88,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Random choices.")] = 5,
     holdout: Annotated[
         bool,
-        typer.Option("--holdout", help="Also fit ours to half of the sequences with masks and show it on the others."),
+        typer.Option("--holdout", help="Also show ours on each data set of real footage, fitted to the other sets."),
     ] = False,
     preset: Preset = None,
     overrides: Overrides = None,

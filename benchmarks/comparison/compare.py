@@ -21,7 +21,7 @@ from arr_stream.evaluation.timing import timed
 from arr_stream.selection.allocation import Allocation
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.types import Grid
-from benchmarks.comparison.holdout import held_out_weights
+from benchmarks.comparison.holdout import data_set, held_out_weights
 from benchmarks.comparison.report import ASKED, ORACLE, OURS, CompareReport, CompareRow
 from benchmarks.comparison.truth import KnownClip, best_score, known_clip, score_choices
 from benchmarks.rivals import RULES, Clip, Rule
@@ -49,25 +49,22 @@ def compare(
         settings: Of ours.
         features: What rules on features look at, by short names; each rule runs once with each.
         seeds: Random choices.
-        holdout: Run ours on sequences with masks also with weights that were fitted to the half that they are not in.
+        holdout: Run ours without a query also with weights that were fitted to the other data sets.
         progress: Told what comes next.
 
     Raises:
         EvaluationDataError: No clips, or truths that do not fit their frames.
         BudgetError: A budget that does not fit a clip's grid.
-        InvalidSetting: `holdout` with fewer than two sequences with masks, or settings that weights are not fitted to.
+        InvalidSetting: `holdout` with fewer than two data sets of real footage.
     """
     rows: list[CompareRow] = []
     clips = list(footage)
-    held_out: dict[str, ScoringSettings] = {}
-    if holdout:
-        held_out = held_out_weights([clip for clip in clips if clip.kind == "davis"], settings, progress)
+    held_out = held_out_weights(clips, settings, progress) if holdout else {}
     for clip in clips:
         progress(f"{clip.kind}: {clip.name}")
         if not rows:
             _warm_up(clip, settings, features.values())
-        weights = held_out.get(clip.name) if clip.kind == "davis" else None
-        rows += _on_clip(clip, budgets, settings, weights, features, seeds)
+        rows += _on_clip(clip, budgets, settings, held_out.get(data_set(clip)), features, seeds)
     if not rows:
         raise EvaluationDataError("nothing to compare on", remedy="give a folder with footage, or another --kind")
     return CompareReport(tuple(rows), {short: maker.name for short, maker in features.items()})
@@ -144,10 +141,10 @@ class _Run:
 def _our_runs(
     clip: Footage, known: KnownClip, settings: Settings, weights: ScoringSettings | None, tokens: int
 ) -> Iterator[_Run]:
-    """Ours under every question, and again with other weights where there are any."""
+    """Yield ours under every question, and again without one, with other weights where there are any."""
     for asked, queries in _questions(clip, known):
         yield _Run(OURS, *_ours(clip, settings, tokens, queries), asked=asked)
-        if weights is not None:
+        if weights is not None and not queries:
             fitted = settings.model_copy(update={"scoring": weights})
             yield _Run(OURS, *_ours(clip, fitted, tokens, queries), asked=asked, held_out=True)
 

@@ -38,7 +38,7 @@ class CompareRow:
         rule_ms: The choice alone; for ours all of it, keyframes included; None for the oracle.
         before_ms: What has to be computed of every frame before the choice.
         needed: What that is, empty for nothing.
-        held_out: For ours: with weights that were fitted to the half of the sequences that this clip is not in.
+        held_out: For ours: with weights that were fitted to the other data sets.
         objects: What the truth is of, see `Footage`.
     """
 
@@ -143,7 +143,7 @@ class Method:
     @property
     def label(self) -> str:
         if self.ours:
-            return f"{self.name}, {self.asked}{', fitted on the other half' if self.held_out else ''}"
+            return f"{self.name}, {self.asked}{', fitted on other sets' if self.held_out else ''}"
         return f"{self.name} ({self.features})" if self.features else self.name
 
 
