@@ -265,7 +265,14 @@ def test_footage_that_does_not_fit_is_refused(spoil: str) -> None:
         "later": [masks[0], *([nothing] * 13)],
     }[spoil]
     with pytest.raises(EvaluationDataError, match="walk"):
-        run(Footage(replace(walk.sequence, masks=lambda: changed)), "nothing", QUICK)
+        run(Footage(replace(walk.sequence, masks=lambda: changed)), "region", QUICK)
+
+
+def test_without_a_box_the_object_may_come_later() -> None:
+    walk = _walk("walk", 0, (5, 1))
+    masks = [np.zeros_like(mask) if index < 3 else mask for index, mask in enumerate(walk.sequence.masks())]
+    found = run(Footage(replace(walk.sequence, masks=lambda: masks)), "nothing", QUICK)
+    assert found.indices == tuple(range(3, 14))
 
 
 # --- the whole
@@ -333,7 +340,7 @@ def test_footage_with_too_few_masks_is_named_before_anything_runs(place: int, se
     masks = [mask if index in seen else np.zeros_like(mask) for index, mask in enumerate(sequence.masks())]
     walks[place] = Footage(replace(sequence, masks=lambda: masks))
     with pytest.raises(EvaluationDataError, match=f"{walks[place].name}: .* first frame"):
-        tune(walks, BLIND, OPTIONS, refused)
+        tune(walks, BLIND, replace(OPTIONS, kinds=("nothing", "region")), refused)
 
 
 @pytest.mark.parametrize("strategy", ["proportional", "canonical", "tiers", "hybrid"])

@@ -91,15 +91,16 @@ def check_mask(footage: Sequence, index: int, mask: BoolArray, size_wh: tuple[in
         )
 
 
-def check_visible(footage: Sequence, masks: Several[BoolArray]) -> None:
-    """What is asked for by its first mask is there, and seen again.
+def check_visible(footage: Sequence, masks: Several[BoolArray], *, boxed: bool = True) -> None:
+    """Check that the object is seen, and, where it is asked for by its box (`boxed`), that it is on the first frame.
 
     Raises:
-        EvaluationDataError: The object is not on the first frame and a later one.
+        EvaluationDataError: The object is not on a later frame, or not on the first.
     """
-    if not masks[0].any() or not any(mask.any() for mask in masks[1:]):
+    if (boxed and not masks[0].any()) or not any(mask.any() for mask in masks[1:]):
         raise EvaluationDataError(
-            f"{footage.name}: the object is not on the first frame and a later one", remedy="start where it is visible"
+            f"{footage.name}: the object is not on {'the first frame and ' if boxed else ''}a later one",
+            remedy="start where it is visible",
         )
 
 

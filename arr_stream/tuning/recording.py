@@ -142,8 +142,7 @@ def run(footage: Footage, kind: Kind, settings: Settings, *, tables: bool = Fals
         EvaluationDataError: Masks that do not fit the frames, or an object that is not there to be asked for.
     """
     frames, masks = read_paired(footage.sequence)
-    if kind == "region":
-        check_visible(footage.sequence, masks)
+    check_visible(footage.sequence, masks, boxed=kind == "region")
     counted = tuple(index for index in range(1, len(masks)) if masks[index].any())
     pipeline = _recording(_queries(footage, kind, masks[0]), settings, Models.load(settings))
     chosen, found = [], []
