@@ -19,6 +19,7 @@ import numpy as np
 from arr_stream import weights
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, SourceDamaged
+from arr_stream.extras import needed_by
 from arr_stream.keyframes.base import KeyframePart, PartName, TextEncoder
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.embeddings import find_pca, make_text_encoder
@@ -273,7 +274,8 @@ def make_device(settings: Settings) -> Device:
     """
     if settings.loop.device == "cpu":
         return HostDevice()
-    from arr_stream.gpu.device import TorchDevice
+    with needed_by(f"loop.device={settings.loop.device}"):
+        from arr_stream.gpu.device import TorchDevice
 
     return TorchDevice(settings.loop.device)
 

@@ -1,5 +1,5 @@
-# Sourced by the other scripts: an environment in .venv with everything installed, made once and kept up to date.
-# Sets PYTHON to its interpreter. ARR_STREAM_VENV names another place for the environment.
+# Sourced by the other scripts: an environment in .venv, made once and kept up to date, with everything, or with the extras
+# in EXTRAS alone. Sets PYTHON to its interpreter. ARR_STREAM_VENV names another place for the environment.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,22 +21,28 @@ find_python() {
 }
 
 install() {
-    local wanted base
+    local extras="${EXTRAS-[dev,all]}" wanted base size="7 GB, a few minutes"
+    local installer=("$PYTHON" -m pip install --disable-pip-version-check)
     wanted="$(cat pyproject.toml constraints.txt | cksum)"
-    if [ -x "$PYTHON" ] && [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$wanted" ]; then
+    # An environment with everything also has what the defaults need.
+    if [ -x "$PYTHON" ] && grep -qxF -e "$wanted $extras" -e "$wanted [dev,all]" "$STAMP" 2>/dev/null; then
         return
     fi
     base="$(find_python)"
-    echo "setup: installing into $VENV (several GB, a few minutes the first time)" >&2
+    [ -n "$extras" ] || size="850 MB, a minute"
+    echo "setup: installing into $VENV ($size the first time)" >&2
+    if command -v uv >/dev/null 2>&1; then
+        [ -x "$PYTHON" ] || uv venv --quiet --python "$base" "$VENV"
+        installer=(uv pip install --python "$PYTHON")
+    fi
     [ -x "$PYTHON" ] || "$base" -m venv "$VENV"
-    # What pip has to say is of interest only when it fails.
-    if ! "$PYTHON" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,all]' \
-        >"$VENV/pip.log" 2>&1; then
-        tail -n 20 "$VENV/pip.log" >&2
-        echo "setup: installation failed; the whole output is in $VENV/pip.log" >&2
+    # What the installer has to say is of interest only when it fails.
+    if ! "${installer[@]}" --quiet -c constraints.txt -e ".$extras" >"$VENV/install.log" 2>&1; then
+        tail -n 20 "$VENV/install.log" >&2
+        echo "setup: installation failed; the whole output is in $VENV/install.log" >&2
         return 1
     fi
-    echo "$wanted" >"$STAMP"
+    echo "$wanted $extras" >"$STAMP"
 }
 
 install

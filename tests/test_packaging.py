@@ -236,16 +236,15 @@ def _needs() -> Iterator[object]:
 @pytest.mark.parametrize(("extra", "package", "arguments"), list(_needs()))
 def test_what_lacks_an_extra_names_it(extra: str, package: str, arguments: Sequence[str], tmp_path: Path) -> None:
     write_video(tmp_path / "clip.mp4", moving_frames(2))
-    missing = [package, "uvicorn"] if extra == "web" else [package]
-    outcome = told_to_install(extra, arguments, _without(missing, arguments, tmp_path))
+    outcome = told_to_install(extra, arguments, _without([package], arguments, tmp_path))
     assert outcome.works, outcome.said
 
 
 def test_doctor_names_extras_in_full(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brackets in a table are not markup."""
-    said = "needs aiortc; pip install 'arr-stream[web]' (optional)"
+    said = "needs easyocr; pip install 'arr-stream[easyocr]' (optional)"
     monkeypatch.setattr(console.out, "width", 300)
-    monkeypatch.setattr(doctor, "_backends", lambda: [doctor.Finding("backend", "browser camera", False, said)])
+    monkeypatch.setattr(doctor, "_backends", lambda: [doctor.Finding("backend", "text easyocr", False, said)])
     assert said in run("doctor")[1]
 
 

@@ -18,7 +18,7 @@ from arr_stream.errors import BudgetError, ConnectionFailed, NoVideoStream, Sour
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray, Frame
 
-aiortc = pytest.importorskip("aiortc", reason="needs aiortc: pip install 'arr-stream[web]'")
+aiortc = pytest.importorskip("aiortc", reason="needs aiortc")
 av = pytest.importorskip("av")
 
 from arr_stream.web import webrtc  # noqa: E402

@@ -32,7 +32,8 @@ from arr_stream.batch.job import Attempt, JobOptions
 from arr_stream.batch.layout import Layout
 from arr_stream.batch.ray_worker import RayWorker, Sign
 from arr_stream.config import Settings
-from arr_stream.errors import BackendUnavailable, ConnectionFailed, InvalidSetting
+from arr_stream.errors import ConnectionFailed, InvalidSetting
+from arr_stream.extras import needed_by
 from arr_stream.plain_text import one_line, redact_url
 from arr_stream.processes import usable_cores
 
@@ -393,10 +394,8 @@ def _token() -> str:
 
 
 def _load_ray() -> Any:
-    try:
+    with needed_by("--engine ray"):
         return importlib.import_module("ray")
-    except ImportError as exc:
-        raise BackendUnavailable(f"--engine ray needs ray: {exc}", remedy="pip install 'arr-stream[ray]'") from exc
 
 
 def _check_same(asked: str, connected: str) -> None:

@@ -31,6 +31,7 @@ from arr_stream.errors import (
     SourceNotFound,
     SourceTooLarge,
 )
+from arr_stream.extras import needed_by
 from arr_stream.files import writing
 from arr_stream.plain_text import one_line, redact_url
 from arr_stream.sources.locate import natural_key
@@ -198,12 +199,8 @@ def _options(scheme: str, storage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _web_timeout() -> Any:
-    try:
+    with needed_by("http://"):
         import aiohttp
-    except ModuleNotFoundError as exc:
-        raise BackendUnavailable(
-            "http:// needs the package aiohttp, which is missing", remedy="pip install 'arr-stream[remote]'"
-        ) from exc
     # Of each wait, and not of the whole, which takes as long as the file is large.
     return aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 

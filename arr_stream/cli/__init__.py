@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from arr_stream.cli.console import give_up_output, interrupted, print_error, print_line, say
 from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.extras import missing_package
 
 COMMANDS = {
     "process": "arr_stream.cli.process:process",
@@ -142,6 +143,9 @@ def main(command: typer.Typer = app) -> None:
                 # The parser's own words, such as help, go to standard output by another way.
                 give_up_output()
             _leave(output_error(error, Path(error.filename or "standard output")))
+        missing = missing_package(error.name, "this command") if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None:
+            _leave(missing)
         message = " ".join(str(error).split())
         say(f"arr-stream: internal error: {type(error).__name__}: {message}; set ARR_STREAM_DEBUG=1 for the traceback")
         sys.exit(1)

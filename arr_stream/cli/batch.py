@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
@@ -25,7 +24,8 @@ from arr_stream.cli.options import (
     needs,
 )
 from arr_stream.cli.running import stop_on_signals
-from arr_stream.errors import BackendUnavailable, BatchIncomplete, InvalidSetting, SourceNotFound
+from arr_stream.errors import BatchIncomplete, InvalidSetting, SourceNotFound
+from arr_stream.extras import need
 
 if TYPE_CHECKING:
     from arr_stream.batch.coordinator import BatchResult
@@ -104,7 +104,7 @@ class OutputOptions(Group):
 
             check_view(self.view)
         if "parquet" in self.record_formats():
-            _require("pyarrow", "--format parquet", "parquet")
+            need("pyarrow", "--format parquet")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def batch(
     look.queries()
     write.check()
     if workers.engine == "ray":
-        _require("ray", "--engine ray", "ray")
+        need("ray", "--engine ray")
     sources = expand(
         inputs or [],
         lists=given.lists or [],
@@ -288,8 +288,3 @@ def _finish(result: BatchResult) -> None:
             f"{len(result.failed)} of {counted(len(result.plan.files), 'file')} failed",
             remedy=f"see {result.plan.layout.folder / 'errors'}; the same command tries them again",
         )
-
-
-def _require(package: str, what: str, extra: str) -> None:
-    if find_spec(package) is None:
-        raise BackendUnavailable(f"{what} needs {package}", remedy=f"run `pip install 'arr-stream[{extra}]'`")

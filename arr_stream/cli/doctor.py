@@ -16,19 +16,19 @@ import typer
 from arr_stream.cli.console import out
 from arr_stream.cli.measuring import Json
 from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.extras import EXTRA_ADDS, EXTRAS, needed_by, remedy_for
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.base import PartName
     from arr_stream.types import Frame
 
-PACKAGES = ("torch", "opencv-python-headless", "av", "numpy", "scikit-image", "rapidocr")
-OPTIONAL = (
-    *("fast-slic", "segment-anything", "open_clip_torch", "easyocr", "transformers", "accelerate", "bitsandbytes"),
-    *("openai", "fastapi", "uvicorn", "websockets", "aiortc", "prometheus-client", "pyarrow", "fsspec", "ray"),
+PACKAGES = (
+    *("numpy", "opencv-python-headless", "av", "onnxruntime", "rapidocr", "scikit-image"),
+    *("fastapi", "uvicorn", "websockets", "aiortc", "prometheus-client"),
 )
 OPTIONAL_BACKENDS = (
-    *("clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
-    *("model qwen3-vl", "browser camera", "sandbox"),
+    *("flow torch", "clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
+    *("model qwen3-vl", "sandbox"),
 )
 OPENCV_FLAVOURS = tuple(f"opencv{kind}-python{ending}" for kind in ("", "-contrib") for ending in ("", "-headless"))
 PARTS: dict[PartName, tuple[str, tuple[str, ...]]] = {
@@ -50,11 +50,11 @@ class Finding:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Look at packages, backends and devices; ends with 1 if something that the defaults need does not work."""
+    """Look at packages, extras, backends and devices; exit with 1 if something that the defaults need does not work."""
     from rich.table import Table
     from rich.text import Text
 
-    findings = [*_packages(), *_backends(), *_devices()]
+    findings = [*_packages(), *_extras(), *_backends(), *_devices()]
     if as_json:
         out.print_json(json.dumps([asdict(finding) for finding in findings]))
     else:
@@ -64,21 +64,34 @@ def doctor(as_json: Json = False) -> None:
         for finding in findings:
             table.add_row(finding.group, finding.name, "yes" if finding.works else "no", Text(finding.detail))
         out.print(table)
-    needed = [f for f in findings if not f.works and f.group in ("package", "backend") and f.name not in OPTIONAL]
+    needed = [finding for finding in findings if not finding.works and finding.group in ("package", "backend")]
     if any("(optional)" not in finding.detail for finding in needed):
         raise typer.Exit(1)
 
 
 def _packages() -> list[Finding]:
     findings = []
-    for name in (*PACKAGES, *OPTIONAL):
-        version = _version(name)
-        missing = "not installed (optional)" if name in OPTIONAL else "not installed; pip install arr-stream"
+    for name in PACKAGES:
+        version, missing = _version(name), "not installed; pip install arr-stream"
         findings.append(Finding("package", name, version is not None, version or missing))
     flavours = [name for name in OPENCV_FLAVOURS if _version(name) is not None]
     if len(flavours) > 1:
         remedy = f"{' and '.join(flavours)} overwrite each other; keep opencv-python-headless alone"
         findings.append(Finding("package", "one OpenCV", False, remedy))
+    return findings
+
+
+def _extras() -> list[Finding]:
+    """Return what is there of each extra, and what installing it would add."""
+    distributions = metadata.packages_distributions()
+    findings = []
+    for extra, modules in EXTRAS.items():
+        names = {module: distributions.get(module, [module])[0] for module in modules}
+        found = {module: _version(name) for module, name in names.items()}
+        there = ", ".join(f"{names[module]} {version}" for module, version in found.items() if version)
+        missing = [module for module, version in found.items() if not version]
+        adds = f"{EXTRA_ADDS[extra]}; {remedy_for(extra)}" if missing else ""
+        findings.append(Finding("extra", extra, not missing, "; ".join(part for part in (there, adds) if part)))
     return findings
 
 
@@ -150,9 +163,10 @@ def _try_flow(name: str) -> str:
 
 
 def _try_qwen() -> str:
-    from arr_stream.vlm.qwen3_vl.adapter import self_check
+    with needed_by("a model", "vlm"):
+        from arr_stream.vlm.qwen3_vl.adapter import self_check
 
-    return self_check()
+        return self_check()
 
 
 def _try_webrtc() -> str:
@@ -177,19 +191,26 @@ def _try_encoder() -> str:
 
 def _devices() -> list[Finding]:
     import cv2
-    import torch
 
     from arr_stream.processes import usable_cores
     from arr_stream.sources.live import list_cameras
 
     findings = [Finding("device", "cpu", True, f"{usable_cores()} cores, OpenCV uses {cv2.getNumThreads()} threads")]
-    if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            properties = torch.cuda.get_device_properties(number)
-            memory = properties.total_memory / 2**30
-            findings.append(Finding("device", f"cuda:{number}", True, f"{properties.name}, {memory:.0f} GiB"))
-    else:
-        findings.append(Finding("device", "cuda", False, "no NVIDIA GPU that torch can use"))
+    findings += _gpus()
     cameras = ", ".join(f"{camera.source} ({camera.name})" for camera in list_cameras())
     findings.append(Finding("device", "cameras", bool(cameras), cameras or "none found"))
     return findings
+
+
+def _gpus() -> list[Finding]:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return [Finding("device", "cuda", False, "torch, which would use it, is not installed")]
+    if not torch.cuda.is_available():
+        return [Finding("device", "cuda", False, "no NVIDIA GPU that torch can use")]
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return [
+        Finding("device", f"cuda:{number}", True, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
+        for number, gpu in enumerate(found)
+    ]

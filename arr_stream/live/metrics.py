@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arr_stream.consumer import Outcome, Rate, total_ms
-from arr_stream.errors import BackendUnavailable
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.sources.base import SourceStats
@@ -106,12 +105,8 @@ class LiveMetrics:
     """
 
     def __init__(self) -> None:
-        try:
-            import prometheus_client
-        except ImportError as exc:
-            raise BackendUnavailable(
-                "metrics need the package prometheus_client", remedy="pip install 'arr-stream[web]'"
-            ) from exc
+        import prometheus_client
+
         self.registry = prometheus_client.CollectorRegistry(auto_describe=True)
         self._lock = threading.RLock()
         self._seen: dict[str, _Seen] = {}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from arr_stream.errors import InvalidSetting
+from arr_stream.extras import needed_by
 
 if TYPE_CHECKING:
     from arr_stream.motion.flow import FlowEstimator
@@ -19,7 +20,8 @@ def _dis(preset: str) -> FlowEstimator:
 
 
 def _torch(preset: str) -> FlowEstimator:
-    from arr_stream.motion.torch_flow import TorchFlow
+    with needed_by("motion.flow=torch"):
+        from arr_stream.motion.torch_flow import TorchFlow
 
     return TorchFlow(preset, raster_divisor=4)
 

@@ -31,7 +31,8 @@ from typing import IO, Annotated, Any, Literal
 from pydantic import BaseModel
 
 from arr_stream.consumer import Outcome
-from arr_stream.errors import BackendUnavailable, EvaluationDataError
+from arr_stream.errors import EvaluationDataError
+from arr_stream.extras import needed_by
 from arr_stream.files import make_parent, partial_path, prepare_output, publish, writing
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.digest import Digest
@@ -54,13 +55,9 @@ from arr_stream.records.schema import (
 )
 from arr_stream.types import Frame
 
-try:
+with needed_by("Parquet"):
     import pyarrow as pa
     import pyarrow.parquet as pq
-except ModuleNotFoundError as exc:
-    raise BackendUnavailable(
-        f"Parquet needs the package {exc.name}, which is missing", remedy="pip install 'arr-stream[parquet]'"
-    ) from exc
 
 FRAMES, CELLS = "frames.parquet", "cells.parquet"
 HEADER_KEY, END_KEY = b"arr_stream.header", b"arr_stream.end"

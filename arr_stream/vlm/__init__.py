@@ -34,6 +34,8 @@ def make_viewer(settings: Settings) -> Viewer:
         InvalidSetting: `region_tokens` are asked of one that has none.
         BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
     """
+    from arr_stream.config import TINY
+    from arr_stream.extras import needed_by
     from arr_stream.vlm.viewer import check_region_tokens
 
     check_region_tokens(settings.vlm)
@@ -41,8 +43,8 @@ def make_viewer(settings: Settings) -> Viewer:
         from arr_stream.vlm.server import EitherViewer
 
         return EitherViewer(settings)
-    from arr_stream.vlm.qwen3_vl.loading import load
-    from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-
     settings = answering(settings)
+    with needed_by(f"vlm.model={settings.vlm.model}", "torch" if settings.vlm.model == TINY else "vlm"):
+        from arr_stream.vlm.qwen3_vl.loading import load
+        from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
     return QwenViewer(load(settings.vlm, settings.models), settings)

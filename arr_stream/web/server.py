@@ -11,19 +11,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
 import arr_stream
-from arr_stream.errors import BackendUnavailable, ListenFailed
-
-try:
-    import uvicorn
-    from fastapi import FastAPI
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-except ModuleNotFoundError as exc:
-    raise BackendUnavailable(
-        f"the server needs the package {exc.name}, which is missing", remedy="pip install 'arr-stream[web]'"
-    ) from exc
-
+from arr_stream.errors import ListenFailed
 from arr_stream.threads import prepare_for_live
 from arr_stream.web.events import event_routes
 from arr_stream.web.info import info_routes, page_routes

@@ -10,23 +10,17 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aioice.ice
+import av
 import numpy as np
+from aiortc import RTCConfiguration, RTCPeerConnection, RTCRtpReceiver, RTCSessionDescription
+from aiortc.mediastreams import MediaStreamError
+from aiortc.rtcrtpparameters import RTCRtpCodecCapability
+from aiortc.sdp import SessionDescription
 
 from arr_stream.config import Settings
-from arr_stream.errors import ArrStreamError, BackendUnavailable, ConnectionFailed, NoVideoStream
+from arr_stream.errors import ArrStreamError, ConnectionFailed, NoVideoStream
 from arr_stream.sources.live.browser import BrowserSource
-
-try:
-    import aioice.ice
-    import av
-    from aiortc import RTCConfiguration, RTCPeerConnection, RTCRtpReceiver, RTCSessionDescription
-    from aiortc.mediastreams import MediaStreamError
-    from aiortc.rtcrtpparameters import RTCRtpCodecCapability
-    from aiortc.sdp import SessionDescription
-except ModuleNotFoundError as exc:
-    raise BackendUnavailable(
-        f"WebRTC needs the package {exc.name}, which is missing", remedy="pip install 'arr-stream[web]'"
-    ) from exc
 
 LARGEST_OFFER_BYTES = 64_000
 _MOST_LINES = 1000

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.errors import BackendUnavailable, InvalidSetting
+from arr_stream.extras import needed_by
 
 HUB = "https://huggingface.co/"
 HUB_WEIGHTS = "open_clip_model.safetensors"
@@ -205,13 +206,9 @@ def known(name: str) -> KnownWeights:
 
 
 def _from_open_clip(name: str, model: str, tag: str) -> KnownWeights:
-    try:
+    with needed_by(f"looking up {name}"):
         from open_clip import get_model_config
         from open_clip.pretrained import get_pretrained_cfg, list_pretrained
-    except ImportError as exc:
-        raise BackendUnavailable(
-            f"{name} would be looked up in open_clip, which is not installed", remedy="pip install 'arr-stream[clip]'"
-        ) from exc
     entry = get_pretrained_cfg(model, tag)
     if not entry:
         choices = [*CATALOGUE, *(":".join(pair) for pair in list_pretrained())]

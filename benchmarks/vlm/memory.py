@@ -13,10 +13,10 @@ from typing import Any
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import ResultTable, fields_of
+from arr_stream.extras import need
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.pipeline import Pipeline
 from arr_stream.types import Frame
-from arr_stream.vlm.qwen3_vl.loading import need_package
 from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
 from benchmarks.scenes.clips import FPS, panning
 from benchmarks.vlm.model import Timed
@@ -95,7 +95,7 @@ def bench_memory(
         context_tokens: `vlm.context_tokens`; small enough for many rebuilds.
         progress: Told how far it is.
     """
-    need_package("psutil", "measuring memory", remedy="pip install psutil")
+    need("psutil", "measuring memory")
     settings = settings.with_values(
         {
             "selection.budget": str(TOKENS),

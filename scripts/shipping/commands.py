@@ -23,8 +23,11 @@ with av.open(sys.argv[1], "w") as container:
 _BACKEND_UNAVAILABLE = 60
 
 NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("web", "fastapi", ("serve", "clip.mp4")),
-    ("web", "fastapi", ("stream", "clip.mp4", "--serve")),
+    ("torch", "torch", ("process", "clip.mp4", "--clip-model", "tiny", "--patches", "no.jsonl")),
+    ("torch", "torch", ("process", "clip.mp4", "--set", "motion.flow=torch", "--patches", "no.jsonl")),
+    ("torch", "torch", ("process", "clip.mp4", "--set", "loop.device=cuda", "--patches", "no.jsonl")),
+    ("torch", "torch", ("ask", "clip.mp4", "What?")),
+    ("torch", "torch", ("tune", "clip.mp4", "-o", "no.toml")),
     ("vlm", "transformers", ("ask", "clip.mp4", "What?", "--model", ".")),
     ("vlm", "openai", ("ask", "clip.mp4", "What?", "--model", "M", "--endpoint", "http://127.0.0.1:9/v1")),
     ("clip", "open_clip", ("process", "clip.mp4", "--clip-model", "ViT-B-32:random", "--patches", "no.jsonl")),

@@ -15,6 +15,7 @@ import numpy as np
 
 from arr_stream.config import ModelSettings, SamSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, KeyframeFailed, WeightsInvalid
+from arr_stream.extras import needed_by
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.keyframes.clusters.regions import absorb_small, clusters_from_labels
@@ -49,13 +50,9 @@ class SamClusterer:
     def __init__(
         self, settings: SamSettings, models: ModelSettings, architectures: Architectures | None = None
     ) -> None:
-        try:
+        with needed_by("keyframes.clusters=sam", "sam"):
             from segment_anything import SamAutomaticMaskGenerator, sam_model_registry
             from segment_anything.utils.amg import rle_to_mask
-        except ImportError as exc:
-            raise BackendUnavailable(
-                f"clusters sam needs segment-anything: {exc}", remedy="pip install 'arr-stream[sam]'"
-            ) from exc
         from arr_stream import weights
 
         known = architectures or {name: sam_model_registry[name] for name in MODELS}

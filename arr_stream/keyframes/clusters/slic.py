@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
+from arr_stream.extras import needed_by
 from arr_stream.keyframes.base import KeyframeInput
 from arr_stream.keyframes.clusters.regions import clusters_from_labels, lattice_hw, pieces_of
 from arr_stream.types import ByteArray, Clusters
@@ -80,14 +81,8 @@ class FastSlic:
     method = "slic-fast"
 
     def __init__(self, count: int) -> None:
-        try:
+        with needed_by("keyframes.clusters=slic-fast"):
             from fast_slic import Slic
-        except ImportError as exc:
-            raise BackendUnavailable(
-                f"clusters slic-fast needs fast-slic: {exc}",
-                remedy="run `pip install cython 'setuptools<81' wheel && pip install --no-build-isolation fast-slic`, "
-                "or set keyframes.clusters=slic-skimage",
-            ) from exc
         self.count = count
         self._slic: Any = Slic
 

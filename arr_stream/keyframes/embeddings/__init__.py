@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arr_stream.config import TINY, Settings
+from arr_stream.extras import needed_by
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import Embedder, TextEncoder
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
+
+
+def _needed_by_clip(settings: Settings) -> AbstractContextManager[None]:
+    return needed_by(f"clip.model={settings.clip.model}", "torch" if settings.clip.model == TINY else "clip")
 
 
 def _appearance(settings: Settings, threads: int | None) -> Embedder:
@@ -21,7 +27,8 @@ def _appearance(settings: Settings, threads: int | None) -> Embedder:
 
 
 def _clip(settings: Settings, threads: int | None) -> Embedder:
-    from arr_stream.keyframes.embeddings.clip import ClipEmbedder
+    with _needed_by_clip(settings):
+        from arr_stream.keyframes.embeddings.clip import ClipEmbedder
 
     return ClipEmbedder(settings.clip, settings.models, threads)
 
@@ -46,7 +53,8 @@ def make_text_encoder(settings: Settings) -> TextEncoder | None:
     """
     if settings.keyframes.embeddings != "clip":
         return None
-    from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
+    with _needed_by_clip(settings):
+        from arr_stream.keyframes.embeddings.clip import ClipTextEncoder
 
     return ClipTextEncoder(settings.clip, settings.models)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
-import importlib.util
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +33,7 @@ from torch import Tensor, nn
 from arr_stream import weights
 from arr_stream.config import TINY, ClipSettings, ModelSettings
 from arr_stream.errors import BackendUnavailable, InvalidSetting, WeightsInvalid
+from arr_stream.extras import need
 from arr_stream.files import expanded
 from arr_stream.keyframes.embeddings.plain_clip import PlainClip, byte_pairs
 
@@ -107,11 +107,8 @@ def load_clip(settings: ClipSettings, models: ModelSettings, *, towers: Towers =
         WeightsInvalid: Damaged, of another model, or a pickle with code in it.
     """
     shipped = settings.model == TINY
-    if not shipped and importlib.util.find_spec("open_clip") is None:
-        raise BackendUnavailable(
-            f"clip.model={settings.model} needs open_clip, which is not installed",
-            remedy="pip install 'arr-stream[clip]'",
-        )
+    if not shipped:
+        need("open_clip", f"clip.model={settings.model}")
     plan = _plan(settings.model, models)
     state = weights.load_state_dict(plan.file)
     model: Any = PlainClip(plan.config) if shipped else _built(plan)
@@ -404,10 +401,7 @@ def _hub_tokenizer(plan: _Plan, length: int, options: dict[str, Any]) -> Tokeniz
             f"{plan.space}: no tokenizer.json beside {plan.file.name}",
             remedy=f"copy the tokeniser's files there, or run `arr-stream models fetch {plan.space}`",
         )
-    if importlib.util.find_spec("transformers") is None:
-        raise BackendUnavailable(
-            f"{plan.space}: its tokeniser needs transformers, which is not installed", remedy="pip install transformers"
-        )
+    need("transformers", f"{plan.space}'s tokeniser")
     from open_clip import HFTokenizer
 
     hub = HFTokenizer(str(folder), context_length=length, local_files_only=True, **options)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from arr_stream.config import Settings
+from arr_stream.extras import needed_by
 from arr_stream.keyframes.base import KeyframeInput, TextFinder, TextFinding
 
 
@@ -26,9 +27,10 @@ def _rapidocr(settings: Settings, threads: int | None) -> TextFinder:
 
 
 def _easyocr(settings: Settings, threads: int | None) -> TextFinder:
-    from arr_stream.keyframes.text.easy import EasyOcrFinder
+    with needed_by("keyframes.text=easyocr", "easyocr"):
+        from arr_stream.keyframes.text.easy import EasyOcrFinder
 
-    return EasyOcrFinder(threads=threads, device=settings.models.device)
+        return EasyOcrFinder(threads=threads, device=settings.models.device)
 
 
 def _auto(settings: Settings, threads: int | None) -> TextFinder:

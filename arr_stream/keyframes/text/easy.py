@@ -6,7 +6,6 @@ module path. Its networks and its geometry are used here without it, with weight
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ import torch
 
 from arr_stream import weights
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
+from arr_stream.extras import remedy_for
 from arr_stream.keyframes.base import KeyframeInput, TextFinding, resized
 from arr_stream.keyframes.text.regions import Floats, detect_wh, finding, region_of, straightened
 from arr_stream.threads import torch_threads
@@ -39,8 +39,7 @@ _LINE_PX = 64
 """Height at which the recogniser sees a line."""
 _UNSURE = 0.1
 """Below this confidence a line is read again with its contrast stretched."""
-
-_REMEDY = "pip install 'arr-stream[easyocr]'"
+_REMEDY = remedy_for("easyocr")
 
 
 class EasyOcrFinder:
@@ -158,13 +157,9 @@ def _peak(text: Floats, unit: Floats) -> float:
 
 
 def _model_folder() -> Path:
-    found = {}
-    for name, what in (("easyocr", "easyocr"), ("easyocr_en_models", "the package with its weights")):
-        try:
-            found[name] = importlib.import_module(name)
-        except ImportError as exc:
-            raise BackendUnavailable(f"text easyocr needs {what}: {exc}", remedy=_REMEDY) from exc
-    return Path(found["easyocr_en_models"].model_dir())
+    import easyocr_en_models  # type: ignore[import-untyped]
+
+    return Path(easyocr_en_models.model_dir())
 
 
 def _load_detector(path: Path, device: torch.device) -> torch.nn.Module:

@@ -8,7 +8,6 @@ on), and that all numbers are finite. No code of the checkpoint is ever run; onl
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from typing import Any
 import torch
 
 from arr_stream.config import TINY, ModelSettings, VlmSettings
-from arr_stream.errors import BackendUnavailable, ModelTooLarge, ModelUnsupported, WeightsInvalid
-from arr_stream.vlm.qwen3_vl.adapter import INSTALL, use_transformers
+from arr_stream.errors import ModelTooLarge, ModelUnsupported, WeightsInvalid
+from arr_stream.extras import need
+from arr_stream.vlm.qwen3_vl.adapter import use_transformers
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.checkpoint import Checkpoint, Entry, locate, read_checkpoint
 from arr_stream.weights import pick_device
@@ -98,23 +98,11 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
     return LoadedModel(checkpoint.name, model, tokenizer, checkpoint.normalisation, device, of_torch)
 
 
-def need_package(name: str, what_for: str, remedy: str = INSTALL) -> None:
-    """Refuse before work begins what would fail later for want of a package.
-
-    Raises:
-        BackendUnavailable: It is not installed.
-    """
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError as exc:
-        raise BackendUnavailable(f"{what_for} needs {name}, which is not installed", remedy=remedy) from exc
-
-
 def _need_packages(quantize: str, device: torch.device) -> None:
     if quantize != "none":
-        need_package("bitsandbytes", f"vlm.quantize={quantize}", remedy="pip install bitsandbytes")
+        need("bitsandbytes", f"vlm.quantize={quantize}")
     if quantize != "none" or device.type != "cpu":
-        need_package("accelerate", "loading quantised" if quantize != "none" else "loading to a GPU")
+        need("accelerate", "loading quantised" if quantize != "none" else "loading to a GPU")
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:
@@ -300,7 +288,7 @@ def free_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         # What torch holds in reserve is free to us, though not to others.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    need_package("psutil", "measuring the free memory", remedy="pip install psutil")
+    need("psutil", "measuring the free memory")
     import psutil  # type: ignore[import-untyped]
 
     return min([int(psutil.virtual_memory().available), *group_free_bytes()])

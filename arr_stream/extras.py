@@ -1,0 +1,87 @@
+"""Optional packages, and the extra of arr-stream that brings each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from arr_stream.errors import BackendUnavailable
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "torch": ("torch", "kornia", "safetensors", "tokenizers"),
+    "clip": ("open_clip", "timm", "torchvision", "huggingface_hub"),
+    "sam": ("segment_anything",),
+    "easyocr": ("easyocr", "easyocr_en_models"),
+    "vlm": ("transformers", "accelerate", "openai", "httpx2", "anyio", "psutil"),
+    "quantize": ("bitsandbytes",),
+    "slic": ("fast_slic",),
+    "parquet": ("pyarrow",),
+    "remote": ("aiohttp", "fsspec", "s3fs"),
+    "ray": ("ray",),
+}
+"""The modules that each extra adds to those of the ones before it."""
+
+EXTRA_ADDS: dict[str, str] = {
+    "torch": "the device loop, tensors, tuning, the tiny models: 5.6 GB with CUDA",
+    "clip": "CLIP models on keyframes: 50 MB beside torch",
+    "sam": "Segment Anything on keyframes: 25 MB beside torch",
+    "easyocr": "another text recogniser: 140 MB beside torch",
+    "vlm": "Qwen3-VL here, and servers that speak OpenAI's protocol: 170 MB beside torch",
+    "quantize": "Qwen3-VL at 8 or 4 bits: 130 MB beside vlm",
+    "slic": "faster clusters: 1 MB, built from source",
+    "parquet": "records as Parquet: 180 MB",
+    "remote": "files on S3 and HTTP: 40 MB",
+    "ray": "batches on a cluster: 240 MB",
+}
+"""What each extra is for, and about how much it adds on Linux (x86-64, Python 3.11)."""
+
+_EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+
+
+def remedy_for(extra: str) -> str:
+    """Return the command that installs an extra."""
+    if extra == "slic":
+        return "pip install cython 'setuptools<81' wheel && pip install --no-build-isolation fast-slic"
+    return f"pip install 'arr-stream[{extra}]'"
+
+
+def missing_package(module: str | None, needed_by: str, extra: str = "") -> BackendUnavailable | None:
+    """Return the error that names a missing module and the command that installs it; None where no extra brings it.
+
+    Args:
+        module: Its name, with or without what it holds.
+        needed_by: What cannot be done without it.
+        extra: An extra that brings it and all else that this needs; the first that brings it by default.
+    """
+    package = (module or "").partition(".")[0]
+    if package not in _EXTRA_OF:
+        return None
+    remedy = remedy_for(extra or _EXTRA_OF[package])
+    return BackendUnavailable(f"{needed_by} needs {package}, which is not installed", remedy=remedy)
+
+
+@contextmanager
+def needed_by(what: str, extra: str = "") -> Iterator[None]:
+    """Report an optional package that cannot be imported in one line; for the arguments see `missing_package`.
+
+    Raises:
+        BackendUnavailable: A package that an extra brings is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        missing = missing_package(exc.name, what, extra)
+        if missing is None:
+            raise
+        raise missing from exc
+
+
+def need(module: str, what: str, extra: str = "") -> None:
+    """Refuse before work begins what would fail later for want of a package; for the arguments see `missing_package`.
+
+    Raises:
+        BackendUnavailable: It is not installed.
+    """
+    if find_spec(module) is None and (missing := missing_package(module, what, extra)) is not None:
+        raise missing
