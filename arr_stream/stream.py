@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,13 +167,18 @@ class Stream:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """One line for each query that nobody understands in full, and what the source and the budget have to say."""
-        asked, cells = self.pipeline.phrases, self.grid.cells
+        """One line for each thing that the source and the budget have to say."""
+        cells = self.grid.cells
         whole = self.settings.selection.budget == "auto" and cells <= DEFAULT_TOKENS
         all_chosen = f"all {cells} cells of each frame are chosen: the budget `auto` is {DEFAULT_TOKENS}; try 10%"
+        return (*getattr(self.source, "notices", ()), *([all_chosen] if whole else []))
+
+    @property
+    def query_notices(self) -> tuple[str, ...]:
+        """One line for each query with words that neither the lexicon nor a model understands."""
+        asked = self.pipeline.phrases
         unanswered = [query for query in self.queries if not (isinstance(query, TextQuery) and query.phrase in asked)]
-        of_queries = [notice for query in unanswered if (notice := query.notice()) is not None]
-        return (*getattr(self.source, "notices", ()), *([all_chosen] if whole else []), *of_queries)
+        return tuple(notice for query in unanswered if (notice := query.notice()) is not None)
 
     def ask(self, *queries: Query | str) -> None:
         """Replace the queries from the next frame on; plain strings are text queries."""
@@ -349,6 +355,9 @@ def open(
     Returns:
         A `Stream`; iterate over it. It closes itself at the end, or use it as a context manager.
 
+    Warns:
+        UserWarning: A word of `query` is not understood.
+
     Raises:
         SourceError, QueryError, SettingsError, BackendUnavailable: See `arr_stream.errors`.
 
@@ -386,7 +395,7 @@ def open(
             stride=stride,
             max_frames=max_frames,
         )
-    return Stream(
+    stream = Stream(
         source,
         settings,
         [*asked, *queries],
@@ -397,3 +406,7 @@ def open(
         models=models,
         reading=reading,
     )
+    if query is not None:
+        for notice in stream.query_notices:
+            warnings.warn(notice, stacklevel=2)
+    return stream

@@ -14,6 +14,7 @@ import av
 import numpy as np
 import pytest
 
+import arr_stream
 from arr_stream.cli import doctor
 from arr_stream.records.json_lines import read_records
 from tests.conftest import Refused, Run, Start
@@ -418,3 +419,30 @@ def test_a_run_with_the_defaults_loads_no_torch(clip: Path, tmp_path: Path) -> N
     arguments = ["process", str(clip), "-q", "red", "--max-frames", "2", *outputs]
     result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("dog", "the lexicon does not know 'dog', so it scores nothing"),
+        ("magenta", "magenta: not found; its relevance was never above 0.0"),
+        ("blue", ""),
+    ],
+)
+def test_a_query_that_leads_nothing_says_so_even_when_quiet(run: Run, tmp_path: Path, query: str, said: str) -> None:
+    clip = write_video(tmp_path / "clip.mp4", [_blue_square(index) for index in range(4)])
+    arguments = ["--query", query, "--patches", tmp_path / "records.jsonl", "--quiet", *FAST]
+    code, _, err = run("process", clip, *arguments)
+    assert code == 0 and (said in err if said else not err)
+
+
+def _blue_square(index: int) -> np.ndarray:
+    picture = np.full((120, 160, 3), 90, np.uint8)
+    picture[40:80, 10 + 8 * index : 50 + 8 * index] = (20, 30, 220)
+    return picture
+
+
+def test_open_warns_of_words_that_are_not_understood(tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", [_blue_square(index) for index in range(2)])
+    with pytest.warns(UserWarning, match="does not know 'dog'"):
+        arr_stream.open(clip, query="dog").close()

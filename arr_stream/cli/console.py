@@ -98,6 +98,10 @@ class Reporter:
     def notice(self, text: str) -> None:
         """One line worth reading."""
 
+    def warning(self, text: str) -> None:
+        """One line without which the result would be misread; also said where nothing else is."""
+        say(f"warning: {text}")
+
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         """A frame is done."""
 
@@ -122,6 +126,8 @@ class JsonLines(Reporter):
 
     def notice(self, text: str) -> None:
         say_json(event="notice", text=text)
+
+    warning = notice
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
         if time.monotonic() - self._last >= 1.0:
