@@ -124,6 +124,7 @@ def test_alerts_record_and_run(run: Run, tmp_path: Path) -> None:
         (("--question", "x", "--every", 2, "--watch"), 51, "choose one"),
         (("--clips", "clips"), 51, "--when"),
         (("--when", "relevanz > 1"), 51, "relevance"),
+        (("--query", "dog", "--when", "relevance > 0.6 for 2s"), 51, "the lexicon knows no word of 'dog'"),
         (("--when", "tokens > 1 or answer matches /dog/"), 51, "no model is asked"),
         (("--serve", "--view", "flow"), 51, "--view"),
         (("--when", "tokens > 1", "--run", "there-is-no-such-program"), 51, "no such program"),

@@ -46,9 +46,9 @@ def run_live(source: str, options: LiveOptions) -> None:
     settings = options.settings()
     options.write.check(source.removeprefix("loop:"))
     question = options.ask.question
-    watched_for = options.alerts.plan(answers=question is not None)
-    plan = None if question is None else options.ask.when.plan(question, "change")
     queries = options.look.queries(question)
+    watched_for = options.alerts.plan(settings, queries, answers=question is not None)
+    plan = None if question is None else options.ask.when.plan(question, "change")
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:
         window = None

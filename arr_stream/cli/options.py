@@ -22,6 +22,8 @@ from arr_stream.cli.console import Reporter, reporting
 from arr_stream.errors import BudgetError, InvalidSetting, OutputUnwritable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from arr_stream.config import Settings
     from arr_stream.consumer import Consumer
     from arr_stream.draw.annotate import AnnotatedVideo
@@ -413,10 +415,12 @@ class AlertOptions(Group):
             given: dict[str, object] = {"--clips": self.clips, "--run": self.run, "--post": self.post}
             needs("--when", given, 'say when: --when "relevance > 0.6 for 2s"')
 
-    def plan(self, *, answers: bool = True) -> AlertPlan:
-        """Says at once, before anything is opened, which rule, command, address or folder will not do.
+    def plan(self, settings: Settings, queries: Sequence[Query], *, answers: bool = True) -> AlertPlan:
+        """Check, before anything is opened, every rule, command, address and folder.
 
         Args:
+            settings: Of the streams.
+            queries: What is asked; a rule about relevance would wait for ever where nothing of it is understood.
             answers: Whether a model will answer; a rule about answers would wait for ever otherwise.
 
         Raises:
@@ -427,10 +431,18 @@ class AlertOptions(Group):
         from arr_stream.live.rules import parse_rule
 
         rules = tuple(self.when or ())
-        for rule in rules:
-            if parse_rule(rule).needs_answers and not answers:
+        by_model = settings.keyframes.embeddings == "clip"
+        understood = not queries or by_model or any(getattr(query, "terms", True) for query in queries)
+        for rule in map(parse_rule, rules):
+            if rule.needs_answers and not answers:
                 raise InvalidSetting(
-                    f"rule {rule!r} waits for answers, and no model is asked", remedy="give --question"
+                    f"rule {rule.text!r} waits for answers, and no model is asked", remedy="give --question"
+                )
+            if rule.needs_relevance and not understood:
+                labels = ", ".join(repr(query.label) for query in queries)
+                raise InvalidSetting(
+                    f"rule {rule.text!r} never holds: the lexicon knows no word of {labels}",
+                    remedy="give --clip-model, or words of docs/queries.md",
                 )
         if self.clips is not None:
             check_folder(self.clips)

@@ -155,6 +155,7 @@ def serve_sources(
     from arr_stream.live.events import EventHub
     from arr_stream.live.runner import RunnerParts
     from arr_stream.live.streams import LiveStreams
+    from arr_stream.relevance.query import parse_text
     from arr_stream.web.access import AllowedSources, make_access
     from arr_stream.web.observers import Observer
     from arr_stream.web.server import listen, run_server
@@ -172,7 +173,7 @@ def serve_sources(
         tuple(access.folder or ()),
     )
     hub = EventHub()
-    observer = Observer(hub, alerts.plan())
+    observer = Observer(hub, alerts.plan(settings, [parse_text(text) for text in query]))
     names = access.allow_host or ()
     make_access(server.host, token=access.token, names=names)
     if len(sources) > access.max_streams:

@@ -115,11 +115,19 @@ Term = Callable[[Sight], bool]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What has to be seen: as it was written, its meaning, and whether it speaks of answers; made by `parse_rule`."""
+    """What has to be seen; made by `parse_rule`.
+
+    Args:
+        text: As it was written.
+        term: Its meaning.
+        needs_answers: Whether it speaks of a model's answers.
+        needs_relevance: Whether it speaks of the relevance to a query.
+    """
 
     text: str
     term: Term
     needs_answers: bool
+    needs_relevance: bool
 
 
 class RuleWatch:
@@ -168,7 +176,8 @@ def parse_rule(text: str) -> Rule:
         InvalidSetting: Not a rule; names the place, what was expected there, and what may have been meant.
     """
     parser = _Parser(text)
-    return Rule(" ".join(text.split()), parser.rule(), parser.answers > 0)
+    term = parser.rule()
+    return Rule(" ".join(text.split()), term, parser.answers > 0, "relevance" in parser.fields)
 
 
 def _compared(name: str, read: Read, sign: str, number: float) -> Term:
@@ -235,10 +244,12 @@ class _Parser:
 
     Attributes:
         answers: How many conditions about answers were read.
+        fields: Names of the fields that were compared.
     """
 
     def __init__(self, text: str) -> None:
         self.answers = 0
+        self.fields: set[str] = set()
         self._text = text
         if len(text) > _LONGEST_RULE:
             self._refuse(_LONGEST_RULE, f"longer than {_LONGEST_RULE} characters", "write several shorter rules")
@@ -337,6 +348,7 @@ class _Parser:
             near = difflib.get_close_matches(name.lower(), [*FIELDS, "answer"], n=1, cutoff=0.0)[0]
             remedy = f"did you mean {near!r}? fields: {', '.join(FIELDS)}"
             self._refuse(token.place, f"there is no field {name!r}", remedy)
+        self.fields.add(name)
         compared, read = FIELDS[name], FIELDS[name].read
         if name == "relevance" and self._skip("["):
             query = self._query_number()
