@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
 from prometheus_client.parser import text_string_to_metric_families
 
-from arr_stream.errors import BackendUnavailable
 from arr_stream.live.metrics import LiveMetrics, resident_bytes
 from arr_stream.patch_set import Answer, Feeding
 from arr_stream.sources.base import SourceStats
@@ -190,9 +188,3 @@ def test_several_threads_lose_no_count() -> None:
     for thread in threads:
         thread.join()
     assert value(metrics, "frames_total", stream="a") == value(metrics, "pictures_sent_total", stream="a") == 800
-
-
-def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[web\]'"):
-        LiveMetrics()
