@@ -82,7 +82,10 @@ class TextQuery:
         """One line about what the lexicon does not understand, None if it understands all."""
         if not self.unknown_words and self.terms:
             return None
-        effect = "" if self.terms else ", so it scores nothing"
+        known = ", ".join(
+            repr((term.text or "writing") if isinstance(term, WordTerm) else term.word) for term in self.terms
+        )
+        effect = f", and looks for {known} alone" if known else ", so it scores nothing"
         if not self.unknown_words:
             return f"query {self.label!r} names nothing to look for{effect}; docs/queries.md lists the words"
         named = ", ".join(f"'{word}'" for word in self.unknown_words)
