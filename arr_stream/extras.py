@@ -66,15 +66,18 @@ def needed_by(what: str, extra: str = "") -> Iterator[None]:
     """Report an optional package that cannot be imported in one line; for the arguments see `missing_package`.
 
     Raises:
-        BackendUnavailable: A package that an extra brings is not installed.
+        BackendUnavailable: A package that an extra brings is not installed, or, where `extra` is given, damaged.
     """
     try:
         yield
-    except ModuleNotFoundError as exc:
-        missing = missing_package(exc.name, what, extra)
-        if missing is None:
+    except ImportError as exc:
+        if isinstance(exc, ModuleNotFoundError):
+            unavailable = missing_package(exc.name, what, extra)
+        else:
+            unavailable = BackendUnavailable(f"{what}: {exc}", remedy=remedy_for(extra)) if extra else None
+        if unavailable is None:
             raise
-        raise missing from exc
+        raise unavailable from exc
 
 
 def need(module: str, what: str, extra: str = "") -> None:

@@ -174,11 +174,11 @@ class Stream:
         return (*getattr(self.source, "notices", ()), *([all_chosen] if whole else []))
 
     @property
-    def query_notices(self) -> tuple[str, ...]:
+    def query_notices(self) -> dict[Query, str]:
         """One line for each query with words that neither the lexicon nor a model understands."""
         asked = self.pipeline.phrases
-        unanswered = [query for query in self.queries if not (isinstance(query, TextQuery) and query.phrase in asked)]
-        return tuple(notice for query in unanswered if (notice := query.notice()) is not None)
+        unasked = [query for query in self.queries if not (isinstance(query, TextQuery) and query.phrase in asked)]
+        return {query: notice for query in unasked if (notice := query.notice()) is not None}
 
     def ask(self, *queries: Query | str) -> None:
         """Replace the queries from the next frame on; plain strings are text queries."""
@@ -406,7 +406,12 @@ def open(
         models=models,
         reading=reading,
     )
-    if query is not None:
-        for notice in stream.query_notices:
-            warnings.warn(notice, stacklevel=2)
+    try:
+        for each, notice in stream.query_notices.items():
+            if each in asked:
+                warnings.warn(notice, stacklevel=2)
+    except UserWarning:
+        # Warnings may be turned into errors.
+        stream.close()
+        raise
     return stream

@@ -21,7 +21,7 @@ find_python() {
 }
 
 install() {
-    local extras="${EXTRAS-[dev,all]}" wanted base size="7 GB, a few minutes"
+    local extras="${EXTRAS-[dev,all]}" wanted base size="several GB, a few minutes"
     local installer=("$PYTHON" -m pip install --disable-pip-version-check)
     wanted="$(cat pyproject.toml constraints.txt | cksum)"
     # An environment with everything also has what the defaults need.
@@ -32,7 +32,7 @@ install() {
     [ -n "$extras" ] || size="850 MB, a minute"
     echo "setup: installing into $VENV ($size the first time)" >&2
     if command -v uv >/dev/null 2>&1; then
-        [ -x "$PYTHON" ] || uv venv --quiet --python "$base" "$VENV"
+        [ -x "$PYTHON" ] || uv venv --quiet --seed --python "$(command -v "$base")" "$VENV"
         installer=(uv pip install --python "$PYTHON")
     fi
     [ -x "$PYTHON" ] || "$base" -m venv "$VENV"
@@ -42,7 +42,8 @@ install() {
         echo "setup: installation failed; the whole output is in $VENV/install.log" >&2
         return 1
     fi
-    echo "$wanted $extras" >"$STAMP"
+    grep -qsF -e "$wanted " "$STAMP" || : >"$STAMP"
+    echo "$wanted $extras" >>"$STAMP"
 }
 
 install

@@ -154,7 +154,6 @@ def test_the_page_is_measured(measure: Run) -> None:
     from benchmarks.live.browser import find_chromium
 
     pytest.importorskip("playwright", reason="the package playwright is missing")
-    pytest.importorskip("aiortc", reason="the extra `web` is missing")
     try:
         find_chromium()
     except BackendUnavailable as exc:

@@ -19,8 +19,6 @@ import av
 import av.error
 import pytest
 
-pytest.importorskip("prometheus_client", reason="needs the extra `web`")
-
 from arr_stream.config import Settings
 from arr_stream.errors import CameraNotFound
 from arr_stream.keyframes.base import PARTS

@@ -125,6 +125,7 @@ def test_alerts_record_and_run(run: Run, tmp_path: Path) -> None:
         (("--clips", "clips"), 51, "--when"),
         (("--when", "relevanz > 1"), 51, "relevance"),
         (("--query", "dog", "--when", "relevance > 0.6 for 2s"), 51, "the lexicon knows no word of 'dog'"),
+        (("--query", "dog", "--when", "cut = 1 and relevance[0] != 0"), 51, "the lexicon knows no word of 'dog'"),
         (("--when", "tokens > 1 or answer matches /dog/"), 51, "no model is asked"),
         (("--serve", "--view", "flow"), 51, "--view"),
         (("--when", "tokens > 1", "--run", "there-is-no-such-program"), 51, "no such program"),
@@ -249,3 +250,10 @@ def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: 
         code, _, err = run("stream", address, *FAST, *quick, "--patches", records, "--duration", PATIENCE_SECONDS)
     assert code == 130, err
     assert "opened again" in err and _frames_written(records) > 5
+
+
+@pytest.mark.parametrize("rule", ["relevance < 0.3", "relevance > 0.6 or tokens > 0"])
+def test_a_rule_that_can_hold_without_relevance_is_taken(run: Run, rule: str) -> None:
+    code, _, err = run("stream", PATTERN, *FAST, "--max-frames", 3, "--query", "dog", "--when", rule)
+    assert code == 0, err
+    assert f"alert at 0.0 s: {rule}" in err

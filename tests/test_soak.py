@@ -205,7 +205,6 @@ def test_each_thing_that_is_wrong_is_told(changes: dict[str, object], word: str)
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
 @pytest.mark.timeout(900)
 def test_a_short_soak_survives_every_kind_of_fault(tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client", reason="needs the extra `web`")
     path = os.pathsep.join([str(ROOT / "scripts"), str(ROOT)])
     command = ["-m", "soaking", "--stream-minutes", "3", "--gap", "6", "--out", str(tmp_path), "--seed", "7"]
     done = subprocess.run(

@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, InvalidSetting
 from arr_stream.web.access import Access, AllowedSources, SourceNotAllowed, is_loopback, make_access
-
-pytest.importorskip("fastapi", reason="needs the extra `web`")
-
-from pydantic import ValidationError
-
 from arr_stream.web.settings import RUNNING, checked_changes, describe
 from arr_stream.web.streams import StreamChange
 

@@ -60,7 +60,7 @@ class FakeStream:
     paused: bool = False
     pointer: PointerGaze = field(default_factory=PointerGaze)
     queries: tuple[Query, ...] = (parse_text("red"),)
-    query_notices: tuple[str, ...] = ()
+    query_notices: dict[Query, str] = field(default_factory=dict)
 
     def ask(self, *queries: Query | str) -> None:
         self.queries = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
@@ -157,7 +157,7 @@ class TestControls:
 
     def test_what_is_not_understood_is_said_once(self) -> None:
         desk = Desk()
-        desk.stream.query_notices = ("nobody knows this word",)
+        desk.stream.query_notices = {parse_text("word"): "nobody knows this word"}
         for _ in range(2):
             desk.press("/", "x", "enter")
         assert desk.controls.messages == [("nobody knows this word", True)]

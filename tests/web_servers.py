@@ -13,11 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
-
-pytest.importorskip("fastapi", reason="needs the extra `web`")
-pytest.importorskip("prometheus_client", reason="needs the extra `web`")
-
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 

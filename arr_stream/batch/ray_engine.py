@@ -394,7 +394,7 @@ def _token() -> str:
 
 
 def _load_ray() -> Any:
-    with needed_by("--engine ray"):
+    with needed_by("--engine ray", "ray"):
         return importlib.import_module("ray")
 
 

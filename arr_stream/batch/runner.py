@@ -129,7 +129,7 @@ class JobRunner:
                 progress.num_frames = stream.source.info.num_frames
                 consumers, digesting = self._consumers(stream, workspace)
                 # The file's own notices come first.
-                progress.notices.update(dict.fromkeys((*stream.notices, *stream.query_notices)))
+                progress.notices.update(dict.fromkeys((*stream.notices, *stream.query_notices.values())))
                 result = run(stream, consumers, on_frame=progress.add)
         if result.error is not None and not isinstance(result.error, SourceDamaged):
             raise result.error

@@ -93,7 +93,7 @@ def counted(number: int, what: str) -> str:
 
 
 class Reporter:
-    """Tells the user how a run goes; this one says nothing, and errors still reach standard error."""
+    """Tells the user how a run goes; this one says warnings alone; errors still reach standard error."""
 
     def notice(self, text: str) -> None:
         """One line worth reading."""

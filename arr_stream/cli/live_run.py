@@ -47,7 +47,9 @@ def run_live(source: str, options: LiveOptions) -> None:
     options.write.check(source.removeprefix("loop:"))
     question = options.ask.question
     queries = options.look.queries(question)
-    watched_for = options.alerts.plan(settings, queries, answers=question is not None)
+    watched_for = options.alerts.plan(
+        settings if question is None else answering(settings), queries, answers=question is not None
+    )
     plan = None if question is None else options.ask.when.plan(question, "change")
     fetch_needed(settings)
     with contextlib.ExitStack() as stack:

@@ -431,7 +431,7 @@ class AlertOptions(Group):
         from arr_stream.live.rules import parse_rule
 
         rules = tuple(self.when or ())
-        by_model = settings.keyframes.embeddings == "clip"
+        by_model = settings.keyframes.embeddings == "clip" and settings.relevance.language != "lexicon"
         understood = not queries or by_model or any(getattr(query, "terms", True) for query in queries)
         for rule in map(parse_rule, rules):
             if rule.needs_answers and not answers:
@@ -454,7 +454,7 @@ class TellOptions(Group):
     """How a run is told of."""
 
     panel: ClassVar = RUN
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors and answers.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors, answers and warnings.")] = False
     log_json: Annotated[bool, typer.Option("--log-json", help="Progress as JSON lines.")] = False
 
     def reporting(self, total: int | None) -> AbstractContextManager[Reporter]:

@@ -35,7 +35,6 @@ class Figures:
         latency_ms: Of the last ones; see `Recent`.
         ages_ms: From capture to the end of processing.
         quality: How far it was lowered at worst.
-        best_scores: For each query, the highest relevance of any cell so far.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,6 @@ class Figures:
 
         self.frames = self.keyframes = self.quality = 0
         self.last_ms = self.total_ms = 0.0
-        self.best_scores: tuple[float, ...] = ()
         self.latency_ms = Recent(_FRAMES)
         self.ages_ms = Recent(_FRAMES)
 
@@ -53,8 +51,6 @@ class Figures:
         self.frames += 1
         self.keyframes += patches.keyframe
         self.quality = max(self.quality, patches.quality)
-        scores = zip_longest(self.best_scores, patches.query_scores, fillvalue=0.0)
-        self.best_scores = tuple(max(both) for both in scores)
         self.last_ms = total_ms(patches.latency_ms)
         self.total_ms += self.last_ms
         self.latency_ms.add(self.last_ms)
@@ -106,24 +102,29 @@ def run_told(
     from arr_stream.pipeline import LEADING
     from arr_stream.run import run
 
+    asked, best = stream.queries, tuple[float, ...]()
+
     def on_frame(patches: PatchSet) -> None:
+        nonlocal asked, best
+        if stream.queries != asked:
+            asked, best = stream.queries, ()
+        best = tuple(max(both) for both in zip_longest(best, patches.query_scores, fillvalue=0.0))
         for notice in patches.notices:
             reporter.notice(notice)
         reporter.frame(figures.frames - 1, figures.last_ms, patches.tokens)
 
     for notice in stream.notices:
         reporter.notice(notice)
-    for notice in stream.query_notices:
+    for notice in stream.query_notices.values():
         reporter.warning(notice)
     result = run(stream, [figures, *beside, *consumers], watcher=watcher, on_frame=on_frame, stop=stop)
     tell_notices(consumers, reporter)
-    for query in stream.queries:
+    for query, score in zip_longest(asked, best[: len(asked)], fillvalue=0.0):
         at = getattr(query, "at_seconds", 0.0)
         if stream.frame is not None and at > stream.frame.pts_seconds + 1e-6:
             reporter.notice(f"{query.label} was never used: no frame at or after {at:g} s was read")
-    for query, best in zip(stream.queries, figures.best_scores, strict=False):
-        if best < LEADING and query.notice() is None:
-            reporter.warning(f"{query.label}: not found; its relevance was never above {best:.2f}")
+        elif result.frames and score < LEADING and query not in stream.query_notices:
+            reporter.warning(f"{query.label}: not found; its relevance was never above {score:.2f}")
     return result
 
 

@@ -121,7 +121,7 @@ class Rule:
         text: As it was written.
         term: Its meaning.
         needs_answers: Whether it speaks of a model's answers.
-        needs_relevance: Whether it speaks of the relevance to a query.
+        needs_relevance: Whether it cannot hold while the relevance to every query is 0.
     """
 
     text: str
@@ -177,7 +177,7 @@ def parse_rule(text: str) -> Rule:
     """
     parser = _Parser(text)
     term = parser.rule()
-    return Rule(" ".join(text.split()), term, parser.answers > 0, "relevance" in parser.fields)
+    return Rule(" ".join(text.split()), term, parser.answers > 0, parser.relevant and not parser.alternatives)
 
 
 def _compared(name: str, read: Read, sign: str, number: float) -> Term:
@@ -244,12 +244,13 @@ class _Parser:
 
     Attributes:
         answers: How many conditions about answers were read.
-        fields: Names of the fields that were compared.
+        relevant: Whether a comparison that was read is false of a relevance of 0.
+        alternatives: Whether an `or` was read.
     """
 
     def __init__(self, text: str) -> None:
         self.answers = 0
-        self.fields: set[str] = set()
+        self.relevant = self.alternatives = False
         self._text = text
         if len(text) > _LONGEST_RULE:
             self._refuse(_LONGEST_RULE, f"longer than {_LONGEST_RULE} characters", "write several shorter rules")
@@ -292,6 +293,7 @@ class _Parser:
     def _joined(self, word: str, joined: Callable[[list[bool]], bool], part: Callable[[], Term]) -> Term:
         terms = [part()]
         while self._skip(word):
+            self.alternatives |= word == "or"
             terms.append(part())
         return terms[0] if len(terms) == 1 else lambda sight: joined([term(sight) for term in terms])
 
@@ -348,7 +350,6 @@ class _Parser:
             near = difflib.get_close_matches(name.lower(), [*FIELDS, "answer"], n=1, cutoff=0.0)[0]
             remedy = f"did you mean {near!r}? fields: {', '.join(FIELDS)}"
             self._refuse(token.place, f"there is no field {name!r}", remedy)
-        self.fields.add(name)
         compared, read = FIELDS[name], FIELDS[name].read
         if name == "relevance" and self._skip("["):
             query = self._query_number()
@@ -359,6 +360,7 @@ class _Parser:
         if not 0 <= number <= compared.high:
             bounds = f"0 to {compared.high:g}" if math.isfinite(compared.high) else "0 or more"
             self._refuse(place, f"{name} is never {number:g}", f"it is {bounds}")
+        self.relevant |= name.startswith("relevance") and not _OPERATORS[sign](0.0, number)
         return _compared(name, read, sign, number)
 
     def _query_number(self) -> int:

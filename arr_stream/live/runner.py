@@ -443,7 +443,7 @@ class StreamRunner:
             return None
         if self._noticed != stream.queries:
             self._noticed = stream.queries
-            for notice in (*stream.notices, *stream.query_notices):
+            for notice in (*stream.notices, *stream.query_notices.values()):
                 self.publisher.notice(notice)
         return stream
 

@@ -55,7 +55,7 @@ from arr_stream.records.schema import (
 )
 from arr_stream.types import Frame
 
-with needed_by("Parquet"):
+with needed_by("Parquet", "parquet"):
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -113,11 +113,7 @@ def tune(
     """
     chosen = options or TuneOptions()
     check_names(chosen.names)
-    if settings.selection.strategy != "topk":
-        raise InvalidSetting(
-            f"selection.strategy={settings.selection.strategy}: weights are fitted to the choice of `topk`",
-            remedy="tune with selection.strategy=topk",
-        )
+    check_strategy(settings)
     division = divide(footage, chosen.hold_out, chosen.fit.seed)
     _check_truths(division, chosen.kinds)
     start = settings.scoring
@@ -206,14 +202,27 @@ def _check(runs: Sequence[Run]) -> None:
             )
 
 
-def _split(count: int) -> int:
-    """How many of a sequence's frames are fitted to."""
+def check_strategy(settings: Settings) -> None:
+    """Check that weights can be fitted to what is chosen.
+
+    Raises:
+        InvalidSetting: Another strategy than `topk`.
+    """
+    if settings.selection.strategy != "topk":
+        raise InvalidSetting(
+            f"selection.strategy={settings.selection.strategy}: weights are fitted to the choice of `topk`",
+            remedy="tune with selection.strategy=topk",
+        )
+
+
+def fitted_frames(count: int) -> int:
+    """Return how many of a sequence's frames are fitted to."""
     return count - max(1, count // VALIDATION_PART)
 
 
 def _validation_coverage(runs: Sequence[Run]) -> float:
     """What real runs covered on the validation frames; sequences and ways to ask count alike."""
-    return float(np.mean([each.coverage[_split(len(each.indices)) :].mean() for each in runs]))
+    return float(np.mean([each.coverage[fitted_frames(len(each.indices)) :].mean() for each in runs]))
 
 
 def _fit(
@@ -224,8 +233,8 @@ def _fit(
     progress: Progress,
     number: int,
 ) -> Fit:
-    training: list[Case] = [each.tables[: _split(len(each.indices))] for each in runs]
-    validation: list[Case] = [each.tables[_split(len(each.indices)) :] for each in runs]
+    training: list[Case] = [each.tables[: fitted_frames(len(each.indices))] for each in runs]
+    validation: list[Case] = [each.tables[fitted_frames(len(each.indices)) :] for each in runs]
 
     def advance(step: int, steps: int, coverage: float) -> bool:
         progress(f"fit {number}: coverage {coverage:.3f}", step, steps)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from arr_stream.config import Settings
     from arr_stream.vlm.viewer import Viewer
 
@@ -26,6 +28,14 @@ def answering(settings: Settings) -> Settings:
     return settings.with_values({"keyframes.embeddings": "clip", "relevance.language": "clip"})
 
 
+def needed_by_model(model: str) -> AbstractContextManager[None]:
+    """Report in one line what a Qwen3-VL of our own lacks to be loaded; see `extras.needed_by`."""
+    from arr_stream.config import TINY
+    from arr_stream.extras import needed_by
+
+    return needed_by(f"vlm.model={model}", "torch" if model == TINY else "vlm")
+
+
 def make_viewer(settings: Settings) -> Viewer:
     """The viewer that the settings name: a server where `vlm.endpoint` is given, a Qwen3-VL of our own otherwise, the
     tiny one where none is named.
@@ -34,8 +44,6 @@ def make_viewer(settings: Settings) -> Viewer:
         InvalidSetting: `region_tokens` are asked of one that has none.
         BackendUnavailable, ModelUnsupported, ModelTooLarge, WeightsInvalid: See `arr_stream.errors`.
     """
-    from arr_stream.config import TINY
-    from arr_stream.extras import needed_by
     from arr_stream.vlm.viewer import check_region_tokens
 
     check_region_tokens(settings.vlm)
@@ -44,7 +52,7 @@ def make_viewer(settings: Settings) -> Viewer:
 
         return EitherViewer(settings)
     settings = answering(settings)
-    with needed_by(f"vlm.model={settings.vlm.model}", "torch" if settings.vlm.model == TINY else "vlm"):
+    with needed_by_model(settings.vlm.model):
         from arr_stream.vlm.qwen3_vl.loading import load
         from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
     return QwenViewer(load(settings.vlm, settings.models), settings)

@@ -1,1 +1,1 @@
-"""The page, the interface for programs, and the server of both; see docs/api.md. Needs the extra `web`."""
+"""The page, the interface for programs, and the server of both; see docs/api.md."""

@@ -148,11 +148,7 @@ class Server(uvicorn.Server):
 
 
 def create_app(serving: Serving, on_error: Callable[[Exception], None]) -> Security:
-    """The whole as an ASGI application; see `run_server`. Its streams are not closed with it.
-
-    Raises:
-        BackendUnavailable: A package of the extra `web` is missing.
-    """
+    """Return the whole as an ASGI application; see `run_server`. Its streams are not closed with it."""
     if serving.allowed.browser:
         from arr_stream.web.webrtc import BrowserCameras
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from arr_stream.config import TINY, Settings
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.types import FloatArray, Frame
-from arr_stream.vlm import answering, make_viewer
+from arr_stream.vlm import answering, make_viewer, needed_by_model
 from arr_stream.vlm.deferred import DeferredViewer
 from arr_stream.vlm.viewer import OnText, Stop, Viewer, check_region_tokens
 from arr_stream.weights.catalogue import TINY_QWEN, shipped_folder
@@ -57,13 +57,13 @@ class Viewers:
         return self._own(settings)
 
     def _own(self, settings: Settings) -> Viewer:
-        from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
-
+        with needed_by_model(settings.vlm.model):
+            from arr_stream.vlm.qwen3_vl.viewer import QwenViewer
         return TakingTurns(QwenViewer(self._load(settings), settings), self._turn)
 
     def _load(self, settings: Settings) -> LoadedModel:
-        from arr_stream.vlm.qwen3_vl.loading import load
-
+        with needed_by_model(settings.vlm.model):
+            from arr_stream.vlm.qwen3_vl.loading import load
         with self._turn:
             if self._loaded is None:
                 self._loaded = load(settings.vlm, settings.models)

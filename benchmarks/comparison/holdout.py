@@ -15,7 +15,7 @@ from arr_stream.evaluation.davis import Sequence as Masked
 from arr_stream.tuning.fitting import Case, fit
 from arr_stream.tuning.footage import Footage as Asked
 from arr_stream.tuning.recording import run
-from arr_stream.tuning.tuner import VALIDATION_PART
+from arr_stream.tuning.tuner import VALIDATION_PART, check_strategy, fitted_frames
 from arr_stream.types import BoolArray
 from benchmarks.scenes.footage import CAMERA_KINDS, Footage
 
@@ -47,24 +47,24 @@ def held_out_weights(
         progress: Told what comes next.
 
     Raises:
-        InvalidSetting: Fewer than two data sets.
+        InvalidSetting: Fewer than two data sets, or a strategy that weights are not fitted to.
     """
     values = {"selection.budget": FIT_BUDGET, "selection.per_second": 0.0}
     by_hand = Settings.load("untuned").scoring
     start = settings.with_values(values).model_copy(update={"scoring": by_hand})
-    sets = {name for clip in clips if (name := data_set(clip))}
-    if len(sets) < 2:
-        raise InvalidSetting(f"--holdout: {len(sets)} data sets of real footage", remedy="give two or more")
+    check_strategy(settings)
     cases: dict[str, list[Case]] = defaultdict(list)
     for clip in clips:
         if data_set(clip) and _seen(clip):
             progress(f"recording {clip.kind}: {clip.name}")
             cases[data_set(clip)].append(run(_asked(clip), "nothing", start, tables=True).tables)
+    if len(cases) < 2:
+        raise InvalidSetting(f"--holdout: {len(cases)} data sets of real footage", remedy="give two or more")
     weights = {}
-    for left_out in sorted(sets):
+    for left_out in sorted(cases):
         progress(f"fitting to all data sets but {left_out}")
         shown = [case for name in sorted(cases) if name != left_out for case in cases[name]]
-        parts = [len(case) - len(case) // VALIDATION_PART for case in shown]
+        parts = [fitted_frames(len(case)) for case in shown]
         training = [case[:part] for case, part in zip(shown, parts, strict=True)]
         validation = [case[part:] for case, part in zip(shown, parts, strict=True)]
         weights[left_out] = fit(training, validation, by_hand).weights

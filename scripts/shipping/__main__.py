@@ -48,7 +48,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/package", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for wheel and sdist; dist/")
     parser.add_argument("--install", action="store_true", help="into a new environment (several GB), and try it there")
-    parser.add_argument("--extras", default="", help="to install with it, such as web,vlm")
+    parser.add_argument("--extras", default="", help="to install with it, such as clip,vlm")
     parser.add_argument(
         "--with", dest="with_", action="append", default=[], help="a further requirement, such as torch==2.13.0+cpu"
     )

@@ -81,7 +81,7 @@ class FastSlic:
     method = "slic-fast"
 
     def __init__(self, count: int) -> None:
-        with needed_by("keyframes.clusters=slic-fast"):
+        with needed_by("keyframes.clusters=slic-fast", "slic"):
             from fast_slic import Slic
         self.count = count
         self._slic: Any = Slic

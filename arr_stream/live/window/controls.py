@@ -141,7 +141,7 @@ class Controls:
         x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
         marked = (x, y, x + w, y + h) if region is not None and at_seconds else None
         self._annotator.ask(asked_line(self._stream.queries), marked, at_seconds)
-        for notice in self._stream.query_notices:
+        for notice in self._stream.query_notices.values():
             self.tell(notice, failed=True)
 
     def _point(self, event: WindowEvent, scene: Scene | None) -> None:

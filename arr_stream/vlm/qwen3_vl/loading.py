@@ -85,9 +85,9 @@ def load(settings: VlmSettings, models: ModelSettings) -> LoadedModel:
     _need_packages(settings.quantize, device)
     checkpoint = read_checkpoint(locate(settings.model, models), settings.model)
     dtype = pick_dtype(checkpoint, settings.dtype, device)
-    need, free = memory_need(checkpoint, dtype, settings), free_bytes(device)
-    if (total := sum(need.values())) > free:
-        parts = ", ".join(f"{name} {_size(size)}" for name, size in need.items())
+    needed, free = memory_need(checkpoint, dtype, settings), free_bytes(device)
+    if (total := sum(needed.values())) > free:
+        parts = ", ".join(f"{name} {_size(size)}" for name, size in needed.items())
         raise ModelTooLarge(
             f"{checkpoint.name} needs {_size(total)} ({parts}) and {_size(free)} are free",
             remedy="choose a smaller model, --dtype bfloat16, --quantize int8, or fewer tokens with "
