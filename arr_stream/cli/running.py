@@ -119,7 +119,7 @@ def run_told(
         reporter.warning(notice)
     result = run(stream, [figures, *beside, *consumers], watcher=watcher, on_frame=on_frame, stop=stop)
     tell_notices(consumers, reporter)
-    for query, score in zip_longest(asked, best[: len(asked)], fillvalue=0.0):
+    for query, score in zip(asked, (*best, *[0.0] * len(asked)), strict=False):
         at = getattr(query, "at_seconds", 0.0)
         if stream.frame is not None and at > stream.frame.pts_seconds + 1e-6:
             reporter.notice(f"{query.label} was never used: no frame at or after {at:g} s was read")
