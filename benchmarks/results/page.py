@@ -272,7 +272,13 @@ def _age(record: Record) -> str:
 HEADLINES: tuple[Headline, ...] = (
     Headline("Right answers about drawn pictures by share of the tokens", "answers", _answers),
     Headline(
-        "Share of what moves before real cameras that stand still, shown by a tenth of the tokens without a query",
+        "Share of what moves before real cameras that stand still, shown by a tenth of the tokens without a query: "
+        "five cameras that nobody had looked at before",
+        "aside",
+        _beside("coverage without query cameras still"),
+    ),
+    Headline(
+        "The same, nine cameras that were in view while the defaults were chosen",
         "cameras",
         _beside("coverage without query cameras still"),
     ),
