@@ -445,9 +445,9 @@ def test_a_supported_transformers(version: str, monkeypatch: pytest.MonkeyPatch)
     "package, settings, remedy",
     [
         ("transformers", {}, "arr-stream[vlm]"),
-        ("bitsandbytes", {"quantize": "int8"}, "pip install bitsandbytes"),
+        ("bitsandbytes", {"quantize": "int8"}, "arr-stream[quantize]"),
         ("accelerate", {"quantize": "int4"}, "arr-stream[vlm]"),
-        ("psutil", {}, "psutil"),
+        ("psutil", {}, "arr-stream[vlm]"),
     ],
 )
 def test_a_missing_package(
@@ -461,6 +461,8 @@ def test_a_missing_package(
         return real(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
+    if package != "transformers":
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BackendUnavailable) as caught:
         load_from(copy, **settings)
     assert package in caught.value.message and remedy in str(caught.value)

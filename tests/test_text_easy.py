@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.keyframes.base import TextFinding
+from arr_stream.keyframes.text import make_text_finder
 from arr_stream.keyframes.text.easy import EasyOcrFinder
 from arr_stream.types import ByteArray
 from tests.keyframe_fakes import seen
@@ -82,7 +84,7 @@ def test_no_folder_is_made_and_no_module_path_added(monkeypatch: pytest.MonkeyPa
 def test_missing_packages_are_an_error_with_a_remedy(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[easyocr\]'"):
-        EasyOcrFinder()
+        make_text_finder(Settings().with_values({"keyframes.text": "easyocr"}))
 
 
 class Mischief:
