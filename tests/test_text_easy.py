@@ -80,7 +80,7 @@ def test_no_folder_is_made_and_no_module_path_added(monkeypatch: pytest.MonkeyPa
     assert sys.path == path
 
 
-@pytest.mark.parametrize("package", ["easyocr", "easyocr_en_models"])
+@pytest.mark.parametrize("package", ["easyocr.craft", "easyocr_en_models"])
 def test_missing_packages_are_an_error_with_a_remedy(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BackendUnavailable, match=r"pip install 'arr-stream\[easyocr\]'"):
