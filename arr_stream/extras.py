@@ -5,38 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from arr_stream.errors import BackendUnavailable
 
-EXTRAS: dict[str, tuple[str, ...]] = {
-    "torch": ("torch", "kornia", "safetensors", "tokenizers"),
-    "clip": ("open_clip", "timm", "torchvision", "huggingface_hub"),
-    "sam": ("segment_anything",),
-    "easyocr": ("easyocr", "easyocr_en_models"),
-    "vlm": ("transformers", "accelerate", "openai", "httpx2", "anyio", "psutil"),
-    "quantize": ("bitsandbytes",),
-    "slic": ("fast_slic",),
-    "parquet": ("pyarrow",),
-    "remote": ("aiohttp", "fsspec", "s3fs"),
-    "ray": ("ray",),
-}
-"""The modules that each extra adds to those of the ones before it."""
 
-EXTRA_ADDS: dict[str, str] = {
-    "torch": "the device loop, tensors, tuning, the tiny models: 5.6 GB with CUDA",
-    "clip": "CLIP models on keyframes: 50 MB beside torch",
-    "sam": "Segment Anything on keyframes: 25 MB beside torch",
-    "easyocr": "another text recogniser: 140 MB beside torch",
-    "vlm": "Qwen3-VL here, and servers that speak OpenAI's protocol: 170 MB beside torch",
-    "quantize": "Qwen3-VL at 8 or 4 bits: 130 MB beside vlm",
-    "slic": "faster clusters: 1 MB, built from source",
-    "parquet": "records as Parquet: 180 MB",
-    "remote": "files on S3 and HTTP: 40 MB",
-    "ray": "batches on a cluster: 240 MB",
-}
-"""What each extra is for, and about how much it adds on Linux (x86-64, Python 3.11)."""
+class Extra(NamedTuple):
+    """An extra of the package.
 
-_EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+    Args:
+        modules: Those that it adds to the extras before it.
+        adds: Its use, and the disk space that it takes on Linux (x86-64, Python 3.11).
+    """
+
+    modules: tuple[str, ...]
+    adds: str
+
+
+EXTRAS = {
+    "torch": Extra(
+        ("torch", "kornia", "safetensors", "tokenizers"),
+        "the device loop, tensors, tuning, the tiny models: 5.6 GB with CUDA",
+    ),
+    "clip": Extra(
+        ("open_clip", "timm", "torchvision", "huggingface_hub"), "CLIP models on keyframes: 50 MB beside torch"
+    ),
+    "sam": Extra(("segment_anything",), "Segment Anything on keyframes: 25 MB beside torch"),
+    "easyocr": Extra(("easyocr", "easyocr_en_models"), "another text recogniser: 140 MB beside torch"),
+    "vlm": Extra(
+        ("transformers", "accelerate", "openai", "httpx2", "anyio", "psutil"),
+        "Qwen3-VL here, and servers that speak OpenAI's protocol: 170 MB beside torch",
+    ),
+    "quantize": Extra(("bitsandbytes",), "Qwen3-VL at 8 or 4 bits: 130 MB beside vlm"),
+    "slic": Extra(("fast_slic",), "faster clusters: 1 MB, built from source"),
+    "parquet": Extra(("pyarrow",), "records as Parquet: 180 MB"),
+    "remote": Extra(("aiohttp", "fsspec", "s3fs"), "files on S3 and HTTP: 40 MB"),
+    "ray": Extra(("ray",), "batches on a cluster: 240 MB"),
+}
+
+_EXTRA_OF = {module: extra for extra, held in EXTRAS.items() for module in held.modules}
 
 
 def remedy_for(extra: str) -> str:

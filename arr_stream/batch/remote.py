@@ -31,7 +31,7 @@ from arr_stream.errors import (
     SourceNotFound,
     SourceTooLarge,
 )
-from arr_stream.extras import needed_by
+from arr_stream.extras import needed_by, remedy_for
 from arr_stream.files import writing
 from arr_stream.plain_text import one_line, redact_url
 from arr_stream.sources.locate import natural_key
@@ -169,7 +169,7 @@ def _opened(address: str, storage: Mapping[str, Any]) -> tuple[str, Any, str]:
         fs = fsspec.filesystem(scheme, **options)
     except ImportError as exc:
         package = _PACKAGES.get(scheme, "aiohttp")
-        remedy = "pip install 'arr-stream[remote]'" if package in ("s3fs", "aiohttp") else f"pip install {package}"
+        remedy = remedy_for("remote") if package in ("s3fs", "aiohttp") else f"pip install {package}"
         raise BackendUnavailable(f"{scheme}:// needs a package that is missing: {exc}", remedy=remedy) from exc
     except (TypeError, ValueError) as exc:
         raise InvalidSetting(

@@ -93,13 +93,13 @@ def counted(number: int, what: str) -> str:
 
 
 class Reporter:
-    """Tells the user how a run goes; this one says warnings alone; errors still reach standard error."""
+    """Progress of a run, shown to the user; this class, for `--quiet`, prints warnings alone."""
 
     def notice(self, text: str) -> None:
         """One line worth reading."""
 
     def warning(self, text: str) -> None:
-        """One line without which the result would be misread; also said where nothing else is."""
+        """Print a line without which the result would be misread, with `--quiet` as well."""
         say(f"warning: {text}")
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:

@@ -16,7 +16,7 @@ import typer
 from arr_stream.cli.console import out
 from arr_stream.cli.measuring import Json
 from arr_stream.errors import ArrStreamError, KeyframeFailed
-from arr_stream.extras import EXTRA_ADDS, EXTRAS, needed_by, remedy_for
+from arr_stream.extras import EXTRAS, needed_by, remedy_for
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.base import PartName
@@ -85,12 +85,12 @@ def _extras() -> list[Finding]:
     """Return what is there of each extra, and what installing it would add."""
     distributions = metadata.packages_distributions()
     findings = []
-    for extra, modules in EXTRAS.items():
-        names = {module: distributions.get(module, [module])[0] for module in modules}
+    for extra, held in EXTRAS.items():
+        names = {module: distributions.get(module, [module])[0] for module in held.modules}
         found = {module: _version(name) for module, name in names.items()}
         there = ", ".join(f"{names[module]} {version}" for module, version in found.items() if version)
         missing = [module for module, version in found.items() if not version]
-        adds = f"{EXTRA_ADDS[extra]}; {remedy_for(extra)}" if missing else ""
+        adds = f"{held.adds}; {remedy_for(extra)}" if missing else ""
         findings.append(Finding("extra", extra, not missing, "; ".join(part for part in (there, adds) if part)))
     return findings
 

@@ -115,7 +115,7 @@ Term = Callable[[Sight], bool]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What has to be seen; made by `parse_rule`.
+    """A condition on frames, made by `parse_rule`.
 
     Args:
         text: As it was written.

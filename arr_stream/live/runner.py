@@ -248,10 +248,9 @@ class StreamRunner:
                 queries = list(self._stream.queries)
             self._queries = tuple(queries)
         stream = self._stream
-        understood = stream.pipeline.phrases if stream is not None else ()
-        for query in queries:
-            known = isinstance(query, TextQuery) and query.phrase in understood
-            if not known and (notice := query.notice()) is not None:
+        told = [query.notice() for query in queries] if stream is None else stream.query_notices.values()
+        for notice in told:
+            if notice is not None:
                 self.publisher.notice(notice)
         self.tell_state()
 

@@ -144,7 +144,7 @@ class Redetector:
 
     @property
     def lost(self) -> bool:
-        """Whether the object was not found on the last look."""
+        """True where the last look did not find the object."""
         return self._lost
 
     def look(self, rgb: ByteArray, mask: FloatArray) -> Finding:

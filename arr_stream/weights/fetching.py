@@ -18,6 +18,7 @@ from typing import Any
 
 from arr_stream.config import ModelSettings
 from arr_stream.errors import BackendUnavailable, FetchFailed
+from arr_stream.extras import remedy_for
 from arr_stream.weights.catalogue import (
     HUB_WEIGHTS,
     HubFile,
@@ -222,7 +223,7 @@ def _hub_client(repository: str, wanted: str, here: Path, extra: str) -> Iterato
     except ImportError as exc:
         raise BackendUnavailable(
             f"{repository} is on the Hugging Face hub, and huggingface_hub is not installed",
-            remedy=f"pip install 'arr-stream[{extra}]'",
+            remedy=remedy_for(extra),
         ) from exc
     before = client_logging.get_verbosity()
     # The client's warnings hold signed addresses, which belong in no log.

@@ -1,4 +1,4 @@
-"""What every flow estimator must hold: one suite over each search and preset."""
+"""Contract of flow estimators, run with each search and preset."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from arr_stream.errors import BackendUnavailable, ModelUnsupported
+from arr_stream.extras import remedy_for
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.network import Network
 from arr_stream.vlm.qwen3_vl.places import (
@@ -30,7 +31,7 @@ from arr_stream.vlm.qwen3_vl.places import (
 
 SUPPORTED = (">=5.18", "<5.24")
 """Versions of transformers whose Qwen3-VL is built as this package expects."""
-INSTALL = "pip install 'arr-stream[vlm]'"
+INSTALL = remedy_for("vlm")
 
 CHECK_GRID_HW: GridHW = (2, 9)
 CHECK_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
@@ -367,5 +368,5 @@ def _changed(what: str) -> ModelUnsupported:
 
     return ModelUnsupported(
         f"transformers {__version__}: Qwen3-VL is not built as expected: {what}",
-        remedy="install a version of transformers that this release names: pip install 'arr-stream[vlm]'",
+        remedy=f"install a version of transformers that this release names: {INSTALL}",
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from arr_stream.errors import BackendUnavailable, ServerFailed
+from arr_stream.extras import remedy_for
 from arr_stream.plain_text import PlainText
 from arr_stream.vlm.server import chat_errors
 from arr_stream.vlm.server.chat_errors import failed
@@ -147,7 +148,7 @@ class ChatServer:
         except ImportError as exc:
             raise BackendUnavailable(
                 "a server is asked by way of openai, which is not installed or too old",
-                remedy="pip install 'arr-stream[vlm]'",
+                remedy=remedy_for("vlm"),
             ) from exc
         self._thread = contextlib.ExitStack()
         # A daemon, so that a connection that nobody closed does not keep the process alive.
