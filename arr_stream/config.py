@@ -110,6 +110,11 @@ class KeyframeSettings(_Section):
     text: Literal["auto", "rapidocr", "easyocr", "none"] = Field(
         "auto", description="how text is found; `auto` looks cheaply, and closely only where it saw something"
     )
+    objects: str = Field(
+        "auto",
+        description="what finds the objects that a query names: `auto` (the weights that a package carries, where one "
+        "is installed), `off`, or a detector's file (ONNX, or Darknet weights)",
+    )
 
     @property
     def frames_beside(self) -> int:

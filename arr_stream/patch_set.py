@@ -10,7 +10,7 @@ import numpy as np
 
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import Texture
-from arr_stream.types import BoolArray, FloatArray, Grid, IntArray, span_cells, tokens_of
+from arr_stream.types import BoolArray, DetectedObject, FloatArray, Grid, IntArray, span_cells, tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,7 @@ class PatchSet:
         relevance: `[gh, gw]`, the final score of every cell, for display.
         feeding: What the frame added to a model's memory; None where no model watches or the frame was passed over.
         answers: What a model said after seeing this frame.
+        objects: What a detector found, where it is on this frame; empty where no query asks for objects.
         quality: How far quality was lowered to hold the frame rate, 0 for not at all; see `arr_stream.live.quality`.
     """
 
@@ -176,6 +177,7 @@ class PatchSet:
     notices: tuple[str, ...] = ()
     feeding: Feeding | None = None
     answers: tuple[Answer, ...] = ()
+    objects: tuple[DetectedObject, ...] = ()
     quality: int = 0
 
     def __post_init__(self) -> None:

@@ -17,14 +17,17 @@ import numpy as np
 from arr_stream.config import ScoringSettings, Settings
 from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
+from arr_stream.keyframes.objects import detected_labels
 from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
 from arr_stream.motion.device import Device, HostDevice
 from arr_stream.motion.flow import Flow, FlowInput
 from arr_stream.motion.memory import Carried, TemporalCache, carried, carried_to_cells, remembered
+from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
 from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, score_cells
+from arr_stream.relevance.detected import is_named
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.gaze import GazeSource, splat
 from arr_stream.relevance.meaning import Meanings, outstanding, renew_meanings
@@ -46,7 +49,7 @@ from arr_stream.texture.arrays import Array, enlarged, zeros
 from arr_stream.texture.layout import CHANNELS
 from arr_stream.texture.pixels import cell_difference
 from arr_stream.texture.visual import FrameLook, look_at, picture_channels
-from arr_stream.types import BoolArray, FloatArray, Frame, Grid
+from arr_stream.types import BoolArray, DetectedObject, FloatArray, Frame, Grid
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
@@ -130,6 +133,7 @@ class _Evidence:
     flow: Flow | None
     text_way: Flow | None
     embedding_way: Flow | None
+    object_way: Flow | None
     trust: float
     tasks: tuple[QueryTask, ...]
     planes: Mapping[int, Plane | LazyPlane] | None
@@ -164,13 +168,14 @@ def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
     """What moves, what is asked for, and what else speaks for each cell."""
     figure, moving = see_figure(seen.figure, seen.eighth, seen.detail, seen.motion, seen.flow)
     yield "figure"
-    context = QueryContext(seen.quarter, seen.motion, moving, seen.flow, seen.text_way, seen.embedding_way, seen.trust)
+    ways = seen.text_way, seen.embedding_way, seen.object_way
+    context = QueryContext(seen.quarter, seen.motion, moving, seen.flow, *ways, seen.trust)
     relevance, keep = answer_queries(seen.tasks, context, (seen.grid.rows, seen.grid.columns))
     yield "relevance"
     change = change_of_cells(seen.change, seen.known, seen.grid)
     scores = difference = small_text = None
     if seen.planes is not None:
-        asked = relevance.combined, moving, seen.weights, relevance.word_cells, change
+        asked = relevance.followed(moving), moving, seen.weights, relevance.word_cells, change
         scores = score_cells(seen.planes, seen.grid.texture_wh, *asked)
     if seen.sent is not None:
         difference = cell_difference(seen.eighth_grey, seen.sent)
@@ -241,6 +246,7 @@ class _State:
     colours: Array | None = None
     meanings: Meanings = field(default_factory=Meanings)
     confidence: float = 0.0
+    objects_doubtful: bool = False
     last_pts_seconds: float = -math.inf
     last_index: int | None = None
 
@@ -283,6 +289,7 @@ class Pipeline:
         self._query_changed = False
         self._interval_factor = 1
         self._spending = Spending()
+        self.labels = frozenset(detected_labels(settings))
         self._space: SemanticSpace | None = None
         if encoder is not None:
             from arr_stream.relevance.semantic import SemanticSpace
@@ -293,8 +300,8 @@ class Pipeline:
     def configure(self, settings: Settings) -> None:
         """Take other settings from the next frame on.
 
-        What makes keyframes stays as it is: `keyframes.clusters`, `embeddings` and `text`, `clip`, `sam` and `models`
-        belong to the provider and the encoder that the pipeline was made with.
+        What makes keyframes stays as it is: `keyframes.clusters`, `embeddings`, `text` and `objects`, `clip`, `sam` and
+        `models` belong to the provider and the encoder that the pipeline was made with.
 
         Raises:
             BudgetError: The budget does not fit the present frame's grid.
@@ -335,12 +342,17 @@ class Pipeline:
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What a model is asked about, each once: the texts that the lexicon does not understand in full."""
+        """What a model is asked about, each once: the texts that lexicon and detector do not understand in full."""
         language = self._settings.relevance.language
         if self._space is None or language == "lexicon":
             return ()
-        texts = [query for query in self._queries if isinstance(query, TextQuery) and query.phrase]
+        texts = [query for query in self._texts if query.phrase]
         return tuple(dict.fromkeys(query.phrase for query in texts if language == "clip" or query.unknown_words))
+
+    @property
+    def _texts(self) -> list[TextQuery]:
+        """The texts that are asked, as they are understood with the detector in use."""
+        return [query.detected(self.labels) for query in self._queries if isinstance(query, TextQuery)]
 
     def _ask_model(self) -> tuple[str, ...]:
         """Encode what is asked of the model; notices about it."""
@@ -348,13 +360,17 @@ class Pipeline:
 
     def _needed_parts(self) -> frozenset[PartName]:
         """Parts of keyframes that the queries are answered from."""
-        text = any(isinstance(query, TextQuery) and query.words for query in self._queries)
-        parts: dict[PartName, bool] = {"text": text, "embedding": bool(self.phrases)}
+        phrases = self.phrases
+        parts: dict[PartName, bool] = {
+            "text": any(query.words for query in self._texts),
+            "embedding": bool(phrases),
+            "objects": any(query.objects and query.phrase not in phrases for query in self._texts),
+        }
         return frozenset(part for part, needed in parts.items() if needed)
 
     def _make_scorers(self, before: QueryScorers | None = None) -> QueryScorers:
         anchored = self._settings.relevance.anchoring
-        return QueryScorers(self._queries, self.phrases, before, anchored=anchored)
+        return QueryScorers(self._queries, self.phrases, self.labels, before, anchored=anchored)
 
     def follow(self) -> None:
         """Remember the last frame, for attention to it that `attend` is given some frames later."""
@@ -469,8 +485,17 @@ class Pipeline:
             relevance=choice.score,
             flow=flow,
             latency_ms=watch.milliseconds,
+            objects=self._found(state),
             notices=(*notices, *lost_or_found, *self._device.notices()),
         )
+
+    def _found(self, state: _State) -> tuple[DetectedObject, ...]:
+        """The objects on this frame that a query names."""
+        present = state.cache.present_objects()
+        terms = [term for query in self._texts for term in query.objects]
+        named = [each for each in present if any(is_named(each, term, present) for term in terms)]
+        state.objects_doubtful = any(each.trust < DOUBTFUL for each in named)
+        return tuple(each for each in named if each.trust >= LEAST_TRUST)
 
     def _fit(self, frame: Frame) -> tuple[_State, bool]:
         """The state for this frame's size: a new one on the first frame and when the size changes (then True)."""
@@ -571,7 +596,18 @@ class Pipeline:
         share = self._settings.keyframes.window_share if looks else 0.0
         led = "text" not in needed and state.asked is not None and state.asked.led(self._queries)
         asked = bool(self._queries)
-        occasion = Occasion(trust, size_changed, cut, self._query_changed, needed, look.eighth, share, asked, led)
+        occasion = Occasion(
+            trust,
+            size_changed,
+            cut,
+            self._query_changed,
+            needed,
+            look.eighth,
+            share,
+            asked,
+            led,
+            state.objects_doubtful,
+        )
         reason, told = state.refresher.step(frame, occasion, self._settings.keyframes, self._interval_factor)
         if reason is not None:
             # Over time a refresh alone is no event: what the model has, it keeps.
@@ -609,6 +645,7 @@ class Pipeline:
             flow=flow,
             text_way=cache.way("text"),
             embedding_way=cache.way("embedding"),
+            object_way=cache.way("objects"),
             trust=settings.relevance.trust,
             tasks=state.scorers.tasks(given),
             planes=scored if selection.cascade == "off" else None,

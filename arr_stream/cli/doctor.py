@@ -15,7 +15,7 @@ import typer
 
 from arr_stream.cli.console import out
 from arr_stream.cli.measuring import Json
-from arr_stream.errors import ArrStreamError, KeyframeFailed
+from arr_stream.errors import ArrStreamError, BackendUnavailable, KeyframeFailed
 from arr_stream.extras import EXTRAS, needed_by, remedy_for
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ PACKAGES = (
 )
 OPTIONAL_BACKENDS = (
     *("flow torch", "clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
-    *("model qwen3-vl", "sandbox"),
+    *("objects auto", "model qwen3-vl", "sandbox"),
 )
 OPENCV_FLAVOURS = tuple(f"opencv{kind}-python{ending}" for kind in ("", "-contrib") for ending in ("", "-headless"))
 PARTS: dict[PartName, tuple[str, tuple[str, ...]]] = {
     "clusters": ("keyframes.clusters", ("slic-fast", "slic-skimage", "grid", "merge", "features", "sam")),
     "embedding": ("keyframes.embeddings", ("appearance", "clip")),
     "text": ("keyframes.text", ("auto", "rapidocr", "easyocr")),
+    "objects": ("keyframes.objects", ("auto",)),
 }
 """Of a keyframe: by which setting each is chosen, and what there is to choose from."""
 
@@ -140,11 +141,14 @@ def _small_frame() -> Frame:
 def _try_part(part: PartName, values: dict[str, object]) -> str:
     from arr_stream.config import Settings
     from arr_stream.keyframes.generate import KeyframeFailure, KeyframeRequest, make_generator, make_part
+    from arr_stream.keyframes.objects import REMEDY
     from arr_stream.types import Grid
 
     request = KeyframeRequest(_small_frame(), Grid.for_size((128, 96)))
-    generator = make_generator(Settings().with_values(values), parts=[part])
-    made = make_part(0, part, generator.jobs(request)[part])
+    jobs = make_generator(Settings().with_values(values), parts=[part]).jobs(request)
+    if part not in jobs:
+        raise BackendUnavailable("no detector is installed", remedy=REMEDY)
+    made = make_part(0, part, jobs[part])
     if isinstance(made, KeyframeFailure):
         raise KeyframeFailed(made.message)
     return f"{made.backend}: {made.seconds * 1e3:.0f} ms on 128x96"

@@ -427,22 +427,24 @@ class AlertOptions(Group):
             InvalidSetting, OutputUnwritable: See `arr_stream.errors`.
         """
         from arr_stream.files import check_folder
+        from arr_stream.keyframes.objects import detected_labels
         from arr_stream.live.actions import AlertPlan
         from arr_stream.live.rules import parse_rule
 
         rules = tuple(self.when or ())
         by_model = settings.keyframes.embeddings == "clip" and settings.relevance.language != "lexicon"
-        understood = not queries or by_model or any(getattr(query, "terms", True) for query in queries)
+        labels = detected_labels(settings)
+        understood = not queries or by_model or any(getattr(query.detected(labels), "terms", True) for query in queries)
         for rule in map(parse_rule, rules):
             if rule.needs_answers and not answers:
                 raise InvalidSetting(
                     f"rule {rule.text!r} waits for answers, and no model is asked", remedy="give --question"
                 )
             if rule.needs_relevance and not understood:
-                labels = ", ".join(repr(query.label) for query in queries)
+                named = ", ".join(repr(query.label) for query in queries)
                 raise InvalidSetting(
-                    f"rule {rule.text!r} never holds: the lexicon knows no word of {labels}",
-                    remedy="give --clip-model, or words of docs/queries.md",
+                    f"rule {rule.text!r} never holds: no word of {named} is understood",
+                    remedy="use words of docs/queries.md; objects need a detector, other words --clip-model",
                 )
         if self.clips is not None:
             check_folder(self.clips)

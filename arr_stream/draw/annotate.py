@@ -11,7 +11,7 @@ from arr_stream.draw import typeface
 from arr_stream.draw.audio import SourceAudio
 from arr_stream.draw.caption import Caption
 from arr_stream.draw.mp4 import LONGEST_SECONDS, Mp4Writer
-from arr_stream.draw.overlay import centred, draw_box, draw_patches
+from arr_stream.draw.overlay import centred, draw_box, draw_objects, draw_patches
 from arr_stream.draw.strip import Strip
 from arr_stream.draw.views import WARPED, check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
@@ -85,6 +85,7 @@ class Annotator:
             scale_x, scale_y = size_wh[0] / frame.size_wh[0], size_wh[1] / frame.size_wh[1]
             x0, y0, x1, y1 = self._region
             draw_box(picture, (x0 * scale_x, y0 * scale_y, x1 * scale_x, y1 * scale_y), typeface.WHITE)
+        draw_objects(picture, patches.objects)
         self.caption.draw_marks(picture, patches)
         return picture
 

@@ -9,9 +9,10 @@ import cv2
 import numpy as np
 
 from arr_stream.answers import most_attended
-from arr_stream.draw.typeface import Colour
+from arr_stream.draw import typeface
+from arr_stream.draw.typeface import WHITE, Colour
 from arr_stream.patch_set import Answer, PatchSet
-from arr_stream.types import FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray
+from arr_stream.types import FINER, BoolArray, ByteArray, DetectedObject, FloatArray, Grid, IntArray
 
 SCORE_COLOURS: tuple[Colour, ...] = (
     (58, 124, 204),
@@ -92,6 +93,23 @@ def draw_box(picture: ByteArray, xyxy: tuple[float, float, float, float], colour
     x0, y0, x1, y1 = (round(side) for side in xyxy)
     cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), (20, 20, 20), stroke + 2)
     cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), colour, stroke)
+
+
+def draw_objects(picture: ByteArray, objects: Sequence[DetectedObject]) -> None:
+    """Mark detected objects, in place: a fine frame with the class and the number."""
+    height, width = picture.shape[:2]
+    size = max(11, round(height * 0.0245))
+    for each in objects:
+        x0, y0, x1, y1 = (round(side * scale) for side, scale in zip(each.box_xyxy, (width, height) * 2, strict=True))
+        cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), WHITE, stroke_px(height))
+        text = f"{each.label} {each.track}"
+        line_height, line_width, _ = typeface.mask(text, size, True).shape
+        # Above the box where there is room, else inside.
+        left = max(0, min(x0, width - line_width))
+        top = y0 - line_height if y0 >= line_height else max(0, y0)
+        ground = picture[top : top + line_height, left : left + line_width]
+        ground[...] = cv2.convertScaleAbs(ground, alpha=0.26, beta=5)
+        typeface.draw(picture, text, (left, top), size, WHITE, bold=True)
 
 
 class Layer:

@@ -1,4 +1,4 @@
-"""What full generation looks at, and what its three parts are and give."""
+"""What full generation looks at, and what its parts are and give."""
 
 from __future__ import annotations
 
@@ -11,10 +11,21 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from arr_stream.errors import ArrStreamError, KeyframeFailed
-from arr_stream.types import BoolArray, ByteArray, Clusters, Embedding, FloatArray, Frame, Grid, IntArray, TextRegion
+from arr_stream.types import (
+    BoolArray,
+    ByteArray,
+    Clusters,
+    DetectedObject,
+    Embedding,
+    FloatArray,
+    Frame,
+    Grid,
+    IntArray,
+    TextRegion,
+)
 
-PartName = Literal["clusters", "embedding", "text"]
-PARTS: tuple[PartName, ...] = ("clusters", "embedding", "text")
+PartName = Literal["clusters", "embedding", "text", "objects"]
+PARTS: tuple[PartName, ...] = ("clusters", "embedding", "text", "objects")
 """What full generation makes, each by itself: a part that is slow or fails holds up no other."""
 
 EMBEDDING_CHANNELS = 16
@@ -82,6 +93,13 @@ class TextFinding:
     regions: tuple[TextRegion, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectFinding:
+    """What objects there are, the surest first."""
+
+    objects: tuple[DetectedObject, ...]
+
+
 class LazyClusters:
     """Regions that are made when something first reads them, once, in whatever thread that is.
 
@@ -133,7 +151,7 @@ class LazyClusters:
         return Clusters, (made.labels, made.areas, made.centroids_xy, made.method)
 
 
-PartValue = Clusters | LazyClusters | Embedding | TextFinding
+PartValue = Clusters | LazyClusters | Embedding | TextFinding | ObjectFinding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,6 +224,19 @@ class TextFinder(Protocol):
 
     def find(self, picture: KeyframeInput) -> TextFinding:
         """Places of text with their words."""
+        ...
+
+
+class ObjectFinder(Protocol):
+    """Finds objects in a frame."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in the records."""
+        ...
+
+    def find(self, picture: KeyframeInput) -> ObjectFinding:
+        """Return the objects with their classes."""
         ...
 
 

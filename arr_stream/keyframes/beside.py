@@ -27,8 +27,8 @@ from arr_stream.threads import one_blas_thread
 
 SCENE_DELAY = 2
 """Frames after which what is known of a new scene arrives, at most, where nothing is asked."""
-LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5}
-"""Frames after which a look between keyframes arrives, at most. Text takes longer, and would be waited for."""
+LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5, "objects": 5}
+"""Frames after which a look between keyframes arrives, at most. Some take longer, and would be waited for."""
 
 _JOIN_SECONDS = 5.0
 

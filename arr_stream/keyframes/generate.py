@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, KeyframeFailed
 from arr_stream.files import expanded
@@ -21,6 +23,8 @@ from arr_stream.keyframes.base import (
     KeyframeInput,
     KeyframePart,
     LazyClusters,
+    ObjectFinder,
+    ObjectFinding,
     PartName,
     PartValue,
     TextBefore,
@@ -29,6 +33,7 @@ from arr_stream.keyframes.base import (
 )
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
+from arr_stream.keyframes.objects import make_object_finder
 from arr_stream.keyframes.text import make_text_finder
 from arr_stream.processes import usable_cores
 from arr_stream.types import Clusters, Embedding, FloatArray, Frame, Grid, IntArray
@@ -105,17 +110,19 @@ class KeyframeProvider(Protocol):
 
 
 class StandardGenerator:
-    """Clusters, embedding and text; a part without something that makes it is never made."""
+    """Makes each part for which it is given a maker."""
 
     def __init__(
         self,
         clusterer: Clusterer | None = None,
         embedder: Embedder | None = None,
         text_finder: TextFinder | None = None,
+        object_finder: ObjectFinder | None = None,
     ) -> None:
         self.clusterer = clusterer
         self.embedder = embedder
         self.text_finder = text_finder
+        self.object_finder = object_finder
 
     def jobs(self, request: KeyframeRequest) -> Mapping[PartName, Job]:
         picture = KeyframeInput(request.frame, request.grid, request.text_before)
@@ -126,6 +133,8 @@ class StandardGenerator:
             jobs["embedding"] = lambda: (embedder.embed(picture), embedder.name)
         if (finder := self.text_finder) is not None:
             jobs["text"] = lambda: (finder.find(picture), finder.name)
+        if (detector := self.object_finder) is not None:
+            jobs["objects"] = lambda: (detector.find(picture), detector.name)
         return {part: job for part, job in jobs.items() if part in request.parts}
 
 
@@ -171,6 +180,7 @@ def make_generator(
         make_clusterer(settings, embedder) if "clusters" in parts else None,
         embedder if "embedding" in parts else None,
         make_text_finder(settings, threads) if "text" in parts else None,
+        make_object_finder(settings, threads) if "objects" in parts else None,
     )
 
 
@@ -226,6 +236,9 @@ def check_value(part: PartName, value: PartValue) -> None:
             raise KeyframeFailed(f"embedding: {len(value.values)} rows, channels 18 to 33 are 16")
     elif part == "text" and isinstance(value, TextFinding):
         _check("text: mask", value.mask, "[h, w]", 0.0, 1.0)
+    elif part == "objects" and isinstance(value, ObjectFinding):
+        for each in value.objects:
+            _check("objects: box", np.array(each.box_xyxy, np.float32), "[4]", 0.0, 1.0)
     else:
         raise KeyframeFailed(f"{part}: got {type(value).__name__}")
 

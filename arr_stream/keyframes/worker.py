@@ -33,6 +33,7 @@ from arr_stream.keyframes.generate import (
     make_generator,
     make_part,
 )
+from arr_stream.keyframes.objects import detector_file
 from arr_stream.processes import ChildProcess, Refused, Reply, ending, environment, serving_command
 
 _START_TIMEOUT_SECONDS = 120.0
@@ -252,10 +253,11 @@ def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
     groups: list[tuple[PartName, ...]] = [("clusters", "embedding")]
     if heavy and keyframes.clusters != "features":
         groups = [("clusters",), ("embedding",)]
-    if keyframes.text == "none":
-        groups[-1] += ("text",)
+    finders: tuple[PartName, ...] = ("text", "objects")
+    if keyframes.text == "none" and detector_file(settings) is None:
+        groups[-1] += finders
     else:
-        groups.append(("text",))
+        groups.append(finders)
     return tuple(groups)
 
 

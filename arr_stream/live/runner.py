@@ -24,6 +24,7 @@ from arr_stream.errors import (
     SourceTooLarge,
     WeightsInvalid,
 )
+from arr_stream.keyframes.objects import detected_labels
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.live.events import EventHub
 from arr_stream.live.pictures import PictureRoom
@@ -248,7 +249,11 @@ class StreamRunner:
                 queries = list(self._stream.queries)
             self._queries = tuple(queries)
         stream = self._stream
-        told = [query.notice() for query in queries] if stream is None else stream.query_notices.values()
+        if stream is None:
+            labels = detected_labels(self.settings)
+            told = [query.detected(labels).notice() for query in queries]
+        else:
+            told = [*stream.query_notices.values()]
         for notice in told:
             if notice is not None:
                 self.publisher.notice(notice)

@@ -14,6 +14,7 @@ from arr_stream.keyframes.base import (
     TEXT_READ,
     KeyframePart,
     LazyClusters,
+    ObjectFinding,
     PartName,
     TextBefore,
     TextFinding,
@@ -21,13 +22,14 @@ from arr_stream.keyframes.base import (
 from arr_stream.keyframes.text.regions import LEAST_LIKENESS, placed, settled, small_regions, text_mask
 from arr_stream.motion.carry import carried_points, carry, compose
 from arr_stream.motion.flow import Flow
+from arr_stream.motion.objects import ObjectTracks, carried_objects
 from arr_stream.motion.planes import HISTORY, TEXT, CarriedPlane, PreviousPlane, RegionPlanes
 from arr_stream.motion.window import Window, joined
 from arr_stream.texture.array import LazyPlane, Plane
 from arr_stream.texture.arrays import Array, channels_first, enlarged, namespace, replaced, to_numpy, zeros
 from arr_stream.texture.layout import EMBEDDING
 from arr_stream.texture.pixels import averaged
-from arr_stream.types import BoolArray, ByteArray, Clusters, Embedding, FloatArray, Grid, TextRegion
+from arr_stream.types import BoolArray, ByteArray, Clusters, DetectedObject, Embedding, FloatArray, Grid, TextRegion
 
 HISTORY_CHANNELS = ("previous_relevance", "previous_saliency", "fixation", "attention", "attention_history", "gaze")
 """Channels 34 to 39, in order."""
@@ -134,6 +136,7 @@ class TemporalCache:
     _text: Array | None = field(init=False, default=None)
     _small_text: Array | None = field(init=False, default=None)
     _labels: tuple[Clusters | LazyClusters, Array] | None = field(init=False, default=None)
+    _tracks: ObjectTracks = field(init=False, default_factory=ObjectTracks)
 
     def __post_init__(self) -> None:
         self.history = self.put(np.zeros((1, *self.reduced_hw(8)), np.float32))
@@ -165,10 +168,13 @@ class TemporalCache:
             held.clear()
         self._embedding = self._text = self._small_text = self._labels = self._before = None
         self._look = self._looked_index = None
+        self._tracks.forget()
         self.history = namespace(self.history).zeros_like(self.history)
 
     def requested(self, index: int, parts: Collection[PartName]) -> None:
         """Generation of some parts was asked for on the present frame."""
+        if "objects" in parts:
+            self._tracks.looked(index, self.present_objects())
         self._pending[index] = set(parts)
         self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
@@ -185,6 +191,8 @@ class TemporalCache:
             return False
         if self._look is not None and self._look.index == part.index:
             return self._join(self._look, part)
+        if isinstance(part.value, ObjectFinding):
+            part = replace(part, value=ObjectFinding(self._tracks.renewed(part.index, part.value.objects)))
         self._parts[part.part] = part
         self.dropped(part.index, (part.part,))
         match part.value:
@@ -193,6 +201,8 @@ class TemporalCache:
                 self._small_text = self._put_small(regions)
             case Embedding():
                 self._embedding = self._looked_index = None
+            case ObjectFinding():
+                pass
             case _:
                 self._labels = None
         return True
@@ -269,9 +279,9 @@ class TemporalCache:
     def keyframe_index(self) -> int | None:
         """The newest frame of which a part is in use.
 
-        Text, which is looked for between keyframes too, counts only while there is nothing else.
+        Text and objects, which are looked for between keyframes too, count only while there is nothing else.
         """
-        lasting = [part.index for name, part in self._parts.items() if name != "text"]
+        lasting = [part.index for name, part in self._parts.items() if name not in ("text", "objects")]
         return max(lasting, default=self.origin("text"))
 
     @property
@@ -308,6 +318,19 @@ class TemporalCache:
         """The text finding in use."""
         held = self._parts.get("text")
         return held.value if held is not None and isinstance(held.value, TextFinding) else None
+
+    @property
+    def objects(self) -> ObjectFinding | None:
+        """The object finding in use."""
+        held = self._parts.get("objects")
+        return held.value if held is not None and isinstance(held.value, ObjectFinding) else None
+
+    def present_objects(self) -> tuple[DetectedObject, ...]:
+        """The objects of the finding in use where they are on the present frame; a device is waited for."""
+        finding, way = self.objects, self.way("objects")
+        if finding is None or way is None:
+            return ()
+        return carried_objects(finding.objects, way.to_numpy())
 
     def text_before(self, rgb: ByteArray) -> TextBefore | None:
         """What the text finding in use says of the present frame `[H, W, 3]`; None without one.

@@ -18,11 +18,12 @@ from arr_stream.types import Frame, IntArray
 
 RefreshReason = Literal["first", "size", "cut", "query", "retry", "interval", "confidence"]
 
-_WITHOUT_TEXT: tuple[PartName, ...] = ("clusters", "embedding")
 WINDOW_EVERY = 3
 """Fewest frames from one look at what is new to the next."""
 TEXT_EVERY = 10
 """Fewest frames from one look for text to the next."""
+OBJECTS_EVERY = 10
+"""Fewest frames from one look for objects to the next."""
 LEAST_NEW, MOST_NEW = 0.01, 0.3
 """Shares of a frame: if what is new lies in between, it is looked at for text between keyframes."""
 WINDOW_COST_CELLS = 10
@@ -42,6 +43,7 @@ class Occasion:
         window_share: Most of a keyframe's cost that is spent on new places until the next.
         asked: There are queries.
         led: The choice follows queries that need no text.
+        objects_doubtful: Where an object is that a query names is hardly known any more.
     """
 
     confidence: float
@@ -53,6 +55,7 @@ class Occasion:
     window_share: float = 0.0
     asked: bool = False
     led: bool = False
+    objects_doubtful: bool = False
 
     def colours(self) -> IntArray:
         """`[h, w]`, those of `eighth`, packed; a device is waited for."""
@@ -90,7 +93,10 @@ class Refresher:
         reason = self._due(frame, occasion, settings, interval_factor) or self._owed
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
-        renewed = _WITHOUT_TEXT if auto and occasion.led and not whole_text else PARTS
+        left_out = {"text"} if auto and occasion.led and not whole_text else set()
+        if "objects" not in occasion.needed:
+            left_out.add("objects")
+        renewed = tuple(part for part in PARTS if part not in left_out)
         wanted = renewed if reason is not None else self._owed_parts
         accepted = self._submit(frame, wanted, occasion, whole_text=whole_text)
         if reason is not None and accepted:
@@ -102,6 +108,8 @@ class Refresher:
         elif not wanted:
             asked, every = "text" in occasion.needed, TEXT_EVERY * interval_factor
             looked = auto and not occasion.led and self._look_for_text(frame, asked=asked, every=every)
+            if occasion.objects_doubtful and not looked:
+                looked = self._look_for_objects(frame, OBJECTS_EVERY * interval_factor)
             if occasion.window_share and not looked:
                 self._look_at_new(frame, occasion, settings.interval * interval_factor)
         return reason, self._collect()
@@ -189,6 +197,16 @@ class Refresher:
         self.cache.requested_text(frame.index, before.doubtful, new)
         return True
 
+    def _look_for_objects(self, frame: Frame, every: int) -> bool:
+        """Ask for objects, and say whether they were asked for."""
+        found_index = self.cache.origin("objects")
+        if found_index is None or self.cache.pending("objects") or frame.index - found_index < every:
+            return False
+        accepted = self.provider.submit(KeyframeRequest(frame, self.cache.grid, ("objects",), window=True))
+        if accepted:
+            self.cache.requested(frame.index, accepted)
+        return bool(accepted)
+
     def _look_at_new(self, frame: Frame, occasion: Occasion, interval: int) -> None:
         """Ask for the embedding of what is new in the picture, at a share of the cost of a keyframe an interval.
 
@@ -230,7 +248,7 @@ class Refresher:
                 self.cache.dropped(outcome.index, outcome.parts)
                 if "text" in outcome.parts:
                     self._whole_text_index = None
-                self._failed = len(outcome.parts) == len(PARTS) or self.cache.keyframe_index is None
+                self._failed = set(outcome.parts) >= set(self._asked_parts) or self.cache.keyframe_index is None
                 what = "looking for text on frame" if outcome.index == self._text_index else "keyframe"
                 notices.append(f"{what} {outcome.index} failed: {outcome.message}; next try at the next keyframe")
             elif self.cache.adopt(outcome):

@@ -17,12 +17,13 @@ from arr_stream.records.schema import (
     AnswerRecord,
     FrameRecord,
     Header,
+    ObjectRecord,
     answer_record,
     recorded_scores,
     written_fields,
 )
 from arr_stream.texture.array import Texture
-from arr_stream.types import FINER, SCORERS, FloatArray, Grid, IntArray, span_cells
+from arr_stream.types import FINER, SCORERS, DetectedObject, FloatArray, Grid, IntArray, span_cells
 
 _ROUNDING_PX = 0.02
 _LOWEST_LEVEL, _HIGHEST_LEVEL = FINER, 5
@@ -70,6 +71,7 @@ def rebuilt(
         "texture": Texture(grid.texture_wh, {}),
         "relevance": np.zeros((grid.rows, grid.columns), np.float32),
         "parts": {name: part for name, part in record.parts.items() if part is not None},
+        "objects": _objects(record, grid),
         "feeding": None if record.model is None else Feeding(**_shared(record.model, Feeding)),
         "answers": tuple(map(rebuilt_answer, answers)),
     }
@@ -113,6 +115,15 @@ def rounded_as_recorded(patches: PatchSet) -> PatchSet:
             for answer in patches.answers
         ),
     )
+
+
+def _objects(record: FrameRecord, grid: Grid) -> tuple[DetectedObject, ...]:
+    def rebuilt(each: ObjectRecord) -> DetectedObject:
+        box = each.x0 / width, each.y0 / height, each.x1 / width, each.y1 / height
+        return DetectedObject(each.label, each.score, box, each.track)
+
+    width, height = grid.size_wh
+    return tuple(map(rebuilt, record.objects or ()))
 
 
 def _shared(record: BaseModel, kind: Any) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from the source's own pixels). `parts` says for each part of
 generation which keyframe it came from and what made it (null: missing, late or failed). A frame whose size differs
 from the header's has `frame_size_wh`, `fine_cell_px` and `grid_hw` of its own.
 
+`objects` is there where a query asks for objects and a detector found some: class, score, number, and box in pixels of
+each, where it is on this frame. An object keeps its number while it is followed.
 `cached_tokens` is there where a server had computed a part of the prompt before.
 `quality` is there while quality is lowered to hold the frame rate of a live stream: how far, see
 `arr_stream.live.quality`; `notices` tell each change.
@@ -138,6 +140,18 @@ class Part(NamedTuple):
     method: str
 
 
+class ObjectRecord(NamedTuple):
+    """A detected object: its class, score and number, and its box in pixels."""
+
+    label: Word
+    score: float
+    track: Small
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
 class CellOfFrame(NamedTuple):
     """A cell that an answer rested on: its rectangle in pixels, its share of the attention, and its frame."""
 
@@ -224,6 +238,7 @@ class FrameRecord(_Line):
     frame_size_wh: Annotated[SizePx | None, Written(optional=True)] = None
     fine_cell_px: Annotated[CellPx | None, Written(optional=True)] = None
     grid_hw: Annotated[SizePx | None, Written(optional=True)] = None
+    objects: Annotated[list[ObjectRecord] | None, Written(optional=True)] = None
     quality: Annotated[int, Field(ge=0), Written(int, "int32", optional=True)] = 0
     model: Annotated[FeedingRecord | None, Written(optional=True)] = None
 
@@ -309,7 +324,9 @@ def frame_record(patches: PatchSet, header: Header | None = None) -> Record:
         type="frame",
         cells=[[*box, score] for box, score in zip(boxes, scores, strict=True)],
         reasons=_reasons(patches),
-        parts={name: patches.parts.get(name) for name in PARTS},
+        # A part that not every run asks for is there where it is in use.
+        parts={name: patches.parts.get(name) for name in PARTS if name != "objects" or name in patches.parts},
+        objects=_objects(patches),
         model=None if feeding is None else _record(FeedingRecord, feeding),
         **dict.fromkeys(GEOMETRY) if usual else _geometry(grid),
     )
@@ -391,6 +408,19 @@ def _record(kind: type[_Line], of: object, **made: Any) -> Record:
         if value or not how.optional:
             record[name] = value
     return record
+
+
+def _objects(patches: PatchSet) -> list[list[Any]]:
+    width, height = patches.grid.size_wh
+    return [
+        [
+            each.label,
+            round(each.score, 4),
+            each.track,
+            *np.multiply(each.box_xyxy, (width, height) * 2).round(2).tolist(),
+        ]
+        for each in patches.objects
+    ]
 
 
 def _reasons(patches: PatchSet) -> list[list[Any]]:

@@ -1,8 +1,9 @@
 """The words that a text query understands without any trained weights.
 
-Five kinds of word: colours, light, motion, places, and "quoted words" that are looked for in the recognised text of
-the scene. Stop words are silently ignored; every other word is unknown, and the caller is told so. Negations
-(*not*, *no*, *without*) are deliberately not stop words: to drop them would turn the question into its opposite.
+Six kinds of word: colours, light, motion, places, objects (which a detector finds, `keyframes.objects`), and "quoted
+words" that are looked for in the recognised text of the scene. Stop words are silently ignored; every other word is
+unknown, and the caller is told so. Negations (*not*, *no*, *without*) are deliberately not stop words: to drop them
+would turn the question into its opposite.
 
 Colours are boxes in OKLCh (Bjorn Ottosson, "A perceptual color space for image processing", 2020) whose limits were
 set so that the colour names of the xkcd survey fall where people put them. Saturation is chroma over lightness: both
@@ -15,6 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
+
+from arr_stream.object_names import ObjectTerm, object_at
 
 Light = Literal["bright", "dark"]
 Motion = Literal["moving", "still"]
@@ -84,7 +87,7 @@ class WordTerm:
     text: str
 
 
-Term = ColourTerm | LightTerm | MotionTerm | PlaceTerm | WordTerm
+Term = ColourTerm | LightTerm | MotionTerm | PlaceTerm | ObjectTerm | WordTerm
 
 
 def _hue(
@@ -276,21 +279,28 @@ def understand(words: Sequence[str]) -> Understood:
     phrase: list[str] = []
     at = 0
     while at < len(words):
-        colour, taken = _colour_at(words, at)
-        term = colour or _single(words[at])
-        taken = max(taken, 1)
+        term, taken = _longest_at(words, at)
         if term is not None:
             terms[term] = None
         elif words[at] not in STOP_WORDS:
             unknown[words[at]] = None
-        if term is None or isinstance(term, ColourTerm | LightTerm):
+        if term is None or isinstance(term, ColourTerm | LightTerm | ObjectTerm):
             phrase += words[at : at + taken]
         at += taken
     phrase = _without_stop_words_at_the_ends(phrase)
-    if phrase and not unknown:
+    if phrase and not unknown and not any(isinstance(term, ObjectTerm) for term in terms):
         # A model takes a colour by itself for that of anything, the ground as well.
         phrase.append("thing")
     return Understood(tuple(terms), tuple(unknown), " ".join(phrase))
+
+
+def _longest_at(words: Sequence[str], at: int) -> tuple[Term | None, int]:
+    """Return what the words from one on mean, and how many of them; of a colour and an object the longer name."""
+    colour, of_colour = _colour_at(words, at)
+    named, of_name = object_at(words, at)
+    if named is not None and of_name > of_colour and (of_name > 1 or _single(words[at]) is None):
+        return named, of_name
+    return (colour, of_colour) if colour is not None else (_single(words[at]), 1)
 
 
 def _without_stop_words_at_the_ends(words: list[str]) -> list[str]:

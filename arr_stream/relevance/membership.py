@@ -41,12 +41,15 @@ class Senses:
         word_map: Gives `[h, w]` in [0, 1] for a text, usually `word_mask` of the last keyframe, carried; needed only
             by queries with words to read.
         meaning: `[h, w]` in [0, 1], what a model makes of the query, in place of its colours; None without one.
+        objects: `[h, w]` in [0, 1], how surely each place is an object that the query names, of the colour that it
+            names; None where it names none.
     """
 
     rgb: Array
     motion: Array | None = None
     word_map: Callable[[str], Array] | None = None
     meaning: Array | None = None
+    objects: Array | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rgb, np.ndarray) and (
@@ -71,8 +74,9 @@ def text_relevance(query: TextQuery, senses: Senses) -> Array:
     """
     if not query.terms and senses.meaning is None:
         return zeros(senses.rgb, senses.hw)
+    seen = senses.objects if senses.meaning is None else senses.meaning
     kinds = [
-        _seen(query.terms, senses) if senses.meaning is None else senses.meaning,
+        _seen(query.terms, senses) if seen is None else seen,
         _moved(query.terms, senses),
         _placed(query.terms, senses),
         _read(query, senses),

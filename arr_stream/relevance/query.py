@@ -13,14 +13,16 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from arr_stream.errors import EmptyQuery, ExampleUnreadable, InvalidSetting, MaskUnreadable, RegionOutsideFrame
+from arr_stream.keyframes.objects import REMEDY
+from arr_stream.object_names import ObjectTerm, nearest, object_at
 from arr_stream.relevance.lexicon import MotionTerm, Term, WordTerm, understand
 from arr_stream.types import BoolArray, ByteArray
 
@@ -70,9 +72,22 @@ class TextQuery:
         return tuple(term.text for term in self.terms if isinstance(term, WordTerm))
 
     @property
+    def objects(self) -> tuple[ObjectTerm, ...]:
+        """Kinds of object to look for."""
+        return tuple(term for term in self.terms if isinstance(term, ObjectTerm))
+
+    @property
     def names_the_unknown(self) -> bool:
         """Some of it is understood, but not what it is about, as in "green bus"."""
-        return bool(self.terms and self.unknown_words) and not self.words and not self.needs_motion
+        understood = self.words or self.objects or self.needs_motion
+        return bool(self.terms and self.unknown_words) and not understood
+
+    def detected(self, labels: Collection[str]) -> TextQuery:
+        """Return the query as it is understood with a detector for these labels: other objects are unknown words."""
+        found = [term.among(labels) if isinstance(term, ObjectTerm) else term for term in self.terms]
+        lost = [term.word for term in self.objects if term.among(labels) is None]
+        unknown = tuple(dict.fromkeys((*self.unknown_words, *lost)))
+        return replace(self, terms=tuple(term for term in found if term is not None), unknown_words=unknown)
 
     @property
     def needs_motion(self) -> bool:
@@ -89,9 +104,13 @@ class TextQuery:
         if not self.unknown_words:
             return f"query {self.label!r} names nothing to look for{effect}; docs/queries.md lists the words"
         named = ", ".join(f"'{word}'" for word in self.unknown_words)
+        if any(object_at(word.split(), 0)[0] is not None for word in self.unknown_words):
+            return f"query {self.label!r}: no detector in use finds {named}{effect}; {REMEDY}"
+        near = [f"'{name}'" for word in self.unknown_words if (name := nearest(word)) is not None]
+        meant = f"; did you mean {', '.join(near)}?" if near else ";"
         them = "it" if len(self.unknown_words) == 1 else "them"
         return (
-            f"query {self.label!r}: the lexicon does not know {named}{effect}; "
+            f"query {self.label!r}: the lexicon does not know {named}{effect}{meant} "
             f"CLIP may understand {them}: give --clip-model; what is written is looked for in quotes of its own, "
             "as in --query '\"STOP\"'; docs/queries.md lists the words"
         )
@@ -105,6 +124,9 @@ class _Shown:
     @property
     def needs_motion(self) -> bool:
         return False
+
+    def detected(self, labels: Collection[str]) -> Self:
+        return self
 
     def notice(self) -> str | None:
         return None

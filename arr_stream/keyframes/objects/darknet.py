@@ -1,0 +1,178 @@
+"""Darknet networks (YOLOv2 to YOLOv4 and their small versions) as ONNX models.
+
+A network is a text file of sections (`*.cfg`) and a file of weights (`*.weights`): three version numbers, a count of
+pictures seen, and then, for each convolution in order, its biases, the scales, means and variances of its batch
+normalisation, and its kernels, all float32 (Redmon, "Darknet: Open Source Neural Networks in C", 2013-2016).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from arr_stream.errors import WeightsInvalid
+from arr_stream.keyframes.objects.onnx_file import Attribute, constant, model, node
+from arr_stream.types import FloatArray
+
+ANCHORS = "anchors"
+"""Key of the model's metadata: for each output, the widths and heights of its anchors in pixels, as JSON."""
+
+_EPSILON = 1e-5
+_LEAKY_SLOPE = 0.1
+
+
+def to_onnx(cfg: Path, weights: Path) -> bytes:
+    """Return a Darknet network as a serialised ONNX model.
+
+    Its input is `[1, 3, h, w]` in [0, 1], red first, with sides that are multiples of 32; its outputs are those of the
+    `yolo` sections, `[1, anchors * (5 + classes), h/stride, w/stride]`.
+
+    Raises:
+        WeightsInvalid: The files are damaged, do not belong together, or hold a section that is not known.
+    """
+    try:
+        return _Builder(weights.read_bytes()).model(_sections(cfg))
+    except (KeyError, IndexError, ValueError, OSError) as exc:
+        raise WeightsInvalid(
+            f"{weights}: not the weights of the Darknet network {cfg.name}: {exc}",
+            remedy="give a .weights file with the .cfg of the same network beside it",
+        ) from exc
+
+
+def _sections(cfg: Path) -> list[tuple[str, dict[str, str]]]:
+    sections: list[tuple[str, dict[str, str]]] = []
+    for raw in cfg.read_text(encoding="utf-8").splitlines():
+        line = raw.partition("#")[0].strip()
+        if line.startswith("["):
+            sections.append((line.strip("[]"), {}))
+        elif line:
+            key, _, value = line.partition("=")
+            sections[-1][1][key.strip()] = value.strip()
+    return sections
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+class _Builder:
+    """Adds one section after the other to a graph."""
+
+    def __init__(self, weights: bytes) -> None:
+        major, minor = np.frombuffer(weights, np.int32, 2)
+        # The count of pictures became a 64-bit number in version 0.2.
+        start = 20 if major * 10 + minor >= 2 else 16
+        self._left = np.frombuffer(weights, np.float32, offset=start)
+        self._nodes: list[bytes] = []
+        self._constants: list[bytes] = []
+        self._layers: list[tuple[str, int]] = []
+        """Output and channels of each section."""
+        self._heads: list[tuple[str, list[list[float]]]] = []
+
+    def model(self, sections: list[tuple[str, dict[str, str]]]) -> bytes:
+        add: dict[str, Callable[[dict[str, str], str, int, str], tuple[str, int]]] = {
+            "convolutional": self._convolution,
+            "maxpool": self._maximum,
+            "upsample": self._enlargement,
+            "route": self._route,
+            "shortcut": self._sum,
+            "yolo": self._head,
+        }
+        _, net = sections[0]
+        last, channels = "images", int(net["channels"])
+        for index, (kind, values) in enumerate(sections[1:]):
+            if kind not in add:
+                raise ValueError(f"section [{kind}] is not supported")
+            last, channels = add[kind](values, last, channels, f"layer{index}")
+            self._layers.append((last, channels))
+        if len(self._left):
+            raise ValueError(f"{len(self._left)} numbers too many")
+        if not self._heads:
+            raise ValueError("no [yolo] section")
+        metadata = {ANCHORS: json.dumps([anchors for _, anchors in self._heads])}
+        shape = 1, int(net["channels"]), "height", "width"
+        return model(self._nodes, self._constants, {"images": shape}, [name for name, _ in self._heads], metadata)
+
+    def _take(self, count: int) -> FloatArray:
+        if count > len(self._left):
+            raise ValueError(f"{count - len(self._left)} numbers too few")
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
+
+    def _add(self, operator: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
+        self._nodes.append(node(operator, inputs, [output], **attributes))
+        return output
+
+    def _constant(self, values: FloatArray, name: str) -> str:
+        self._constants.append(constant(values.astype(np.float32), name))
+        return name
+
+    def _convolution(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
+        filters, side = int(values["filters"]), int(values["size"])
+        normalised = int(values.get("batch_normalize", 0))
+        biases = self._take(filters)
+        statistics = self._take(3 * filters if normalised else 0).reshape(3, -1)
+        kernels = self._take(filters * channels * side * side).reshape(filters, channels, side, side)
+        if normalised:
+            # A normalisation with fixed statistics is a scale and an offset.
+            scales, means, variances = statistics
+            factor = scales / np.sqrt(variances + np.float32(_EPSILON))
+            kernels, biases = kernels * factor[:, None, None, None], biases - means * factor
+        inputs = [last, self._constant(kernels, f"{name}.weight"), self._constant(biases, f"{name}.bias")]
+        padding = side // 2 if int(values.get("pad", 0)) else int(values.get("padding", 0))
+        stride = int(values.get("stride", 1))
+        output = self._add(
+            "Conv", inputs, f"{name}.sum", kernel_shape=[side] * 2, strides=[stride] * 2, pads=[padding] * 4
+        )
+        return self._activated(values, output, name), filters
+
+    def _activated(self, values: dict[str, str], output: str, name: str) -> str:
+        activation = values.get("activation", "linear")
+        if activation == "linear":
+            return output
+        if activation == "leaky":
+            return self._add("LeakyRelu", [output], name, alpha=_LEAKY_SLOPE)
+        if activation == "mish":
+            smooth = self._add("Tanh", [self._add("Softplus", [output], f"{name}.softplus")], f"{name}.tanh")
+            return self._add("Mul", [output, smooth], name)
+        raise ValueError(f"activation {activation} is not supported")
+
+    def _maximum(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
+        side, stride = int(values["size"]), int(values["stride"])
+        # What does not fit evenly is added at the lower right.
+        extra = side - 1 if stride == 1 else 0
+        pads = [extra // 2] * 2 + [extra - extra // 2] * 2
+        self._add("MaxPool", [last], name, kernel_shape=[side] * 2, strides=[stride] * 2, pads=pads)
+        return name, channels
+
+    def _enlargement(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
+        scale = float(values["stride"])
+        scales = self._constant(np.array([1, 1, scale, scale], np.float32), f"{name}.scales")
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return self._add("Resize", [last, "", scales], name, **how), channels
+
+    def _route(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
+        picked = [self._layers[at] for at in _numbers(values["layers"])]
+        total = sum(count for _, count in picked)
+        output = picked[0][0] if len(picked) == 1 else self._add("Concat", [each for each, _ in picked], name, axis=1)
+        groups = int(values.get("groups", 1))
+        if groups > 1:
+            parts = [f"{name}.part{part}" for part in range(groups)]
+            self._nodes.append(node("Split", [output], parts, axis=1))
+            output, total = parts[int(values["group_id"])], total // groups
+        return output, total
+
+    def _sum(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
+        other, _ = self._layers[int(values["from"])]
+        return self._activated(values, self._add("Add", [last, other], f"{name}.sum"), name), channels
+
+    def _head(self, values: dict[str, str], last: str, channels: int, name: str) -> tuple[str, int]:
+        numbers = [float(part) for part in values["anchors"].split(",")]
+        anchors = [[numbers[2 * at], numbers[2 * at + 1]] for at in _numbers(values["mask"])]
+        if channels != len(anchors) * (5 + int(values["classes"])):
+            raise ValueError(f"{channels} channels for {len(anchors)} anchors and {values['classes']} classes")
+        self._heads.append((last, anchors))
+        return last, channels

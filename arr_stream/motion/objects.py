@@ -1,0 +1,107 @@
+"""Detected objects between the frames on which a detector looked: carried along the flow, and numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from arr_stream.motion.carry import carried_points
+from arr_stream.motion.flow import Flow
+from arr_stream.types import DetectedObject, FloatArray
+
+LEAST_TRUST = 0.2
+"""Mean trust in the points of an object below which its place is not known until a detector finds it again."""
+DOUBTFUL = 0.4
+"""Trust below which a detector should look again."""
+_LEAST_OVERLAP = 0.3
+"""Intersection over union from which an object of a class is the one that was there before."""
+_NEW_SCORE = 0.25
+"""Score from which an object that was not there before counts; one that was may be found with less."""
+_MISSED = 0.7
+"""What remains of the score of an object that a look misses, where it is still followed."""
+_POINTS = np.stack(np.meshgrid(np.linspace(0.2, 0.8, 4), np.linspace(0.2, 0.8, 4)), -1).reshape(-1, 2)
+"""`[16, 2]`, places in a box that are carried, as shares of its sides."""
+
+
+def carried_objects(objects: Sequence[DetectedObject], way: Flow) -> tuple[DetectedObject, ...]:
+    """Return objects of an earlier frame where they are now, moved and scaled as most points of each.
+
+    Args:
+        objects: On the earlier frame.
+        way: Backward flow to that frame, on the host.
+    """
+    if not objects:
+        return ()
+    boxes = np.array([each.box_xyxy for each in objects], np.float32)
+    corner, size = boxes[:, None, :2], boxes[:, None, 2:] - boxes[:, None, :2]
+    points = (corner + _POINTS * size).astype(np.float32)
+    moved, trust = carried_points(points.reshape(-1, 2), way)
+    moved, trust = moved.reshape(points.shape), trust.reshape(points.shape[:2])
+    carried = []
+    for each, before, after, weight in zip(objects, points, moved, trust, strict=True):
+        box = np.array(each.box_xyxy, np.float32)
+        if (weight > 0).any():
+            box = _moved(box, before[weight > 0], after[weight > 0])
+        x0, y0, x1, y1 = map(float, box)
+        if x0 < x1 and y0 < y1:
+            carried.append(replace(each, box_xyxy=(x0, y0, x1, y1), trust=float(weight.mean())))
+    return tuple(carried)
+
+
+def _moved(box: FloatArray, before: FloatArray, after: FloatArray) -> FloatArray:
+    """Return a box moved as the middle one of its points, and scaled as they spread, within the frame."""
+    scale = np.clip(_spread(after) / np.maximum(_spread(before), 1e-6), 0.5, 2)
+    centre = (box[:2] + box[2:]) / 2 + np.median(after - before, 0)
+    half = (box[2:] - box[:2]) / 2 * scale
+    return np.concatenate([centre - half, centre + half]).clip(0, 1)
+
+
+def _spread(points: FloatArray) -> FloatArray:
+    """Return how far points lie from their middle, in the middle, on each axis."""
+    away: FloatArray = np.median(np.abs(points - np.median(points, 0)), 0)
+    return away
+
+
+class ObjectTracks:
+    """Gives each object a number that it keeps from one look of a detector to the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[DetectedObject, ...]] = {}
+        self._next = 1
+
+    def looked(self, index: int, known: Sequence[DetectedObject]) -> None:
+        """Remember the objects that are known on a frame on which a detector looks."""
+        self._known[index] = tuple(each for each in known if each.trust >= LEAST_TRUST)
+
+    def renewed(self, index: int, found: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
+        """Return the objects on that frame, with numbers: those found, and those that were missed for the first times.
+
+        That an object which is followed may be found with a low score is the idea of Zhang et al., "ByteTrack" (ECCV
+        2022).
+        """
+        known = self._known.pop(index, ())
+        self._known = {frame: objects for frame, objects in self._known.items() if frame > index}
+        pairs = [(_overlap(a, b), i, j) for i, a in enumerate(found) for j, b in enumerate(known) if a.label == b.label]
+        tracks: dict[int, int] = {}
+        for overlap, i, j in sorted(pairs, reverse=True):
+            if overlap >= _LEAST_OVERLAP and i not in tracks and known[j].track not in tracks.values():
+                tracks[i] = known[j].track
+        for i, each in enumerate(found):
+            if i not in tracks and each.score >= _NEW_SCORE:
+                tracks[i], self._next = self._next, self._next + 1
+        seen = [replace(found[i], track=track) for i, track in sorted(tracks.items())]
+        missed = (replace(each, score=each.score * _MISSED) for each in known if each.track not in tracks.values())
+        return (*seen, *(each for each in missed if each.score >= _NEW_SCORE))
+
+    def forget(self) -> None:
+        """Start anew in another scene; numbers are not given again."""
+        self._known.clear()
+
+
+def _overlap(one: DetectedObject, other: DetectedObject) -> float:
+    """Return intersection over union."""
+    a, b = np.array(one.box_xyxy), np.array(other.box_xyxy)
+    common = np.prod(np.clip(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0, None))
+    return float(common / max(np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - common, 1e-9))

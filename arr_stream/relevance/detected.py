@@ -1,0 +1,59 @@
+"""Objects that a detector found as relevance: which of them a query names, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from arr_stream.object_names import ObjectTerm
+from arr_stream.relevance.lexicon import ColourTerm, LightTerm
+from arr_stream.relevance.membership import colour_table
+from arr_stream.relevance.query import TextQuery
+from arr_stream.texture.pixels import packed_colours
+from arr_stream.types import DetectedObject, FloatArray
+
+SURE_SCORE = 0.8
+"""A detector's score from which an object counts in full."""
+_COLOURED = 0.05, 0.2
+"""Shares of a box that are of a colour: up to the first its object is not of it, from the second on it is."""
+
+
+def object_map(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[int, int]) -> FloatArray:
+    """Return `[h, w]` in [0, 1]: how surely each place is in the box of an object that a query names.
+
+    Args:
+        query: The text; where it names a colour too, the object must have some of it.
+        objects: What was found.
+        hw: A quarter of the texture's size, `(h, w)`.
+    """
+    relevance = np.zeros(hw, np.float32)
+    colours = tuple(term for term in query.terms if isinstance(term, ColourTerm | LightTerm))
+    for each in objects:
+        if any(is_named(each, term, objects) for term in query.objects):
+            sure = min(1.0, each.score / SURE_SCORE) * (_coloured(each, colours) if colours else 1.0)
+            place = relevance[each.samples(hw)]
+            np.maximum(place, np.float32(sure), out=place)
+    return relevance
+
+
+def is_named(each: DetectedObject, term: ObjectTerm, objects: Sequence[DetectedObject]) -> bool:
+    """Whether a term names an object among others on a frame."""
+    if not term.on:
+        return each.label in term.classes
+    # A rider is a person at what is ridden, and that too.
+    pair = {"person", term.on}
+    mates = pair - {each.label}
+    return each.label in pair and any(mate.label in mates and _touch(each, mate) for mate in objects)
+
+
+def _touch(one: DetectedObject, other: DetectedObject) -> bool:
+    a, b = one.box_xyxy, other.box_xyxy
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _coloured(each: DetectedObject, colours: tuple[ColourTerm | LightTerm, ...]) -> float:
+    """Return how surely an object is of a colour, in [0, 1]."""
+    assert each.look is not None
+    share = float(colour_table(colours)[packed_colours(each.look, 6)].mean())
+    return min(max((share - _COLOURED[0]) / (_COLOURED[1] - _COLOURED[0]), 0.0), 1.0)
