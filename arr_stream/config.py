@@ -50,19 +50,6 @@ class SourceSettings(_Section):
         description="who decodes files: `off` (software), `auto`, or a kind of unit such as `cuda` or `vaapi`, "
         "with `:DEVICE` where there are several",
     )
-    sandbox: bool = Field(
-        False, description="decode in a process of its own that can reach nothing but the file; see docs/trust.md"
-    )
-
-
-class SandboxSettings(_Section):
-    """Limits of a sandboxed decoder (`source.sandbox`)."""
-
-    memory_mb: int = Field(4096, ge=256, description="most memory of a sandboxed decoder, in MiB")
-    stall_seconds: float = Field(30.0, gt=0, description="longest wait for a sandboxed decoder to get on")
-    open_cpu_seconds: int = Field(60, ge=1, description="processor time of a sandboxed decoder up to the first frame")
-    max_streams: int = Field(64, ge=1, description="a sandboxed decoder refuses containers with more streams")
-    strict: bool = Field(False, description="refuse to decode where the system lacks a layer of the sandbox")
 
 
 class LoopSettings(_Section):
@@ -321,7 +308,6 @@ class Settings(_Section):
 
     grid: GridSettings = GridSettings()
     source: SourceSettings = SourceSettings()
-    sandbox: SandboxSettings = SandboxSettings()
     loop: LoopSettings = LoopSettings()
     motion: MotionSettings = MotionSettings()
     keyframes: KeyframeSettings = KeyframeSettings()
@@ -369,15 +355,7 @@ class Settings(_Section):
         """A copy in which the budget `auto` is a quarter of the grid.
 
         Live pictures are small: 273 cells are all of 640x360, and nothing would be chosen.
-
-        Raises:
-            InvalidSetting: `source.sandbox` is on, which holds for files alone.
         """
-        if self.source.sandbox:
-            raise InvalidSetting(
-                "source.sandbox=True: live sources are decoded in this process",
-                remedy="leave it off, or save the stream to a file and use `process --sandbox`",
-            )
         return self.with_values({"selection.budget": "25%"}) if self.selection.budget == "auto" else self
 
     def for_memory(self) -> Settings:

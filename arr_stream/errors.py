@@ -10,7 +10,6 @@ One tree; each class has an exit code of its own, so that scripts can tell cause
     |   +-- NoFrames                    13   opens, but not one frame decodes
     |   +-- NoImages                    14   a folder or glob without pictures
     |   +-- SourceDamaged               15   decoding stopped part-way; what came before is kept
-    |   |   +-- SandboxViolated         19   a sandboxed decoder crashed, broke a limit, or tried what it may not
     |   +-- SourceTooLarge              16   more pixels a frame than the limit
     |   +-- NothingInRange              18   --start, --end or --stride leave no frame
     |   +-- SourceChanged               87   not the source that the records were made of
@@ -143,12 +142,6 @@ class SourceDamaged(SourceError):
     def __init__(self, message: str, *, frames_read: int, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.frames_read = frames_read
-
-
-class SandboxViolated(SourceDamaged):
-    """A sandboxed decoder crashed, broke a limit, or tried what it may not; what came before is kept."""
-
-    exit_code = 19
 
 
 class SourceTooLarge(SourceError):

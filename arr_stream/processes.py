@@ -11,9 +11,7 @@ straight from its own memory:
 
     uint32 n | n x uint64 length | pickle | buffer 1 | ... | buffer n-1
 
-Both ends are the same program, and nothing else can write to these pipes. A child that reads what a stranger has made
-is no such end: `sources.sandbox` shares how processes start and end, and speaks JSON, so that nothing is ever unpickled
-that such a child has sent.
+Both ends are the same program, and nothing else can write to these pipes.
 
 Not `multiprocessing`, nor a pool made of it: a child of those imports the main module again, which scripts without a
 guard do not bear, and a pool is lost with the one worker that hangs.
@@ -90,8 +88,6 @@ class ChildProcess:
     Args:
         command: Program and arguments; see `module_command` and `serving_command`.
         environment: All of its variables; see `environment`.
-        stdin, stdout, stderr: As for `subprocess.Popen`; None for a pipe, and for standard error a file, which nobody
-            need read for the process to go on, and which is there after a crash.
         pass_fds: Open files that it holds for as long as it lives.
         new_session: Give it no controlling terminal. It is out of reach of the terminal's Ctrl-C in any case; but in a
             session of its own, Linux may weigh its priority against nobody else's.
@@ -105,27 +101,24 @@ class ChildProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
-        stdin: int | None = None,
-        stdout: int | None = None,
-        stderr: int | None = None,
         pass_fds: Sequence[int] = (),
         new_session: bool = False,
     ) -> None:
-        self._stderr: IO[bytes] | None = None if stderr is not None else tempfile.TemporaryFile()  # noqa: SIM115
+        # A file, and not a pipe: nobody need read it for the process to go on, and it is there after a crash.
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._popen = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE if stdin is None else stdin,
-                stdout=subprocess.PIPE if stdout is None else stdout,
-                stderr=self._stderr if stderr is None else stderr,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
                 env=environment,
                 pass_fds=pass_fds,
                 start_new_session=new_session,
                 process_group=None if new_session else 0,
             )
         except OSError:
-            if self._stderr is not None:
-                self._stderr.close()
+            self._stderr.close()
             raise
 
     @property
@@ -189,12 +182,11 @@ class ChildProcess:
         return self._popen.poll()
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error; "" where that is not kept or nothing stands there."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stderr = cast("IO[bytes]", self._stderr)
-            size = stderr.seek(0, os.SEEK_END)
-            stderr.seek(max(0, size - _LAST_WORDS_BYTES))
-            return stderr.read().decode("utf-8", "replace").strip()
+        """The end of what it wrote to standard error; "" where nothing stands there."""
+        with contextlib.suppress(OSError, ValueError):
+            size = self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(0, size - _LAST_WORDS_BYTES))
+            return self._stderr.read().decode("utf-8", "replace").strip()
         return ""
 
     def kill(self) -> None:
@@ -213,10 +205,10 @@ class ChildProcess:
 
 def ending(code: int) -> str:
     """An exit code in words: `ended with exit code 3`, `was ended by SIGKILL`."""
-    return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal_name(-code)}"
+    return f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
 
 
-def signal_name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -167,11 +167,11 @@ class Stream:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """One line for each thing that the source and the budget have to say."""
+        """What the user should know before the first frame, one line each."""
         cells = self.grid.cells
         whole = self.settings.selection.budget == "auto" and cells <= DEFAULT_TOKENS
         all_chosen = f"all {cells} cells of each frame are chosen: the budget `auto` is {DEFAULT_TOKENS}; try 10%"
-        return (*getattr(self.source, "notices", ()), *([all_chosen] if whole else []))
+        return (all_chosen,) if whole else ()
 
     @property
     def query_notices(self) -> dict[Query, str]:
@@ -385,7 +385,6 @@ def open(
             max_frames=max_frames,
             max_pixels=settings.source.max_pixels,
             hardware=settings.source.hardware,
-            sandbox=settings.sandbox if settings.source.sandbox else None,
         )
         # After the source, which refuses what is no time, in words.
         reading = Reading(

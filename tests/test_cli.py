@@ -305,7 +305,7 @@ def test_channels_and_settings_and_version(run: Run) -> None:
 
 
 def test_doctor_finds_the_defaults_working(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Others take long to load; all of them are in test_sandbox_cli.
+    # Others take long to load; the next test has them all.
     defaults = {part: (setting, names[:2]) for part, (setting, names) in doctor.PARTS.items()}
     monkeypatch.setattr(doctor, "PARTS", defaults | {"embedding": ("keyframes.embeddings", ("appearance",))})
     monkeypatch.setattr(doctor, "_try_qwen", lambda: "not tried")
@@ -315,6 +315,12 @@ def test_doctor_finds_the_defaults_working(run: Run, monkeypatch: pytest.MonkeyP
     assert findings["flow dis"]["works"]
     assert findings["text rapidocr"]["works"]
     assert "one OpenCV" not in findings
+
+
+@pytest.mark.slow
+def test_doctor_tries_every_backend(run: Run) -> None:
+    code, out, _ = run("doctor", "--json")
+    assert code == 0, [finding for finding in json.loads(out) if not finding["works"]]
 
 
 def test_bench_reports_ratios(run: Run, clip: Path, tmp_path: Path) -> None:

@@ -70,11 +70,6 @@ def test_live_pictures_are_chosen_from_unless_a_budget_says_otherwise() -> None:
     assert Settings().with_values({"selection.budget": "40"}).for_live().selection.budget == "40"
 
 
-def test_live_sources_are_not_said_to_be_sandboxed() -> None:
-    with pytest.raises(InvalidSetting, match="decoded in this process"):
-        Settings().with_values({"source.sandbox": True}).for_live()
-
-
 def test_a_preset_may_include_others(tmp_path: Path) -> None:
     (tmp_path / "tuned.toml").write_text("[scoring]\nmotion = 0.9\nsaliency = 0.1\n")
     (tmp_path / "own.toml").write_text('include = ["tuned.toml", "surveillance"]\n[scoring]\nmotion = 0.8\n')

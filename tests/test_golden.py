@@ -50,7 +50,6 @@ PROCESS: dict[str, tuple[object, ...]] = {
     "only what is new": (STREET, "--query", "red", "--set", "selection.novelty=skip", "--budget", 40, *SHORT),
     "merged clusters": (STREET, "--set", "keyframes.clusters=merge", "--budget", 40, "--max-frames", 14),
     "torch flow": (STREET, "--query", "red", "--set", "motion.flow=torch", "--budget", 40, "--max-frames", 10),
-    "sandbox": (STREET, "--query", "red", "--sandbox", "--budget", 40, "--max-frames", 10),
 }
 
 REFUSED: dict[str, tuple[object, ...]] = {

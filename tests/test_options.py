@@ -75,8 +75,8 @@ def test_what_a_command_leaves_out_keeps_its_default(app: typer.Typer, heard: Ca
 
 def test_only_what_was_given_becomes_a_setting() -> None:
     assert given_values(LookOptions(), ReadOptions(), SettingsOptions()) == {}
-    given = (LookOptions(budget="10%"), ReadOptions(sandbox=True), SettingsOptions(clip_model="tiny"))
-    values = {"selection.budget": "10%", "source.sandbox": True, "keyframes.embeddings": "clip", "clip.model": "tiny"}
+    given = (LookOptions(budget="10%"), ReadOptions(stride=2), SettingsOptions(clip_model="tiny"))
+    values = {"selection.budget": "10%", "keyframes.embeddings": "clip", "clip.model": "tiny"}
     assert given_values(*given) == values
     assert SettingsOptions(overrides=["selection.budget=5"]).load(given[0]).selection.budget == "10%"
 

@@ -67,7 +67,7 @@ def ask(
 
     from arr_stream.vlm import answering, make_viewer
 
-    settings, notices = without_skipping(answering(chosen.load(model, timing, look, read)))
+    settings, notices = without_skipping(answering(chosen.load(model, timing, look)))
     model.check(settings, {"--keep-dialogue": timing.keep_dialogue, "--download": chosen.download})
 
     import arr_stream
@@ -147,12 +147,7 @@ def _counted_back(read: ReadOptions, last: float | None, source: str, settings: 
         return replace(read, end=last)
     from arr_stream.sources import open_source
 
-    opened = open_source(
-        source,
-        video_stream=read.video_stream,
-        max_pixels=settings.source.max_pixels,
-        sandbox=settings.sandbox if settings.source.sandbox else None,
-    )
+    opened = open_source(source, video_stream=read.video_stream, max_pixels=settings.source.max_pixels)
     with contextlib.closing(opened):
         duration = opened.info.duration_seconds
     if duration is None:

@@ -192,7 +192,7 @@ def batch(
 
     A file that fails does not stop the others: errors/NAME.json says why, and the exit code is 100.
     """
-    settings = chosen.load(look, read)
+    settings = chosen.load(look)
     from arr_stream.batch.inputs import expand
 
     asked = _job_options(given, read, look, write, settings)

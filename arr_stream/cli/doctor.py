@@ -28,7 +28,7 @@ PACKAGES = (
 )
 OPTIONAL_BACKENDS = (
     *("flow torch", "clusters slic-fast", "clusters sam", "embeddings clip", "text easyocr"),
-    *("objects auto", "model qwen3-vl", "sandbox"),
+    *("objects auto", "model qwen3-vl"),
 )
 OPENCV_FLAVOURS = tuple(f"opencv{kind}-python{ending}" for kind in ("", "-contrib") for ending in ("", "-headless"))
 PARTS: dict[PartName, tuple[str, tuple[str, ...]]] = {
@@ -115,7 +115,6 @@ def _backends() -> list[Finding]:
         "video h264": _try_encoder,
         "model qwen3-vl": _try_qwen,
         "browser camera": _try_webrtc,
-        "sandbox": _try_sandbox,
     }
     return [_checked(name, check) for name, check in checks.items()]
 
@@ -178,13 +177,6 @@ def _try_webrtc() -> str:
 
     BrowserCameras(loopback=True)
     return f"aiortc {_version('aiortc')}"
-
-
-def _try_sandbox() -> str:
-    from arr_stream.sources.sandbox.decoder import probe
-
-    layers = probe()
-    return f"{layers}; this system gives no {', no '.join(layers.missing)}" if layers.missing else str(layers)
 
 
 def _try_encoder() -> str:

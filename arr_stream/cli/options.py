@@ -187,7 +187,7 @@ class LookOptions(Group):
 
 @dataclass(frozen=True)
 class ReadOptions(Group):
-    """Which frames of a source are read, and how carefully."""
+    """Which frames of a source are read."""
 
     panel: ClassVar = READ
     video_stream: Annotated[int | None, typer.Option(help="Which of several video streams, from 0.")] = None
@@ -195,12 +195,6 @@ class ReadOptions(Group):
     end: Annotated[float | None, typer.Option(help="End before this second.")] = None
     stride: Annotated[int, typer.Option(min=1, help="Take every Nth frame.")] = 1
     max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after N frames.")] = None
-    sandbox: Annotated[
-        bool, typer.Option("--sandbox", help="Decode in a process that can reach nothing but the file.")
-    ] = False
-
-    def values(self) -> dict[str, object]:
-        return {"source.sandbox": self.sandbox or None}
 
     @property
     def span(self) -> dict[str, Any]:

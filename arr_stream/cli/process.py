@@ -31,7 +31,7 @@ def process(
     Precedence of settings: options and --set, then the preset, then the defaults (`arr-stream settings`).
     A name that begins with a dash goes after `--`.
     """
-    settings = chosen.load(look, read)
+    settings = chosen.load(look)
 
     import arr_stream
 

@@ -60,8 +60,6 @@ def replay(
         if path is not None and path.exists() and path.samefile(records):
             raise InvalidSetting(f"{path}: the records themselves", remedy="choose another name for the output")
     settings = recording.settings() if again else recording.settings_for_drawing()
-    if read.sandbox:
-        settings = settings.with_values({"source.sandbox": True})
     if again:
         _run_again(recording, source, settings, write, tell, check=check)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from arr_stream.config import SandboxSettings, Settings, setting_keys
+from arr_stream.config import Settings, setting_keys
 from arr_stream.errors import EvaluationDataError, NotReplayable, SourceChanged, SourceNotFound
 from arr_stream.plain_text import redact_url
 from arr_stream.records.json_lines import iterate_records
@@ -90,7 +90,7 @@ class Recording:
         """
         known = setting_keys()
         values: dict[str, object] = {}
-        for section in ("video", "sandbox", "source"):
+        for section in ("video", "source"):
             said = self.header.config.get(section)
             values |= {f"{section}.{key}": value for key, value in (said if isinstance(said, dict) else {}).items()}
         # Who decodes does not change the pictures, and not every machine has the unit that did.
@@ -123,7 +123,6 @@ def open_recorded(
     *,
     start_seconds: float | None = None,
     max_pixels: int = 100_000_000,
-    sandbox: SandboxSettings | None = None,
 ) -> Source:
     """Open the source of some records, on the frames that they are of, and make sure that it is the same.
 
@@ -131,7 +130,7 @@ def open_recorded(
         recording: The records.
         given: Where the source is now; None for where it was.
         start_seconds: Leave out the frames before this time, which is the time of one of them.
-        max_pixels, sandbox: As `open_source`.
+        max_pixels: As `open_source`.
 
     Raises:
         SourceNotFound: It is not there.
@@ -148,7 +147,6 @@ def open_recorded(
             start_seconds=reading.start_seconds if start_seconds is None else start_seconds,
             stride=reading.stride,
             max_pixels=max_pixels,
-            sandbox=sandbox,
         )
     except SourceNotFound as exc:
         raise missing(recording, exc) from exc

@@ -93,7 +93,6 @@ class RecordedStream:
             given,
             start_seconds=first.pts_seconds if start_seconds is not None else None,
             max_pixels=settings.source.max_pixels,
-            sandbox=settings.sandbox if settings.source.sandbox else None,
         )
 
     def __iter__(self) -> Iterator[PatchSet]:

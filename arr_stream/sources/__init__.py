@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from arr_stream.errors import NoVideoStream
 from arr_stream.sources.base import Job, Source, SourceInfo, SourceKind, SourceStats, Span
 from arr_stream.sources.locate import files_of, public_name
-
-if TYPE_CHECKING:
-    from arr_stream.config import SandboxSettings
 
 __all__ = ["Source", "SourceInfo", "SourceKind", "SourceStats", "open_source"]
 
@@ -25,7 +21,6 @@ def open_source(
     max_frames: int | None = None,
     max_pixels: int = 100_000_000,
     hardware: str = "off",
-    sandbox: SandboxSettings | None = None,
 ) -> Source:
     """Open whatever `spec` names and read its first frame.
 
@@ -41,23 +36,17 @@ def open_source(
         max_frames: At most so many.
         max_pixels: Refuse frames with more pixels.
         hardware: Who decodes media: `off` for software, `auto`, or a kind of hardware, see `sources.hardware`.
-        sandbox: Decode in a process of its own, with these limits; None decodes here. See `sources.sandbox`.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
         InvalidSetting: A start, end, stride or limit that means nothing, or hardware that FFmpeg does not know.
-        BackendUnavailable: The hardware that was asked for is not there, or cannot decode the file, or there is no
-            sandbox on this system.
+        BackendUnavailable: The hardware that was asked for is not there, or cannot decode the file.
     """
     span, name = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec))
     paths, folder, pictures = files_of(spec)
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
     job = Job(paths, name, pictures, folder, span, video_stream, max_pixels, hardware)
-    if sandbox is not None:
-        from arr_stream.sources.sandbox.source import SandboxedSource
-
-        return SandboxedSource(job, sandbox)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from arr_stream.config import SandboxSettings
 from arr_stream.errors import InvalidSetting, NothingInRange, SourceTooLarge
 from arr_stream.sources import Source, open_source
 from tests.media import moving_frames, write_gif, write_images, write_video
@@ -49,33 +48,20 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], float]] = {
 }
 
 
-SANDBOXED = ("mp4", "mov-turned", "gif", "folder")
-"""What the promises are tried on in a sandbox; `test_every_format_is_the_same` compares the others."""
-
-
 class Made(NamedTuple):
     """A source that is there, and how to open it."""
 
     spec: str
     fps: float
-    sandbox: SandboxSettings | None
 
     def open(self, **wish: Any) -> Source:
-        return open_source(self.spec, sandbox=self.sandbox, **wish)
+        return open_source(self.spec, **wish)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        *((name, None) for name in MAKERS),
-        *(pytest.param((name, SandboxSettings()), marks=pytest.mark.slow) for name in SANDBOXED),
-    ],
-    ids=lambda param: param[0] if param[1] is None else f"sandboxed-{param[0]}",
-)
+@pytest.fixture(scope="module", params=MAKERS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    name, sandbox = request.param
-    make, fps = MAKERS[name]
-    return Made(str(make(tmp_path_factory.mktemp(name))), fps, sandbox)
+    make, fps = MAKERS[request.param]
+    return Made(str(make(tmp_path_factory.mktemp(request.param))), fps)
 
 
 def test_frames_are_the_pictures_in_order(made: Made) -> None:

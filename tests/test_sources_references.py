@@ -1,4 +1,4 @@
-"""Files that name other files or addresses: neither is touched, with a sandbox or without one."""
+"""Files that name other files or addresses: neither is touched."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ import av
 import numpy as np
 import pytest
 
-from arr_stream.config import SandboxSettings
 from arr_stream.errors import NotAMediaFile, SourceError
 from arr_stream.sources import open_source
 from arr_stream.types import ByteArray
 from tests.media import write_video
 
 GREEN = (20, 220, 20)
-
-
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "sandboxed"])
-def sandbox(request: pytest.FixtureRequest) -> SandboxSettings | None:
-    return SandboxSettings() if request.param else None
 
 
 @pytest.fixture
@@ -74,19 +68,9 @@ PLAYLISTS = {
 }
 
 
-TARGETS = ("file", "path", "http", "tcp")
-
-
-@pytest.mark.parametrize(
-    ("name", "target", "sandbox"),
-    [
-        *((name, target, None) for name in PLAYLISTS for target in TARGETS),
-        *(pytest.param(name, "http", SandboxSettings(), marks=pytest.mark.slow) for name in PLAYLISTS),
-    ],
-)
-def test_playlists_are_refused(
-    tmp_path: Path, server: socket.socket, canary: Path, sandbox: SandboxSettings | None, name: str, target: str
-) -> None:
+@pytest.mark.parametrize("name", PLAYLISTS)
+@pytest.mark.parametrize("target", ["file", "path", "http", "tcp"])
+def test_playlists_are_refused(tmp_path: Path, server: socket.socket, canary: Path, name: str, target: str) -> None:
     port = server.getsockname()[1]
     targets = {
         "file": canary.as_uri(),
@@ -97,7 +81,7 @@ def test_playlists_are_refused(
     path = tmp_path / name
     path.write_text(PLAYLISTS[name].format(target=targets[target], port=port))
     with pytest.raises(NotAMediaFile):
-        open_source(path, sandbox=sandbox)
+        open_source(path)
     assert nobody_called(server)
 
 
@@ -146,9 +130,7 @@ def _alias(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["url-http", "url-file", "alias"])
-def test_external_data_of_quicktime_is_not_read(
-    tmp_path: Path, server: socket.socket, sandbox: SandboxSettings | None, kind: str
-) -> None:
+def test_external_data_of_quicktime_is_not_read(tmp_path: Path, server: socket.socket, kind: str) -> None:
     # Both files have the same layout, so that following the reference would show green.
     target = write_video(tmp_path / "target.mov", [_plain(GREEN)] * 6)
     own = write_video(tmp_path / "own.mov", [_plain((200, 20, 20))] * 6)
@@ -165,7 +147,7 @@ def test_external_data_of_quicktime_is_not_read(
             followed = next(container.decode(video=0)).to_ndarray(format="rgb24")
         assert followed[..., 1].mean() > followed[..., 0].mean(), "the reference must be one that can be followed"
     try:
-        with open_source(path, sandbox=sandbox) as source:
+        with open_source(path) as source:
             seen = [frame.rgb.reshape(-1, 3).mean(axis=0) for frame in source.frames()]
     except SourceError:
         seen = []
