@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import BackendUnavailable
-from arr_stream.keyframes.base import KeyframeInput, PartName, PartValue, TextFinding
+from arr_stream.keyframes.base import KeyframeInput, ObjectFinding, PartName, PartValue, TextFinding
 from arr_stream.keyframes.generate import Job, KeyframeGenerator, KeyframeRequest
 from arr_stream.types import ByteArray, Clusters, Embedding, Frame, Grid
 
@@ -46,6 +46,7 @@ def parts(made_from: KeyframeRequest) -> dict[PartName, tuple[PartValue, str]]:
         "clusters": (clusters, "fake"),
         "embedding": (Embedding(embedding, "fake"), str(os.getpid())),
         "text": (TextFinding(mask), "none"),
+        "objects": (ObjectFinding(()), "none"),
     }
 
 

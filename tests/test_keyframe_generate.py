@@ -12,7 +12,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import InvalidSetting, KeyframeFailed
-from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, PartName
+from arr_stream.keyframes.base import PARTS, KeyframeInput, KeyframePart, ObjectFinding, PartName
 from arr_stream.keyframes.clusters import make_clusterer
 from arr_stream.keyframes.embeddings import make_embedder
 from arr_stream.keyframes.generate import (
@@ -32,7 +32,7 @@ from tests import keyframe_fakes as fakes
 
 WRONG = (np.nan, np.inf, 1.5, -1.5)
 HEAVY = ("torch", "skimage", "rapidocr", "onnxruntime", "easyocr", "open_clip", "timm", "segment_anything")
-PLAIN = Settings().with_values({"keyframes.clusters": "grid", "keyframes.text": "none"})
+PLAIN = Settings().with_values({"keyframes.clusters": "grid", "keyframes.text": "none", "keyframes.objects": "off"})
 
 
 class Failing:
@@ -52,6 +52,13 @@ class Failing:
 def generated(generator: KeyframeGenerator, request: KeyframeRequest) -> dict[str, KeyframePart]:
     made = [make_part(request.frame.index, part, job) for part, job in generator.jobs(request).items()]
     return {part.part: part for part in made if isinstance(part, KeyframePart)}
+
+
+class NoObjects:
+    name = "none"
+
+    def find(self, picture: KeyframeInput) -> ObjectFinding:
+        return ObjectFinding(())
 
 
 def test_generation_gives_all_parts_with_times_and_names() -> None:
@@ -80,6 +87,7 @@ def test_a_failing_part_is_named_and_the_others_work(part: str) -> None:
         "clusters": make_clusterer(PLAIN),
         "embedding": make_embedder(PLAIN),
         "text": make_text_finder(PLAIN),
+        "objects": NoObjects(),
     }
     parts[part] = Failing()
     provider = InStepKeyframes(StandardGenerator(*parts.values()))

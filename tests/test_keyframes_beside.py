@@ -74,7 +74,7 @@ def test_parts_arrive_at_their_frame_however_long_they_take(seconds: float, made
     slow, provider = made
     slow.seconds = seconds
     requests = {0: fakes.request(0), 2: replace(fakes.request(2), parts=("text",)), 6: fakes.request(6)}
-    assert arrivals(provider, requests, 8) == [[], [], [], [0, 0, 0], [], [2], [], []]
+    assert arrivals(provider, requests, 8) == [[], [], [], [0, 0, 0, 0], [], [2], [], []]
 
 
 def test_what_a_query_waits_for_arrives_at_once_and_once(made: tuple[Slow, KeyframesBeside]) -> None:
@@ -82,7 +82,7 @@ def test_what_a_query_waits_for_arrives_at_once_and_once(made: tuple[Slow, Keyfr
     awaiting = replace(fakes.request(0), awaited=frozenset({"text"}))
     provider.submit(awaiting)
     assert [part.part for part in provider.collect() if isinstance(part, KeyframePart)] == ["text"]
-    assert [len(provider.collect()) for _ in range(DELAY + 1)] == [0, 0, 2, 0]
+    assert [len(provider.collect()) for _ in range(DELAY + 1)] == [0, 0, 3, 0]
 
 
 def test_nothing_is_begun_for_a_last_frame(made: tuple[Slow, KeyframesBeside]) -> None:
@@ -97,14 +97,14 @@ def test_nothing_is_begun_for_a_last_frame(made: tuple[Slow, KeyframesBeside]) -
 def test_nothing_is_begun_for_a_scene_that_is_gone(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
     cut = {index: replace(fakes.request(index), new_scene=True) for index in (1, 2, 3)}
-    assert arrivals(provider, {0: fakes.request(0), **cut}, 7) == [[], [], [], [], [], [3, 3, 3], []]
+    assert arrivals(provider, {0: fakes.request(0), **cut}, 7) == [[], [], [], [], [], [3, 3, 3, 3], []]
     assert slow.begun == [(3, part) for part in PARTS]
 
 
 def test_a_new_scene_is_known_sooner_where_nothing_is_asked(made: tuple[Slow, KeyframesBeside]) -> None:
     _, provider = made
     cut, asked_cut = replace(fakes.request(0), new_scene=True), replace(fakes.request(4), new_scene=True, asked=True)
-    assert arrivals(provider, {0: cut, 4: asked_cut}, 8) == [[], [], [0, 0, 0], [], [], [], [], [4, 4, 4]]
+    assert arrivals(provider, {0: cut, 4: asked_cut}, 8) == [[], [], [0] * 4, [], [], [], [], [4] * 4]
 
 
 def test_closing_gives_up_what_is_not_begun(made: tuple[Slow, KeyframesBeside]) -> None:

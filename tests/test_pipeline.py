@@ -432,7 +432,7 @@ def _mean(cells: np.ndarray, place: tuple[slice, slice]) -> float:
 
 def test_of_two_things_of_the_colour_of_something_unknown_the_one_that_moves_comes_first() -> None:
     scores = {}
-    for asked in ("blue red", "blue red bus"):
+    for asked in ("blue red", "blue red bin"):
         pipeline = _pipeline([parse_text(asked)])
         for frame in _two_squares(12):
             patches = pipeline.step(frame)

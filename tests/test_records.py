@@ -21,7 +21,7 @@ from arr_stream.plain_text import redact_url
 from arr_stream.records.json_lines import Records, read_answers, read_records, records_digest
 from arr_stream.records.rebuild import rebuilt
 from arr_stream.records.schema import AnswerRecord, FeedingRecord, FrameRecord, answer_record, frame_record
-from arr_stream.types import SCORERS, Frame, Grid
+from arr_stream.types import SCORERS, DetectedObject, Frame, Grid
 from tests.choices import FED, answer_on, choose, files_no_larger_than, frames_of, header, killed_after_consuming
 from tests.media import moving_frames
 
@@ -52,6 +52,7 @@ class TestFields:
     def patches(self) -> PatchSet:
         said = {
             "grid": Grid.for_size((64, 64)), "parts": {"clusters": (3, "grid")}, "notices": ("one",), "quality": 2,
+            "objects": (DetectedObject("dog", 0.75, (0.25, 0.5, 0.75, 1.0), 3),),
             "feeding": Feeding(40, 12, 1843, 9 << 20, 31.5, 48.25, "cut", "lost", 4),
         }  # fmt: skip
         answer = answer_on(choose(FRAMES[5], **said), finish="failed", error="down", cached_tokens=7)

@@ -253,11 +253,12 @@ def worker_groups(settings: Settings) -> tuple[tuple[PartName, ...], ...]:
     groups: list[tuple[PartName, ...]] = [("clusters", "embedding")]
     if heavy and keyframes.clusters != "features":
         groups = [("clusters",), ("embedding",)]
-    finders: tuple[PartName, ...] = ("text", "objects")
-    if keyframes.text == "none" and detector_file(settings) is None:
-        groups[-1] += finders
+    if detector_file(settings) is not None:
+        groups.append(("text", "objects"))
+    elif keyframes.text == "none":
+        groups[-1] += ("text",)
     else:
-        groups.append(finders)
+        groups.append(("text",))
     return tuple(groups)
 
 

