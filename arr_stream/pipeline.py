@@ -26,7 +26,7 @@ from arr_stream.motion.objects import DOUBTFUL, LEAST_TRUST
 from arr_stream.motion.planes import HISTORY, TEXT
 from arr_stream.motion.refresh import Occasion, Refresher, RefreshReason
 from arr_stream.patch_set import PatchSet
-from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, score_cells
+from arr_stream.relevance.choice import CellScores, Choice, realize_relevance, score_cells, without_others
 from arr_stream.relevance.detected import is_named
 from arr_stream.relevance.figure import Figure, see_figure
 from arr_stream.relevance.gaze import GazeSource, splat
@@ -176,7 +176,7 @@ def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
     scores = difference = small_text = None
     if seen.planes is not None:
         asked = relevance.followed(moving), moving, seen.weights, relevance.word_cells, change
-        scores = score_cells(seen.planes, seen.grid.texture_wh, *asked)
+        scores = without_others(score_cells(seen.planes, seen.grid.texture_wh, *asked), relevance)
     if seen.sent is not None:
         difference = cell_difference(seen.eighth_grey, seen.sent)
     if seen.small_text is not None:

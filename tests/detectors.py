@@ -46,7 +46,7 @@ def colour_detector(folder: Path, labels: tuple[str, str] = ("person", "dog")) -
     content = np.concatenate([biases, kernels.ravel()]).astype(np.float32)
     weights.write_bytes(np.array([0, 2, 0, 0, 0], np.int32).tobytes() + content.tobytes())
     weights.with_suffix(".cfg").write_text(_CFG)
-    weights.with_suffix(".json").write_text(f'{{"labels": ["{labels[0]}", "{labels[1]}"], "side_px": 320}}')
+    weights.with_suffix(".json").write_text(f'{{"labels": ["{labels[0]}", "{labels[1]}"], "sides_px": [320]}}')
     return weights
 
 

@@ -16,7 +16,9 @@ from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import ByteArray
 
-LIGHT = Settings().with_values({"keyframes.text": "none", "keyframes.clusters": "grid", "selection.budget": "12"})
+LIGHT = Settings().with_values(
+    {"keyframes.text": "none", "keyframes.objects": "off", "keyframes.clusters": "grid", "selection.budget": "12"}
+)
 """Settings whose keyframes cost little."""
 
 TEST_PICTURE = "lavfi:testsrc2=size=160x128:rate=30"

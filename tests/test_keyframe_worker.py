@@ -20,7 +20,7 @@ import pytest
 
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed
-from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
+from arr_stream.keyframes.base import KeyframePart, PartName
 from arr_stream.keyframes.generate import KeyframeFailure
 from arr_stream.keyframes.worker import KeyframeWorker, KeyframeWorkers, worker_groups
 from arr_stream.types import Clusters, Embedding
@@ -272,7 +272,7 @@ def test_parts_arrive_as_they_are_made_and_a_lost_process_loses_only_the_rest() 
         assert made.submit(fakes.request(0)) == parts
         arrived: list[Outcome] = []
         until(lambda: arrived.extend(made.collect()) or len(arrived) == 3)
-        assert [one.part for one in arrived if isinstance(one, KeyframePart)] == list(PARTS)
+        assert [one.part for one in arrived if isinstance(one, KeyframePart)] == list(parts)
         until(lambda: made.submit(fakes.request(1)))
         arrived.clear()
         until(lambda: arrived.extend(made.collect()) or len(arrived) == 2)

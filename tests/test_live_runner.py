@@ -110,10 +110,10 @@ def test_there_is_a_limit_and_presets_are_known(listening: Listening) -> None:
 
 def test_what_is_asked_and_set_takes_effect_and_what_is_wrong_changes_nothing(listening: Listening) -> None:
     runner = live(listening.streams.add(TEST_PICTURE))
-    runner.ask_for(["red", "zebras"], region_xywh=(10, 10, 50, 50))
+    runner.ask_for(["red", "fences"], region_xywh=(10, 10, 50, 50))
     wait_until(lambda: len(runner.publisher.newest.query_scores) == 3)
-    assert runner.status()["region"] == [10, 10, 50, 50] and runner.status()["texts"] == ["red", "zebras"]
-    assert any("'zebras'" in notice["text"] for notice in listening.of("notice"))
+    assert runner.status()["region"] == [10, 10, 50, 50] and runner.status()["texts"] == ["red", "fences"]
+    assert any("'fences'" in notice["text"] for notice in listening.of("notice"))
     with pytest.raises(RegionOutsideFrame):
         runner.ask_for(["red"], region_xywh=(900, 10, 50, 50))
     assert len(runner.status()["query"]) == 3

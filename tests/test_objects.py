@@ -397,12 +397,16 @@ class TestStream:
         told = CliRunner().invoke(
             app,
             ["process", str(video), "--query", "dog", "--set", f"keyframes.objects={path}", "--budget", "10",
-             "--patches", str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "o.mp4"), "--quiet"],
+             "--patches", str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "o.mp4"),
+             "--report", str(tmp_path / "report"), "--quiet"],
         )  # fmt: skip
         assert told.exit_code == 0, told.output
         frames = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()][1:-1]
         label, score, track, x0, y0, x1, y1 = frames[0]["objects"][0]
         assert (label, track) == ("dog", 1) and score > 0.9 and x0 < 240 < x1 and y0 < 176 < y1
+        summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+        dogs = {"tracks": 1, "most_at_once": 1, "frames": 6, "spans_seconds": [[0.0, 0.167]]}
+        assert summary["objects"] == {"dog": dogs}
 
 
 class TestTracks:

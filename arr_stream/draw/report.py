@@ -17,7 +17,7 @@ from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Outcome
 from arr_stream.draw import typeface
 from arr_stream.draw.overlay import draw_patches
-from arr_stream.draw.statistics import ModelStatistics, RunStatistics
+from arr_stream.draw.statistics import ModelStatistics, ObjectStatistics, RunStatistics
 from arr_stream.draw.typeface import ACCENT, GREY, WHITE
 from arr_stream.files import prepare_output, written_whole
 from arr_stream.patch_set import PatchSet
@@ -44,7 +44,8 @@ def prepare_report(folder: Path, force: bool) -> None:
 class Report:
     """Writes `contact_sheet.png`, `latency.png` and `summary.json` into a folder when it is closed.
 
-    Where a model watched, the summary has a section `model`: what it was given, and its newest 1000 answers.
+    Where a model watched, the summary has a section `model`: what it was given, and its newest 1000 answers. Where
+    objects that a query names were found, `objects` says of each class how many there were, and when.
 
     Args:
         folder: Where to; made when there is something to write.
@@ -72,6 +73,7 @@ class Report:
         self._source, self._asked, self._settings = dict(source or {}), asked, settings or Settings()
         self._statistics = RunStatistics()
         self._model = ModelStatistics()
+        self._objects = ObjectStatistics()
         self._sheet = ContactSheet(self._settings.video.dim)
         self._began = self._ended = 0.0
         self._closed = False
@@ -85,6 +87,7 @@ class Report:
             self._began = self._ended
         self._statistics.add(patches)
         self._model.add(patches)
+        self._objects.add(patches)
         self._sheet.add(frame, patches)
 
     def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
@@ -118,6 +121,7 @@ class Report:
             "frames_per_second": round((frames - 1) / wall, 2) if frames > 1 and wall > 0 else None,
             **self._statistics.summary(),
             **({"model": model} if model is not None else {}),
+            **({"objects": self._objects.summary()} if self._objects.classes else {}),
             "source": _redacted(self._source),
             "asked": redact_url(self._asked) if self._asked else None,
             "settings": public_settings(self._settings),

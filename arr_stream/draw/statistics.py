@@ -17,6 +17,9 @@ from arr_stream.types import SCORERS
 
 _KEPT = 8192
 _KEPT_ANSWERS = 1000
+_KEPT_SPANS = 1000
+_PAUSE_SECONDS = 1.0
+"""A class that is missing for no longer was there all the time."""
 
 
 class Quantiles:
@@ -161,6 +164,56 @@ class RunStatistics:
             "chosen_by": {name: round(count / cells, 4) for name, count in self.scorers.most_common()},
             "carried_share": round(self.carried / cells, 4),
             "fresh_share": round(self.fresh / cells, 4),
+        }
+
+
+@dataclass(slots=True)
+class _Presence:
+    """When objects of one class were there.
+
+    Args:
+        newest_track: Their numbers grow, so that a higher one is another object.
+        spans_seconds: First and last time of each stretch; of very many the newest.
+    """
+
+    tracks: int = 0
+    newest_track: int = 0
+    most_at_once: int = 0
+    frames: int = 0
+    spans_seconds: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_KEPT_SPANS))
+
+
+@dataclass(slots=True)
+class ObjectStatistics:
+    """How many objects of each class there were, and when."""
+
+    classes: dict[str, _Presence] = field(default_factory=dict)
+
+    def add(self, patches: PatchSet) -> None:
+        """Count one frame."""
+        for label, count in Counter(each.label for each in patches.objects).items():
+            seen = self.classes.setdefault(label, _Presence())
+            seen.frames += 1
+            seen.most_at_once = max(seen.most_at_once, count)
+            for track in sorted(each.track for each in patches.objects if each.label == label):
+                if track > seen.newest_track:
+                    seen.tracks, seen.newest_track = seen.tracks + 1, track
+            now, spans = round(patches.pts_seconds, 3), seen.spans_seconds
+            if spans and now - spans[-1][1] <= _PAUSE_SECONDS:
+                spans[-1][1] = now
+            else:
+                spans.append([now, now])
+
+    def summary(self) -> dict[str, Any]:
+        """Everything counted, as plain JSON values, by class."""
+        return {
+            label: {
+                "tracks": seen.tracks,
+                "most_at_once": seen.most_at_once,
+                "frames": seen.frames,
+                "spans_seconds": list(seen.spans_seconds),
+            }
+            for label, seen in self.classes.items()
         }
 
 

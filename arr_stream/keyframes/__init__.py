@@ -1,1 +1,1 @@
-"""Full generation on keyframes: clusters, embedding and text, in step or in a worker process."""
+"""Full generation on keyframes: clusters, embedding, text and objects, in step or in a worker process."""

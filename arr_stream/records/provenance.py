@@ -168,7 +168,7 @@ def provenance_of(stream: Stream, question: Question | None = None) -> Provenanc
             "gaze": None if stream.gaze_csv is None else file_identity(stream.gaze_csv),
             "question": question,
             "realtime": stream.realtime,
-            "weights": tuple(_weights_identity(path) for path in weights_files(stream.settings)),
+            "weights": tuple(_weights_identity(path) for path in weights_files(stream.settings, stream.queries)),
         }
     )
 
@@ -243,11 +243,15 @@ def _sha256(path: Path, size_bytes: int, modified_ns: int, inode: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def weights_files(settings: Settings) -> list[Path]:
-    """Files of weights that the keyframes of these settings are made with, as far as they are on disk; the model that
-    answers questions is not among them."""
+def weights_files(settings: Settings, queries: Sequence[Query] = ()) -> list[Path]:
+    """Return the files of weights on disk that keyframes are made with for these settings and queries.
+
+    The model that answers questions is not among them.
+    """
     from arr_stream import weights
     from arr_stream.keyframes.generate import needed_weights
+    from arr_stream.keyframes.objects import detector_file
+    from arr_stream.relevance.query import TextQuery
 
     folder = weights.folder(settings.models.folder)
     found = [weights.on_disk(weights.known(name), folder) for name in needed_weights(settings)]
@@ -258,6 +262,8 @@ def weights_files(settings: Settings) -> list[Path]:
         named += _clip_files(settings.clip.model)
         if settings.clip.pca != "auto":
             named.append(expanded(settings.clip.pca))
+    if any(isinstance(query, TextQuery) and query.objects for query in queries):
+        found.append(detector_file(settings))
     return [path for path in (*found, *named) if path is not None and path.is_file()]
 
 

@@ -38,6 +38,8 @@ _FAINTEST_ANSWER = 0.1
 _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
 """A query wants the cells with at least this share of its highest relevance."""
+_OTHERS = 0.85
+"""What a cell loses of its score that is surely another object than those asked for."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
 _GAZE = SCORED_CHANNELS.index(CHANNEL_INDEX["gaze"])
@@ -113,6 +115,13 @@ def score_cells(
     )
 
 
+def without_others(scores: CellScores, relevance: QueryRelevance) -> CellScores:
+    """Return scores in which cells of objects that are surely none of those asked for come late."""
+    if relevance.others is None:
+        return scores
+    return replace(scores, score=scores.score * (1 - _OTHERS * relevance.others.reshape(-1)))
+
+
 def balance_all(
     table: Array,
     relevance: Array,
@@ -182,7 +191,7 @@ def realize_relevance(
             words=words,
             change=change,
         )
-        scores, count = passed.scores, passed.count
+        scores, count = without_others(passed.scores, relevance), passed.count
         allowed = eligible & passed.looked_at.reshape(eligible.shape)
     assert scores is not None
     score, asked_for = share_among_queries(scores.score.reshape(allowed.shape), relevance, allowed, tokens)

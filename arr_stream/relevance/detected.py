@@ -15,26 +15,29 @@ from arr_stream.types import DetectedObject, FloatArray
 
 SURE_SCORE = 0.8
 """A detector's score from which an object counts in full."""
-_COLOURED = 0.05, 0.2
+_COLOURED = 0.02, 0.1
 """Shares of a box that are of a colour: up to the first its object is not of it, from the second on it is."""
 
 
-def object_map(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[int, int]) -> FloatArray:
-    """Return `[h, w]` in [0, 1]: how surely each place is in the box of an object that a query names.
+def object_maps(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[int, int]) -> FloatArray:
+    """Return `[2, h, w]` in [0, 1]: how surely each place is in the box of an object that is named, and of another.
 
     Args:
         query: The text; where it names a colour too, the object must have some of it.
         objects: What was found.
         hw: A quarter of the texture's size, `(h, w)`.
     """
-    relevance = np.zeros(hw, np.float32)
+    named, other = maps = np.zeros((2, *hw), np.float32)
     colours = tuple(term for term in query.terms if isinstance(term, ColourTerm | LightTerm))
     for each in objects:
+        sure = min(1.0, each.score / SURE_SCORE)
         if any(is_named(each, term, objects) for term in query.objects):
-            sure = min(1.0, each.score / SURE_SCORE) * (_coloured(each, colours) if colours else 1.0)
-            place = relevance[each.samples(hw)]
-            np.maximum(place, np.float32(sure), out=place)
-    return relevance
+            place, sure = named[each.samples(hw)], sure * (_coloured(each, colours) if colours else 1.0)
+        else:
+            place, sure = other[each.samples(hw)], max(0.0, 2 * sure - 1)
+        np.maximum(place, np.float32(sure), out=place)
+    np.minimum(other, 1 - named, out=other)
+    return maps
 
 
 def is_named(each: DetectedObject, term: ObjectTerm, objects: Sequence[DetectedObject]) -> bool:

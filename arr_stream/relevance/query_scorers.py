@@ -21,7 +21,7 @@ from arr_stream.motion.carry import carry
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.memory import TemporalCache
 from arr_stream.motion.redetection import Redetector
-from arr_stream.relevance.detected import object_map
+from arr_stream.relevance.detected import object_maps
 from arr_stream.relevance.meaning import still_meant
 from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
@@ -145,7 +145,8 @@ class Answer:
         keep: What the scorer wants to know on the next frame.
         of_words: It is of words, which are where they were read whatever else stands out.
         detected: It is of objects that a detector found, which misses some.
-        moves: They are of a kind that moves.
+        other: `[h, w]` in [0, 1], how surely each place is an object that is not asked for; None without a detector.
+        moves: What is asked for is of a kind that moves.
     """
 
     relevance: Array
@@ -153,6 +154,7 @@ class Answer:
     keep: Any = None
     of_words: bool = False
     detected: bool = False
+    other: Array | None = None
     moves: bool = False
 
 
@@ -160,9 +162,9 @@ _STILL_DOUBT = 0.5
 """What the relevance of a still place loses where something surely moves."""
 
 
-_DETECTED = 0.7
+_DETECTED = 0.8
 """How far the choice follows a detector."""
-_STILL_OBJECT = 0.6
+_STILL_OBJECT = 0.4
 """What an object that stands still loses of that where something surely moves."""
 _MAY_BE_FOUND = 0.4
 """How far the choice follows what moves where an object is asked for that moves."""
@@ -197,8 +199,8 @@ class TextTask:
         by_model: A model is asked, in place of the lexicon's colours.
         meaning: `[h', w']` what it found on the frame of the embedding in use; None before there is one.
         embedded_before: That frame was an earlier one.
-        objects: `[h, w]` how surely each place of the keyframe is an object of a kind that is named; None before any
-            were looked for.
+        objects: `[2, h, w]` how surely each place of the keyframe is an object that is named, and another; None before
+            any were looked for.
     """
 
     query: TextQuery
@@ -212,12 +214,14 @@ class TextTask:
         motion = context.motion if self.query.needs_motion else None
         meaning = self._meant(context) if self.by_model else None
         objects = self._detected(context) if self.query.objects and not self.by_model else None
+        named = None if objects is None else objects[0]
         word_maps = dict(zip(self.query.words, self._read(context), strict=True))
-        senses = Senses(context.quarter, motion, word_maps.__getitem__, meaning, objects)
+        senses = Senses(context.quarter, motion, word_maps.__getitem__, meaning, named)
         computed = text_relevance(self.query, senses)
         if objects is not None:
             moves = any(term.moves for term in self.query.objects)
-            return Answer(computed, True, of_words=bool(self.query.words), detected=True, moves=moves)
+            words = bool(self.query.words)
+            return Answer(computed, True, of_words=words, detected=True, other=objects[1], moves=moves)
         if not self.by_model:
             if self.query.names_the_unknown:
                 computed = computed * _as_it_moves(context)
@@ -233,9 +237,9 @@ class TextTask:
         return [carry(mask, context.text_way, outside=0.0) for mask in self.words]
 
     def _detected(self, context: QueryContext) -> Array:
-        """How surely each place is an object of a kind that is named, carried to this frame."""
+        """How surely each place is an object of a kind that is named, and another, carried to this frame."""
         if self.objects is None or context.object_way is None:
-            return context.nothing()
+            return zeros(context.quarter, (2, *context.hw))
         return carry(self.objects, context.object_way, outside=0.0)
 
     def _meant(self, context: QueryContext) -> Array:
@@ -294,7 +298,7 @@ class TextScorer:
         if finding is None:
             return None
         if self._objects is None or self._objects[0] is not finding:
-            self._objects = finding, given.put(object_map(self._query, finding.objects, given.cache.reduced_hw(4)))
+            self._objects = finding, given.put(object_maps(self._query, finding.objects, given.cache.reduced_hw(4)))
         return self._objects[1]
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
@@ -464,6 +468,8 @@ class QueryRelevance:
         carried: `[gh, gw]` bool, the winning query's relevance came along the flow.
         of_words: For each query, whether it asks for words.
         detected: For each query, whether a detector answers it.
+        others: `[gh, gw]` in [0, 1], how surely each cell is an object that no query names, where all are answered by a
+            detector; else None.
         moves: Some query asks a detector for what moves.
     """
 
@@ -473,6 +479,7 @@ class QueryRelevance:
     carried: Array
     of_words: tuple[bool, ...] = ()
     detected: tuple[bool, ...] = ()
+    others: Array | None = None
     moves: bool = False
 
     def followed(self, figure: Array) -> Array:
@@ -489,7 +496,10 @@ class QueryRelevance:
             return self.combined
         doubt = 1 - _STILL_OBJECT * figure.max() * (1 - figure)
         found = namespace(figure).where(_won_by(self.query, self.detected), _DETECTED * doubt, 1.0) * self.combined
-        return 1 - (1 - found) * (1 - _MAY_BE_FOUND * figure) if self.moves else found
+        if not self.moves:
+            return found
+        may_be = figure if self.others is None else figure * (1 - self.others)
+        return 1 - (1 - found) * (1 - _MAY_BE_FOUND * may_be)
 
     @property
     def word_cells(self) -> Array | None:
@@ -514,8 +524,11 @@ def answer_queries(
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)
     of_words, detected = (tuple(map(attrgetter(name), answers)) for name in ("of_words", "detected"))
+    others = [averaged(answer.other, cells_hw) for answer in answers if answer.other is not None]
+    # What one query does not name another may.
+    common = xp.amin(xp.stack(others), 0) if len(others) == len(answers) else None
     moves = any(answer.moves for answer in answers)
-    return QueryRelevance(most, combined, query, carried, of_words, detected, moves), keep
+    return QueryRelevance(most, combined, query, carried, of_words, detected, common, moves), keep
 
 
 def _won_by(query: Array, which: Sequence[bool]) -> Array:

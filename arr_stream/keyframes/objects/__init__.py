@@ -58,6 +58,8 @@ def _card(path: Path) -> Card:
     if path != _carried():
         return card_of(path)
     return Card(
+        # What fills the frame it knows only in a small picture.
+        sides_px=(640, 288),
         licence="YOLO License 2 (Darknet's); the package that carries it says MIT",
         source="https://pjreddie.com/darknet/yolo/",
         sha256="dccea06f59b781ec1234ddf8d1e94b9519a97f4245748a7d4db75d5b7080a42c",

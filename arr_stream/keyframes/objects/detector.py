@@ -3,7 +3,7 @@
 The file is an ONNX model or Darknet weights. A card, a JSON file of the same name beside it, says what the file itself
 does not; every field may be left out:
 
-    {"labels": ["person", "bicycle"], "side_px": 640, "scale": 0.00392, "mean": [0, 0, 0], "bgr": false,
+    {"labels": ["person", "bicycle"], "sides_px": [640], "scale": 0.00392, "mean": [0, 0, 0], "bgr": false,
      "licence": "Apache-2.0", "source": "https://..."}
 
 Without labels the classes are the 80 of COCO, in their order.
@@ -37,6 +37,8 @@ MOST_OBJECTS = 100
 _MOST_CANDIDATES = 1000
 _OVERLAP = 0.45
 """Of two boxes of a class that overlap by more (intersection over union), the one with the lower score goes."""
+LEAST_LARGE = 0.3
+"""Longer side of what is large, as a share of the frame's."""
 _WITHIN = 0.85
 """So does one of which more lies within the other."""
 
@@ -48,7 +50,8 @@ class Card(BaseModel):
 
     Args:
         labels: Names of its classes, in order; an empty one is no class.
-        side_px: Long side of the picture that it sees, where its input has no fixed size.
+        sides_px: Long side of the picture that it sees, where its input has no fixed size; it looks once at each, in
+            all but the first for large things alone.
         scale, mean: It sees `(values - mean) * scale`, of values in [0, 255]; numbers for red, green and blue.
         bgr: It sees blue first.
         licence, source, sha256: Of the weights; a hash is checked before they are used.
@@ -57,7 +60,7 @@ class Card(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     labels: tuple[str, ...] = Field(COCO, min_length=1)
-    side_px: int = Field(640, ge=STRIDE_PX, le=MOST_SIDE_PX)
+    sides_px: tuple[Annotated[int, Field(ge=STRIDE_PX, le=MOST_SIDE_PX)], ...] = Field((640,), min_length=1)
     scale: float | tuple[float, float, float] = 1 / 255
     mean: tuple[Byte, Byte, Byte] = (0, 0, 0)
     bgr: bool = False
@@ -153,20 +156,28 @@ class ObjectDetector:
             KeyframeFailed: The outputs are not finite.
             WeightsInvalid: They are those of no detector that is known, or for another number of classes.
         """
-        planes, share = self._planes(rgb)
+        sides = self.card.sides_px if self._fixed_wh is None else (max(self._fixed_wh),)
+        looks = [self._looked(rgb, side, LEAST_LARGE if at else 0.0) for at, side in enumerate(sides)]
+        return _surest((np.concatenate([boxes for boxes, _ in looks]), np.concatenate([scores for _, scores in looks])))
+
+    def _looked(self, rgb: ByteArray, side_px: int, least: float) -> Detections:
+        """Return what a look at one size finds, of boxes whose longer side is at least that share of the frame's."""
+        planes, share = self._planes(rgb, side_px)
         size_wh = planes.shape[3], planes.shape[2]
         inputs = (planes, np.array([size_wh], np.int64)) if self._told_size else (planes,)
         outputs = self._network(*inputs)
         if not all(np.isfinite(output).all() for output in outputs):
             raise KeyframeFailed(f"objects: {self.path.name} gave numbers that are not finite")
         boxes, scores = detections(outputs, size_wh, len(self.labels), self._anchors)
-        return _surest((boxes / share, scores))
+        boxes = boxes / share
+        large = (boxes[:, 2:] - boxes[:, :2]).max(1) >= least
+        return boxes[large], scores[large]
 
-    def _planes(self, rgb: ByteArray) -> tuple[FloatArray, FloatArray]:
+    def _planes(self, rgb: ByteArray, side_px: int) -> tuple[FloatArray, FloatArray]:
         """Return `[1, 3, h, w]`, and the shares of its width and height, twice, that the picture takes."""
         height, width = rgb.shape[:2]
         canvas_wh = self._fixed_wh
-        scale = self.card.side_px / max(width, height)
+        scale = side_px / max(width, height)
         if canvas_wh is not None:
             scale = min(canvas_wh[0] / width, canvas_wh[1] / height)
             wh = max(1, round(width * scale)), max(1, round(height * scale))
