@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arr_stream.config import ScoringSettings, Settings
-from arr_stream.keyframes.base import PartName, TextEncoder
+from arr_stream.keyframes.base import ObjectFinding, PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
 from arr_stream.keyframes.objects import detected_labels
 from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
@@ -491,10 +491,14 @@ class Pipeline:
 
     def _found(self, state: _State) -> tuple[DetectedObject, ...]:
         """The objects on this frame that a query names."""
-        present = state.cache.present_objects()
-        terms = [term for query in self._texts for term in query.objects]
-        named = [each for each in present if any(is_named(each, term, present) for term in terms)]
-        state.objects_doubtful = any(each.trust < DOUBTFUL for each in named)
+
+        def wanted(finding: ObjectFinding) -> list[DetectedObject]:
+            terms = [term for query in self._texts for term in query.objects]
+            return [each for each in finding.objects if any(is_named(each, term, finding.objects) for term in terms)]
+
+        named = state.cache.present_objects(wanted)
+        trusts = [each.trust for each in named]
+        state.objects_doubtful = bool(trusts) and sum(trusts) / len(trusts) < DOUBTFUL
         return tuple(each for each in named if each.trust >= LEAST_TRUST)
 
     def _fit(self, frame: Frame) -> tuple[_State, bool]:

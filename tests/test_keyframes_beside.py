@@ -16,7 +16,7 @@ import arr_stream
 import arr_stream.stream
 from arr_stream.config import Settings
 from arr_stream.errors import KeyframeFailed
-from arr_stream.keyframes.base import PARTS, KeyframePart, PartName
+from arr_stream.keyframes.base import KeyframePart, PartName
 from arr_stream.keyframes.beside import KeyframesBeside
 from arr_stream.keyframes.generate import (
     Job,
@@ -29,6 +29,14 @@ from tests import keyframe_fakes as fakes
 from tests.fault_helpers import clip
 
 DELAY = 3
+
+
+EARLY: tuple[PartName, ...] = ("clusters", "embedding", "text")
+"""Parts that arrive together."""
+
+
+def asked(index: int) -> KeyframeRequest:
+    return replace(fakes.request(index), parts=EARLY)
 
 
 class Slow:
@@ -73,44 +81,54 @@ def arrivals(provider: KeyframesBeside, requests: Mapping[int, KeyframeRequest],
 def test_parts_arrive_at_their_frame_however_long_they_take(seconds: float, made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
     slow.seconds = seconds
-    requests = {0: fakes.request(0), 2: replace(fakes.request(2), parts=("text",)), 6: fakes.request(6)}
-    assert arrivals(provider, requests, 8) == [[], [], [], [0, 0, 0, 0], [], [2], [], []]
+    requests = {0: asked(0), 2: replace(asked(2), parts=("text",)), 6: asked(6)}
+    assert arrivals(provider, requests, 8) == [[], [], [], [0, 0, 0], [], [2], [], []]
+
+
+def test_objects_arrive_later_than_the_others_and_before_the_next_keyframe(made: tuple[Slow, KeyframesBeside]) -> None:
+    _, provider = made
+    requests = {
+        0: replace(asked(0), parts=(*EARLY, "objects")),
+        12: replace(asked(12), parts=("objects",), window=True),
+    }
+    told = arrivals(provider, requests, 24)
+    assert {index: frames for index, frames in enumerate(told) if frames} == {3: [0, 0, 0], 9: [0], 21: [12]}
 
 
 def test_what_a_query_waits_for_arrives_at_once_and_once(made: tuple[Slow, KeyframesBeside]) -> None:
     _, provider = made
-    awaiting = replace(fakes.request(0), awaited=frozenset({"text"}))
+    awaiting = replace(asked(0), awaited=frozenset({"text"}))
     provider.submit(awaiting)
     assert [part.part for part in provider.collect() if isinstance(part, KeyframePart)] == ["text"]
-    assert [len(provider.collect()) for _ in range(DELAY + 1)] == [0, 0, 3, 0]
+    assert [len(provider.collect()) for _ in range(DELAY + 1)] == [0, 0, 2, 0]
 
 
 def test_nothing_is_begun_for_a_last_frame(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
-    provider.submit(fakes.request(0))
+    provider.submit(asked(0))
     assert provider.collect() == [] and slow.begun == []
     provider.collect()
     provider.collect()
-    assert provider.collect() and slow.begun == [(0, part) for part in PARTS]
+    assert provider.collect() and slow.begun == [(0, part) for part in EARLY]
 
 
 def test_nothing_is_begun_for_a_scene_that_is_gone(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
-    cut = {index: replace(fakes.request(index), new_scene=True) for index in (1, 2, 3)}
-    assert arrivals(provider, {0: fakes.request(0), **cut}, 7) == [[], [], [], [], [], [3, 3, 3, 3], []]
-    assert slow.begun == [(3, part) for part in PARTS]
+    cut = {index: replace(asked(index), new_scene=True) for index in (1, 2, 3)}
+    assert arrivals(provider, {0: asked(0), **cut}, 7) == [[], [], [], [], [], [3, 3, 3], []]
+    assert slow.begun == [(3, part) for part in EARLY]
 
 
 def test_a_new_scene_is_known_sooner_where_nothing_is_asked(made: tuple[Slow, KeyframesBeside]) -> None:
     _, provider = made
-    cut, asked_cut = replace(fakes.request(0), new_scene=True), replace(fakes.request(4), new_scene=True, asked=True)
-    assert arrivals(provider, {0: cut, 4: asked_cut}, 8) == [[], [], [0] * 4, [], [], [], [], [4] * 4]
+    cut, asked_cut = replace(asked(0), new_scene=True), replace(asked(4), new_scene=True, asked=True)
+    assert arrivals(provider, {0: cut, 4: asked_cut}, 8) == [[], [], [0, 0, 0], [], [], [], [], [4, 4, 4]]
 
 
 def test_closing_gives_up_what_is_not_begun(made: tuple[Slow, KeyframesBeside]) -> None:
     slow, provider = made
     slow.seconds = 0.3
-    provider.submit(fakes.request(0))
+    provider.submit(asked(0))
     provider.collect()
     provider.collect()
     started = time.monotonic()
@@ -128,7 +146,7 @@ def test_a_keyframe_of_which_nothing_came_is_an_error_at_its_frame() -> None:
             return dict.fromkeys(request.parts, fail)  # type: ignore[arg-type]
 
     provider = KeyframesBeside(Broken(), 1)
-    provider.submit(replace(fakes.request(5), awaited=frozenset({"text"})))
+    provider.submit(replace(asked(5), awaited=frozenset({"text"})))
     (failure,) = provider.collect()
     assert isinstance(failure, KeyframeFailure) and failure.parts == ("text",)
     with pytest.raises(KeyframeFailed, match="frame 5: text: ZeroDivisionError"):

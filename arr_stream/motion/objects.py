@@ -14,15 +14,15 @@ from arr_stream.types import DetectedObject, FloatArray
 LEAST_TRUST = 0.2
 """Mean trust in the points of an object below which its place is not known until a detector finds it again."""
 DOUBTFUL = 0.4
-"""Trust below which a detector should look again."""
+"""Mean trust in the objects that are asked for below which a detector should look again."""
 _LEAST_OVERLAP = 0.3
 """Intersection over union from which an object of a class is the one that was there before."""
 _NEW_SCORE = 0.25
 """Score from which an object that was not there before counts; one that was may be found with less."""
 _MISSED = 0.7
 """What remains of the score of an object that a look misses, where it is still followed."""
-_POINTS = np.stack(np.meshgrid(np.linspace(0.2, 0.8, 4), np.linspace(0.2, 0.8, 4)), -1).reshape(-1, 2)
-"""`[16, 2]`, places in a box that are carried, as shares of its sides."""
+_POINTS = np.stack(np.meshgrid(np.linspace(-0.6, 0.6, 4), np.linspace(-0.6, 0.6, 4)), -1).reshape(-1, 2)
+"""`[16, 2]`, places in a box that are carried: offsets from its middle, in halves of its sides."""
 
 
 def carried_objects(objects: Sequence[DetectedObject], way: Flow) -> tuple[DetectedObject, ...]:
@@ -35,32 +35,28 @@ def carried_objects(objects: Sequence[DetectedObject], way: Flow) -> tuple[Detec
     if not objects:
         return ()
     boxes = np.array([each.box_xyxy for each in objects], np.float32)
-    corner, size = boxes[:, None, :2], boxes[:, None, 2:] - boxes[:, None, :2]
-    points = (corner + _POINTS * size).astype(np.float32)
-    moved, trust = carried_points(points.reshape(-1, 2), way)
-    moved, trust = moved.reshape(points.shape), trust.reshape(points.shape[:2])
+    middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
+    points = (middle[:, None] + _POINTS * half[:, None]).astype(np.float32)
+    moved, trusts = carried_points(points.reshape(-1, 2), way)
+    offset, trust = moved.reshape(points.shape) - points, trusts.reshape(points.shape[:2])
+    # What a point does not know the others tell.
+    known = (trust > 0)[..., None]
+    offset = np.where(
+        known, offset, (offset * known).sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True), 1)
+    )
+    scale = (_spread(points + offset) / np.maximum(_spread(points), 1e-6)).clip(0.5, 2)
+    middle = middle + np.median(offset, 1)
+    now = np.concatenate([middle - half * scale, middle + half * scale], 1).clip(0, 1)
     carried = []
-    for each, before, after, weight in zip(objects, points, moved, trust, strict=True):
-        box = np.array(each.box_xyxy, np.float32)
-        if (weight > 0).any():
-            box = _moved(box, before[weight > 0], after[weight > 0])
-        x0, y0, x1, y1 = map(float, box)
+    for each, (x0, y0, x1, y1), sure in zip(objects, now.tolist(), trust.mean(1).tolist(), strict=True):
         if x0 < x1 and y0 < y1:
-            carried.append(replace(each, box_xyxy=(x0, y0, x1, y1), trust=float(weight.mean())))
+            carried.append(replace(each, box_xyxy=(x0, y0, x1, y1), trust=sure))
     return tuple(carried)
 
 
-def _moved(box: FloatArray, before: FloatArray, after: FloatArray) -> FloatArray:
-    """Return a box moved as the middle one of its points, and scaled as they spread, within the frame."""
-    scale = np.clip(_spread(after) / np.maximum(_spread(before), 1e-6), 0.5, 2)
-    centre = (box[:2] + box[2:]) / 2 + np.median(after - before, 0)
-    half = (box[2:] - box[:2]) / 2 * scale
-    return np.concatenate([centre - half, centre + half]).clip(0, 1)
-
-
 def _spread(points: FloatArray) -> FloatArray:
-    """Return how far points lie from their middle, in the middle, on each axis."""
-    away: FloatArray = np.median(np.abs(points - np.median(points, 0)), 0)
+    """Return how far points `[N, n, 2]` lie from their mean, in the mean, on each axis."""
+    away: FloatArray = np.abs(points - points.mean(1, keepdims=True)).mean(1)
     return away
 
 

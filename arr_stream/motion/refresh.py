@@ -22,7 +22,7 @@ WINDOW_EVERY = 3
 """Fewest frames from one look at what is new to the next."""
 TEXT_EVERY = 10
 """Fewest frames from one look for text to the next."""
-OBJECTS_EVERY = 10
+OBJECTS_EVERY = 15
 """Fewest frames from one look for objects to the next."""
 LEAST_NEW, MOST_NEW = 0.01, 0.3
 """Shares of a frame: if what is new lies in between, it is looked at for text between keyframes."""

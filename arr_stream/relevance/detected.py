@@ -25,7 +25,7 @@ def object_maps(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[i
     Args:
         query: The text; where it names a colour too, the object must have some of it.
         objects: What was found.
-        hw: A quarter of the texture's size, `(h, w)`.
+        hw: Rows and columns of the maps.
     """
     named, other = maps = np.zeros((2, *hw), np.float32)
     colours = tuple(term for term in query.terms if isinstance(term, ColourTerm | LightTerm))

@@ -145,7 +145,7 @@ class Answer:
         keep: What the scorer wants to know on the next frame.
         of_words: It is of words, which are where they were read whatever else stands out.
         detected: It is of objects that a detector found, which misses some.
-        other: `[h, w]` in [0, 1], how surely each place is an object that is not asked for; None without a detector.
+        other: `[h/2, w/2]` in [0, 1], how surely each place is an object that is not asked for; None: nobody knows.
         moves: What is asked for is of a kind that moves.
     """
 
@@ -199,8 +199,8 @@ class TextTask:
         by_model: A model is asked, in place of the lexicon's colours.
         meaning: `[h', w']` what it found on the frame of the embedding in use; None before there is one.
         embedded_before: That frame was an earlier one.
-        objects: `[2, h, w]` how surely each place of the keyframe is an object that is named, and another; None before
-            any were looked for.
+        objects: `[2, h/2, w/2]` how surely each place of the keyframe is an object that is named, and another; None
+            before any were looked for.
     """
 
     query: TextQuery
@@ -214,7 +214,7 @@ class TextTask:
         motion = context.motion if self.query.needs_motion else None
         meaning = self._meant(context) if self.by_model else None
         objects = self._detected(context) if self.query.objects and not self.by_model else None
-        named = None if objects is None else objects[0]
+        named = None if objects is None else resized(objects[0], context.hw)
         word_maps = dict(zip(self.query.words, self._read(context), strict=True))
         senses = Senses(context.quarter, motion, word_maps.__getitem__, meaning, named)
         computed = text_relevance(self.query, senses)
@@ -239,7 +239,7 @@ class TextTask:
     def _detected(self, context: QueryContext) -> Array:
         """How surely each place is an object of a kind that is named, and another, carried to this frame."""
         if self.objects is None or context.object_way is None:
-            return zeros(context.quarter, (2, *context.hw))
+            return zeros(context.eighth_motion, (2, *context.eighth_motion.shape))
         return carry(self.objects, context.object_way, outside=0.0)
 
     def _meant(self, context: QueryContext) -> Array:
@@ -298,7 +298,7 @@ class TextScorer:
         if finding is None:
             return None
         if self._objects is None or self._objects[0] is not finding:
-            self._objects = finding, given.put(object_maps(self._query, finding.objects, given.cache.reduced_hw(4)))
+            self._objects = finding, given.put(object_maps(self._query, finding.objects, given.cache.reduced_hw(8)))
         return self._objects[1]
 
     def _words(self, given: QueryInput) -> tuple[Array, ...] | None:
