@@ -408,6 +408,16 @@ class TestStream:
         dogs = {"tracks": 1, "most_at_once": 1, "frames": 6, "spans_seconds": [[0.0, 0.167]]}
         assert summary["objects"] == {"dog": dogs}
 
+    def test_a_rule_on_an_object_fires(self, tmp_path: Path) -> None:
+        video = write_video(tmp_path / "v.mp4", [scene({}), *[scene(THINGS)] * 20])
+        path = colour_detector(tmp_path)
+        told = CliRunner().invoke(
+            app,
+            ["stream", str(video), "--headless", "--query", "person", "--set", f"keyframes.objects={path}",
+             "--set", "keyframes.interval=5", "--set", "keyframes.text=none", "--when", "relevance > 0.6"],
+        )  # fmt: skip
+        assert told.exit_code == 0 and "alert at" in told.output, told.output
+
 
 class TestTracks:
     @staticmethod

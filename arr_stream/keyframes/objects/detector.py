@@ -213,17 +213,24 @@ def _surest(found: Detections) -> Found:
         rectangles.tolist(), best.tolist(), classes.tolist(), LEAST_SCORE, _OVERLAP, top_k=_MOST_CANDIDATES
     )
     kept = np.array(chosen, np.intp).reshape(-1)
-    kept = kept[_apart(boxes[kept], classes[kept])][:MOST_OBJECTS]
+    boxes, classes, best = boxes[kept], classes[kept], best[kept]
+    best = _without_nested(boxes, classes, best)
+    kept = np.argsort(-best, kind="stable")[: min(MOST_OBJECTS, np.count_nonzero(best))]
     return Found(boxes[kept], classes[kept], best[kept])
 
 
-def _apart(boxes: FloatArray, classes: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Return `[N]` bool: boxes, the surest first, that no surer one of their class holds, and that hold none."""
-    common = np.prod(
-        np.clip(np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2]), 0, None), 2
-    )
+def _without_nested(boxes: FloatArray, classes: npt.NDArray[np.intp], scores: FloatArray) -> FloatArray:
+    """Return scores, surest first, as of one object where a box of a class lies within another: 0 for one of the two.
+
+    The larger one stays, with the higher score, unless it is far less sure: parts are found more surely than the whole.
+    """
+    corner = np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2])
     area = np.prod(boxes[:, 2:] - boxes[:, :2], 1)
-    within = common > _WITHIN * np.minimum(area[:, None], area)
-    surer = np.tri(len(boxes), k=-1, dtype=bool)
-    apart: npt.NDArray[np.bool_] = ~(within & surer & (classes[:, None] == classes)).any(1)
-    return apart
+    nested = np.prod(corner.clip(0), 2) > _WITHIN * np.minimum(area[:, None], area)
+    scores = scores.copy()
+    for surer, other in zip(*np.nonzero(np.triu(nested & (classes[:, None] == classes), 1)), strict=True):
+        if scores[surer] and scores[other] >= scores[surer] / 2 and area[other] > area[surer]:
+            scores[other], scores[surer] = scores[surer], 0
+        elif scores[surer]:
+            scores[other] = 0
+    return scores
