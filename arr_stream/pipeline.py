@@ -175,7 +175,7 @@ def _judged(seen: _Evidence) -> Generator[str, None, _Judged]:
     change = change_of_cells(seen.change, seen.known, seen.grid)
     scores = difference = small_text = None
     if seen.planes is not None:
-        asked = relevance.followed(moving), moving, seen.weights, relevance.word_cells, change
+        asked = relevance.followed(moving, change), moving, seen.weights, relevance.word_cells, change
         scores = without_others(score_cells(seen.planes, seen.grid.texture_wh, *asked), relevance)
     if seen.sent is not None:
         difference = cell_difference(seen.eighth_grey, seen.sent)

@@ -256,6 +256,12 @@ class TestDetector:
         with pytest.raises(WeightsInvalid, match="SHA-256"):
             ObjectDetector(path, replace_card(card_of(path), sha256="00" * 32))
 
+    def test_anchors_of_a_card_stand_in_for_those_of_the_file(self, tmp_path: Path) -> None:
+        path = colour_detector(tmp_path)
+        found = ObjectDetector(path, replace_card(card_of(path), anchors=(((48, 24),),))).find(scene({"red": (64, 96)}))
+        x0, y0, x1, y1 = found.boxes_xyxy[0] * 320
+        assert (x1 - x0, y1 - y0) == pytest.approx((48, 24), abs=0.1)
+
     def test_labels_are_told_by_cocos_names(self, tmp_path: Path) -> None:
         settings = with_detector(colour_detector(tmp_path, ("tvmonitor", "Motorbike")))
         assert detected_labels(settings) == ("tv", "motorcycle")

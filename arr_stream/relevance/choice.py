@@ -181,7 +181,7 @@ def realize_relevance(
         edge_distance = to_numpy(texture.cells([_EDGE_DISTANCE])[0]).ravel()
         passed = score_cascaded(
             table,
-            flat if figure is None else relevance.followed(figure).ravel(),
+            flat if figure is None else relevance.followed(figure, change).ravel(),
             edge_distance,
             regions,
             weights,

@@ -25,6 +25,7 @@ from arr_stream.relevance.detected import object_maps
 from arr_stream.relevance.meaning import still_meant
 from arr_stream.relevance.membership import Senses, text_relevance
 from arr_stream.relevance.query import ExampleQuery, MaskQuery, Query, RegionQuery, TextQuery
+from arr_stream.relevance.scorers import Change
 from arr_stream.relevance.words import word_mask
 from arr_stream.texture.arrays import Array, namespace, take, zeros
 from arr_stream.texture.pictures import Pictures
@@ -166,6 +167,8 @@ _DETECTED = 0.8
 """How far the choice follows a detector."""
 _STILL_OBJECT = 0.4
 """What an object that stands still loses of that where something surely moves."""
+_BEFORE_BACKGROUND = 0.8
+"""The same before a background that is known."""
 _MAY_BE_FOUND = 0.4
 """How far the choice follows what moves where an object is asked for that moves."""
 
@@ -482,7 +485,7 @@ class QueryRelevance:
     others: Array | None = None
     moves: bool = False
 
-    def followed(self, figure: Array) -> Array:
+    def followed(self, figure: Array, change: Change | None = None) -> Array:
         """Return `[gh, gw]` in [0, 1]: how far the choice follows the queries in each cell.
 
         A detector misses some objects and finds some that are none, so that its word alone is not followed all the way.
@@ -491,10 +494,16 @@ class QueryRelevance:
 
         Args:
             figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
+            change: Evidence of change; before a background that is known it tells an object from its box.
         """
         if not any(self.detected):
             return self.combined
-        doubt = 1 - _STILL_OBJECT * figure.max() * (1 - figure)
+        still_object: Array | float = _STILL_OBJECT
+        if change is not None:
+            sharp = change.known * change.certainty
+            figure = namespace(figure).maximum(figure, change.cells.reshape(figure.shape) * sharp)
+            still_object = still_object + (_BEFORE_BACKGROUND - still_object) * sharp
+        doubt = 1 - still_object * figure.max() * (1 - figure)
         found = namespace(figure).where(_won_by(self.query, self.detected), _DETECTED * doubt, 1.0) * self.combined
         if not self.moves:
             return found

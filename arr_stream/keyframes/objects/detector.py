@@ -54,6 +54,8 @@ class Card(BaseModel):
             all but the first for large things alone.
         scale, mean: It sees `(values - mean) * scale`, of values in [0, 255]; numbers for red, green and blue.
         bgr: It sees blue first.
+        anchors: For each output of a Darknet network, widths and heights in pixels of its anchors; by default those of
+            its own file.
         licence, source, sha256: Of the weights; a hash is checked before they are used.
     """
 
@@ -64,6 +66,7 @@ class Card(BaseModel):
     scale: float | tuple[float, float, float] = 1 / 255
     mean: tuple[Byte, Byte, Byte] = (0, 0, 0)
     bgr: bool = False
+    anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
     licence: str = ""
     source: str = ""
     sha256: str = ""
@@ -134,7 +137,8 @@ class ObjectDetector:
         except Exception as exc:  # onnxruntime has errors of its own, without a common class.
             line = " ".join(str(exc).split())[:200]
             raise WeightsInvalid(f"{model}: not a model for onnxruntime: {line}", remedy="give an ONNX file") from exc
-        self._anchors = [np.array(each, np.float32) for each in json.loads(self._network.metadata.get("anchors", "[]"))]
+        anchors = card.anchors or json.loads(self._network.metadata.get(darknet.ANCHORS, "[]"))
+        self._anchors = [np.array(each, np.float32) for each in anchors]
         names, shapes = zip(*self._network.inputs.items(), strict=True)
         shape = shapes[0]
         if len(shape) != 4 or shape[1] not in (3, "channels", None) or len(names) > 2:
