@@ -22,6 +22,7 @@ from arr_stream.keyframes.objects import detected_labels, make_object_finder
 from arr_stream.keyframes.objects.detector import Card, ObjectDetector, card_of
 from arr_stream.keyframes.objects.heads import detections
 from arr_stream.keyframes.objects.onnx_file import constant, model, node
+from arr_stream.live.rules import RuleWatch, parse_rule
 from arr_stream.motion.flow import Flow
 from arr_stream.motion.objects import ObjectTracks, carried_objects
 from arr_stream.object_names import COCO
@@ -414,15 +415,12 @@ class TestStream:
         dogs = {"tracks": 1, "most_at_once": 1, "frames": 6, "spans_seconds": [[0.0, 0.167]]}
         assert summary["objects"] == {"dog": dogs}
 
-    def test_a_rule_on_an_object_fires(self, tmp_path: Path) -> None:
-        video = write_video(tmp_path / "v.mp4", [scene({}), *[scene(THINGS)] * 20])
-        path = colour_detector(tmp_path)
-        told = CliRunner().invoke(
-            app,
-            ["stream", str(video), "--headless", "--query", "person", "--set", f"keyframes.objects={path}",
-             "--set", "keyframes.interval=5", "--set", "keyframes.text=none", "--when", "relevance > 0.6"],
-        )  # fmt: skip
-        assert told.exit_code == 0 and "alert at" in told.output, told.output
+    def test_a_rule_on_an_object_fires_where_it_is(self, tmp_path: Path) -> None:
+        settings = with_detector(colour_detector(tmp_path), **{"keyframes.interval": 5})
+        watch = RuleWatch(parse_rule("relevance > 0.6 for 2s"))
+        frames = [scene({}), *[scene(THINGS)] * 80]
+        fired = [patches.index for patches in steps(settings, "person", frames) if watch.look(patches) is not None]
+        assert len(fired) == 1 and 60 <= fired[0] <= 70
 
 
 class TestTracks:
