@@ -85,16 +85,6 @@ def test_parts_arrive_at_their_frame_however_long_they_take(seconds: float, made
     assert arrivals(provider, requests, 8) == [[], [], [], [0, 0, 0], [], [2], [], []]
 
 
-def test_objects_arrive_later_than_the_others_and_before_the_next_keyframe(made: tuple[Slow, KeyframesBeside]) -> None:
-    _, provider = made
-    requests = {
-        0: replace(asked(0), parts=(*EARLY, "objects")),
-        12: replace(asked(12), parts=("objects",), window=True),
-    }
-    told = arrivals(provider, requests, 24)
-    assert {index: frames for index, frames in enumerate(told) if frames} == {3: [0, 0, 0], 9: [0], 21: [12]}
-
-
 def test_what_a_query_waits_for_arrives_at_once_and_once(made: tuple[Slow, KeyframesBeside]) -> None:
     _, provider = made
     awaiting = replace(asked(0), awaited=frozenset({"text"}))

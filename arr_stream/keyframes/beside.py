@@ -30,9 +30,6 @@ SCENE_DELAY = 2
 LOOK_DELAYS: Mapping[PartName, int] = {"embedding": 2, "text": 5, "objects": 5}
 """Frames after which a look between keyframes arrives, at most. Some take longer, and would be waited for."""
 
-_LATE: frozenset[PartName] = frozenset({"objects"})
-_LATER = 3
-"""What is late arrives after so many times the frames of the others."""
 _JOIN_SECONDS = 5.0
 
 
@@ -43,7 +40,7 @@ class _Keyframe:
     Args:
         index: Of its frame.
         delay: Frames after which it arrives.
-        optional: It is no error where nothing comes of it.
+        window: See `KeyframeRequest`.
         waiting: Parts that nobody has begun to make.
         begun: What comes of the others.
         told: Outcomes that have arrived.
@@ -52,7 +49,7 @@ class _Keyframe:
 
     index: int
     delay: int
-    optional: bool
+    window: bool
     waiting: dict[PartName, Job]
     begun: dict[PartName, Future[Outcome]] = field(default_factory=dict)
     told: list[Outcome] = field(default_factory=list)
@@ -68,14 +65,12 @@ class KeyframesBeside:
 
     Args:
         generator: Makes the parts; used on one thread at a time.
-        delay: Frames, at least 1; of a new scene at most `SCENE_DELAY`, of a look `LOOK_DELAYS`. Objects take as
-            long as all else together, and arrive later.
-        interval: Frames from one keyframe to the next.
+        delay: Frames, at least 1; of a new scene at most `SCENE_DELAY`, of a look `LOOK_DELAYS`.
     """
 
-    def __init__(self, generator: KeyframeGenerator, delay: int, interval: int = 30) -> None:
+    def __init__(self, generator: KeyframeGenerator, delay: int) -> None:
         self._generator = generator
-        self._delay, self._interval = delay, interval
+        self._delay = delay
         self._under_way: list[_Keyframe] = []
         self._arrived: list[Outcome] = []
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -86,14 +81,11 @@ class KeyframesBeside:
         if request.new_scene:
             for older in self._under_way:
                 older.waiting.clear()
-        jobs, delay = self._generator.jobs(request), self._delay_of(request)
-        late = {part: job for part, job in jobs.items() if part in _LATE}
-        others = {part: job for part, job in jobs.items() if part not in _LATE}
-        for group, frames, optional in ((others, delay, request.window), (late, self._late(delay), True)):
-            keyframe = _Keyframe(request.frame.index, frames, optional, group)
-            self._begin(keyframe, [part for part in group if part in request.awaited])
-            self._arrived += self._finish(keyframe)
-            self._under_way.append(keyframe)
+        jobs = self._generator.jobs(request)
+        keyframe = _Keyframe(request.frame.index, self._delay_of(request), request.window, dict(jobs))
+        self._begin(keyframe, [part for part in jobs if part in request.awaited])
+        self._arrived += self._finish(keyframe)
+        self._under_way.append(keyframe)
         return tuple(jobs)
 
     def collect(self) -> list[Outcome]:
@@ -109,7 +101,7 @@ class KeyframesBeside:
         for keyframe in [each for each in self._under_way if each.age == each.delay]:
             self._under_way.remove(keyframe)
             arrived += self._finish(keyframe)
-            if not keyframe.optional:
+            if not keyframe.window:
                 require_one(keyframe.told)
         for keyframe in self._under_way:
             keyframe.age += 1
@@ -133,10 +125,6 @@ class KeyframesBeside:
         if request.window:
             return min(self._delay, *(LOOK_DELAYS[part] for part in request.parts))
         return min(self._delay, SCENE_DELAY) if request.new_scene and not request.asked else self._delay
-
-    def _late(self, delay: int) -> int:
-        """Frames after which what takes long arrives; before the next keyframe is due."""
-        return max(delay, min(_LATER * delay, self._interval - 1))
 
     def _begin(self, keyframe: _Keyframe, parts: list[PartName]) -> None:
         for part in parts:
@@ -165,7 +153,7 @@ def make_provider(generator: KeyframeGenerator, settings: KeyframeSettings, *, f
         follow: The pictures follow one another; what is known of one that does not is no use to the next.
     """
     delay = settings.frames_beside if follow else 0
-    return KeyframesBeside(generator, delay, settings.interval) if delay else InStepKeyframes(generator)
+    return KeyframesBeside(generator, delay) if delay else InStepKeyframes(generator)
 
 
 def _task(index: int, part: PartName, job: Job, outcome: Future[Outcome]) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from arr_stream.types import DetectedObject, FloatArray
 
 LEAST_TRUST = 0.2
 """Mean trust in the points of an object below which its place is not known until a detector finds it again."""
-DOUBTFUL = 0.4
+DOUBTFUL = 0.7
 """Mean trust in the objects that are asked for below which a detector should look again."""
 _LEAST_OVERLAP = 0.3
 """Intersection over union from which an object of a class is the one that was there before."""
