@@ -15,8 +15,9 @@ LEAST_TRUST = 0.2
 """Mean trust in the points of an object below which its place is not known until a detector finds it again."""
 DOUBTFUL = 0.7
 """Mean trust in the objects that are asked for below which a detector should look again."""
-_LEAST_OVERLAP = 0.3
-"""Intersection over union from which an object of a class is the one that was there before."""
+_LEAST_OVERLAP, _LEAST_WITHIN = 0.3, 0.7
+"""Intersection over union from which an object of a class is the one that was there before, and intersection over the
+smaller of the two: a detector finds now a part and now the whole."""
 _NEW_SCORE = 0.25
 """Score from which an object that was not there before counts; one that was may be found with less."""
 _MISSED = 0.7
@@ -79,16 +80,19 @@ class ObjectTracks:
         """
         known = self._known.pop(index, ())
         self._known = {frame: objects for frame, objects in self._known.items() if frame > index}
-        pairs = [(_overlap(a, b), i, j) for i, a in enumerate(found) for j, b in enumerate(known) if a.label == b.label]
+        pairs = [(_overlap(a, b), i, j) for i, a in enumerate(found) for j, b in enumerate(known)]
         tracks: dict[int, int] = {}
         for overlap, i, j in sorted(pairs, reverse=True):
-            if overlap >= _LEAST_OVERLAP and i not in tracks and known[j].track not in tracks.values():
+            if overlap and i not in tracks and known[j].track not in tracks.values():
                 tracks[i] = known[j].track
         for i, each in enumerate(found):
             if i not in tracks and each.score >= _NEW_SCORE:
                 tracks[i], self._next = self._next, self._next + 1
         seen = [replace(found[i], track=track) for i, track in sorted(tracks.items())]
-        missed = (replace(each, score=each.score * _MISSED) for each in known if each.track not in tracks.values())
+        lost = [
+            each for each in known if each.track not in tracks.values() and not any(_overlap(each, one) for one in seen)
+        ]
+        missed = (replace(each, score=each.score * _MISSED) for each in lost)
         return (*seen, *(each for each in missed if each.score >= _NEW_SCORE))
 
     def forget(self) -> None:
@@ -97,7 +101,10 @@ class ObjectTracks:
 
 
 def _overlap(one: DetectedObject, other: DetectedObject) -> float:
-    """Return intersection over union."""
+    """Return intersection over union; 0 for objects that are not the same."""
     a, b = np.array(one.box_xyxy), np.array(other.box_xyxy)
     common = np.prod(np.clip(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0, None))
-    return float(common / max(np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - common, 1e-9))
+    areas = np.prod(a[2:] - a[:2]), np.prod(b[2:] - b[:2])
+    union = sum(areas) - common
+    same = common >= min(_LEAST_OVERLAP * union, _LEAST_WITHIN * min(areas))
+    return float(common / max(union, 1e-9)) if same and one.label == other.label else 0.0
