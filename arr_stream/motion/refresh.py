@@ -94,7 +94,8 @@ class Refresher:
         whole_text = self._text_is_due(frame, occasion, settings.text_interval * interval_factor)
         auto = settings.text == "auto"
         left_out = {"text"} if auto and occasion.led and not whole_text else set()
-        if "objects" not in occasion.needed:
+        # One look at a time, so that each knows the numbers that the one before gave.
+        if "objects" not in occasion.needed or self.cache.pending("objects"):
             left_out.add("objects")
         renewed = tuple(part for part in PARTS if part not in left_out)
         wanted = renewed if reason is not None else self._owed_parts
