@@ -1,4 +1,4 @@
-"""Darknet networks (YOLOv2 to YOLOv4 and their small versions) as ONNX models.
+"""Darknet networks (YOLOv3, YOLOv4 and their small versions) as ONNX models.
 
 A network is a text file of sections (`*.cfg`) and a file of weights (`*.weights`): three version numbers, a count of
 pictures seen, and then, for each convolution in order, its biases, the scales, means and variances of its batch
