@@ -130,7 +130,7 @@ class ObjectTerm:
 
     @property
     def moves(self) -> bool:
-        """Whether objects of the kind move by themselves."""
+        """True for people, animals, vehicles and balls, which may move."""
         return not _MOVING.isdisjoint(self.classes)
 
     def among(self, labels: Iterable[str]) -> ObjectTerm | None:

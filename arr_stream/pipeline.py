@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arr_stream.config import ScoringSettings, Settings
-from arr_stream.keyframes.base import ObjectFinding, PartName, TextEncoder
+from arr_stream.keyframes.base import PartName, TextEncoder
 from arr_stream.keyframes.generate import KeyframeProvider
 from arr_stream.keyframes.objects import detected_labels
 from arr_stream.motion.background import UPDATE_SECONDS, Background, motion_evidence
@@ -281,7 +281,8 @@ class Pipeline:
         self._settings = settings
         self._device: Device = HostDevice() if device is None else device
         self._provider = keyframes
-        self._queries = tuple(queries)
+        self.labels = frozenset(detected_labels(settings))
+        self._take(queries)
         self._gaze = gaze
         self._clock = clock
         self._estimator = self._device.make_flow(settings.motion)
@@ -289,7 +290,6 @@ class Pipeline:
         self._query_changed = False
         self._interval_factor = 1
         self._spending = Spending()
-        self.labels = frozenset(detected_labels(settings))
         self._space: SemanticSpace | None = None
         if encoder is not None:
             from arr_stream.relevance.semantic import SemanticSpace
@@ -331,7 +331,7 @@ class Pipeline:
         Texts that go to a model are encoded here; what the last keyframe knows is then scored anew, without another
         look at its picture. Where a query that is given up was found on the last frame joins channel 38.
         """
-        self._queries = tuple(queries)
+        self._take(queries)
         self._query_changed = True
         self._spending.ask()
         self._notices = self._ask_model()
@@ -342,17 +342,17 @@ class Pipeline:
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What a model is asked about, each once: the texts that lexicon and detector do not understand in full."""
+        """Texts for the model, each once: those that the lexicon and the detector do not understand in full."""
         language = self._settings.relevance.language
         if self._space is None or language == "lexicon":
             return ()
         texts = [query for query in self._texts if query.phrase]
         return tuple(dict.fromkeys(query.phrase for query in texts if language == "clip" or query.unknown_words))
 
-    @property
-    def _texts(self) -> list[TextQuery]:
-        """The texts that are asked, as they are understood with the detector in use."""
-        return [query.detected(self.labels) for query in self._queries if isinstance(query, TextQuery)]
+    def _take(self, queries: Sequence[Query]) -> None:
+        """Set the queries, and the texts among them as they are understood with the detector in use."""
+        self._queries = tuple(queries)
+        self._texts = tuple(query.detected(self.labels) for query in queries if isinstance(query, TextQuery))
 
     def _ask_model(self) -> tuple[str, ...]:
         """Encode what is asked of the model; notices about it."""
@@ -491,12 +491,12 @@ class Pipeline:
 
     def _found(self, state: _State) -> tuple[DetectedObject, ...]:
         """The objects on this frame that a query names."""
-
-        def wanted(finding: ObjectFinding) -> list[DetectedObject]:
-            terms = [term for query in self._texts for term in query.objects]
-            return [each for each in finding.objects if any(is_named(each, term, finding.objects) for term in terms)]
-
-        named = state.cache.present_objects(wanted)
+        found = state.cache.objects
+        if found is None:
+            return ()
+        terms = [term for query in self._texts for term in query.objects]
+        asked = [each for each in found.objects if any(is_named(each, term, found.objects) for term in terms)]
+        named = state.cache.present_objects(asked)
         trusts = [each.trust for each in named]
         state.objects_doubtful = bool(trusts) and sum(trusts) / len(trusts) < DOUBTFUL
         return tuple(each for each in named if each.trust >= LEAST_TRUST)

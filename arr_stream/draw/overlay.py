@@ -107,8 +107,7 @@ def draw_objects(picture: ByteArray, objects: Sequence[DetectedObject]) -> None:
         # Above the box where there is room, else inside.
         left = max(0, min(x0, width - line_width))
         top = y0 - line_height if y0 >= line_height else max(0, y0)
-        ground = picture[top : top + line_height, left : left + line_width]
-        ground[...] = cv2.convertScaleAbs(ground, alpha=0.26, beta=5)
+        typeface.shade(picture[top : top + line_height, left : left + line_width])
         typeface.draw(picture, text, (left, top), size, WHITE, bold=True)
 
 

@@ -185,7 +185,7 @@ class _Presence:
 
 @dataclass(slots=True)
 class ObjectStatistics:
-    """How many objects of each class there were, and when."""
+    """Counts objects by class, and keeps when each class was there."""
 
     classes: dict[str, _Presence] = field(default_factory=dict)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
-
 from arr_stream.consumer import total_ms
 from arr_stream.draw import typeface
 from arr_stream.draw.typeface import ACCENT, ALARM, GREY, WHITE, Colour, Piece
@@ -61,7 +59,7 @@ class Strip:
         if not size:
             return
         band = picture[height - band_px(size) :]
-        band[...] = cv2.convertScaleAbs(band, alpha=0.26, beta=5)
+        typeface.shade(band)
         left = round(size * 0.7)
         y = (band.shape[0] - typeface.mask("0", size).shape[0]) // 2
         pieces: list[Piece] = []

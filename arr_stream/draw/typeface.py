@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
@@ -68,6 +69,11 @@ def draw(
         The column after the text.
     """
     return _lay(picture, _inked(text, size_px, bold, colour), xy)
+
+
+def shade(ground: ByteArray) -> None:
+    """Darken part of a picture in place, so that text on it can be read."""
+    ground[...] = cv2.convertScaleAbs(ground, alpha=0.26, beta=5)
 
 
 class Piece(NamedTuple):

@@ -1,4 +1,4 @@
-"""What full generation looks at, and what its parts are and give."""
+"""Inputs, parts and results of full generation on a keyframe."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TextFinding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectFinding:
-    """What objects there are, the surest first."""
+    """The objects in a frame, highest score first."""
 
     objects: tuple[DetectedObject, ...]
 

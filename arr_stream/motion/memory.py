@@ -174,7 +174,8 @@ class TemporalCache:
     def requested(self, index: int, parts: Collection[PartName]) -> None:
         """Generation of some parts was asked for on the present frame."""
         if "objects" in parts:
-            self._tracks.looked(index, self.present_objects(lambda finding: finding.objects))
+            known = self.present_objects(self.objects.objects) if self.objects is not None else ()
+            self._tracks.looked(index, known)
         self._pending[index] = set(parts)
         self._ways[index] = Flow.still(self.reduced_hw(8), self.history)
 
@@ -325,18 +326,10 @@ class TemporalCache:
         held = self._parts.get("objects")
         return held.value if held is not None and isinstance(held.value, ObjectFinding) else None
 
-    def present_objects(
-        self, wanted: Callable[[ObjectFinding], Sequence[DetectedObject]]
-    ) -> tuple[DetectedObject, ...]:
-        """Objects of the finding in use where they are on the present frame; a device is waited for.
-
-        Args:
-            wanted: Picks them.
-        """
-        finding, way = self.objects, self.way("objects")
-        if finding is None or way is None:
-            return ()
-        return carried_objects(wanted(finding), way.to_numpy())
+    def present_objects(self, objects: Sequence[DetectedObject]) -> tuple[DetectedObject, ...]:
+        """Return objects of the finding in use where they are on the present frame; a device is waited for."""
+        way = self.way("objects")
+        return () if way is None else carried_objects(objects, way.to_numpy())
 
     def text_before(self, rgb: ByteArray) -> TextBefore | None:
         """What the text finding in use says of the present frame `[H, W, 3]`; None without one.

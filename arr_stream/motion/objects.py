@@ -21,7 +21,7 @@ smaller of the two: a detector finds now a part and now the whole."""
 _NEW_SCORE = 0.25
 """Score from which an object that was not there before counts; one that was may be found with less."""
 _MISSED = 0.7
-"""What remains of the score of an object that a look misses, where it is still followed."""
+"""Factor on the score of a tracked object that the detector missed."""
 _POINTS = np.stack(np.meshgrid(np.linspace(-0.6, 0.6, 4), np.linspace(-0.6, 0.6, 4)), -1).reshape(-1, 2)
 """`[16, 2]`, places in a box that are carried: offsets from its middle, in halves of its sides."""
 

@@ -39,7 +39,7 @@ _FAINTEST_GAZE = 0.05
 _WANTED = 0.3
 """A query wants the cells with at least this share of its highest relevance."""
 _OTHERS = 0.85
-"""What a cell loses of its score that is surely another object than those asked for."""
+"""Share of its score that a cell loses where another object is, detected with full certainty."""
 _CLUSTER = CHANNEL_INDEX["cluster"]
 _EDGE_DISTANCE = CHANNEL_INDEX["edge_distance"]
 _GAZE = SCORED_CHANNELS.index(CHANNEL_INDEX["gaze"])
@@ -116,7 +116,7 @@ def score_cells(
 
 
 def without_others(scores: CellScores, relevance: QueryRelevance) -> CellScores:
-    """Return scores in which cells of objects that are surely none of those asked for come late."""
+    """Return the scores, lowered where objects were detected that no query names."""
     if relevance.others is None:
         return scores
     return replace(scores, score=scores.score * (1 - _OTHERS * relevance.others.reshape(-1)))

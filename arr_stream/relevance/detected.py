@@ -1,4 +1,4 @@
-"""Objects that a detector found as relevance: which of them a query names, and where they are."""
+"""Relevance of detected objects: matches them with a query, and draws their boxes as maps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def object_maps(query: TextQuery, objects: Sequence[DetectedObject], hw: tuple[i
 
 
 def is_named(each: DetectedObject, term: ObjectTerm, objects: Sequence[DetectedObject]) -> bool:
-    """Whether a term names an object among others on a frame."""
+    """Return True if a term names an object; `objects` are all that were found on the frame."""
     if not term.on:
         return each.label in term.classes
     # A rider is a person at what is ridden, and that too.

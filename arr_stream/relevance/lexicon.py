@@ -1,9 +1,9 @@
 """The words that a text query understands without any trained weights.
 
 Six kinds of word: colours, light, motion, places, objects (which a detector finds, `keyframes.objects`), and "quoted
-words" that are looked for in the recognised text of the scene. Stop words are silently ignored; every other word is
-unknown, and the caller is told so. Negations (*not*, *no*, *without*) are deliberately not stop words: to drop them
-would turn the question into its opposite.
+words" that are looked for in the recognised text of the scene. Stop words are ignored; every other word is
+reported as unknown. Negations (*not*, *no*, *without*) are not stop words, since a question without them would mean the
+opposite.
 
 Colours are boxes in OKLCh (Bjorn Ottosson, "A perceptual color space for image processing", 2020) whose limits were
 set so that the colour names of the xkcd survey fall where people put them. Saturation is chroma over lightness: both

@@ -107,8 +107,7 @@ class QueryContext:
         eighth_motion: `[h/2, w/2]` in [0, 1], the motion channel.
         figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
         flow: To the frame before; None on the first frame and after a cut.
-        text_way, embedding_way, object_way: Ways back to the keyframes that text, embedding and objects came from; None
-            where there is none.
+        text_way, embedding_way, object_way: Flow back to the keyframes of text, embedding and objects, or None.
         trust: Confidence from which what a model found is fully believed.
     """
 
@@ -164,13 +163,13 @@ _STILL_DOUBT = 0.5
 
 
 _DETECTED = 0.8
-"""How far the choice follows a detector."""
+"""Weight of a detected object in the choice."""
 _STILL_OBJECT = 0.4
-"""What an object that stands still loses of that where something surely moves."""
+"""Share of that weight that an object loses when it stands still while something else moves."""
 _BEFORE_BACKGROUND = 0.8
-"""The same before a background that is known."""
+"""The same share before a known background."""
 _MAY_BE_FOUND = 0.4
-"""How far the choice follows what moves where an object is asked for that moves."""
+"""Weight of what moves and was not detected, when a query asks for objects that move."""
 
 
 class QueryTask(Protocol):

@@ -36,17 +36,17 @@ LEAST_SCORE = 0.1
 MOST_OBJECTS = 100
 _MOST_CANDIDATES = 1000
 _OVERLAP = 0.45
-"""Of two boxes of a class that overlap by more (intersection over union), the one with the lower score goes."""
+"""Intersection over union above which, of two boxes of a class, the one with the lower score is dropped."""
 LEAST_LARGE = 0.3
 """Longer side of what is large, as a share of the frame's."""
 _WITHIN = 0.85
-"""So does one of which more lies within the other."""
+"""Share of the smaller of two boxes of a class above which it lies within the other."""
 
 Byte = Annotated[float, Field(ge=-1e4, le=1e4)]
 
 
 class Card(BaseModel):
-    """What is to be known of a detector beside its file.
+    """Describes a detector, as far as its file does not.
 
     Args:
         labels: Names of its classes, in order; an empty one is no class.
@@ -95,12 +95,12 @@ def card_of(model: Path) -> Card:
 
 
 _GREY = 114
-"""Of what fills a picture up to a fixed size, as detectors are trained with it."""
+"""Grey level of the padding to a fixed size; YOLO detectors are trained with it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """What a detector found in a picture, the surest first.
+    """Detections in a picture, highest score first.
 
     Args:
         boxes_xyxy: `[N, 4]` float32, normalised to [0, 1].
