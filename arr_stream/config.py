@@ -100,7 +100,7 @@ class KeyframeSettings(_Section):
     objects: str = Field(
         "auto",
         description="what finds the objects that a query names: `auto` (the weights that a package carries, where one "
-        "is installed), `off`, or a detector's file (ONNX, or Darknet weights)",
+        "is installed), `off`, a detector of `models list`, or a detector's file (ONNX, or Darknet weights)",
     )
 
     @property

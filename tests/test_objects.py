@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ from typer.testing import CliRunner
 from arr_stream.cli import app
 from arr_stream.config import Settings
 from arr_stream.errors import BackendUnavailable, KeyframeFailed, WeightsInvalid
-from arr_stream.keyframes.base import PARTS
+from arr_stream.keyframes.base import PARTS, KeyframeInput
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
-from arr_stream.keyframes.objects import detected_labels, make_object_finder
+from arr_stream.keyframes.objects import CARDS, detected_labels, make_object_finder
 from arr_stream.keyframes.objects.detector import Card, ObjectDetector, card_of
 from arr_stream.keyframes.objects.heads import detections
 from arr_stream.keyframes.objects.onnx_file import constant, model, node
@@ -29,7 +30,8 @@ from arr_stream.object_names import COCO
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
-from arr_stream.types import DetectedObject, Frame
+from arr_stream.types import DetectedObject, Frame, Grid
+from arr_stream.weights import CATALOGUE
 from tests.detectors import ANCHOR_PX, colour_detector, scene
 from tests.media import data_folder, write_video
 
@@ -272,6 +274,40 @@ class TestDetector:
         assert detected_labels(off) == () and make_object_finder(off) is None
         with pytest.raises(BackendUnavailable, match="no such file"):
             detected_labels(Settings().with_values({"keyframes.objects": str(tmp_path / "none.onnx")}))
+
+    def test_detectors_of_the_catalogue_are_found_by_name(self, tmp_path: Path) -> None:
+        settings = Settings().with_values({"keyframes.objects": "yolox_s", "models.folder": str(tmp_path)})
+        with pytest.raises(BackendUnavailable, match=r"yolox_s are not in .*models fetch yolox_s"):
+            make_object_finder(settings)
+        (tmp_path / "yolox_s").mkdir()
+        (tmp_path / "yolox_s" / "yolox_s.onnx").write_bytes(b"cut short")
+        with pytest.raises(WeightsInvalid, match="9 bytes, expected 35858002"):
+            detected_labels(settings)
+        (tmp_path / "dfine_s").mkdir()
+        (tmp_path / "dfine_s" / "model.onnx").touch()
+        os.truncate(tmp_path / "dfine_s" / "model.onnx", CATALOGUE["dfine_s"].size_bytes or 0)
+        assert detected_labels(settings.with_values({"keyframes.objects": "dfine_s"})) == COCO
+        assert {name for name, each in CATALOGUE.items() if each.kind == "objects"} == set(CARDS)
+        for card in CARDS.values():
+            Card.model_validate(card)
+
+    def test_a_picture_is_stretched_where_the_detector_was_trained_so(self, tmp_path: Path) -> None:
+        path = colour_detector(tmp_path)
+        card = replace_card(card_of(path), stretched=True)
+        found = ObjectDetector(path, card).find(scene({"red": (64, 64)}, (320, 160)))
+        x0, y0, x1, y1 = found.boxes_xyxy[0]
+        assert (x1 - x0, y1 - y0) == pytest.approx((ANCHOR_PX / 320, ANCHOR_PX / 320), abs=0.01)
+
+    def test_a_file_that_is_no_detector_is_read_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "broken.onnx"
+        path.write_bytes(b"no model")
+        finder = make_object_finder(with_detector(path))
+        assert finder is not None
+        picture = KeyframeInput(Frame(0, 0.0, scene({})), Grid.for_size((320, 320)))
+        for _ in range(2):
+            with pytest.raises(WeightsInvalid, match=r"broken\.onnx: not a model for onnxruntime"):
+                finder.find(picture)
+            path.unlink(missing_ok=True)
 
 
 def replace_card(card: Card, **values: Any) -> Card:

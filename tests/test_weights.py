@@ -208,7 +208,8 @@ def test_only_plain_tensors_by_name_are_taken(tmp_path: Path, content: object) -
 def test_the_catalogue_is_well_formed() -> None:
     for name, entry in weights.CATALOGUE.items():
         assert entry.name == name and entry.licence
-        assert entry.kind == {"tiny-qwen3-vl": "vlm"}.get(name, "sam" if name.startswith("vit_") else "clip")
+        kinds = {"tiny-": "vlm", "vit_": "sam", "yolox": "objects", "dfine": "objects"}
+        assert entry.kind == next((kind for start, kind in kinds.items() if name.startswith(start)), "clip")
         assert entry.sha256 is None or (len(entry.sha256) == 64 and int(entry.sha256, 16) >= 0)
         assert entry.size_bytes is None or 2**20 < entry.size_bytes < 2**32
 

@@ -1,9 +1,9 @@
 """The weights that arr-stream knows by name: what they are, where they come from and how to know them again.
 
 Names are those of the settings: `clip.model` takes `tiny` and NAME:PRETRAINED as open_clip writes it, `sam.model`
-takes `vit_b`, `vit_l` and `vit_h`. Of all Qwen3-VL only the tiny one stands here, which is part of the package. Sizes
-and hashes stand here only where they are published; where None stands, the hub's own word is kept beside the file when
-it is fetched.
+takes `vit_b`, `vit_l` and `vit_h`, `keyframes.objects` takes `yolox_s`, `dfine_n` and the like. Of all Qwen3-VL only
+the tiny one is listed, which is part of the package. Sizes and hashes are listed only where they are published; for
+None, the hub's own statement is kept beside the file when it is fetched.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class KnownWeights:
 
     Args:
         name: As in the settings.
-        kind: `clip`, `sam` or `vlm`.
+        kind: `clip`, `sam`, `objects` or `vlm`.
         origin: Where the file comes from.
         licence: SPDX identifier or the licence's own name; `unknown` for what only open_clip's table knows.
         size_bytes: Exact size, where published.
@@ -95,6 +95,17 @@ class KnownWeights:
 def _sam(name: str, version: str, size_bytes: int, sha256: str) -> KnownWeights:
     origin = WebFile(f"https://dl.fbaipublicfiles.com/segment_anything/sam_{name}_{version}.pth")
     return KnownWeights(name, "sam", origin, "Apache-2.0", size_bytes, sha256)
+
+
+def _yolox(name: str, size_bytes: int | None, sha256: str) -> KnownWeights:
+    origin = WebFile(f"https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0/{name}.onnx")
+    return KnownWeights(name, "objects", origin, "Apache-2.0", size_bytes, sha256)
+
+
+def _dfine(name: str, revision: str, size_bytes: int, sha256: str) -> KnownWeights:
+    # With its hash pinned, the file needs no client of the hub.
+    origin = WebFile(f"{HUB}onnx-community/{name}_coco-ONNX/resolve/{revision}/onnx/model.onnx")
+    return KnownWeights(name, "objects", origin, "Apache-2.0", size_bytes, sha256)
 
 
 def _hub(name: str, repository: str, licence: str, *, revision: str = "main", **known: Any) -> KnownWeights:
@@ -121,6 +132,20 @@ _ENTRIES = (
     _sam("vit_b", "01ec64", 375_042_383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"),
     _sam("vit_l", "0b3195", 1_249_524_607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"),
     _sam("vit_h", "4b8939", 2_564_550_879, "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e"),
+    _yolox("yolox_tiny", None, "427cc366d34e27ff7a03e2899b5e3671425c262ea2291f88bb942bc1cc70b0f7"),
+    _yolox("yolox_s", 35_858_002, "c5c2d13e59ae883e6af3b45daea64af4833a4951c92d116ec270d9ddbe998063"),
+    _dfine(
+        "dfine_n",
+        "380d2839c327efaf65dd0fe0c2c10ab7fadd5473",
+        15_258_358,
+        "0f684f409618ee8a822410e754a29caa817d1aa16283ce89cad936d0a48e2f35",
+    ),
+    _dfine(
+        "dfine_s",
+        "a3cf03147a9b86c78475139115c8ac142577352d",
+        41_535_197,
+        "cd8a49a945feda6d28c6304ae8ae85c2759ba1d78a5a83a22c5ce8db82ef7238",
+    ),
     _hub(
         "ViT-B-32:openai",
         "timm/vit_base_patch32_clip_224.openai",

@@ -158,5 +158,6 @@ def check_sha256(path: Path, expected: str) -> None:
     if found != expected.lower():
         raise WeightsInvalid(
             f"{path}: SHA-256 is {found}, expected {expected.lower()}",
-            remedy="it is damaged or another file; fetch it again with `arr-stream models fetch NAME --force`",
+            remedy="the file is damaged or another one; get it again, with `arr-stream models fetch NAME --force` "
+            "where `arr-stream models list` names it",
         )

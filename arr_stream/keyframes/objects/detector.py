@@ -54,6 +54,7 @@ class Card(BaseModel):
             all but the first for large things alone.
         scale, mean: It sees `(values - mean) * scale`, of values in [0, 255]; numbers for red, green and blue.
         bgr: It sees blue first.
+        stretched: It sees pictures stretched to a square, as detectors of DETR's kind are trained, in place of padded.
         anchors: For each output of a Darknet network, widths and heights in pixels of its anchors; by default those of
             its own file.
         licence, source, sha256: Of the weights; a hash is checked before they are used.
@@ -66,6 +67,7 @@ class Card(BaseModel):
     scale: float | tuple[float, float, float] = 1 / 255
     mean: tuple[Byte, Byte, Byte] = (0, 0, 0)
     bgr: bool = False
+    stretched: bool = False
     anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
     licence: str = ""
     source: str = ""
@@ -182,7 +184,9 @@ class ObjectDetector:
         height, width = rgb.shape[:2]
         canvas_wh = self._fixed_wh
         scale = side_px / max(width, height)
-        if canvas_wh is not None:
+        if self.card.stretched:
+            wh = canvas_wh = canvas_wh or (side_px, side_px)
+        elif canvas_wh is not None:
             scale = min(canvas_wh[0] / width, canvas_wh[1] / height)
             wh = max(1, round(width * scale)), max(1, round(height * scale))
         else:
