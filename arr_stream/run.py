@@ -196,7 +196,7 @@ def annotated_video(
         audio=audio,
         start_seconds=stream.start_seconds,
         end_seconds=stream.end_seconds,
-        asked=asked_text(stream),
+        asked=stream.asked,
         region_xyxy=(x, y, x + w, y + h) if region is not None else None,
         region_at_seconds=region.at_seconds if region is not None else 0.0,
     )
@@ -221,6 +221,7 @@ def header_of(stream: Stream, question: Question | None = None) -> Header:
         stream.grid,
         source=stream.source.info.name,
         query=[redact_url(query.label) for query in stream.queries] or None,
+        unknown_words=[redact_url(word) for word in stream.unknown_words],
         budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
         config=public_settings(stream.settings),
         provenance=_provenance(stream, question),
@@ -251,12 +252,7 @@ def report_of(stream: Stream, folder: Path, *, force: bool = False) -> Report:
     if "://" in stream.source.info.name:
         # What was fetched lies in a file that is gone when the report is read.
         source.pop("path", None)
-    return Report(folder, force, source=source, asked=asked_text(stream), settings=stream.settings)
-
-
-def asked_text(stream: Stream) -> str | None:
-    """What was asked for, in one line."""
-    return ", ".join(query.label for query in stream.queries) or None
+    return Report(folder, force, source=source, asked=stream.asked, settings=stream.settings)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -176,9 +176,24 @@ class Stream:
     @property
     def query_notices(self) -> dict[Query, str]:
         """One line for each query with words that neither the lexicon nor a detector or a model understands."""
-        asked, labels = self.pipeline.phrases, self.pipeline.labels
-        unasked = [query for query in self.queries if not (isinstance(query, TextQuery) and query.phrase in asked)]
-        return {query: notice for query in unasked if (notice := query.detected(labels).notice()) is not None}
+        return {query: notice for query in self.queries if (notice := self._understood(query).notice()) is not None}
+
+    @property
+    def unknown_words(self) -> tuple[str, ...]:
+        """The words of the queries that nothing understands, each once."""
+        texts = [query for query in map(self._understood, self.queries) if isinstance(query, TextQuery)]
+        return tuple(dict.fromkeys(word for query in texts for word in query.unknown_words))
+
+    @property
+    def asked(self) -> str | None:
+        """The queries in one line, as pictures show them: words that nothing understands are struck out."""
+        return ", ".join(self._understood(query).shown_label for query in self.queries) or None
+
+    def _understood(self, query: Query) -> Query:
+        """Return a query as the detector and the model in use understand it; a model takes every word."""
+        if isinstance(query, TextQuery) and query.phrase in self.pipeline.phrases:
+            return replace(query, unknown_words=())
+        return query.detected(self.pipeline.labels)
 
     def ask(self, *queries: Query | str) -> None:
         """Replace the queries from the next frame on; plain strings are text queries."""

@@ -430,7 +430,7 @@ def test_a_run_with_the_defaults_loads_no_torch(clip: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("fence", "the lexicon does not know 'fence', so it scores nothing"),
+        ("fence", "unknown word 'fence'; nothing to search for"),
         ("magenta", "magenta: not found; its relevance was never above 0.0"),
         ("blue", ""),
     ],
@@ -450,5 +450,14 @@ def _blue_square(index: int) -> np.ndarray:
 
 def test_open_warns_of_words_that_are_not_understood(tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", [_blue_square(index) for index in range(2)])
-    with pytest.warns(UserWarning, match="does not know 'fence'"):
+    with pytest.warns(UserWarning, match="unknown word 'fence'"):
         arr_stream.open(clip, query="fence").close()
+
+
+def test_records_name_the_words_that_are_not_understood(run: Run, tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", [_blue_square(index) for index in range(2)])
+    headers = []
+    for query in ("blue fence", "blue"):
+        run("process", clip, "--query", query, "--patches", tmp_path / "records.jsonl", "--force", "--quiet", *FAST)
+        headers.append(read_records(tmp_path / "records.jsonl")[0])
+    assert [header.unknown_words for header in headers] == [["fence"], []]

@@ -23,7 +23,7 @@ from arr_stream.live.window.loop import Feed, WindowLoop
 from arr_stream.live.window.screen import Window
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
-from arr_stream.run import RunResult, asked_text
+from arr_stream.run import RunResult
 from arr_stream.sources.base import SourceStats
 from arr_stream.sources.live import SourceState, open_live
 from arr_stream.threads import prepare_for_live
@@ -146,7 +146,7 @@ class SourceStates:
 
 def _alerts(plan: AlertPlan, view: str, stream: LiveStream, reporter: Reporter) -> Alerts:
     """The consumer that looks for what `--when` describes."""
-    annotator = Annotator(view, dim=stream.settings.video.dim, asked=asked_text(stream))
+    annotator = Annotator(view, dim=stream.settings.video.dim, asked=stream.asked)
 
     def draw(frame: Frame, patches: PatchSet) -> ByteArray:
         annotator.take(patches)

@@ -177,6 +177,7 @@ class Header(_Line):
         fine_cell_px: Width and height of a fine cell in source pixels.
         grid_hw: Rows and columns of fine cells.
         query: What was asked for, None for nothing.
+        unknown_words: Words of it that nothing understands; left out where every word is understood.
         budget_tokens: Most visual tokens a frame; an entry of `cells` is one, or four at level -1.
         config: All settings of the run.
         provenance: What it takes to run it again, see `arr_stream.records.provenance`; None where nobody wrote it down.
@@ -189,6 +190,7 @@ class Header(_Line):
     fine_cell_px: CellPx
     grid_hw: SizePx
     query: JsonValue = None
+    unknown_words: list[str] = Field(default_factory=list)
     budget_tokens: int = Field(ge=0)
     config: Annotated[dict[str, JsonValue], Written(volatile=True)] = Field(default_factory=dict)
     provenance: Annotated[Provenance | None, Written(volatile=True)] = None
@@ -297,7 +299,8 @@ VOLATILE = frozenset(
 
 def header_record(header: Header) -> Record:
     """The first line, without the secrets of an address."""
-    return header.model_dump(mode="json") | {"source": redact_url(header.source)}
+    left_out = None if header.unknown_words else {"unknown_words"}
+    return header.model_dump(mode="json", exclude=left_out) | {"source": redact_url(header.source)}
 
 
 def recorded_scores(patches: PatchSet) -> npt.NDArray[np.float64]:

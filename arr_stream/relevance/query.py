@@ -1,7 +1,7 @@
 """What the user asks for: a text, a region of a frame, an object's mask on it, or an example picture.
 
     query = parse_text('red car on the left')
-    query.notice()   # -> does not know 'car' ...
+    query.notice()   # -> unknown word ...
 
 A query only says what is wanted; `relevance.membership` scores a text on a frame, and regions and examples are scored
 by what they look like.
@@ -33,6 +33,8 @@ EXAMPLE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Raster formats only: Pillow hands some others, such as EPS, to outside programs."""
 
 _LONGEST_TEXT = 2000
+_STROKE = "\u0336"
+"""Combining long stroke overlay: strikes out the sign before it."""
 _REGION_REMEDY = "write x,y,w,h in pixels of the first frame, such as 120,80,64,48"
 _QUOTED = re.compile(
     r'"([^"]{1,200})"'
@@ -67,6 +69,14 @@ class TextQuery:
         return line if len(line) <= 48 else line[:47] + "…"
 
     @property
+    def shown_label(self) -> str:
+        """The label with the words that are not understood struck out, by strokes of Unicode."""
+        shown = self.label
+        for word in map(re.escape, self.unknown_words):
+            shown = re.sub(rf"(?<!\w){word}(?!\w)", _struck_out, shown, flags=re.IGNORECASE)
+        return shown
+
+    @property
     def words(self) -> tuple[str, ...]:
         """Texts to look for in the scene; an empty one stands for anything written."""
         return tuple(term.text for term in self.terms if isinstance(term, WordTerm))
@@ -94,26 +104,36 @@ class TextQuery:
         return any(isinstance(term, MotionTerm) for term in self.terms)
 
     def notice(self) -> str | None:
-        """One line about what the lexicon does not understand, None if it understands all."""
+        """Return one line about the words that are not understood, None if all are."""
         if not self.unknown_words and self.terms:
             return None
-        known = ", ".join(
-            repr((term.text or "writing") if isinstance(term, WordTerm) else term.word) for term in self.terms
-        )
-        effect = f", and looks for {known} alone" if known else ", so it scores nothing"
+        known = [(term.text or "writing") if isinstance(term, WordTerm) else term.word for term in self.terms]
+        effect = f"searching for {_quoted(known)} only" if known else "nothing to search for"
         if not self.unknown_words:
-            return f"query {self.label!r} names nothing to look for{effect}; docs/queries.md lists the words"
-        named = ", ".join(f"'{word}'" for word in self.unknown_words)
-        if any(object_at(word.split(), 0)[0] is not None for word in self.unknown_words):
-            return f"query {self.label!r}: no detector in use finds {named}{effect}; {REMEDY}"
-        near = [f"'{name}'" for word in self.unknown_words if (name := nearest(word)) is not None]
-        meant = f"; did you mean {', '.join(near)}?" if near else ";"
-        them = "it" if len(self.unknown_words) == 1 else "them"
-        return (
-            f"query {self.label!r}: the lexicon does not know {named}{effect}{meant} "
-            f"CLIP may understand {them}: give --clip-model; what is written is looked for in quotes of its own, "
-            "as in --query '\"STOP\"'; docs/queries.md lists the words"
-        )
+            return f"query {self.label!r}: {effect}; docs/queries.md lists the words"
+        undetected = [word for word in self.unknown_words if object_at(word.split(), 0)[0] is not None]
+        unknown = [word for word in self.unknown_words if word not in undetected]
+        near = [name for word in unknown if (name := nearest(word)) is not None]
+        words = "unknown word" if len(unknown) == 1 else "unknown words"
+        parts = [
+            f"{words} {_quoted(unknown)}" if unknown else "",
+            f"no detector in use finds {_quoted(undetected)}" if undetected else "",
+            effect,
+            f"did you mean {_quoted(near)}?" if near else "",
+            REMEDY if undetected else "",
+            "--clip-model understands other words, quotes find written ones; docs/queries.md lists the words"
+            if unknown
+            else "",
+        ]
+        return f"query {self.label!r}: {'; '.join(filter(None, parts))}"
+
+
+def _struck_out(word: re.Match[str]) -> str:
+    return "".join(f"{sign}{_STROKE}" for sign in word[0])
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
 
 
 class _Shown:
@@ -122,8 +142,17 @@ class _Shown:
     __slots__ = ()
 
     @property
+    def label(self) -> str:
+        """Short text for records and overlays."""
+        raise NotImplementedError
+
+    @property
     def needs_motion(self) -> bool:
         return False
+
+    @property
+    def shown_label(self) -> str:
+        return self.label
 
     def detected(self, labels: Collection[str]) -> Self:
         return self
@@ -168,6 +197,11 @@ class RegionQuery(_Shown):
     @property
     def label(self) -> str:
         return f"region {self._numbers}{_at(self.at_seconds)}"
+
+    @property
+    def shown_label(self) -> str:
+        """The label without numbers, which say nothing to the eye."""
+        return f"region{_at(self.at_seconds)}"
 
     def checked(self, size_wh: tuple[int, int]) -> RegionQuery:
         """This region cut to a frame; up to one pixel beyond an edge is taken for rounding.

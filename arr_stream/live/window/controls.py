@@ -140,7 +140,7 @@ class Controls:
         region = next((query for query in self._stream.queries if isinstance(query, RegionQuery)), None)
         x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
         marked = (x, y, x + w, y + h) if region is not None and at_seconds else None
-        self._annotator.ask(asked_line(self._stream.queries), marked, at_seconds)
+        self._annotator.ask(self._stream.asked, marked, at_seconds)
         for notice in self._stream.query_notices.values():
             self.tell(notice, failed=True)
 
@@ -211,9 +211,3 @@ class Controls:
             self._toggle("help" if self.help else "full_screen")
         else:
             self.quitting = True
-
-
-def asked_line(queries: tuple[Query, ...]) -> str | None:
-    """What is looked for, in one line; a region is called so, since its numbers say nothing to the eye."""
-    labels = ["a region" if isinstance(query, RegionQuery) else query.label for query in queries]
-    return ", ".join(labels) or None

@@ -19,7 +19,7 @@ from arr_stream.files import writing
 from arr_stream.live.pictures import Shown
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window import drawing
-from arr_stream.live.window.controls import Controls, Scene, asked_line
+from arr_stream.live.window.controls import Controls, Scene
 from arr_stream.live.window.screen import Window
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import ByteArray, Frame
@@ -100,7 +100,7 @@ class WindowLoop:
         self._state, self._folder = state, folder
         dim = stream.settings.video.dim
         self._source = Annotator("source", dim=dim)
-        self._annotator = Annotator(view, dim=dim, asked=asked_line(stream.queries))
+        self._annotator = Annotator(view, dim=dim, asked=stream.asked)
         self._controls = Controls(stream, self._annotator, self._save)
         self._newest: Shown | None = None
         self._picture: ByteArray | None = None
