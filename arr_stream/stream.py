@@ -10,7 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -176,7 +176,8 @@ class Stream:
     @property
     def query_notices(self) -> dict[Query, str]:
         """One line for each query with words that neither the lexicon nor a detector or a model understands."""
-        return {query: notice for query in self.queries if (notice := self._understood(query).notice()) is not None}
+        read = {query: self._understood(query) for query in self.queries}
+        return {query: notice for query, own in read.items() if own is not None and (notice := own.notice())}
 
     @property
     def unknown_words(self) -> tuple[str, ...]:
@@ -187,12 +188,13 @@ class Stream:
     @property
     def asked(self) -> str | None:
         """The queries in one line, as pictures show them: words that nothing understands are struck out."""
-        return ", ".join(self._understood(query).shown_label for query in self.queries) or None
+        read = [(query, self._understood(query)) for query in self.queries]
+        return ", ".join(query.label if own is None else own.shown_label for query, own in read) or None
 
-    def _understood(self, query: Query) -> Query:
-        """Return a query as the detector and the model in use understand it; a model takes every word."""
+    def _understood(self, query: Query) -> Query | None:
+        """Return a query as it is understood with the detector in use; None for one that a model reads as it is."""
         if isinstance(query, TextQuery) and query.phrase in self.pipeline.phrases:
-            return replace(query, unknown_words=())
+            return None
         return query.detected(self.pipeline.labels)
 
     def ask(self, *queries: Query | str) -> None:

@@ -78,7 +78,7 @@ def test_views_and_words_that_are_not_known(run: Run, clip: Path, tmp_path: Path
     code, _, err = run("process", clip, "-o", tmp_path / "v.mp4", *asked, *FAST)
     assert code == 0, err
     assert _frame_count(tmp_path / "v.mp4") == 3
-    assert "'fence'" in err and "CLIP" in err
+    assert "'fence'" in err and "--clip-model" in err
 
 
 def test_a_preset_and_what_overrides_it(run: Run, clip: Path, tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ class FakeStream:
     queries: tuple[Query, ...] = (parse_text("red"),)
     query_notices: dict[Query, str] = field(default_factory=dict)
 
+    @property
+    def asked(self) -> str | None:
+        return ", ".join(query.shown_label for query in self.queries) or None
+
     def ask(self, *queries: Query | str) -> None:
         self.queries = tuple(parse_text(query) if isinstance(query, str) else query for query in queries)
 
@@ -168,7 +172,7 @@ class TestControls:
         region = desk.stream.queries[-1]
         assert isinstance(region, RegionQuery)
         assert region.xywh == pytest.approx((50, 20, 50, 30))
-        assert desk.strip.asked[-1] == ("red, a region", pytest.approx((50, 20, 100, 50)), 7.5)
+        assert desk.strip.asked[-1] == ("red, region", pytest.approx((50, 20, 100, 50)), 7.5)
         desk.drag(10, 10, 90, 90)
         assert len([query for query in desk.stream.queries if isinstance(query, RegionQuery)]) == 1
         desk.press("r")

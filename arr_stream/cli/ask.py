@@ -65,9 +65,12 @@ def ask(
     """
     _check_question(question)
 
-    from arr_stream.vlm import answering, make_viewer
+    from arr_stream.config import TINY
+    from arr_stream.vlm import TINY_LIMITS, answering, make_viewer
 
     settings, notices = without_skipping(answering(chosen.load(model, timing, look)))
+    if settings.vlm.model == TINY and not settings.vlm.endpoint:
+        notices = (*notices, TINY_LIMITS)
     model.check(settings, {"--keep-dialogue": timing.keep_dialogue, "--download": chosen.download})
 
     import arr_stream

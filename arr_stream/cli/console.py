@@ -148,9 +148,11 @@ class PlainLines(Reporter):
 
     def __init__(self, total: int | None) -> None:
         self._total = total
+        self._said: set[str] = set()
         self._start = self._last = time.monotonic()
 
     def notice(self, text: str) -> None:
+        self._said.add(text)
         say(f"note: {text}")
 
     def frame(self, index: int, latency_ms: float, tokens: int) -> None:
@@ -171,7 +173,7 @@ class PlainLines(Reporter):
         memory = f", from {answer.visual_tokens} cells in {answer.memory_tokens} tokens" if answer.visual_tokens else ""
         total_ms = answer.prefill_ms + answer.decode_ms
         say(f"{tokens}{total_ms:.0f} ms, the first after {answer.prefill_ms:.0f} ms{memory}")
-        if answer.note:
+        if answer.note and answer.note not in self._said:
             self.notice(answer.note)
 
     def done(self, text: str) -> None:

@@ -190,7 +190,8 @@ class Header(_Line):
     fine_cell_px: CellPx
     grid_hw: SizePx
     query: JsonValue = None
-    unknown_words: list[str] = Field(default_factory=list)
+    # They follow from the query and from the models that are installed.
+    unknown_words: Annotated[list[str], Written(volatile=True)] = Field(default_factory=list)
     budget_tokens: int = Field(ge=0)
     config: Annotated[dict[str, JsonValue], Written(volatile=True)] = Field(default_factory=dict)
     provenance: Annotated[Provenance | None, Written(volatile=True)] = None

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from arr_stream.vlm.viewer import Viewer
 
 
+TINY_LIMITS = (
+    "the tiny model knows drawn shapes and signs alone; about real footage its answers mean nothing: "
+    "name another with --model ORG/NAME or --endpoint URL"
+)
+
+
 def answering(settings: Settings) -> Settings:
     """Settings that name a model: the tiny one where they named none.
 

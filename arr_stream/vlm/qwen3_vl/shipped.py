@@ -13,6 +13,7 @@ import torch
 
 from arr_stream.config import VlmSettings
 from arr_stream.errors import InvalidSetting
+from arr_stream.vlm import TINY_LIMITS
 from arr_stream.vlm.qwen3_vl.cells import Normalisation
 from arr_stream.vlm.qwen3_vl.loading import LoadedModel, pick_vlm_device
 from arr_stream.vlm.qwen3_vl.network import Network
@@ -78,16 +79,11 @@ class Tokenizer:
     def convert_tokens_to_ids(self, name: str) -> int | None:
         return self.backend_tokenizer.token_to_id(name)
 
-    def limits(self, question: str) -> str | None:
-        """What to know about the answer to a question with words that were not taught: those are several tokens."""
-        words = dict.fromkeys(_WORD.findall(question))
-        strange = [word for word in words if not self._knows(word)]
-        if not strange:
-            return None
-        return (
-            f"the tiny model knows drawn shapes and signs alone, and not {', '.join(map(repr, strange[:3]))}: "
-            "name a real one with --model ORG/NAME or --endpoint URL"
-        )
+    def limits(self, question: str) -> str:
+        """Return what the model does not know, with the words of the question that it was not taught."""
+        # Those are several tokens.
+        unknown = [word for word in dict.fromkeys(_WORD.findall(question)) if not self._knows(word)]
+        return TINY_LIMITS + (f"; it was not taught {', '.join(map(repr, unknown[:3]))}" if unknown else "")
 
     def _knows(self, word: str) -> bool:
         forms = (f"{before}{form}" for form in (word, word.lower()) for before in (" ", ""))
