@@ -380,6 +380,22 @@ def cells_within(patches: PatchSet, x: int, y: int, side: int = 32) -> float:
     return float(shown[y : y + side, x : x + side].mean())
 
 
+def test_a_property_alone_does_not_lead() -> None:
+    """Of "white shirt" only the colour is understood: what moves is shown before what is merely white."""
+
+    def picture(index: int) -> np.ndarray:
+        rgb = np.full((320, 320, 3), 110, np.uint8)
+        rgb[160:, :] = 250
+        rgb[40:72, 40 + 6 * index : 72 + 6 * index] = (30, 40, 60)
+        return rgb
+
+    def shown(query: str) -> float:
+        patches = steps(with_detector("off"), query, [picture(index) for index in range(12)])[-1]
+        return cells_within(patches, 40 + 6 * 11, 40)
+
+    assert shown("white shirt") > 0.9 > 0.5 > shown("white")
+
+
 THINGS = {"red": (64, 96), "blue": (224, 160)}
 
 

@@ -143,6 +143,7 @@ class Answer:
         relevance: `[h, w]` in [0, 1], a quarter of the texture's size.
         carried: It came along the flow.
         keep: What the scorer wants to know on the next frame.
+        half_understood: It is of a property alone, such as a colour: the word for the thing is not known.
         of_words: It is of words, which are where they were read whatever else stands out.
         detected: It is of objects that a detector found, which misses some.
         other: `[h/2, w/2]` in [0, 1], how surely each place is an object that is not asked for; None: nobody knows.
@@ -152,6 +153,7 @@ class Answer:
     relevance: Array
     carried: bool
     keep: Any = None
+    half_understood: bool = False
     of_words: bool = False
     detected: bool = False
     other: Array | None = None
@@ -162,6 +164,8 @@ _STILL_DOUBT = 0.5
 """What the relevance of a still place loses where something surely moves."""
 
 
+_HALF_UNDERSTOOD = 0.3
+"""Weight in the choice of a query of which only a property is understood: much else has it."""
 _DETECTED = 0.8
 """Weight of a detected object in the choice."""
 _STILL_OBJECT = 0.4
@@ -225,9 +229,10 @@ class TextTask:
             words = bool(self.query.words)
             return Answer(computed, True, of_words=words, detected=True, other=objects[1], moves=moves)
         if not self.by_model:
-            if self.query.names_the_unknown:
+            half = self.query.names_the_unknown
+            if half:
                 computed = computed * _as_it_moves(context)
-            return Answer(computed, False, of_words=bool(self.query.words))
+            return Answer(computed, False, half_understood=half, of_words=bool(self.query.words))
         chance = computed < LEAST_MEANING
         meant = namespace(computed).where(chance, 0.0, computed)
         return Answer(meant, self.embedded_before, of_words=bool(self.query.words))
@@ -468,6 +473,7 @@ class QueryRelevance:
         combined: `[gh, gw]` the highest relevance of each cell; zeros without a query.
         query: `[gh, gw]` int, which query that was, -1 where none has any.
         carried: `[gh, gw]` bool, the winning query's relevance came along the flow.
+        half_understood: For each query, whether only a property of the thing is understood.
         of_words: For each query, whether it asks for words.
         detected: For each query, whether a detector answers it.
         others: `[gh, gw]` in [0, 1], how surely each cell is an object that no query names, where all are answered by a
@@ -479,6 +485,7 @@ class QueryRelevance:
     combined: Array
     query: Array
     carried: Array
+    half_understood: tuple[bool, ...] = ()
     of_words: tuple[bool, ...] = ()
     detected: tuple[bool, ...] = ()
     others: Array | None = None
@@ -495,15 +502,18 @@ class QueryRelevance:
             figure: `[gh, gw]` in [0, 1], how surely each cell belongs to what moves.
             change: Evidence of change; before a background that is known it tells an object from its box.
         """
+        asked = self.combined
+        if any(self.half_understood):
+            asked = asked * namespace(asked).where(_won_by(self.query, self.half_understood), _HALF_UNDERSTOOD, 1.0)
         if not any(self.detected):
-            return self.combined
+            return asked
         still_object: Array | float = _STILL_OBJECT
         if change is not None:
             sharp = change.known * change.certainty
             figure = namespace(figure).maximum(figure, change.cells.reshape(figure.shape) * sharp)
             still_object = still_object + (_BEFORE_BACKGROUND - still_object) * sharp
         doubt = 1 - still_object * figure.max() * (1 - figure)
-        found = namespace(figure).where(_won_by(self.query, self.detected), _DETECTED * doubt, 1.0) * self.combined
+        found = namespace(figure).where(_won_by(self.query, self.detected), _DETECTED * doubt, 1.0) * asked
         if not self.moves:
             return found
         may_be = figure if self.others is None else figure * (1 - self.others)
@@ -531,12 +541,13 @@ def answer_queries(
     carried = _won_by(query, [answer.carried for answer in answers])
     most = xp.amax(relevance.reshape(len(answers), -1), 1)
     keep = tuple(answer.keep for answer in answers)
-    of_words, detected = (tuple(map(attrgetter(name), answers)) for name in ("of_words", "detected"))
+    kinds = "half_understood", "of_words", "detected"
+    half_understood, of_words, detected = (tuple(map(attrgetter(name), answers)) for name in kinds)
     others = [averaged(answer.other, cells_hw) for answer in answers if answer.other is not None]
     # What one query does not name another may.
     common = xp.amin(xp.stack(others), 0) if len(others) == len(answers) else None
     moves = any(answer.moves for answer in answers)
-    return QueryRelevance(most, combined, query, carried, of_words, detected, common, moves), keep
+    return QueryRelevance(most, combined, query, carried, half_understood, of_words, detected, common, moves), keep
 
 
 def _won_by(query: Array, which: Sequence[bool]) -> Array:
