@@ -19,14 +19,13 @@ from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.records.json_lines import Records
 from arr_stream.records.provenance import Provenance, Question, provenance_of
-from arr_stream.records.rebuild import rounded_as_recorded
 from arr_stream.records.schema import Header
 from arr_stream.relevance.query import RegionQuery
 from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
 from arr_stream.stream import Stream
 from arr_stream.threads import one_opencv_thread
-from arr_stream.types import ByteArray, Frame
+from arr_stream.types import Frame
 from arr_stream.vlm.live_watcher import LiveWatcher
 from arr_stream.vlm.watcher import Ending, Watcher
 
@@ -173,20 +172,13 @@ def _close(
     return first
 
 
-class _VideoAsRecorded(AnnotatedVideo):
-    """Draws numbers rounded as in the records, so that the same video can be drawn again from those."""
-
-    def draw(self, frame: Frame, patches: PatchSet) -> ByteArray:
-        return super().draw(frame, rounded_as_recorded(patches))
-
-
 def annotated_video(
     stream: Stream, path: Path, *, view: str = "patches", audio: bool = True, force: bool = False
 ) -> AnnotatedVideo:
     """A consumer that writes a stream's annotated video."""
     region = next((query for query in stream.queries if isinstance(query, RegionQuery)), None)
     x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
-    return _VideoAsRecorded(
+    return AnnotatedVideo(
         path,
         size_wh=stream.source.info.size_wh,
         source=stream.source.info,
@@ -217,11 +209,13 @@ def header_of(stream: Stream, question: Question | None = None) -> Header:
     Raises:
         SourceNotFound: As `records_of`.
     """
+    query = [redact_url(query.label) for query in stream.queries]
+    public_words = " ".join(query).casefold()
     return Header.for_grid(
         stream.grid,
         source=stream.source.info.name,
-        query=[redact_url(query.label) for query in stream.queries] or None,
-        unknown_words=[redact_url(word) for word in stream.unknown_words],
+        query=query or None,
+        unknown_words=[word for word in stream.unknown_words if word in public_words],
         budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
         config=public_settings(stream.settings),
         provenance=_provenance(stream, question),

@@ -16,9 +16,8 @@
     {"type": "end", "frames": N, "dropped": 0, "reason": "finished", "digest": "5f70bf18..."}
 
 A field's type says what a reader accepts and how its column in Parquet is typed; `Written` says the rest. The value of
-a field is what the `PatchSet`, `Feeding` or `Answer` has under the same name, and goes back there when it is rebuilt,
-so that a field is added in one place; what has another form there is made in `frame_record` and `answer_record`, and
-read back in `arr_stream.records.rebuild`.
+a field is what the `PatchSet`, `Feeding` or `Answer` has under the same name; `frame_record` and `answer_record` make
+those that have another form.
 
 `cells` are pixels of the upright source frame. `reasons` goes with `cells`, entry by entry: the way of knowing that
 spoke loudest, the index of the query that wanted the cell (null: none), `carried` or `computed`, `fresh` or `seen`

@@ -1,0 +1,306 @@
+"""The run that records were made of, run again, and whether it gives the same records."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arr_stream.config import Settings
+from arr_stream.consumer import Outcome
+from arr_stream.errors import NotReplayable, RecordsDiffer, SourceChanged, SourceNotFound
+from arr_stream.patch_set import PatchSet
+from arr_stream.plain_text import redact_url
+from arr_stream.records.digest import Digest, canonical, comparable
+from arr_stream.records.json_lines import iterate_records, read_lines
+from arr_stream.records.provenance import (
+    Asked,
+    AskedExample,
+    AskedMask,
+    AskedRegion,
+    FileIdentity,
+    Provenance,
+    environment,
+    file_identity,
+    source_identity,
+)
+from arr_stream.records.schema import Header, frame_record, header_record
+from arr_stream.relevance.query import Query, RegionQuery, load_example, load_mask, parse_text
+from arr_stream.sources.base import Source
+from arr_stream.stream import Stream
+from arr_stream.stream import open as open_stream
+from arr_stream.types import Frame
+
+_RECORDED = ("file", "animation", "images")
+_COMPLETE = ("finished", "damaged")
+"""Reasons for the end of a run that had all frames of its source."""
+
+
+class Recording:
+    """A file of records, by its first line.
+
+    Args:
+        path: The file; that of a killed run may lack its last line.
+
+    Raises:
+        EvaluationDataError: The file is missing, empty or malformed; names the line.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        header = next(iterate_records(self.path))
+        assert isinstance(header, Header)
+        self.header = header
+
+    def settings(self) -> Settings:
+        """Return the settings of the run, with which nothing is fetched.
+
+        Raises:
+            InvalidSetting: They are of a version that had others.
+        """
+        return Settings.checked(self.header.config).with_values({"models.download": False})
+
+    def provenance(self) -> Provenance:
+        """Return what it takes to run it again.
+
+        Raises:
+            NotReplayable: The records do not say, or no second run could be the same.
+        """
+        provenance = self.header.provenance
+        if provenance is None or provenance.source is None:
+            raise NotReplayable(
+                f"{self.path}: the header does not say what was asked of which frames",
+                remedy="run `arr-stream process` again",
+            )
+        if provenance.source.kind not in _RECORDED:
+            raise NotReplayable(
+                f"{self.path}: records of a live source ({provenance.source.kind}), which cannot be read again",
+                remedy="record the stream to a file and run `arr-stream process` on that",
+            )
+        if provenance.realtime:
+            raise NotReplayable(
+                f"{self.path}: made in real time, where no two runs are the same", remedy="run without --realtime"
+            )
+        if provenance.question is not None:
+            raise NotReplayable(
+                f"{self.path}: a model chose with the question {provenance.question.text!r}",
+                remedy="run `arr-stream ask` again",
+            )
+        return provenance
+
+    def source(self, given: str | None) -> str:
+        """Return the path of the source: the one that is given, else the one that the records name.
+
+        Raises:
+            SourceNotFound: The records name an address in a store, and no path is given.
+        """
+        named = self.header.source
+        if given is None and "://" in named and not named.startswith("file://"):
+            raise self._missing(SourceNotFound(f"{redact_url(named)}: addresses are not opened"))
+        return given or named
+
+    def _missing(self, error: SourceNotFound) -> SourceNotFound:
+        return SourceNotFound(error.message, remedy=f"name the file: arr-stream replay {self.path} SOURCE")
+
+    def reopened(self, given: str | None, settings: Settings) -> Stream:
+        """Return the stream that the records were made of, about to run again.
+
+        Args:
+            given: Path of the source; None for the one in the records.
+            settings: Those of the run, see `settings`.
+
+        Raises:
+            NotReplayable: As `provenance`.
+            SourceNotFound, SourceChanged: The source, an example picture, a mask or a gaze file is missing or differs.
+            ArrStreamError: As `arr_stream.open`.
+        """
+        provenance = self.provenance()
+        if provenance.gaze is not None:
+            _check_file(provenance.gaze)
+        queries = [_query(asked) for asked in provenance.queries]
+        reading = provenance.reading
+        try:
+            stream = open_stream(
+                self.source(given),
+                queries=queries,
+                settings=settings,
+                gaze_csv=provenance.gaze.path if provenance.gaze is not None else None,
+                video_stream=reading.video_stream,
+                start_seconds=reading.start_seconds,
+                end_seconds=reading.end_seconds,
+                stride=reading.stride,
+                max_frames=reading.max_frames,
+            )
+        except SourceNotFound as exc:
+            raise self._missing(exc) from exc
+        try:
+            _check_source(provenance, stream.source)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def changed_versions(self, settings: Settings) -> list[str]:
+        """Return what results depend on and differs here, such as `numpy 2.3.1, was 2.2.0`."""
+        before, now = self.provenance().versions(), environment(settings).versions()
+        return [
+            f"{name} {now.get(name, 'missing')}, was {before.get(name, 'missing')}"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
+
+
+class Comparison:
+    """A consumer that compares each frame with its record; times do not count.
+
+    Records of a run that was killed or failed are compared as far as they go.
+
+    Args:
+        recording: The records.
+        header: Of the run that is compared with them.
+        stop: Set when it is known; None lets the run go on.
+
+    Attributes:
+        frames: Frames that were the same.
+        difference: What the first one that is not the same says otherwise, None as long as there is none.
+
+    Raises:
+        EvaluationDataError: A line is malformed (further lines when they are reached).
+    """
+
+    def __init__(self, recording: Recording, header: Header, stop: threading.Event | None) -> None:
+        self.frames = 0
+        self.difference: RecordsDiffer | None = None
+        self._recording, self._header, self._stop = recording, header, stop
+        self._found, self._read = Digest(), Digest()
+        self._lines = read_lines(recording.path)
+        self._reason: str | None = None
+        self._over = False
+        first = next(self._lines)
+        self._read.add(first)
+        self._take(first, header_record(header), None)
+        self._expected = self._following()
+
+    @property
+    def verdict(self) -> str:
+        """One line on what was the same."""
+        frames = "1 frame" if self.frames == 1 else f"{self.frames} frames"
+        whole = "" if self._reason in _COMPLETE else ", as far as the records go"
+        return f"the same records: {frames}{whole}; digest {self._found.hexdigest()}"
+
+    def explains(self, reason: str) -> bool:
+        """Whether a run that ended so has ended as the recorded one did, or was ended because all was known."""
+        return (reason in _COMPLETE and reason == self._reason) or (reason == "interrupted" and self._over)
+
+    def consume(self, frame: Frame, patches: PatchSet) -> None:
+        if self.difference is not None:
+            return
+        if self._expected is not None:
+            self._take(self._expected, frame_record(patches, self._header), patches.index)
+            self.frames += self.difference is None
+            self._expected = self._following()
+            if self._expected is None and self._reason not in _COMPLETE:
+                self._end()
+        elif self._reason in _COMPLETE:
+            self._differ(f"frame {patches.index} comes after the last one in the records", patches.index)
+
+    def close(self, *, failed: bool = False, outcome: Outcome | None = None) -> None:
+        """At the end of a run that went through, every record has had its frame."""
+        whole = outcome is not None and outcome.reason in _COMPLETE
+        if whole and self.difference is None and self._expected is not None:
+            index = self._expected["index"]
+            self._differ(f"frame {index} is in the records and did not come", index)
+
+    def _take(self, expected: Mapping[str, Any], found: Mapping[str, Any], index: int | None) -> None:
+        self._found.add(found)
+        if canonical(expected) != canonical(found):
+            where = "the header" if index is None else f"frame {index}"
+            self._differ(f"{where} is not the same in {_where(expected, found)}", index)
+
+    def _differ(self, what: str, index: int | None) -> None:
+        self._end()
+        self.difference = self.difference or RecordsDiffer(
+            f"{self._recording.path}: {what}",
+            frame_index=index,
+            remedy="the same input, settings and versions give the same records; see what changed",
+        )
+
+    def _end(self) -> None:
+        self._over = True
+        if self._stop is not None:
+            self._stop.set()
+
+    def _following(self) -> dict[str, Any] | None:
+        """The next frame's line, None where there is none; at the end line, see whether it fits what stands before."""
+        for line in self._lines:
+            if line["type"] == "frame":
+                self._read.add(line)
+                return line
+            if line["type"] == "end":
+                self._reason = line.get("reason")
+                if line.get("digest", self._read.hexdigest()) != self._read.hexdigest():
+                    self._differ("was changed after it was written: its digest is not that of its lines", None)
+            else:
+                self._read.add(line)
+        return None
+
+
+def _where(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The keys under which two lines are not the same."""
+    one, other = comparable(expected), comparable(found)
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    return ", ".join(keys[:4]) + (" and more" if len(keys) > 4 else "")
+
+
+def _query(asked: Asked) -> Query:
+    if isinstance(asked, AskedRegion):
+        return RegionQuery(asked.xywh, asked.at_seconds)
+    if isinstance(asked, AskedMask):
+        _check_file(asked.picture)
+        return load_mask(asked.picture.path, asked.at_seconds)
+    if isinstance(asked, AskedExample):
+        _check_file(asked.picture)
+        return load_example(asked.picture.path)
+    return parse_text(asked.text)
+
+
+def _check_source(provenance: Provenance, source: Source) -> None:
+    """Compare a source with what the records were made of; without a hash in the records any source passes.
+
+    Raises:
+        SourceChanged: They differ.
+    """
+    expected = provenance.source
+    if expected is not None and expected.sha256 is not None:
+        _check_identity(expected, source_identity(source), source.info.name)
+
+
+def _check_file(expected: FileIdentity) -> None:
+    """Compare a file beside the source with what it was.
+
+    Raises:
+        SourceNotFound: It is missing.
+        SourceChanged: It differs.
+    """
+    try:
+        found = file_identity(expected.path)
+    except OSError as exc:
+        raise SourceNotFound(
+            f"{expected.path}: {(exc.strerror or str(exc)).lower()}", remedy="put it back where it was"
+        ) from exc
+    if expected.sha256 is not None:
+        _check_identity(expected, found, expected.path)
+
+
+def _check_identity(expected: FileIdentity, found: FileIdentity, name: str) -> None:
+    """Compare hashes; the error names the sizes, or the first digits of the hashes where the sizes are equal."""
+    if found.sha256 == expected.sha256:
+        return
+    of = "" if found.files == expected.files else f" in {found.files} files instead of {expected.files}"
+    how = f"{found.size_bytes} bytes{of} instead of {expected.size_bytes}"
+    if (found.size_bytes, found.files) == (expected.size_bytes, expected.files):
+        how = f"SHA-256 {(found.sha256 or '')[:12]}... instead of {(expected.sha256 or '')[:12]}..."
+    raise SourceChanged(
+        f"{name}: not what the records were made of: {how}", remedy="name the right one after the records"
+    )
