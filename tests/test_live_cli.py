@@ -126,7 +126,7 @@ def test_alerts_record_and_run(run: Run, tmp_path: Path) -> None:
         (("--when", "relevanz > 1"), 51, "relevance"),
         (("--query", "fence", "--when", "relevance > 0.6 for 2s"), 51, "no word of 'fence' is understood"),
         (("--query", "fence", "--when", "cut = 1 and relevance[0] != 0"), 51, "no word of 'fence' is understood"),
-        (("--when", "tokens > 1 or answer matches /dog/"), 51, "no model is asked"),
+        (("--when", "tokens > 1 and answer contains 'dog'"), 51, "no model is asked"),
         (("--serve", "--view", "flow"), 51, "--view"),
         (("--when", "tokens > 1", "--run", "there-is-no-such-program"), 51, "no such program"),
         (("--port", 9000), 51, "--serve"),
@@ -252,7 +252,7 @@ def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: 
     assert "opened again" in err and _frames_written(records) > 5
 
 
-@pytest.mark.parametrize("rule", ["relevance < 0.3", "relevance > 0.6 or tokens > 0"])
+@pytest.mark.parametrize("rule", ["relevance < 0.3", "relevance < 0.6"])
 def test_a_rule_that_can_hold_without_relevance_is_taken(run: Run, rule: str) -> None:
     code, _, err = run("stream", PATTERN, *FAST, "--max-frames", 3, "--query", "fence", "--when", rule)
     assert code == 0, err

@@ -64,19 +64,12 @@ def test_when_a_rule_fires(rule: str, scores: list[float | None], more: dict[str
     assert fired(rule, scores, **more) == expected
 
 
-def test_and_binds_more_than_or_and_for_to_the_condition_before_it() -> None:
-    changes = {"query_scores": (0.9,), "confidence": 0.1}
-    assert look("relevance > 0.5 or relevance > 0.5 and confidence > 0.5", **changes)
-    assert not look("(relevance > 0.5 or relevance > 0.5) and confidence > 0.5", **changes)
-    assert look("confidence > 0.5 for 1s or relevance > 0.5", **changes)
-    assert not look("(confidence > 0.5 or relevance > 0.5) for 1s", **changes)
-
-
-def test_every_part_remembers_though_another_decides() -> None:
+def test_all_conditions_must_last_together() -> None:
     watch = RuleWatch(parse_rule("confidence > 0.5 and relevance > 0.5 for 1s"))
     quiet = [watch.look(seen(i, query_scores=(0.9,), confidence=0.1)) for i in range(15)]
     assert quiet == [None] * 15
-    assert watch.look(seen(15, query_scores=(0.9,), confidence=0.9)) == "confidence 0.9, relevance 0.9"
+    found = [watch.look(seen(i, query_scores=(0.9,), confidence=0.9)) for i in range(15, 30)]
+    assert found == [*[None] * 10, "confidence 0.9, relevance 0.9", *[None] * 4]
 
 
 @pytest.mark.parametrize(
@@ -120,14 +113,11 @@ def test_motion_is_the_share_that_moves() -> None:
     ("rule", "texts", "expected"),
     [
         ('answer contains "a dog"', ("There is A DOG.",), True),
-        ("answer contains 'say \\'no\\''", ("They say 'no' to it",), True),
+        ("answer contains \"say 'no'\"", ("They say 'no' to it",), True),
+        ('answer contains "dogs and cats"', ("Dogs and cats.",), True),
         ('answer contains "d.g"', ("a dog",), False),
-        ("answer matches /dogs?$/", ("a dog",), True),
-        ("answer matches /Dogs?$/", ("a dog",), False),
-        ("answer matches /Dogs?$/i", ("no", "a dog"), True),
-        (r"answer matches /a\/b/", ("a/b",), True),
-        ("answer matches /yes/ and relevance > 0.4", ("yes",), True),
-        ("answer matches /yes/", (), False),
+        ('answer contains "dog" and relevance > 0.4', ("no", "a dog"), True),
+        ('answer contains "yes"', (), False),
     ],
 )
 def test_answers(rule: str, texts: tuple[str, ...], expected: bool) -> None:
@@ -135,48 +125,39 @@ def test_answers(rule: str, texts: tuple[str, ...], expected: bool) -> None:
 
 
 def test_an_answer_that_failed_says_nothing() -> None:
-    assert look("answer matches /yes/", answers=says("yes", finish="failed")) is None
-    assert look("answer matches /yes/", answers=says("yes", finish="length")) is not None
+    assert look('answer contains "yes"', answers=says("yes", finish="failed")) is None
+    assert look('answer contains "yes"', answers=says("yes", finish="length")) is not None
 
 
 def test_only_the_beginning_of_a_long_answer_is_looked_at() -> None:
-    assert look("answer matches /end/", answers=says("x" * LONGEST_TEXT + "end")) is None
-    message = look("answer matches /x/", answers=says("x\n" * 5000))
+    assert look('answer contains "end"', answers=says("x" * LONGEST_TEXT + "end")) is None
+    message = look('answer contains "x"', answers=says("x\n" * 5000))
     assert message is not None and len(message) < 300 and "\n" not in message
 
 
 @pytest.mark.parametrize(
     ("rule", "place", "about"),
     [
-        ("", 1, "expected a field"),
+        ("", 1, "expected such as"),
         ("relevence > 0.6", 1, "did you mean 'relevance'"),
-        ("anser matches /x/", 1, "did you mean 'answer'"),
-        ("relevance", 10, "expected one of < <= > >= = !="),
-        ("relevance > ", 13, "expected a number"),
-        ("relevance > high", 13, "'high' stands here, expected a number"),
+        ("anser contains 'x'", 1, "did you mean 'answer'"),
+        ("relevance", 1, "expected such as"),
+        ("relevance > high", 1, "expected such as"),
         ("relevance > 60", 13, "relevance is never 60; it is 0 to 1"),
         ("tokens > -1", 10, "it is 0 or more"),
-        ("relevance > 1e999", 13, "too large"),
-        ("relevance > 0.6 for 2", 22, "a unit of time"),
-        ("relevance > 0.6 for 2 days", 23, "a unit of time"),
+        ("relevance > 1e999", 13, "never inf"),
+        ("relevance > 0.6 for 2", 16, "a duration such as"),
+        ("relevance > 0.6 for 2 days", 16, "a duration such as"),
         ("relevance > 0.6 for 0s", 21, "not a duration"),
-        ("relevance > 0.6 for", 20, "expected a duration"),
-        ("relevance > 0.6 relevance", 17, "`and`, `or`, `for` or the end"),
-        ("relevance > 0.6 and", 20, "expected a field"),
-        ("(relevance > 0.6", 17, "expected `)`"),
-        ("relevance[x] > 0.6", 11, "the number of a query"),
-        ("relevance[1 > 0.6", 13, "expected `]`"),
-        ("relevance > 0.6; rm", 16, "';' has no meaning"),
-        ("answer is 'x'", 8, "`matches /REGEX/`"),
-        ("answer matches 'x'", 16, "between slashes"),
-        ("answer matches /x", 16, "needs an end with `/`"),
-        ("answer matches /(/", 16, "not a regular expression"),
-        ("answer matches /x/g", 16, "'g' is no flag"),
-        ('answer contains "x', 17, "needs an end"),
-        ("answer contains x", 17, "in quotes"),
-        ("answer contains 'x' for 2s", 21, "lasts for none"),
-        ("(answer contains 'x' or cut = 1) for 2s", 34, "lasts for none"),
-        ("(" * 21, 21, "20 parentheses"),
+        ("relevance > 0.6 relevance", 16, "expected `and`"),
+        ("relevance > 0.6 or cut = 1", 16, "several rules for `or`"),
+        ("relevance > 0.6 and", 16, "expected `and`"),
+        ("relevance > 0.6 and x", 21, "there is no field 'x'"),
+        ("(relevance > 0.6", 1, "expected such as"),
+        ("motion[1] > 0.6", 7, "only relevance[K]"),
+        ("answer is 'x'", 1, "answer contains"),
+        ('answer contains "x', 1, "answer contains"),
+        ("answer contains 'x' for 2s", 20, "lasts for none"),
         ("x" * 1001, 1001, "longer than 1000"),
     ],
 )
@@ -188,7 +169,7 @@ def test_what_is_no_rule_is_refused_with_its_place(rule: str, place: int, about:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-PIECES = [*"()[]<>=!/\\'\"i .0259-", " and ", " or ", " for ", "2s", "relevance", "answer ", "contains", "matches"]
+PIECES = [*"[]<>=!'\" .0259-", " and ", " for ", "2s", "relevance", "answer ", "contains"]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
@@ -206,11 +187,7 @@ COMPARISONS = st.builds(
     st.sampled_from(["<", ">="]),
     st.sampled_from([0.2, 0.5, 0.8]),
 )
-JOINED = st.recursive(
-    COMPARISONS,
-    lambda inner: st.builds("{} {} {}".format, inner, st.sampled_from(["and", "or"]), inner.map("({})".format)),
-    max_leaves=8,
-)
+JOINED = st.lists(COMPARISONS, min_size=1, max_size=6).map(" and ".join)
 
 
 @given(JOINED, st.floats(0, 1, width=16), st.floats(0, 1, width=16))
