@@ -1,17 +1,13 @@
-"""Alerts from frames to clips, commands and messages; with real programs, files and servers."""
+"""Alerts from frames to clips and messages; with real files and servers."""
 
 from __future__ import annotations
 
 import http.server
 import json
-import os
-import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +15,9 @@ import pytest
 
 from arr_stream.config import VideoSettings
 from arr_stream.errors import InvalidSetting
-from arr_stream.live.actions import PostJson, RunCommand
-from arr_stream.live.alerts import Action, Alert, Alerts
+from arr_stream.live.alerts import Alerts
 from arr_stream.live.clips import list_clips
+from arr_stream.live.webhook import Alert, Webhook
 from arr_stream.patch_set import Answer, PatchSet
 from arr_stream.types import Frame
 from tests.choices import choose
@@ -40,10 +36,6 @@ def watch(alerts: Alerts, frames: range, hits: tuple[int, ...] = (), **changes) 
         wait_until(lambda: not alerts._waiting)
 
 
-def python(code: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-c", code, *arguments]
-
-
 class Heard:
     """Collects alerts and notices."""
 
@@ -58,13 +50,13 @@ class Heard:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
-    monkeypatch.setattr("arr_stream.live.actions._END_SECONDS", 0.5)
+    monkeypatch.setattr("arr_stream.live.webhook._END_SECONDS", 0.5)
     with no_thread_left():
         yield Heard()
 
 
-def deal_with(action: Action, heard: Heard, done: Callable[[], object]) -> None:
-    action.start(ALERT, heard.notices.append)
+def deal_with(action: Webhook, heard: Heard, done: Callable[[], object]) -> None:
+    action.send(ALERT, heard.notices.append)
     wait_until(done)
     action.close()
 
@@ -155,131 +147,6 @@ def test_what_others_raise_becomes_a_notice(tmp_path: Path, heard: Heard) -> Non
     assert len(list_clips(tmp_path)) == 1
 
 
-def test_a_command_gets_its_arguments_whole(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARR_STREAM_TOKEN", "a-token-of-the-tests")
-    code = "import sys, os, json; json.dump([sys.argv[2:], dict(os.environ)], open(sys.argv[1], 'w'))"
-    out = tmp_path / "out.json"
-    argv = python(code, str(out), "{message}; {stream}", "{rule}", "{time}", "{clip}", "{other} {}", "--to={stream}")
-    odd = replace(ALERT, message="--x $(touch /tmp/no) `id` \"q\" 'q'\n{rule}", stream="-rf")
-    action = RunCommand(argv)
-    assert action.after_clip
-    action.start(odd, heard.notices.append)
-    wait_until(lambda: out.exists() and out.read_text().endswith("}]"))
-    action.close()
-    arguments, environment = json.loads(out.read_text())
-    assert arguments[0] == "x $(touch /tmp/no) `id` \"q\" 'q' {rule}; rf"
-    assert arguments[1] == "relevance > 0.6" and arguments[3] == "/clips/a.mp4"
-    assert time.mktime(time.strptime(arguments[2][:19], "%Y-%m-%dT%H:%M:%S")) == MADE_UNIX
-    assert arguments[4:] == ["{other} {}", "--to=rf"]
-    assert "a-token-of-the-tests" not in environment.values()
-    assert environment["ARR_STREAM_RULE"] == "relevance > 0.6" and environment["ARR_STREAM_CLIP"] == "/clips/a.mp4"
-    assert heard.notices == []
-
-
-def test_a_command_that_names_the_clip_waits_for_it(tmp_path: Path, server: Server, heard: Heard) -> None:
-    code = "import sys, os; open(sys.argv[1], 'a').write(f'{os.path.getsize(sys.argv[2])}\\n')"
-    out = tmp_path / "sizes"
-    actions = [RunCommand(python(code, str(out), "{clip}")), PostJson(server.url)]
-    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, actions=actions)
-    watch(alerts, range(40), (20,))
-    wait_until(lambda: out.exists() and out.read_text())
-    alerts.close()
-    (clip,) = list_clips(tmp_path)
-    assert int(out.read_text()) == clip.bytes and server.bodies[0]["clip"] == heard.alerts[0].clip == clip.name
-
-
-def test_a_command_that_fails_is_told_with_its_last_words(heard: Heard) -> None:
-    code = "import sys; print('x' * 100000, flush=True); print('no printer', file=sys.stderr); sys.exit(3)"
-    deal_with(RunCommand(python(code)), heard, lambda: heard.notices)
-    assert "ended with 3: no printer" in heard.notices[0] and len(heard.notices[0]) < 300
-
-
-@pytest.mark.parametrize("then", ["wait", "while :; do echo x; done"])
-def test_a_command_that_hangs_or_never_stops_talking_is_stopped_with_its_children(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
-    pids = tmp_path / "pids"
-    monkeypatch.setattr("arr_stream.live.actions._RUN_SECONDS", 0.7)
-    deal_with(RunCommand(["sh", "-c", f"sleep 60 & echo $$ $! > {pids}; {then}"]), heard, lambda: heard.notices)
-    assert "stopped after 0.7 s" in heard.notices[0]
-    for pid in pids.read_text().split():
-        wait_until(lambda pid=int(pid): not alive(pid))
-
-
-def alive(pid: int) -> bool:
-    """Whether a process still runs; one that only waits to be collected does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return False
-        return not Path("/proc/self").exists()
-
-
-def test_closing_ends_commands_within_seconds(heard: Heard) -> None:
-    action = RunCommand(python("import time; time.sleep(60)"))
-    for _ in range(5):
-        action.start(ALERT, heard.notices.append)
-    action.close()
-    assert len(heard.notices) == 5, "two were stopped, and three never begun"
-    action.start(ALERT, heard.notices.append)
-    action.close()
-    assert len(heard.notices) == 5, "nothing is begun any more"
-
-
-def test_a_command_that_leaves_a_child_behind_is_done_when_it_ends(tmp_path: Path, heard: Heard) -> None:
-    code = (
-        "import subprocess, sys\n"
-        "child = [sys.executable, '-c', 'import time; time.sleep(20)']\n"
-        "print(subprocess.Popen(child, start_new_session=True).pid, file=open(sys.argv[1], 'w'))"
-    )
-    out = tmp_path / "pid"
-    deal_with(RunCommand(python(code, str(out))), heard, lambda: out.exists() and out.read_text())
-    child = int(out.read_text())
-    assert heard.notices == [] and alive(child), "it holds the command's output, which nobody waits for"
-    os.kill(child, signal.SIGKILL)
-
-
-def test_two_commands_at_once_and_too_many_are_counted(tmp_path: Path, heard: Heard) -> None:
-    code = (
-        "import os, sys, time\n"
-        "mine = os.path.join(sys.argv[1], str(os.getpid())); open(mine, 'w').close()\n"
-        "most = 0\n"
-        "for _ in range(10): most = max(most, len(os.listdir(sys.argv[1]))); time.sleep(0.01)\n"
-        "os.remove(mine); open(sys.argv[2], 'a').write(f'{most}\\n')"
-    )
-    running, out = tmp_path / "running", tmp_path / "most"
-    running.mkdir()
-    action = RunCommand(python(code, str(running), str(out)))
-    for _ in range(40):
-        action.start(ALERT, heard.notices.append)
-    assert action.dropped >= 20
-    started = 40 - action.dropped
-    wait_until(lambda: out.exists() and len(out.read_text().split()) == started, 60)
-    action.close()
-    assert max(map(int, out.read_text().split())) <= 2
-    assert len(heard.notices) == 1 and "passed over" in heard.notices[0]
-
-
-@pytest.mark.parametrize(
-    ("line", "about"),
-    [
-        ("", "no command"),
-        ("notify 'x", "close every quote"),
-        ("no-such-program-here {message}", "no such program"),
-        (f"{sys.executable} {{mesage}}", "did you mean {message}"),
-        (f"{sys.executable} {{Rule}}", "did you mean {rule}"),
-        ("{rule} x", "must be fixed"),
-    ],
-)
-def test_commands_that_cannot_be(line: str, about: str) -> None:
-    with pytest.raises(InvalidSetting) as caught:
-        RunCommand.parse(line)
-    assert about in str(caught.value)
-
-
 class Server:
     """A web server on loopback that answers each POST as it is told to."""
 
@@ -321,9 +188,25 @@ def server() -> Iterator[Server]:
     server.close()
 
 
+def test_each_alert_of_a_stream_is_sent(tmp_path: Path, server: Server, heard: Heard) -> None:
+    alerts = heard.watching(["relevance > 0.6"], clip_folder=tmp_path, webhooks=[Webhook(server.url)])
+    watch(alerts, range(40), (20,))
+    alerts.close()
+    assert [body["clip"] for body in server.bodies] == [heard.alerts[0].clip] == [list_clips(tmp_path)[0].name]
+
+
+def test_too_many_alerts_are_counted(heard: Heard) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        webhook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for _ in range(40):
+            webhook.send(ALERT, heard.notices.append)
+        webhook.close()
+    assert webhook.dropped >= 23 and "dropped" in heard.notices[0]
+
+
 def test_an_alert_is_sent_as_json(server: Server, heard: Heard) -> None:
     url = server.url.replace("//", "//me:s%40fe@") + "/hook/T0/secret?token=abc"
-    deal_with(PostJson(url), heard, lambda: server.bodies)
+    deal_with(Webhook(url), heard, lambda: server.bodies)
     assert server.bodies == [ALERT.record() | {"at": "/hook/T0/secret?token=abc"}]
     assert server.bodies[0]["clip"] == "a.mp4" and "/clips" not in json.dumps(server.bodies)
     assert server.headers[0]["Authorization"] == "Basic bWU6c0BmZQ=="
@@ -332,14 +215,14 @@ def test_an_alert_is_sent_as_json(server: Server, heard: Heard) -> None:
 
 def test_a_second_attempt_after_a_failure_that_may_pass(server: Server, heard: Heard) -> None:
     server.answers = [(503, None)]
-    deal_with(PostJson(server.url), heard, lambda: len(server.bodies) == 2)
+    deal_with(Webhook(server.url), heard, lambda: len(server.bodies) == 2)
     assert heard.notices == []
 
 
 def test_no_second_attempt_after_a_refusal_and_no_secret_in_the_notice(server: Server, heard: Heard) -> None:
     server.answers = [(403, None)]
     url = server.url.replace("//", "//me:hunter2@") + "/hook/hunter2?key=hunter2"
-    deal_with(PostJson(url), heard, lambda: heard.notices)
+    deal_with(Webhook(url), heard, lambda: heard.notices)
     assert len(server.bodies) == 1
     assert "answered with 403" in heard.notices[0] and "hunter2" not in heard.notices[0]
 
@@ -348,15 +231,15 @@ def test_redirects_are_followed_on_the_same_host_alone(server: Server, heard: He
     other = Server()
     try:
         server.answers = [(307, "/there")]
-        deal_with(PostJson(server.url), heard, lambda: len(server.bodies) == 2)
+        deal_with(Webhook(server.url), heard, lambda: len(server.bodies) == 2)
         assert server.bodies[1]["at"] == "/there" and heard.notices == []
         server.answers = [(302, f"{other.url}/x")]
-        deal_with(PostJson(server.url), heard, lambda: heard.notices)
+        deal_with(Webhook(server.url), heard, lambda: heard.notices)
         assert "another host" in heard.notices[0] and other.bodies == []
         server.answers = [(307, "http://[broken")]
-        deal_with(PostJson(server.url), heard, lambda: len(heard.notices) == 2)
+        deal_with(Webhook(server.url), heard, lambda: len(heard.notices) == 2)
         server.answers = [(307, "/a"), (307, "/b"), (307, "/c"), (307, "/d")]
-        deal_with(PostJson(server.url), heard, lambda: len(heard.notices) == 3)
+        deal_with(Webhook(server.url), heard, lambda: len(heard.notices) == 3)
         assert "307" in heard.notices[2]
     finally:
         other.close()
@@ -366,22 +249,22 @@ def test_nobody_there_is_told_after_the_second_attempt(heard: Heard) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    deal_with(PostJson(f"http://127.0.0.1:{port}/x"), heard, lambda: heard.notices)
+    deal_with(Webhook(f"http://127.0.0.1:{port}/x"), heard, lambda: heard.notices)
     assert heard.notices == [f"POST to 127.0.0.1:{port}: connection refused"]
 
 
 def test_a_server_that_never_answers_is_given_up(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_stream.live.actions._SEND_SECONDS", 0.3)
-    monkeypatch.setattr("arr_stream.live.actions._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("arr_stream.live.webhook._SEND_SECONDS", 0.3)
+    monkeypatch.setattr("arr_stream.live.webhook._RETRY_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        deal_with(PostJson(f"http://127.0.0.1:{silent.getsockname()[1]}"), heard, lambda: heard.notices)
+        deal_with(Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}"), heard, lambda: heard.notices)
     assert len(heard.notices) == 1
 
 
 def test_closing_ends_a_message_within_seconds(heard: Heard) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        action = PostJson(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        action.start(ALERT, heard.notices.append)
+        action = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        action.send(ALERT, heard.notices.append)
         taken, _ = silent.accept()
         action.close()
         taken.close()
@@ -393,4 +276,4 @@ def test_closing_ends_a_message_within_seconds(heard: Heard) -> None:
 )
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(InvalidSetting, match="alerts cannot be sent"):
-        PostJson(url)
+        Webhook(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -102,14 +103,13 @@ def test_a_model_that_never_answers_is_an_error_at_the_end(run: Run) -> None:
     assert code == 67, err
 
 
-def test_alerts_record_and_run(run: Run, tmp_path: Path) -> None:
+def test_alerts_are_recorded(run: Run, tmp_path: Path) -> None:
     code, _, err = run(
         "stream", PATTERN, *FAST, "--max-frames", 30, "--when", "tokens > 0", "--clips", tmp_path / "clips",
-        "--before", 0.2, "--after", 0.2, "--run", f"touch {tmp_path}/fired", "--run", f"touch {tmp_path}/too",
+        "--before", 0.2, "--after", 0.2,
     )  # fmt: skip
     assert code == 0, err
     assert "alert at" in err
-    assert (tmp_path / "fired").exists() and (tmp_path / "too").exists()
     clips = list((tmp_path / "clips").glob("*.mp4"))
     assert len(clips) == 1
     assert len(_times(clips[0])) >= 1
@@ -128,7 +128,7 @@ def test_alerts_record_and_run(run: Run, tmp_path: Path) -> None:
         (("--query", "fence", "--when", "cut = 1 and relevance[0] != 0"), 51, "no word of 'fence' is understood"),
         (("--when", "tokens > 1 and answer contains 'dog'"), 51, "no model is asked"),
         (("--serve", "--view", "flow"), 51, "--view"),
-        (("--when", "tokens > 1", "--run", "there-is-no-such-program"), 51, "no such program"),
+        (("--when", "tokens > 1", "--post", "ftp://a/b"), 51, "cannot be sent"),
         (("--port", 9000), 51, "--serve"),
         (("--serve", "--record", "x.mp4"), 51, "--record, --max-frames beside --serve"),
         (("--duration", 0), 51, "above 0"),
@@ -256,4 +256,4 @@ def test_ctrl_c_while_the_source_is_gone(run: Run, tmp_path: Path, monkeypatch: 
 def test_a_rule_that_can_hold_without_relevance_is_taken(run: Run, rule: str) -> None:
     code, _, err = run("stream", PATTERN, *FAST, "--max-frames", 3, "--query", "fence", "--when", rule)
     assert code == 0, err
-    assert f"alert at 0.0 s: {rule}" in err
+    assert re.search(rf"alert at \d\.\d s: {rule}", err)

@@ -156,7 +156,7 @@ def test_a_port_in_use(refused: Refused) -> None:
         (["--set", "no.key=1"], 50, "no.key"),
         (["--when", "relevance >"], 51, "relevance"),
         (["--clips", "/tmp/x"], 51, "without --when"),
-        (["--when", "tokens > 1", "--run", "no-such-program"], 51, "no-such-program"),
+        (["--when", "tokens > 1", "--post", "ftp://a/b"], 51, "cannot be sent"),
         (["--when", "tokens > 1", "--post", "ftp://x"], 51, "http"),
         (["a", "b", "--max-streams", "1"], 51, "--max-streams"),
         (["a", "a", "--max-streams", "1"], 51, "--max-streams"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import NothingChosen
-from arr_stream.live.actions import AlertPlan
+from arr_stream.live.alerts import AlertPlan
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.types import Frame

@@ -16,9 +16,9 @@ from arr_stream.cli.models import fetch_needed
 from arr_stream.cli.options import without_skipping
 from arr_stream.cli.running import Figures, counts, finish, make_watcher, run_told, stop_on_signals, wrote
 from arr_stream.draw.annotate import Annotator
-from arr_stream.live.actions import AlertPlan
-from arr_stream.live.alerts import Alert, Alerts
+from arr_stream.live.alerts import AlertPlan, Alerts
 from arr_stream.live.stream import LiveStream
+from arr_stream.live.webhook import Alert
 from arr_stream.live.window.loop import Feed, WindowLoop
 from arr_stream.live.window.screen import Window
 from arr_stream.patch_set import PatchSet

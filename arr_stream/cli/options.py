@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from arr_stream.config import Settings
     from arr_stream.consumer import Consumer
     from arr_stream.draw.annotate import AnnotatedVideo
-    from arr_stream.live.actions import AlertPlan
+    from arr_stream.live.alerts import AlertPlan
     from arr_stream.records.provenance import Question
     from arr_stream.relevance.query import Query
     from arr_stream.stream import Stream
@@ -399,18 +399,15 @@ class AlertOptions(Group):
     clips: Annotated[Path | None, typer.Option(help="Folder for a clip of each alert.")] = None
     before: Annotated[float, typer.Option(min=0, max=60, help="Seconds before it in a clip.")] = 3.0
     after: Annotated[float, typer.Option(min=0, max=300, help="Seconds after it in a clip.")] = 3.0
-    run: Annotated[list[str] | None, typer.Option(help="Command for each alert, such as 'notify-send {message}'.")] = (
-        None
-    )
     post: Annotated[list[str] | None, typer.Option(help="Address that each alert is sent to.")] = None
 
     def __post_init__(self) -> None:
         if not self.when:
-            given: dict[str, object] = {"--clips": self.clips, "--run": self.run, "--post": self.post}
+            given: dict[str, object] = {"--clips": self.clips, "--post": self.post}
             needs("--when", given, 'say when: --when "relevance > 0.6 for 2s"')
 
     def plan(self, settings: Settings, queries: Sequence[Query], *, answers: bool = True) -> AlertPlan:
-        """Check, before anything is opened, every rule, command, address and folder.
+        """Check, before anything is opened, every rule, address and folder.
 
         Args:
             settings: Of the streams.
@@ -422,7 +419,7 @@ class AlertOptions(Group):
         """
         from arr_stream.files import check_folder
         from arr_stream.keyframes.objects import detected_labels
-        from arr_stream.live.actions import AlertPlan
+        from arr_stream.live.alerts import AlertPlan
         from arr_stream.live.rules import parse_rule
 
         rules = tuple(self.when or ())
@@ -442,7 +439,7 @@ class AlertOptions(Group):
                 )
         if self.clips is not None:
             check_folder(self.clips)
-        return AlertPlan(rules, self.before, self.after, self.clips, tuple(self.run or ()), tuple(self.post or ()))
+        return AlertPlan(rules, self.before, self.after, self.clips, tuple(self.post or ()))
 
 
 @dataclass(frozen=True)

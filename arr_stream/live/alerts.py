@@ -1,7 +1,7 @@
-"""Alerts: rules looked at on every frame, and what follows where one fires: a clip, a message, a command.
+"""Alerts: rules checked on every frame, and a clip and messages where one fires.
 
-Only the rules are looked at in the frame loop. Drawing, encoding and whatever an alert sets off happen in threads
-beside it; a picture that they have no time for is missing from the clips and counted, an alert never.
+Only the rules run in the frame loop. Drawing, encoding and sending happen in threads beside it; a picture that they
+have no time for is missing from the clips and counted, an alert never.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from arr_stream.config import VideoSettings
 from arr_stream.consumer import Outcome
 from arr_stream.live.clips import DEFAULT_MOST_BYTES, ClipRecorder
 from arr_stream.live.rules import RuleWatch, parse_rule
+from arr_stream.live.webhook import Alert, Notice, Webhook
 from arr_stream.patch_set import PatchSet
 from arr_stream.types import ByteArray, Frame
 
 Draw = Callable[[Frame, PatchSet], ByteArray]
-Notice = Callable[[str], None]
 
 _WAITING_FRAMES = 8
 """Each holds its texture, a few MB."""
@@ -33,67 +32,15 @@ _JOIN_SECONDS = 10.0
 _KEPT_NOTICES = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """A rule has fired on a frame of a stream.
-
-    Args:
-        message: What was seen, in one line.
-        clip_path: Where the clip is, or will be some seconds later; None without one.
-    """
-
-    rule: str
-    message: str
-    frame_index: int
-    pts_seconds: float
-    made_unix: float
-    stream: str = ""
-    clip_path: Path | None = None
-
-    @property
-    def clip(self) -> str | None:
-        return self.clip_path.name if self.clip_path is not None else None
-
-    def record(self) -> dict[str, Any]:
-        """As plain JSON values; a clip by its name alone."""
-        return {
-            "stream": self.stream,
-            "rule": self.rule,
-            "message": self.message,
-            "frame_index": self.frame_index,
-            "pts_seconds": round(self.pts_seconds, 6),
-            "made_unix": round(self.made_unix, 3),
-            "clip": self.clip,
-        }
-
-
-class Action(Protocol):
-    """Something that an alert sets off.
-
-    Attributes:
-        after_clip: It needs the finished clip, so that it is started only then.
-    """
-
-    after_clip: bool
-
-    def start(self, alert: Alert, notice: Notice) -> None:
-        """Begin, and return at once; what goes wrong is told later by `notice`, from another thread."""
-        ...
-
-    def close(self) -> None:
-        """End everything within seconds."""
-        ...
-
-
 class Alerts:
     """A consumer that watches for what rules describe.
 
     Args:
         rules: See `arr_stream.live.rules`.
-        stream_name: For records, file names and commands.
+        stream_name: For records and file names.
         clip_folder: Where clips are written; None to record none. It is made when needed.
         before_seconds, after_seconds: How much of the stream's time a clip shows around an alert.
-        actions: What each alert sets off; they are of this stream alone, and closed with it.
+        webhooks: Each alert is sent to each; they are closed with this.
         on_alert: Called with each alert, in a thread of its own.
         on_notice: Called with each notice, in any thread.
         draw: Makes the pictures of the clips, `[H, W, 3]` uint8, in a thread of its own; None for the frames alone.
@@ -117,7 +64,7 @@ class Alerts:
         clip_folder: Path | None = None,
         before_seconds: float = 3.0,
         after_seconds: float = 3.0,
-        actions: Sequence[Action] = (),
+        webhooks: Sequence[Webhook] = (),
         on_alert: Callable[[Alert], None] | None = None,
         on_notice: Callable[[str], None] | None = None,
         draw: Draw | None = None,
@@ -129,11 +76,10 @@ class Alerts:
         self.notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         self._stream_name = stream_name
         self._watches = [RuleWatch(parse_rule(rule), cooldown_seconds) for rule in rules]
-        self._actions = tuple(actions)
+        self._webhooks = tuple(webhooks)
         self._on_alert, self._on_notice, self._draw = on_alert, on_notice, draw
         self._draws_fail = False
         self._silent_seconds = after_seconds + _SILENT_SECONDS
-        self._after_clip: dict[Path, list[tuple[Action, Alert]]] = {}
         self._recorder: ClipRecorder | None = None
         if clip_folder is not None:
             self._recorder = ClipRecorder(
@@ -143,7 +89,6 @@ class Alerts:
                 after_seconds=after_seconds,
                 most_bytes=max_clips_bytes,
                 settings=video,
-                on_finished=self._clip_finished,
                 on_notice=self._notice,
             )
         self._waiting: deque[tuple[Frame, PatchSet] | Alert] = deque()
@@ -185,7 +130,7 @@ class Alerts:
             self._changed.notify()
         self._thread.join(_JOIN_SECONDS)
         # Side by side, since each may take seconds.
-        closing = [threading.Thread(target=action.close, name="arr-stream-closing") for action in self._actions]
+        closing = [threading.Thread(target=webhook.close, name="arr-stream-closing") for webhook in self._webhooks]
         for thread in closing:
             thread.start()
         for thread in closing:
@@ -235,17 +180,10 @@ class Alerts:
         if self._recorder is not None:
             path = self._recorder.start(alert.pts_seconds, alert.rule, alert.made_unix)
         alert = replace(alert, clip_path=path)
-        for action in self._actions:
-            if action.after_clip and path is not None:
-                self._after_clip.setdefault(path, []).append((action, alert))
-            else:
-                action.start(alert, self._notice)
+        for webhook in self._webhooks:
+            webhook.send(alert, self._notice)
         if self._on_alert is not None:
             self._on_alert(alert)
-
-    def _clip_finished(self, path: Path, whole: bool) -> None:
-        for action, alert in self._after_clip.pop(path, ()):
-            action.start(alert if whole else replace(alert, clip_path=None), self._notice)
 
     def _drawn(self, frame: Frame, patches: PatchSet) -> ByteArray:
         if self._draw is None:
@@ -264,3 +202,53 @@ class Alerts:
         self.notices.append(line)
         if self._on_notice is not None:
             self._on_notice(line)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertPlan:
+    """What to look for in streams, and what follows.
+
+    Args:
+        rules: See `arr_stream.live.rules`; none for no alerts.
+        before_seconds, after_seconds: How much of the stream a clip shows around an alert.
+        clip_folder: Where clips are written; None for none.
+        addresses: Where alerts are sent.
+
+    Raises:
+        InvalidSetting: A malformed rule or address.
+    """
+
+    rules: tuple[str, ...] = ()
+    before_seconds: float = 3.0
+    after_seconds: float = 3.0
+    clip_folder: Path | None = None
+    addresses: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            parse_rule(rule)
+        for address in self.addresses:
+            Webhook(address)
+
+    def alerts(
+        self,
+        stream_name: str,
+        *,
+        on_alert: Callable[[Alert], None],
+        on_notice: Notice,
+        draw: Draw,
+        video: VideoSettings,
+    ) -> Alerts:
+        """Return the consumer for one stream; see `Alerts`."""
+        return Alerts(
+            self.rules,
+            stream_name=stream_name,
+            clip_folder=self.clip_folder,
+            before_seconds=self.before_seconds,
+            after_seconds=self.after_seconds,
+            webhooks=[Webhook(address) for address in self.addresses],
+            on_alert=on_alert,
+            on_notice=on_notice,
+            draw=draw,
+            video=video,
+        )

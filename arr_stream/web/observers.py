@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from arr_stream.consumer import Consumer
 from arr_stream.draw.views import render
-from arr_stream.live.actions import AlertPlan
-from arr_stream.live.alerts import Alert
+from arr_stream.live.alerts import AlertPlan
 from arr_stream.live.events import EventHub
 from arr_stream.live.metrics import LiveMetrics
 from arr_stream.live.pictures import Watching
 from arr_stream.live.runner import StreamRunner
 from arr_stream.live.streams import LiveStreams
+from arr_stream.live.webhook import Alert
 from arr_stream.sources.base import SourceStats
 
 

@@ -127,8 +127,8 @@ class _Patches(SimpleNamespace):
 def _open_rules(scratch: Path) -> Run:
     import numpy as np
 
-    from arr_stream.live.actions import PostJson, RunCommand
     from arr_stream.live.rules import RuleWatch, parse_rule
+    from arr_stream.live.webhook import Webhook
 
     moving = SimpleNamespace(plane=lambda name: np.zeros((4, 4), np.float32))
     seen = _Patches(
@@ -146,11 +146,8 @@ def _open_rules(scratch: Path) -> Run:
 
     def run(data: bytes) -> str:
         text = data.decode("utf-8", "surrogateescape")
-        if text.startswith("!"):
-            RunCommand.parse(text[1:]).close()
-            return "command"
         if text.startswith("@"):
-            PostJson(text[1:]).close()
+            Webhook(text[1:]).close()
             return "address"
         watch, fired = RuleWatch(parse_rule(text)), 0
         for index in range(4):
@@ -258,7 +255,7 @@ TARGETS = (
         share=1.5,
     ),
     Target(
-        *("rules", "alert rules, commands, addresses to post to", _written("rules"), _open_rules),
+        *("rules", "alert rules, addresses to post to", _written("rules"), _open_rules),
         mutations=(*TEXT, _RULE, _RULE),
         share=1.2,
     ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from arr_stream.config import Settings, public_settings
 from arr_stream.consumer import Consumer
 from arr_stream.keyframes.sharing import WorkerPool
-from arr_stream.live.actions import AlertPlan
+from arr_stream.live.alerts import AlertPlan
 from arr_stream.live.events import EventHub, Subscription
 from arr_stream.live.runner import RunnerParts, StreamRunner
 from arr_stream.live.streams import LiveStreams
