@@ -13,9 +13,10 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from typer.main import get_command
 
 import arr_stream
-from arr_stream.cli import doctor
+from arr_stream.cli import COMMANDS, app, doctor
 from arr_stream.records.json_lines import read_records
 from tests.conftest import Refused, Run, Start
 from tests.fault_helpers import no_room_to_speak
@@ -265,12 +266,6 @@ def test_bench_device_refuses_what_it_cannot_measure(measure: Run, options: tupl
     assert code == 51 and err.count("\n") == 1 and options[0] in err and not out
 
 
-@pytest.mark.parametrize("command", [("bench", "compare", "DATA", "--kind", "davis"), ("eval", "ablation")])
-def test_commands_that_moved_say_where_to(run: Run, command: tuple[str, ...]) -> None:
-    code, out, err = run(*command)
-    assert code == 51 and err.count("\n") == 1 and f"python -m benchmarks {command[1]}" in err and not out
-
-
 def test_names_given_twice_count_once(measure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import ablation
     from benchmarks.claims import run as claims
@@ -402,11 +397,29 @@ def test_help_loads_no_heavy_package() -> None:
         "for command in ([], ['process'], ['ask'], ['batch'], ['serve'], ['stream'], ['models']):\n"
         "    sys.argv = ['arr-stream', *command, '--help']\n"
         "    try: main()\n    except SystemExit as ended: assert not ended.code, command\n"
-        "    heavy = {'torch','cv2','av','skimage','matplotlib','rapidocr','numpy'} & set(sys.modules)\n"
+        "    heavy = {'torch','cv2','av','skimage','matplotlib','rapidocr','numpy','PIL'} & set(sys.modules)\n"
         "    assert not heavy, f'{command} loaded {heavy}'"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = (
+        "import atexit, sys\nfrom arr_stream.cli import main\n"
+        "ours = lambda: [name for name in sys.modules if name.startswith(('arr_stream', 'pydantic'))]\n"
+        "atexit.register(lambda: print(*sorted(ours()), file=sys.stderr))\n"
+        "sys.argv = ['arr-stream', '--help']\nmain()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    needed = ["arr_stream", "arr_stream.cli", "arr_stream.cli.console", "arr_stream.errors", "arr_stream.extras"]
+    assert result.stderr.split() == needed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_the_help_of_each_begins_with(name: str) -> None:
+    _, command, _ = get_command(app).resolve_command(None, [name])  # type: ignore[attr-defined]
+    assert command.help.split("\n\n")[0] == COMMANDS[name][1]
 
 
 def test_importing_the_package_loads_neither_torch_nor_opencv() -> None:

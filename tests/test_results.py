@@ -465,7 +465,7 @@ def test_every_command_parses(line: str) -> None:
     program, *words = shlex.split(line)
     command = get_command(PROGRAMS[program])
     while isinstance(command, TyperGroup):
-        command, words = command.get_command(None, words[0]), words[1:]
+        _, command, words = command.resolve_command(None, words)
     assert command.make_context(line, words).params["as_json"] is True
 
 

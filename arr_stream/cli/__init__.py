@@ -8,48 +8,70 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from arr_stream.cli.console import give_up_output, interrupted, print_error, print_line, say
-from arr_stream.errors import ArrStreamError, InvalidSetting
+from arr_stream.errors import ArrStreamError
 from arr_stream.extras import missing_package
 
 COMMANDS = {
-    "process": "arr_stream.cli.process:process",
-    "batch": "arr_stream.cli.batch:batch",
-    "replay": "arr_stream.cli.replay:replay",
-    "ask": "arr_stream.cli.ask:ask",
-    "serve": "arr_stream.cli.serve:serve",
-    "webcam": "arr_stream.cli.live:webcam",
-    "stream": "arr_stream.cli.live:stream",
-    "cameras": "arr_stream.cli.tables:cameras",
-    "eval": "arr_stream.cli.evaluate:app",
-    "bench": "arr_stream.cli.evaluate:bench",
-    "train-pca": "arr_stream.cli.train_pca:train_pca",
-    "tune": "arr_stream.cli.tune:tune",
-    "models": "arr_stream.cli.models:app",
-    "vllm-args": "arr_stream.cli.vllm_args:vllm_args",
-    "doctor": "arr_stream.cli.doctor:doctor",
-    "channels": "arr_stream.cli.tables:channels",
-    "settings": "arr_stream.cli.tables:settings",
+    "process": ("process:process", "Choose the cells of every frame and write what was asked for."),
+    "batch": (
+        "batch:batch",
+        "Do many videos, several at a time; the same command goes on where it was ended, however it was.",
+    ),
+    "replay": (
+        "replay:replay",
+        "Draw the annotated video again, without choosing anything; or run again and see whether the same comes of it.",
+    ),
+    "ask": ("ask:ask", "Show a video to a model and ask it, at the end, every so often, or when the scene changes."),
+    "serve": ("serve:serve", "Serve a page and an interface for programs (docs/api.md) until Ctrl-C."),
+    "webcam": ("live:webcam", "Watch a camera: choose the cells of every frame as it comes, show, record and ask."),
+    "stream": (
+        "live:stream",
+        "Watch a live source: choose the cells of every frame as it comes, show, record and ask.",
+    ),
+    "cameras": ("tables:cameras", "List the cameras of this machine, and what to give to open each."),
+    "eval": ("evaluate:app", "Measure quality on footage with ground truth."),
+    "bench": (
+        "evaluate:bench",
+        "Measure a file: the start, stages, keyframes and frames between, and baselines in the same run. Look at the\n"
+        "ratios.",
+    ),
+    "train-pca": (
+        "train_pca:train_pca",
+        "Learn on pictures and videos how a CLIP model's features vary, for the 16 embedding channels.",
+    ),
+    "tune": (
+        "tune:tune",
+        "Fit the scorers' weights to footage with masks or boxes, or to answers, and try them on what was held out.",
+    ),
+    "models": ("models:app", "Weights on disk: list, fetch, verify, and where they are."),
+    "vllm-args": ("vllm_args:vllm_args", "Print how vLLM is started so that it takes cells at their true places."),
+    "doctor": (
+        "doctor:doctor",
+        "Look at packages, extras, backends and devices; exit with 1 if something that the defaults need "
+        "does not work.",
+    ),
+    "channels": (
+        "tables:channels",
+        "Print the 40 channels of the texture: order, names, ranges, when each is renewed.",
+    ),
+    "settings": (
+        "tables:settings",
+        "List every setting with its value and meaning. Precedence: --set and options, then the preset, then defaults.",
+    ),
 }
-"""Where each is: a function, or an app with commands of its own. Imported when it is called, or listed."""
-
-
-MOVED = (
-    *("ablation", "atlas", "batch", "cascade", "claims", "clusters", "compare", "device", "interval"),
-    *("live", "localisation", "meaning", "query", "vlm"),
-)
-"""Measurements of the product beside others, which were part of `eval` and `bench`."""
+"""Module and function (or group) of each command in this package, and its line in the list of commands."""
 
 
 def _command(name: str, place: str) -> Any:
     module, _, attribute = place.partition(":")
-    target = getattr(import_module(module), attribute)
+    target = getattr(import_module(f"arr_stream.cli.{module}"), attribute)
     if isinstance(target, typer.Typer):
         command = get_command(target)
         command.name = name
@@ -60,7 +82,7 @@ def _command(name: str, place: str) -> Any:
 
 
 class SaysInterrupted(TyperGroup):
-    """Tells of Ctrl-C in any command; the parser would end without a word."""
+    """Group that reports Ctrl-C in any command; typer would end without a message."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -69,35 +91,23 @@ class SaysInterrupted(TyperGroup):
             raise interrupted() from None
 
 
-class _Root(SaysInterrupted):
-    """Imports what is called alone."""
+class LazyGroup(SaysInterrupted):
+    """Group that imports a command only when it is called; the list of commands needs none of them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = cast("Any", dict.fromkeys(COMMANDS))
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if self.commands.get(cmd_name) is None and cmd_name in COMMANDS:
-            self.commands[cmd_name] = _command(cmd_name, COMMANDS[cmd_name])
-        return self.commands.get(cmd_name)
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As the parser; names the command that took the place of one that was here.
-
-        Raises:
-            InvalidSetting: One of `MOVED` is asked for, and not a file of that name.
-        """
-        if args[0] in ("eval", "bench") and args[1:2] and args[1] in MOVED and not Path(args[1]).exists():
-            raise InvalidSetting(
-                f"{args[1]}: no longer a command of arr-stream",
-                remedy=f"run `python -m benchmarks {args[1]}` in a checkout of its source code",
-            )
+        """Import the command that `args` names, then resolve it as the parser does."""
+        if args[0] in COMMANDS:
+            self.commands[args[0]] = _command(args[0], COMMANDS[args[0]][0])
         return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
     name="arr-stream",
-    cls=_Root,
+    cls=LazyGroup,
     help="Decides, for every frame of a video, which few hundred patches a vision-language model should see.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
