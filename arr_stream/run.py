@@ -7,27 +7,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from arr_stream.config import public_settings
 from arr_stream.consumer import Consumer, EndReason, Outcome, Waits
-from arr_stream.draw.annotate import AnnotatedVideo
-from arr_stream.draw.report import Report
-from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged, SourceNotFound
+from arr_stream.errors import ArrStreamError, ConsumerFailed, SourceDamaged
 from arr_stream.patch_set import PatchSet
-from arr_stream.plain_text import redact_url
-from arr_stream.records.json_lines import Records
-from arr_stream.records.provenance import Provenance, Question, provenance_of
-from arr_stream.records.schema import Header
-from arr_stream.relevance.query import RegionQuery
-from arr_stream.selection.budget import budget_tokens
 from arr_stream.sources.base import Source
 from arr_stream.stream import Stream
 from arr_stream.threads import one_opencv_thread
 from arr_stream.types import Frame
-from arr_stream.vlm.live_watcher import LiveWatcher
-from arr_stream.vlm.watcher import Ending, Watcher
+
+if TYPE_CHECKING:
+    from arr_stream.vlm.live_watcher import LiveWatcher
+    from arr_stream.vlm.watcher import Ending, Watcher
 
 
 class Frames(Protocol):
@@ -170,83 +162,6 @@ def _close(
             failure.__cause__ = exc
             first = first or failure
     return first
-
-
-def annotated_video(
-    stream: Stream, path: Path, *, view: str = "patches", audio: bool = True, force: bool = False
-) -> AnnotatedVideo:
-    """A consumer that writes a stream's annotated video."""
-    region = next((query for query in stream.queries if isinstance(query, RegionQuery)), None)
-    x, y, w, h = region.xywh if region is not None else (0.0, 0.0, 0.0, 0.0)
-    return AnnotatedVideo(
-        path,
-        size_wh=stream.source.info.size_wh,
-        source=stream.source.info,
-        view=view,
-        settings=stream.settings.video,
-        force=force,
-        audio=audio,
-        start_seconds=stream.start_seconds,
-        end_seconds=stream.end_seconds,
-        asked=stream.asked,
-        region_xyxy=(x, y, x + w, y + h) if region is not None else None,
-        region_at_seconds=region.at_seconds if region is not None else 0.0,
-    )
-
-
-def records_of(stream: Stream, path: Path, *, force: bool = False, question: Question | None = None) -> Records:
-    """A consumer that writes a stream's records; `question` is what a model is asked of it.
-
-    Raises:
-        SourceNotFound: The source, or another file that has a say, has gone since it was opened.
-    """
-    return Records(path, header_of(stream, question), force, timings=writes_timings(stream))
-
-
-def header_of(stream: Stream, question: Question | None = None) -> Header:
-    """The header of a stream's records.
-
-    Raises:
-        SourceNotFound: As `records_of`.
-    """
-    query = [redact_url(query.label) for query in stream.queries]
-    public_words = " ".join(query).casefold()
-    return Header.for_grid(
-        stream.grid,
-        source=stream.source.info.name,
-        query=query or None,
-        unknown_words=[word for word in stream.unknown_words if word in public_words],
-        budget_tokens=budget_tokens(stream.settings.selection.budget, stream.grid.cells),
-        config=public_settings(stream.settings),
-        provenance=_provenance(stream, question),
-    )
-
-
-def writes_timings(stream: Stream) -> bool:
-    """Whether its records say what took how long, as `records.timings` has it."""
-    setting = stream.settings.records.timings
-    return stream.realtime if setting == "auto" else setting == "on"
-
-
-def _provenance(stream: Stream, question: Question | None) -> Provenance:
-    try:
-        return provenance_of(stream, question)
-    except OSError as exc:
-        raise SourceNotFound(
-            f"{exc.filename or stream.source.info.name}: cannot be read any more: {(exc.strerror or str(exc)).lower()}",
-            remedy="leave it where it is until the run is over",
-        ) from exc
-
-
-def report_of(stream: Stream, folder: Path, *, force: bool = False) -> Report:
-    """A consumer that writes a stream's report."""
-    source = {
-        key: str(value) if isinstance(value, Path) else value for key, value in asdict(stream.source.info).items()
-    }
-    if "://" in stream.source.info.name:
-        # What was fetched lies in a file that is gone when the report is read.
-        source.pop("path", None)
-    return Report(folder, force, source=source, asked=stream.asked, settings=stream.settings)
 
 
 @contextmanager

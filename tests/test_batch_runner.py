@@ -16,8 +16,9 @@ from arr_stream.batch.layout import Layout
 from arr_stream.batch.plan import make_plan
 from arr_stream.batch.runner import JobRunner
 from arr_stream.config import Settings
+from arr_stream.outputs import records_of
 from arr_stream.records.json_lines import read_records, records_digest
-from arr_stream.run import records_of, run
+from arr_stream.run import run
 from tests.batch_fakes import QUICK, attempt, quick_options, write_clips
 from tests.media import moving_frames, write_audio, write_video
 

@@ -406,10 +406,10 @@ def test_help_loads_no_heavy_package() -> None:
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
     code = (
-        "import atexit, sys\nfrom arr_stream.cli import main\n"
-        "ours = lambda: [name for name in sys.modules if name.startswith(('arr_stream', 'pydantic'))]\n"
-        "atexit.register(lambda: print(*sorted(ours()), file=sys.stderr))\n"
-        "sys.argv = ['arr-stream', '--help']\nmain()"
+        "import sys\nfrom arr_stream.cli import main\nsys.argv = ['arr-stream', '--help']\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "ours = [name for name in sys.modules if name.startswith(('arr_stream', 'pydantic'))]\n"
+        "print(*sorted(ours), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     needed = ["arr_stream", "arr_stream.cli", "arr_stream.cli.console", "arr_stream.errors", "arr_stream.extras"]
@@ -427,17 +427,27 @@ def test_importing_the_package_loads_neither_torch_nor_opencv() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_run_with_the_defaults_loads_no_torch(clip: Path, tmp_path: Path) -> None:
+def _loaded_of(names: str, *arguments: str) -> str:
+    """Those of some modules that a command line has imported at its end, in one line."""
     code = (
         "import sys\nfrom arr_stream.cli import main\n"
         "try: main()\nexcept SystemExit as ended: assert not ended.code\n"
-        "heavy = 'torch kornia matplotlib transformers fastapi pyarrow openai rapidocr skimage'.split()\n"
-        "print(*set(heavy) & set(sys.modules))"
+        f"print(*sorted(set({names.split()!r}) & set(sys.modules)))"
     )
-    outputs = ["-o", str(tmp_path / "shown.mp4"), "--patches", str(tmp_path / "patches.jsonl")]
-    arguments = ["process", str(clip), "-q", "red", "--max-frames", "2", *outputs]
     result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_a_run_with_the_defaults_loads_no_torch(clip: Path, tmp_path: Path) -> None:
+    heavy = "torch kornia matplotlib transformers fastapi pyarrow openai rapidocr skimage ssl"
+    outputs = ["-o", str(tmp_path / "shown.mp4"), "--patches", str(tmp_path / "patches.jsonl")]
+    assert _loaded_of(heavy, "process", str(clip), "-q", "red", "--max-frames", "2", *outputs) == ""
+
+
+def test_a_run_that_writes_nothing_loads_nothing_that_writes(clip: Path) -> None:
+    writing = "arr_stream.outputs arr_stream.draw arr_stream.records arr_stream.vlm PIL ssl asyncio"
+    assert _loaded_of(writing, "process", str(clip), "-q", "red", "--max-frames", "2") == ""
 
 
 @pytest.mark.parametrize(

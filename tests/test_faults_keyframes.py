@@ -17,9 +17,10 @@ from arr_stream.config import Settings
 from arr_stream.errors import KeyframeFailed
 from arr_stream.keyframes.base import PARTS, PartName
 from arr_stream.keyframes.generate import KeyframeFailure, KeyframeTally, make_generator, make_part
+from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.run import RunResult, records_of, run
+from arr_stream.run import RunResult, run
 from tests import keyframe_fakes as fakes
 from tests.fault_helpers import QUICK, Faulty, clip, decoded, ended, finished, lines, running, until
 

@@ -15,9 +15,10 @@ import pytest
 
 import arr_stream
 from arr_stream.config import Settings
+from arr_stream.outputs import annotated_video, records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.run import annotated_video, records_of, run
+from arr_stream.run import run
 from arr_stream.types import ByteArray
 from tests.fault_helpers import decoded
 from tests.media import moving_frames, write_video

@@ -14,10 +14,11 @@ from arr_stream.errors import BackendUnavailable, BudgetError, RegionOutsideFram
 from arr_stream.keyframes.sharing import WorkerPool
 from arr_stream.keyframes.worker import KeyframeWorkers
 from arr_stream.live.stream import LiveStream
+from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
 from arr_stream.relevance.query import RegionQuery
-from arr_stream.run import RunResult, records_of, run
+from arr_stream.run import RunResult, run
 from arr_stream.sources.live import open_live
 from arr_stream.sources.live.browser import BrowserSource
 from arr_stream.types import Frame

@@ -35,7 +35,8 @@ def made(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Video and records of a run with two queries: `out.mp4` and `out.jsonl`."""
     import arr_stream
     from arr_stream.config import Settings
-    from arr_stream.run import annotated_video, records_of, run
+    from arr_stream.outputs import annotated_video, records_of
+    from arr_stream.run import run
 
     folder = tmp_path_factory.mktemp("made")
     settings = Settings.load(None, [text for text in (*FAST, *TIMED) if "=" in text])

@@ -15,9 +15,10 @@ from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, Outcome
 from arr_stream.errors import ConsumerFailed, DiskFull, SourceDamaged
 from arr_stream.live_reader import PacedReader
+from arr_stream.outputs import records_of
 from arr_stream.patch_set import PatchSet
 from arr_stream.records.json_lines import read_records
-from arr_stream.run import records_of, run
+from arr_stream.run import run
 from arr_stream.stream import Stream
 from arr_stream.types import Frame
 from tests.choices import choose

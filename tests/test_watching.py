@@ -13,9 +13,10 @@ from PIL import Image
 
 import arr_stream
 from arr_stream.errors import InvalidSetting, NothingChosen, ServerFailed
+from arr_stream.outputs import records_of
 from arr_stream.patch_set import Answer, Feeding, PatchSet
 from arr_stream.records.json_lines import read_answers, read_records
-from arr_stream.run import records_of, run
+from arr_stream.run import run
 from arr_stream.types import FloatArray, Frame
 from arr_stream.vlm.live_watcher import LiveWatcher
 from arr_stream.vlm.viewer import OnText, Stop

@@ -38,13 +38,14 @@ from arr_stream.errors import (
     SourceNotFound,
 )
 from arr_stream.files import output_error
+from arr_stream.outputs import annotated_video, header_of, report_of, writes_timings
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.records.digest import Digest
 from arr_stream.records.json_lines import Records
 from arr_stream.records.schema import Header, frame_record, header_record
 from arr_stream.relevance.query import make_queries
-from arr_stream.run import annotated_video, header_of, report_of, run, writes_timings
+from arr_stream.run import run
 from arr_stream.stream import Models, Stream
 from arr_stream.types import Frame
 

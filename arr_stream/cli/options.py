@@ -232,10 +232,12 @@ class WriteOptions(Group):
             InvalidSetting: There is no such view.
             OutputError: See `arr_stream.errors`.
         """
-        from arr_stream.draw.views import check_view
         from arr_stream.files import prepare_output
 
-        check_view(self.view)
+        if self.view != "patches":
+            from arr_stream.draw.views import check_view
+
+            check_view(self.view)
         for path in (self.output, self.patches):
             if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
                 raise OutputUnwritable(
@@ -256,7 +258,9 @@ class WriteOptions(Group):
 
     def consumers(self, stream: Stream, question: Question | None = None) -> list[Consumer]:
         """Those that write; the records say what a model is asked."""
-        from arr_stream.run import annotated_video, records_of, report_of
+        if not (self.output or self.report or self.patches):
+            return []
+        from arr_stream.outputs import annotated_video, records_of, report_of
 
         consumers: list[Consumer] = []
         if self.output is not None:

@@ -27,8 +27,8 @@ def replay(
     """
     if write.output is None and write.patches is None and not check:
         raise InvalidSetting("nothing to do", remedy="give --check, -o VIDEO or --patches RECORDS")
+    from arr_stream.outputs import header_of
     from arr_stream.replay import Comparison, Recording
-    from arr_stream.run import header_of
 
     recording = Recording(records)
     write.check(recording.source(source))

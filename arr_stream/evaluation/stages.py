@@ -29,11 +29,12 @@ from arr_stream.evaluation.tables import Report, ResultTable, short
 from arr_stream.evaluation.timing import Timing
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.generate import InStepKeyframes
+from arr_stream.outputs import annotated_video
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.processes import module_command, module_path
 from arr_stream.relevance.query import Query, TextQuery
-from arr_stream.run import annotated_video, run
+from arr_stream.run import run
 from arr_stream.sources import Source, open_source
 from arr_stream.stream import Models, Stream
 from arr_stream.threads import one_opencv_thread

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arr_stream.config import ModelSettings
 from arr_stream.errors import BackendUnavailable, FetchFailed
@@ -29,7 +29,9 @@ from arr_stream.weights.catalogue import (
     shipped_folder,
 )
 from arr_stream.weights.places import Note, check_size, folder, on_disk, place, sha256_of, write_note
-from arr_stream.weights.web import Progress, check_room, fetch_url
+
+if TYPE_CHECKING:
+    from arr_stream.weights.web import Progress
 
 MAX_BYTES = 20 * 2**30
 """Weights of unknown size are refused beyond this."""
@@ -126,6 +128,8 @@ def fetch_repository(
         FetchFailed: No connection, no such repository, too large, no room, or cut off.
         BackendUnavailable: huggingface_hub is not installed.
     """
+    from arr_stream.weights.web import check_room
+
     with _hub_client(repository, "the model's files", target, "vlm") as hub:
         target.mkdir(parents=True, exist_ok=True)
         what: dict[str, Any] = {
@@ -141,6 +145,8 @@ def fetch_repository(
 
 
 def _fetch_web(weights: KnownWeights, origin: WebFile, here: Path, progress: Progress | None) -> Path:
+    from arr_stream.weights.web import fetch_url
+
     target = here / origin.file_name
     digest = fetch_url(
         origin.url,
@@ -181,6 +187,8 @@ def _from_hub(
     origin: HubFile, others: Sequence[str], here: Path, endpoint: str | None, progress: Progress | None
 ) -> tuple[Path, str | None]:
     """A file, or the first of others where the repository lacks it, staged; its SHA-256 as the hub states it."""
+    from arr_stream.weights.web import check_room
+
     repository, names = origin.repository, (origin.file_name, *others)
     with _hub_client(repository, origin.file_name, here, "clip") as hub:
         for name in names:
