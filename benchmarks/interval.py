@@ -42,6 +42,7 @@ from benchmarks.ablation_runs import (
     usual_footage,
 )
 from benchmarks.meaning import evaluate_carried, held_out_clips
+from benchmarks.scenes.truth import placed_words
 
 INTERVALS = (1, 2, 3, 5, 8, 15, 30, 60, 120)
 ASKED = tuple(question for question in QUESTIONS if question.budget == "10%")
@@ -247,15 +248,13 @@ def text_found(
     generator = make_generator(settings, parts=("text",))
     hits: dict[int, list[bool]] = {interval: [] for interval in intervals}
     for sequence, truth in footage:
-        made = RememberedGenerator(generator, {}, ("text",))
+        made, words = RememberedGenerator(generator, {}, ("text",)), placed_words(truth)
         running = {
             often.keyframes.interval: Pipeline(often, make_provider(made, often.keyframes))
             for often in (settings.with_values({"keyframes.interval": interval}) for interval in intervals)
         }
         for frame in sequence.frames()[:most_frames]:
-            polygons = [
-                word.polygons_xy[frame.index] for word in truth.placed_words if word.visible[frame.index] >= VISIBLE
-            ]
+            polygons = [word.polygons_xy[frame.index] for word in words if word.visible[frame.index] >= VISIBLE]
             for interval, pipeline in running.items():
                 mask = pipeline.step(frame).texture.plane(_TEXT)
                 hits[interval] += [covered(np.asarray(mask, np.float32), frame, polygon) for polygon in polygons]

@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from arr_stream.evaluation.truth import SceneTruth, save_truth  # noqa: E402
+from arr_stream.evaluation.truth import SceneTruth  # noqa: E402
 from benchmarks.scenes.layers import Scene, render, truth_of  # noqa: E402
 from benchmarks.scenes.samples import FPS, SCENES  # noqa: E402
 from benchmarks.scenes.shapes import moving_scene  # noqa: E402
+from benchmarks.scenes.truth import save_truth  # noqa: E402
 
 AUDIO_RATE = 44_100
 CRF = 21

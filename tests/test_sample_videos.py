@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.truth import SceneTruth, load_truth, save_truth
+from arr_stream.evaluation.truth import SceneTruth, load_truth
 from benchmarks.scenes.shapes import moving_scene
+from benchmarks.scenes.truth import placed_words, save_truth
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_videos"
@@ -89,7 +90,7 @@ def test_hidden_pixels_have_no_flow_and_masks_do_not_overlap() -> None:
 
 def test_words_lie_where_their_sign_is() -> None:
     truth = maker.make_clip(maker.make_scene("signs", seconds=0.3)).truth
-    words = {word.text: word for word in truth.placed_words}
+    words = {word.text: word for word in placed_words(truth)}
     assert set(words) == {"EXIT", "OPEN", "24H", "CAFE", "PIZZA"}
     exit_word = words["EXIT"]
     x0, y0, x1, y1 = np.rint(exit_word.boxes_xyxy[0]).astype(int)

@@ -11,7 +11,6 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from arr_stream.types import BoolArray, ByteArray, FloatArray
 
 DoubleArray = npt.NDArray[np.float64]
 
-_VERSION = 1
+VERSION = 1
+"""Of the truth files that are read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,26 +39,6 @@ class TruthWord:
     text: str
     layer: int
     corners_xy: DoubleArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedWord:
-    """A word in every frame.
-
-    Args:
-        text: What is written.
-        object_id: The object that carries it, 0 for the background.
-        polygons_xy: `[T, 4, 2]`, its corners in pixels of the frame, NaN where it is absent. It may be hidden behind
-            something or lie outside the frame; `visible` says.
-        boxes_xyxy: `[T, 4]`, the upright boxes around them.
-        visible: `[T]`, share of the polygon's pixels that is in the frame and not hidden.
-    """
-
-    text: str
-    object_id: int
-    polygons_xy: DoubleArray
-    boxes_xyxy: DoubleArray
-    visible: DoubleArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,57 +129,6 @@ class SceneTruth:
         flow = np.stack([u - x, v - y], axis=-1)
         return np.where(valid[..., None], flow, np.nan).astype(np.float32), valid
 
-    @cached_property
-    def placed_words(self) -> tuple[PlacedWord, ...]:
-        """Every word with its place in every frame."""
-        return tuple(self._place(word) for word in self.words)
-
-    def _place(self, word: TruthWord) -> PlacedWord:
-        corners = np.concatenate([word.corners_xy, np.ones((4, 1))], axis=1)
-        polygons = np.einsum("tij,kj->tki", self.affines[:, word.layer], corners)
-        boxes = np.concatenate([polygons.min(axis=1), polygons.max(axis=1)], axis=1)
-        visible = np.array([self._visible(word.layer, p, frame) for frame, p in enumerate(polygons)])
-        return PlacedWord(word.text, self.layer_objects[word.layer], polygons, boxes, visible)
-
-    def _visible(self, layer: int, polygon_xy: DoubleArray, frame: int) -> float:
-        if np.isnan(polygon_xy).any():
-            return 0.0
-        x0, y0 = np.floor(polygon_xy.min(axis=0)).astype(int)
-        x1, y1 = np.ceil(polygon_xy.max(axis=0)).astype(int) + 1
-        y, x = np.mgrid[y0:y1, x0:x1]
-        inside = _inside(polygon_xy, x, y)
-        width, height = self.size_wh
-        framed = inside & (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        seen = self.labels[frame][y[framed], x[framed]] == layer + 1
-        return float(seen.sum() / max(1, inside.sum()))
-
-
-def save_truth(path: Path, truth: SceneTruth) -> None:
-    """Writes a truth file (`.npz`); the same truth always gives the same bytes."""
-    facts = {
-        "version": _VERSION,
-        "fps": truth.fps,
-        "layer_names": truth.layer_names,
-        "layer_objects": truth.layer_objects,
-        "object_names": truth.object_names,
-        "words": [[word.text, word.layer, word.corners_xy.tolist()] for word in truth.words],
-    }
-    # Most labels repeat those of the frame before, so what changed compresses far better than what is.
-    changes = truth.labels.copy()
-    changes[1:] ^= truth.labels[:-1]
-    arrays = {
-        "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
-        "label_changes": changes,
-        "affines": truth.affines,
-    }
-    # numpy's own writer is given a clock; entries of a fixed date keep the file the same from run to run.
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, array in arrays.items():
-            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w") as file:
-                np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-
 
 def load_truth(path: Path) -> SceneTruth:
     """Reads a truth file.
@@ -210,8 +139,8 @@ def load_truth(path: Path) -> SceneTruth:
     try:
         with np.load(path, allow_pickle=False) as archive:
             facts: Mapping[str, Any] = json.loads(archive["facts"].tobytes())
-            if facts["version"] != _VERSION:
-                raise EvaluationDataError(f"{path}: truth of version {facts['version']}, known is {_VERSION}")
+            if facts["version"] != VERSION:
+                raise EvaluationDataError(f"{path}: truth of version {facts['version']}, known is {VERSION}")
             return SceneTruth(
                 fps=float(facts["fps"]),
                 labels=np.bitwise_xor.accumulate(archive["label_changes"], axis=0),
@@ -238,11 +167,3 @@ def _chained(before: DoubleArray, now: DoubleArray) -> DoubleArray:
     chained = np.concatenate([before, bottom], axis=1) @ np.linalg.inv(square)
     chained[absent] = np.nan
     return np.asarray(chained[:, :2])
-
-
-def _inside(polygon_xy: DoubleArray, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> BoolArray:
-    """Which points lie in a convex polygon, whichever way round it is given."""
-    ahead = np.roll(polygon_xy, -1, axis=0)
-    sides = [(bx - ax) * (y - ay) - (by - ay) * (x - ax) for (ax, ay), (bx, by) in zip(polygon_xy, ahead, strict=True)]
-    stack = np.stack(sides)
-    return np.asarray((stack >= 0).all(axis=0) | (stack <= 0).all(axis=0))

@@ -31,6 +31,7 @@ from arr_stream.evaluation.davis import load_sequences
 from arr_stream.sources import Source, open_source
 from arr_stream.types import BoolArray, ByteArray, FloatArray, Frame
 from benchmarks.scenes.camera import Camera, Homography, camera_homography, homography_flow
+from benchmarks.scenes.truth import placed_words
 
 FootageKind = Literal["davis", "samples", "generated", "photos", "fixed", "moving", "webcam", "tracks"]
 KINDS: tuple[FootageKind, ...] = get_args(FootageKind)
@@ -135,11 +136,12 @@ def _sample_truths(path: Path, max_frames: int | None) -> Callable[[], Iterator[
         from arr_stream.evaluation.truth import load_truth
 
         truth = load_truth(path)
+        words = placed_words(truth)
         for index in range(min(truth.frames, max_frames or truth.frames)):
             objects = truth.object_map(index)
             things = tuple(np.asarray(objects == number) for number in range(1, len(truth.object_names) + 1))
             flow = truth.backward_flow(index)[0] if index else None
-            text = written(truth.labels[index].shape, [w.polygons_xy[index] for w in truth.placed_words], things)
+            text = written(truth.labels[index].shape, [w.polygons_xy[index] for w in words], things)
             yield Truth(things[0], things, None, text if truth.words else None, flow)
 
     return read
