@@ -18,10 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arr_stream.config import VideoSettings
-from arr_stream.draw.annotate import AnnotatedVideo, Annotator
+from arr_stream.draw.annotate import AnnotatedVideo
 from arr_stream.draw.overlay import draw_patches
 from arr_stream.draw.strip import Strip
-from arr_stream.draw.views import render
 from arr_stream.errors import DiskFull, EncodingFailed, InvalidSetting, OutputExists, OutputUnwritable
 from arr_stream.files import partial_path
 from arr_stream.sources import open_source
@@ -171,17 +170,6 @@ def test_strip_is_there_where_it_can_be_read(size_wh: tuple[int, int], shown: bo
     changed = (picture != 120).any(axis=(1, 2))
     assert changed.any() == shown
     assert not changed[: size_wh[1] * 8 // 10].any(), "only the foot of the picture"
-
-
-def test_nothing_is_marked_where_places_are_bent() -> None:
-    frame = Frame(0, 0.0, moving_frames(1, (128, 96))[0])
-    patches = choose(frame)
-    shown = {
-        view: Annotator(view, dim=0.3, region_xyxy=(20, 20, 60, 60)).picture(frame, patches)
-        for view in ("homunculus", "source")
-    }
-    np.testing.assert_array_equal(shown["homunculus"], render("homunculus", frame, patches))
-    assert (shown["source"] != frame.rgb).any()
 
 
 def test_other_views_make_videos_too(tmp_path: Path) -> None:

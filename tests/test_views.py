@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.draw import typeface
-from arr_stream.draw.homunculus import Warp, equalised, token_density
 from arr_stream.draw.views import VIEWS, coloured, id_colours, render
 from arr_stream.errors import InvalidSetting
 from arr_stream.motion.flow import Flow
 from arr_stream.texture.array import Plane, Texture
 from arr_stream.texture.layout import CHANNEL_INDEX, CHANNELS
-from arr_stream.types import FloatArray, Frame, Grid
-from tests.choices import choose, without_cells
+from arr_stream.types import FloatArray, Frame
+from tests.choices import choose
 from tests.media import moving_frames
 
 FRAME = Frame(0, 0.0, moving_frames(1, (128, 96))[0])
@@ -85,64 +84,6 @@ def test_history_glows_over_the_darkened_frame() -> None:
     y, x = np.unravel_index(picture.sum(axis=2).argmax(), picture.shape[:2])
     assert (y // 32, x // 32) == (2, 1)
     assert picture[:, 96:].mean() < 0.5 * FRAME.rgb[:, 96:].mean()
-
-
-BOXES = st.lists(st.tuples(*[st.floats(0, 1, width=32)] * 5), max_size=6)
-
-
-def _areas(nodes: FloatArray) -> FloatArray:
-    """`[4, h - 1, w - 1]`: twice the area of the triangle at each corner of a mesh, over that of an even lattice."""
-    across, down = np.diff(nodes, axis=1), np.diff(nodes, axis=0)
-    corners = [(one, other) for one in (across[:-1], across[1:]) for other in (down[:, :-1], down[:, 1:])]
-    count = (nodes.shape[0] - 1) * (nodes.shape[1] - 1)
-    return np.stack([x[..., 0] * y[..., 1] - x[..., 1] * y[..., 0] for x, y in corners]) * count
-
-
-def _warp(rows: int, columns: int, boxes: list[tuple[float, ...]]) -> tuple[FloatArray, Warp]:
-    """Density and warp of a grid on which some boxes have been chosen more or less often."""
-    grid = Grid.for_size((columns * 32, rows * 32))
-    often = np.zeros((rows, columns), np.float32)
-    for x, y, width, height, value in boxes:
-        left, top = int(x * columns), int(y * rows)
-        often[top : top + 1 + int(height * rows), left : left + 1 + int(width * columns)] = value
-    fixation = Plane(CHANNEL_INDEX["fixation"], np.repeat(np.repeat(often, 4, 0), 4, 1)[None])
-    frame = Frame(0, 0.0, np.zeros((rows * 32, columns * 32, 3), np.uint8))
-    texture = Texture(grid.texture_wh, {CHANNEL_INDEX["fixation"]: fixation})
-    density = token_density(without_cells(frame, grid=grid, texture=texture))
-    return density, equalised(density)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=st.integers(1, 32), columns=st.integers(1, 32), boxes=BOXES)
-def test_the_homunculus_has_no_folds_and_keeps_its_edges(
-    rows: int, columns: int, boxes: list[tuple[float, ...]]
-) -> None:
-    _, warp = _warp(rows, columns, boxes)
-    for nodes in (warp.to_xy, warp.from_xy):
-        assert _areas(nodes).min() > 0
-        for axis in (0, 1):
-            edges = nodes[..., axis].T if axis else nodes[..., axis]
-            np.testing.assert_allclose(edges[:, [0, -1]], np.tile([0, 1], (len(edges), 1)), atol=1e-6)
-
-
-def test_area_of_the_homunculus_follows_how_often_cells_were_chosen() -> None:
-    density, warp = _warp(18, 32, [(0.6, 0.5, 0.2, 0.3, 1.0), (0.1, 0.1, 0.1, 0.1, 0.5)])
-    area = _areas(warp.to_xy).mean(axis=0)
-    wanted = (density / density.mean())[:-1, :-1]
-    assert np.abs(np.log(area / wanted)).mean() < 0.06
-    assert area.max() > 2 > 0.7 > area.min()
-
-
-def test_the_homunculus_shows_more_of_what_was_chosen() -> None:
-    rgb = np.full((96, 128, 3), (40, 40, 200), np.uint8)
-    rgb[32:64, 64:96] = (220, 30, 30)
-    frame = Frame(0, 0.0, rgb)
-    one = {name: np.array([value], np.int32) for name, value in {"rows": 1, "columns": 2, "level": 0}.items()}
-    rest = {name: np.zeros(1, bool) for name in ("carried", "fresh")}
-    whys = {"score": np.ones(1, np.float32), "scorer": np.zeros(1, np.int32), "query": np.zeros(1, np.int32)}
-    picture = render("homunculus", frame, choose(frame, texture=_with_history(), **one, **rest, **whys))
-    red = (picture[..., 0] > 180) & (picture[..., 2] < 60)
-    assert red.sum() > 1.3 * 32 * 32
 
 
 @given(st.lists(st.integers(0, 60_000), min_size=2, max_size=40, unique=True))

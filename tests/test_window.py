@@ -123,15 +123,6 @@ class TestControls:
         desk.press("V")
         assert desk.strip.view == "source"
 
-    def test_a_view_that_bends_places_is_not_pointed_at(self) -> None:
-        desk = Desk()
-        desk.strip.view = "homunculus"
-        desk.drag(20, 40, 120, 140)
-        assert [query.label for query in desk.stream.queries] == ["red"]
-        desk.strip.view = "patches"
-        desk.drag(20, 40, 120, 140)
-        assert len(desk.stream.queries) == 2
-
     def test_all_forty_channels_can_be_reached(self) -> None:
         desk = Desk()
         seen = set()

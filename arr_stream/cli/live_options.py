@@ -76,8 +76,7 @@ class RecordOptions(WriteOptions):
     view: Annotated[
         str,
         typer.Option(
-            help="source, patches, relevance, clusters, flow, text, history, homunculus or channel:NAME; "
-            "for the recording too.",
+            help="source, patches, relevance, clusters, flow, text, history or channel:NAME; for the recording too.",
             rich_help_panel=SHOW,
         ),
     ] = "patches"

@@ -211,9 +211,7 @@ class WriteOptions(Group):
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Annotated video (MP4).")] = None
     view: Annotated[
         str,
-        typer.Option(
-            help="What the video shows: patches, relevance, clusters, flow, text, history, homunculus or channel:NAME."
-        ),
+        typer.Option(help="What the video shows: patches, relevance, clusters, flow, text, history or channel:NAME."),
     ] = "patches"
     patches: Annotated[Path | None, typer.Option(help="Records, one JSON line a frame.")] = None
     report: Annotated[Path | None, typer.Option(help="Folder for contact sheet, latency plot and summary.")] = None

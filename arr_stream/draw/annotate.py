@@ -13,7 +13,7 @@ from arr_stream.draw.caption import Caption
 from arr_stream.draw.mp4 import LONGEST_SECONDS, Mp4Writer
 from arr_stream.draw.overlay import centred, draw_box, draw_objects, draw_patches
 from arr_stream.draw.strip import Strip
-from arr_stream.draw.views import WARPED, check_view, render
+from arr_stream.draw.views import check_view, render
 from arr_stream.errors import OutputError, OutputUnwritable
 from arr_stream.files import make_parent, prepare_output
 from arr_stream.keyframes.base import resized
@@ -69,9 +69,11 @@ class Annotator:
         self.caption.take(patches)
 
     def picture(self, frame: Frame, patches: PatchSet, size_wh: tuple[int, int] | None = None) -> ByteArray:
-        """The view of a frame, `[H, W, 3]` uint8, of the frame's size or of another.
+        """Draw the view of a frame, `[H, W, 3]` uint8, with marks for what an answer rested on.
 
-        What an answer rested on is marked, except on views that bend places.
+        Args:
+            frame, patches: What is drawn.
+            size_wh: Size of the picture in pixels; the frame's own if not given.
         """
         size_wh = size_wh or frame.size_wh
         if self.view == "patches":
@@ -79,8 +81,6 @@ class Annotator:
             picture = draw_patches(resized(frame.rgb, size_wh), patches, self._dim)
         else:
             picture = resized(render(self.view, frame, patches), size_wh)
-        if self.view in WARPED:
-            return picture
         if self._region and 0 <= frame.pts_seconds - self._region_at < _REGION_SHOWN_SECONDS:
             scale_x, scale_y = size_wh[0] / frame.size_wh[0], size_wh[1] / frame.size_wh[1]
             x0, y0, x1, y1 = self._region

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.draw import typeface
-from arr_stream.draw.homunculus import homunculus_view
 from arr_stream.draw.overlay import draw_patches, stroke_px
 from arr_stream.draw.strip import font_px
 from arr_stream.errors import InvalidSetting
@@ -173,10 +172,7 @@ VIEWS: dict[str, View] = {
     "flow": flow_view,
     "text": text_view,
     "history": history_view,
-    "homunculus": homunculus_view,
 }
-WARPED = frozenset({"homunculus"})
-"""Views on which places are not where they are on the frame."""
 
 
 def _ids(patches: PatchSet, size_wh: tuple[int, int]) -> IntArray:

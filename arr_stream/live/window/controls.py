@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arr_stream.draw.annotate import Annotator
-from arr_stream.draw.views import CHANNEL_PREFIX, VIEWS, WARPED
+from arr_stream.draw.views import CHANNEL_PREFIX, VIEWS
 from arr_stream.errors import ArrStreamError
 from arr_stream.live.stream import LiveStream
 from arr_stream.live.window.drawing import Pane
@@ -100,7 +100,7 @@ class Controls:
     def look(self, scene: Scene) -> None:
         """Tell the stream where the pointer is, if that is wanted."""
         if self.gaze and self.pointer_xy is not None:
-            for pane in self._true_panes(scene):
+            for pane in scene.panes:
                 if pane.contains(*self.pointer_xy):
                     self._stream.pointer.look(*pane.frame_point(*self.pointer_xy, (1, 1)))
 
@@ -150,16 +150,12 @@ class Controls:
         if scene is None:
             return
         if event.kind == "press":
-            self._dragged = next((pane for pane in self._true_panes(scene) if pane.contains(event.x, event.y)), None)
+            self._dragged = next((pane for pane in scene.panes if pane.contains(event.x, event.y)), None)
             self.drag = (event.x, event.y, event.x, event.y) if self._dragged is not None else None
         elif event.kind in ("move", "release") and self.drag is not None and self._dragged is not None:
             self.drag = (*self.drag[:2], event.x, event.y)
             if event.kind == "release":
                 self._mark(self.drag, self._dragged, scene.frame)
-
-    def _true_panes(self, scene: Scene) -> tuple[Pane, ...]:
-        """Those on which places are where they are on the frame; the last one shows the view that was chosen."""
-        return scene.panes[:-1] if self._annotator.view in WARPED else scene.panes
 
     def _mark(self, drag: tuple[int, int, int, int], pane: Pane, frame: Frame) -> None:
         """Look for what is in the box that was dragged."""

@@ -27,11 +27,7 @@ const ABOUT = {
   flow: "where things move",
   text: "where something is written",
   history: "what was asked or looked at before",
-  homunculus: "as large as what is spent on it",
 };
-
-/** Views on which places are not where they are on the frame: nothing is painted on them or pointed at. */
-const WARPED = new Set(["homunculus"]);
 
 class Pane {
   constructor(figure) {
@@ -42,7 +38,6 @@ class Pane {
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.overlay = this.marks.getContext("2d");
     this.marked = false;
-    this.warped = false;
   }
 
   /** Draws at once, without waiting for the next animation frame, and closes the bitmap. */
@@ -58,7 +53,6 @@ class Pane {
 
   /** Painters get the context, a function from source pixels `x0, y0, x1, y1` to a box on it, and the density. */
   paint(painters, size_wh) {
-    if (this.warped) painters = new Set();
     if (!painters.size && !this.marked) return;
     const { marks, overlay } = this;
     const density = sharpen(marks);
@@ -84,7 +78,6 @@ export class Stage {
   arrange(captions) {
     this.panes.forEach((pane, place) => {
       pane.figure.hidden = place >= captions.length;
-      pane.warped = WARPED.has(captions[place]);
       setText(pane.caption, captions.length > 1 ? captions[place] ?? "" : "");
     });
     this.element.dataset.panes = String(captions.length);
@@ -109,10 +102,10 @@ export class Stage {
     for (const pane of this.panes) if (!pane.figure.hidden) pane.paint(this.painters, this.size_wh);
   }
 
-  /** Where a pointer event is: `[x, y]` in source pixels, kept inside the frame; null off the pictures and on warped ones. */
+  /** Where a pointer event is: `[x, y]` in source pixels, kept inside the frame; null off the pictures. */
   place(event, { pane = null, inside = true } = {}) {
     const figure = pane ?? event.target.closest?.(".pane");
-    if (!figure || this.panes.find((pane) => pane.figure === figure)?.warped) return null;
+    if (!figure) return null;
     const box = figure.querySelector("canvas.video").getBoundingClientRect();
     if (!box.width || !box.height) return null;
     const x = (event.clientX - box.left) / box.width;
