@@ -230,10 +230,9 @@ class VlmSettings(_Section):
         "auto", description="numbers of the model; `auto`: as saved, float32 on a CPU"
     )
     quantize: Literal["none", "int8", "int4"] = Field("none", description="load smaller, by bitsandbytes")
-    mode: Literal["sparse", "prune", "halo", "weight"] = Field(
-        "sparse", description="encode the chosen cells, all but keep the chosen, a ring more, or weigh all by relevance"
+    mode: Literal["sparse", "prune", "weight"] = Field(
+        "sparse", description="encode the chosen cells, all but keep the chosen, or weigh all by relevance"
     )
-    halo: int = Field(1, ge=1, le=8, description="cells around the chosen ones that `halo` encodes with them")
     region_tokens: int = Field(
         0, ge=0, le=1024, description="with `prune`: tokens of a frame that sum up the regions of what was not chosen"
     )

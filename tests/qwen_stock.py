@@ -213,8 +213,8 @@ class Bench:
     def of(cls, model: Any, processor: Any) -> Bench:
         return cls(Watched(model), Prompt(processor.tokenizer, model.config))
 
-    def feeder(self, mode: Mode, halo: int = 1) -> Feeder:
-        return Feeder(self.adapter, HALF, mode, halo)
+    def feeder(self, mode: Mode) -> Feeder:
+        return Feeder(self.adapter, HALF, mode)
 
     def block(self, mode: Mode, first: ByteArray, second: ByteArray, cells: Cells | None = None, **feed: Any) -> Block:
         """Chosen cells (all if not given) of a pair of frames of any size."""
@@ -222,7 +222,7 @@ class Bench:
         chosen = Cells.whole((grid.rows, grid.columns)) if cells is None else cells
         one = texture_picture(first, grid.texture_wh)
         other = one if second is first else texture_picture(second, grid.texture_wh)
-        return self.feeder(mode, feed.get("halo", 1)).feed(one, other, chosen, feed.get("relevance"))
+        return self.feeder(mode).feed(one, other, chosen, feed.get("relevance"))
 
     def memory(self) -> Memory:
         return Memory(self.adapter, self.prompt)

@@ -65,7 +65,7 @@ def test_an_answer_on_standard_output_in_records_and_in_the_video(ask: Ask, tmp_
     assert QUESTION in "".join(part.read_text() for part in report.glob("*.json"))
 
 
-@pytest.mark.parametrize("mode", ["sparse", "prune", "halo", "weight"])
+@pytest.mark.parametrize("mode", ["sparse", "prune", "weight"])
 def test_every_mode_answers(ask: Ask, mode: str, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     assert ask("--mode", mode, "--patches", path)[0] == 0

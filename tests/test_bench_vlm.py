@@ -101,7 +101,7 @@ def test_each_mode_keeps_what_it_says() -> None:
     report = bench_vlm(QUICK, parts=["modes"], shape=SMALL, tokens=16, size_wh=(256, 256), runs=1, threads=1)
     assert report.modes is not None
     rows = {(row.mode, row.chosen): row for row in report.modes}
-    for mode in ("sparse", "halo", "prune"):
+    for mode in ("sparse", "prune"):
         assert [rows[mode, chosen].kept for chosen in (6, 16, 32, 64)] == [6, 16, 32, 64]
         assert rows[mode, 6].cache_mb < rows[mode, 64].cache_mb == pytest.approx(rows["stock", 64].cache_mb)
     assert rows["weight", 64].kept == 64

@@ -173,7 +173,7 @@ def test_attention_to_a_finer_cell_is_that_of_its_four_tokens(tiny: tuple[Any, A
     assert (fed.sent, fed.held) == (4, 2)
 
 
-@pytest.mark.parametrize("mode", ["prune", "halo", "weight"])
+@pytest.mark.parametrize("mode", ["prune", "weight"])
 def test_every_mode_takes_finer_cells(tiny: tuple[Any, Any], mode: str) -> None:
     frame, grid = Frame(0, 0.0, picture(256, 256)), Grid((256, 256), 4, 4)
     rows = columns = np.arange(3, dtype=np.int32)

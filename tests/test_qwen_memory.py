@@ -307,7 +307,7 @@ def test_the_whole_frame_is_shown_coarsely_now_and_then(tiny: tuple[Any, Any]) -
     overviews = [entry.frame_index for entry in viewer.memory.frames if (entry.block.cells.level == COARSEST).any()]
     assert overviews == [0, 3]
     first = viewer.memory.frames[0].block.cells
-    assert first.near(0).all()
+    assert first.covered().all()
 
 
 @pytest.mark.parametrize(("refresh", "mode"), [("budget", "weight"), ("keyframe", "sparse"), ("cut", "sparse")])

@@ -137,20 +137,11 @@ def test_reading_order_goes_by_lines_and_keeps_every_cell(cells: Cells) -> None:
     _assert_in_order(ordered)
 
 
-@given(any_cells(), st.integers(1, 3))
+@given(any_cells())
 @FEW
-def test_a_ring_is_what_is_near_and_not_chosen(cells: Cells, width: int) -> None:
+def test_covered_is_every_fine_cell_below_a_chosen_one(cells: Cells) -> None:
     own = {place for index in range(len(cells)) for place in _covered(cells, index)}
-    near = {
-        (row + down, column + across)
-        for row, column in own
-        for down in range(-width, width + 1)
-        for across in range(-width, width + 1)
-        if 0 <= row + down < cells.grid_hw[0] and 0 <= column + across < cells.grid_hw[1]
-    }
-    ring = cells.ring(width)
-    assert (ring.level == 0).all()
-    assert sorted(zip(ring.rows.tolist(), ring.columns.tolist(), strict=True)) == sorted(near - own)
+    assert set(map(tuple, np.argwhere(cells.covered()).tolist())) == own
 
 
 @given(any_cells(), st.integers(1, 12))

@@ -250,7 +250,7 @@ def test_off_nothing_is_added(tiny: tuple[Any, Any]) -> None:
     assert viewer.memory.bias() is None and all(entry.block.summaries is None for entry in viewer.memory.frames)
 
 
-@pytest.mark.parametrize("values", [{"mode": "sparse"}, {"mode": "halo"}, {"mode": "weight"}, {"endpoint": "http://x"}])
+@pytest.mark.parametrize("values", [{"mode": "sparse"}, {"mode": "weight"}, {"endpoint": "http://x"}])
 def test_without_the_towers_output_they_are_refused(tiny: tuple[Any, Any], values: dict[str, str]) -> None:
     chosen = {"mode": "prune", "model": "nowhere", "region_tokens": 8, **values}
     with pytest.raises(InvalidSetting, match=r"vlm.region_tokens=8 with .*only `prune`.* set it to 0, or") as caught:

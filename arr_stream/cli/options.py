@@ -370,7 +370,7 @@ class OwnModelOptions(ModelOptions):
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None
     quantize: Annotated[str | None, typer.Option(help="none, int8 or int4.")] = None
-    mode: Annotated[str | None, typer.Option(help="sparse, prune, halo or weight (docs/model.md).")] = None
+    mode: Annotated[str | None, typer.Option(help="sparse, prune or weight (docs/model.md).")] = None
 
     def values(self) -> dict[str, object]:
         return super().values() | {f"vlm.{name}": value for name, value in self._own.items()}

@@ -303,7 +303,8 @@ def answers(
     budget: Annotated[list[str] | None, typer.Option(help="Shares of the tokens (100%, 50%, 25%, 10%, 5%).")] = None,
     part: Annotated[AnswerPart, typer.Option(help="choices, memory (clips of 60 s) or dialogue.")] = AnswerPart.choices,
     way: Annotated[
-        list[str] | None, typer.Option(help="Another way of ours: 'NAME KEY=VALUE ...', such as 'halo vlm.mode=halo'.")
+        list[str] | None,
+        typer.Option(help="Another way of ours: 'NAME KEY=VALUE ...', such as 'prune vlm.mode=prune'."),
     ] = None,
     purpose: Annotated[Purpose, typer.Option(help="Scenes and wordings of which set.")] = Purpose.reporting,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,

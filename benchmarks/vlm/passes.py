@@ -170,7 +170,7 @@ def bench_passes(
 def bench_modes(
     model: Timed, settings: Settings, *, size_wh: tuple[int, int], runs: int, progress: Progress
 ) -> tuple[ModeCost, ...]:
-    """The four modes at four shares of the frame's cells, and the stock model; arguments as of `bench_passes`.
+    """The modes at four shares of the frame's cells, and the stock model; arguments as of `bench_passes`.
 
     `weight` encodes and reads every cell whatever was chosen, and has one row.
     """
@@ -203,7 +203,7 @@ def chosen_cells(settings: Settings, frame: Frame, tokens: int) -> Cells:
     return Cells.chosen(patches)
 
 
-_CHOOSING: tuple[Mode, ...] = ("sparse", "halo", "prune")
+_CHOOSING: tuple[Mode, ...] = ("sparse", "prune")
 
 
 class _Times:
@@ -227,7 +227,6 @@ class _Bench:
 
     def __init__(self, model: Timed, settings: Settings, size_wh: tuple[int, int]) -> None:
         self._model = model
-        self._halo = settings.vlm.halo
         self._adapter = Adapter(model.loaded.model)
         self._adapter.check()
         self._prompt = Prompt(model.loaded.tokenizer, model.loaded.model.config)
@@ -238,7 +237,7 @@ class _Bench:
         self._inputs = self._stock.picture_inputs(self.frame.rgb, QUESTION)
 
     def feeder(self, mode: Mode) -> Feeder:
-        return Feeder(self._adapter, self._model.loaded.normalisation, mode, self._halo)
+        return Feeder(self._adapter, self._model.loaded.normalisation, mode)
 
     @contextmanager
     def _measured(self, times: _Times, into: list[float]) -> Iterator[None]:

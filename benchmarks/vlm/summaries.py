@@ -232,7 +232,7 @@ def _measured(seen: _Perceived, reader: _Reader) -> Iterator[tuple[Way, Measures
         for part, (regions, labels) in product(PARTS, seen.divisions.items()):
             count = max(1, round(part * tokens))
             chosen = seen.best(tokens - count)
-            summaries = summarised(labels, seen.score, ~chosen.near(0), count)
+            summaries = summarised(labels, seen.score, ~chosen.covered(), count)
             means = reader.block(chosen, summaries)
             yield (f"means by size, {regions}", share, part), reader.measure(means)
             yield (f"means, {regions}", share, part), reader.measure(replace(means, bias=None))

@@ -133,7 +133,7 @@ class ChatModel(lmms):  # type: ignore[misc]
         self._adapter.check()
         self.device = self._adapter.device  # Where the harness counts, with several processes.
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
-        self._feeder = Feeder(self._adapter, loaded.normalisation, self._settings.vlm.mode, self._settings.vlm.halo)
+        self._feeder = Feeder(self._adapter, loaded.normalisation, self._settings.vlm.mode)
 
     def generate_until(self, requests: Sequence[Any]) -> list[Any]:
         """An answer to each."""

@@ -120,22 +120,17 @@ class Cells:
             kept = kept[first[kept] != first[order[most]]]
         return self.take(kept.astype(np.int32)).in_reading_order()
 
-    def near(self, width: int) -> BoolArray:
-        """`[gh, gw]`: the fine cells that are covered, and those within `width` of them."""
-        near = np.zeros(self.grid_hw, bool)
-        for row, column, height, breadth in self.blocks.tolist():
-            near[max(0, row - width) : row + height + width, max(0, column - width) : column + breadth + width] = True
-        return near
+    def covered(self) -> BoolArray:
+        """Return `[gh, gw]`, the fine cells that are covered."""
+        covered = np.zeros(self.grid_hw, bool)
+        for row, column, height, width in self.blocks.tolist():
+            covered[row : row + height, column : column + width] = True
+        return covered
 
     def within(self, others: Cells) -> BoolArray:
         """`[K]`: those that others cover wholly."""
-        left = ~others.near(0)
+        left = ~others.covered()
         return np.array([not left[r : r + h, c : c + w].any() for r, c, h, w in self.blocks.tolist()], bool)
-
-    def ring(self, width: int) -> Cells:
-        """The fine cells within `width` of the chosen ones that are not chosen themselves."""
-        rows, columns = (index.astype(np.int32) for index in np.nonzero(self.near(width) & ~self.near(0)))
-        return Cells(self.grid_hw, rows, columns, np.zeros_like(rows), np.zeros(len(rows), np.float32))
 
 
 def merged(parts: Sequence[Cells]) -> Cells:

@@ -1,16 +1,14 @@
-"""Four ways to turn chosen cells into visual tokens.
+"""Three ways to turn chosen cells into visual tokens.
 
 | mode | encoded by the vision tower | given to the language model |
 |---|---|---|
 | `sparse` | the chosen cells alone | all of them |
 | `prune` | every cell | the chosen ones |
-| `halo` | the chosen cells and a ring around them | the chosen ones |
 | `weight` | every cell | every cell, attention biased by the logarithm of its relevance |
 
-`sparse` computes nothing for what is left out, `prune` is the reference for quality (each cell has seen the whole
-frame), `halo` lies between. In each, a coarse cell is a block of the frame scaled down, and a finer one four tokens cut
-from the frame itself; but `weight`, which has every cell, has each as one token.
-With `prune`, what is left out can be given in summary (`regions`).
+`sparse` computes nothing for what is left out; `prune` is the reference for quality, since each cell has seen the
+whole frame. In both, a coarse cell is a block of the frame scaled down, and a finer one four tokens cut from the frame
+itself; `weight` takes every cell as one token. With `prune`, what is left out can be given in summary (`regions`).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from arr_stream.vlm.qwen3_vl.cells import Cells, Normalisation, concatenated, pa
 from arr_stream.vlm.qwen3_vl.places import token_positions
 from arr_stream.vlm.qwen3_vl.regions import Summaries
 
-Mode = Literal["sparse", "prune", "halo", "weight"]
+Mode = Literal["sparse", "prune", "weight"]
 
 LEAST_WEIGHT = 0.01
 """Relevance below this counts as this in `weight`: a bias of -4.6, nearly unseen and yet there."""
@@ -93,13 +91,12 @@ class Block:
 
 
 class Feeder:
-    """Encodes chosen cells in one of the modes of the module's text; `halo` is the width of the ring in cells."""
+    """Encoder of chosen cells in one of the modes described above."""
 
-    def __init__(self, adapter: Adapter, normalisation: Normalisation, mode: Mode = "sparse", halo: int = 1) -> None:
+    def __init__(self, adapter: Adapter, normalisation: Normalisation, mode: Mode = "sparse") -> None:
         self._adapter = adapter
         self._normalisation = normalisation
         self._mode = mode
-        self._halo = halo
 
     @torch.inference_mode()
     def feed(
@@ -129,7 +126,7 @@ class Feeder:
         if self._mode == "weight":
             return self._weighted(first, second, chosen, relevance)
         # The vision tower does not mind the order: the chosen come first.
-        beside = None if self._mode == "sparse" else self._seen_beside(chosen)
+        beside = None if self._mode == "sparse" else _others(chosen)
         encoded = self._encode(first, second, chosen if beside is None else concatenated([chosen, beside]), sources)
         own = encoded.take(slice(len(chosen)))
         if summaries is None or beside is None:
@@ -137,16 +134,6 @@ class Feeder:
         means = summaries.means(encoded.take(slice(len(chosen), None)), summaries.of_cell[beside.rows, beside.columns])
         weights = torch.from_numpy(np.log(summaries.sizes).astype(np.float32))
         return Block(chosen, own.beside(means), torch.cat([torch.zeros(len(chosen)), weights]), summaries)
-
-    def _seen_beside(self, chosen: Cells) -> Cells:
-        """Cells that are encoded with the chosen ones and then left out."""
-        if self._mode == "halo":
-            return chosen.ring(self._halo)
-        whole = Cells.whole(chosen.grid_hw)
-        fine = chosen.level <= 0
-        left = np.ones(len(whole), bool)
-        left[chosen.rows[fine] * chosen.grid_hw[1] + chosen.columns[fine]] = False
-        return whole.take(left)
 
     def _weighted(self, first: ByteArray, second: ByteArray, chosen: Cells, relevance: FloatArray | None) -> Block:
         if relevance is None:
@@ -163,3 +150,12 @@ class Feeder:
     ) -> VisualTokens:
         rows = patch_rows(first, second, cells, self._normalisation, sources)
         return self._adapter.encode(rows, cells, [len(cells)])
+
+
+def _others(chosen: Cells) -> Cells:
+    """Return the fine cells that are not chosen, which `prune` encodes with the chosen ones and then drops."""
+    whole = Cells.whole(chosen.grid_hw)
+    fine = chosen.level <= 0
+    left = np.ones(len(whole), bool)
+    left[chosen.rows[fine] * chosen.grid_hw[1] + chosen.columns[fine]] = False
+    return whole.take(left)

@@ -116,7 +116,7 @@ class SentCells:
 
     def lose(self, cells: Cells) -> None:
         """The model did not get them after all."""
-        self._cells.lose(cells.near(0))
+        self._cells.lose(cells.covered())
 
     @contextmanager
     def through_rebuild(self) -> Iterator[None]:

@@ -267,7 +267,7 @@ class StreamingViewer(ABC):
 
     def _left(self, chosen: Cells, shown: ChosenFrame) -> BoolArray:
         """`[gh, gw]`: what was not chosen and the model does not have."""
-        left = ~chosen.near(0)
+        left = ~chosen.covered()
         if self._novelty != "off" and self._sent_cells is not None:
             left &= ~self._sent_cells.held(shown.eighth_grey)
         return left
@@ -300,7 +300,7 @@ class StreamingViewer(ABC):
     def _next_best(self, picked: Cells, count: int, frames: Sequence[ChosenFrame]) -> Cells:
         """Fine cells that neither were picked nor are held in full detail."""
         assert self._sent_cells is not None
-        left = ~picked.take(picked.level <= 0).near(0) & ~self._sent_cells.known(frames[-1].eighth_grey)
+        left = ~picked.take(picked.level <= 0).covered() & ~self._sent_cells.known(frames[-1].eighth_grey)
         score = np.where(left, np.max([shown.relevance for shown in frames], axis=0), -1)
         best = np.argsort(-score, axis=None, kind="stable")[:count].astype(np.int32)
         return Cells.whole(picked.grid_hw, score).take(best[score.ravel()[best] >= 0])

@@ -49,7 +49,7 @@ class QwenViewer(StreamingViewer):
         self._adapter = Adapter(loaded.model)
         self._adapter.check()
         self._prompt = Prompt(loaded.tokenizer, loaded.model.config)
-        self._feeder = Feeder(self._adapter, loaded.normalisation, settings.vlm.mode, settings.vlm.halo)
+        self._feeder = Feeder(self._adapter, loaded.normalisation, settings.vlm.mode)
         memory = Memory(self._adapter, self._prompt, settings.vlm.instruction)
         trained = int(loaded.model.config.text_config.max_position_embeddings)
         super().__init__(loaded.name, settings, memory, min(settings.vlm.context_tokens, trained))
