@@ -24,13 +24,14 @@ from arr_stream.evaluation.tables import Report, ResultTable
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.keyframes.clusters.slic import GridClusterer
 from arr_stream.keyframes.embeddings.pca import Pca
+from arr_stream.keyframes.embeddings.projection import product
 from arr_stream.keyframes.generate import InStepKeyframes, OncePerPicture, StandardGenerator
 from arr_stream.keyframes.text import NoText
 from arr_stream.patch_set import PatchSet
 from arr_stream.pipeline import Pipeline
 from arr_stream.relevance.query import parse_text
 from arr_stream.relevance.semantic import SemanticSpace
-from arr_stream.types import BoolArray, FloatArray, Frame, Grid
+from arr_stream.types import BoolArray, Embedding, FloatArray, Frame, Grid
 from benchmarks.localisation import HELD_OUT_SEED, mask_shares
 from benchmarks.scenes.shapes import COLOURS, SHAPES, Scene, make_scene, moving_scene
 
@@ -158,6 +159,25 @@ def coverage_share(patches: PatchSet, mask: BoolArray) -> float:
     return float(chosen / best)
 
 
+class MeasuredSpace(SemanticSpace):
+    """Semantic space with the two references that projected relevance is compared with."""
+
+    def guessed(self, texts: Sequence[str], channels: FloatArray) -> FloatArray:
+        """Score texts that are not queries, `[N, ...]` float32 in [0, 1], from the 16 channels alone."""
+        coordinates = self._rows().coordinates(self._directions(self._encoded(texts)))
+        return self._calibrated(np.einsum("qc,c...->q...", coordinates, channels))
+
+    def relevance_full(self, embedding: Embedding) -> FloatArray:
+        """Score the queries, `[Q, h, w]` float32 in [0, 1], from all D numbers of a feature.
+
+        Raises:
+            ValueError: Features of another space than the texts, or no keyframe yet.
+        """
+        self._check(embedding)
+        self._rows()
+        return self._calibrated(product(self._queries, self._centred(embedding)))
+
+
 @dataclass(frozen=True, slots=True)
 class ProjectedReport:
     """Mean overlap of the cells chosen from 16 channels with those chosen from all dimensions.
@@ -240,11 +260,11 @@ def evaluate_projected(
         absent = [text for text in every if text not in present][:: max(1, len(every) // len(present))]
         # All dimensions tell the same of any text, so this space is asked for everything at once.
         texts = [*present, *absent]
-        whole = SemanticSpace(encoder, pca)
+        whole = MeasuredSpace(encoder, pca)
         whole.ask(texts)
         whole.learn(features)
         truth = dict(zip(texts, whole.relevance_full(features), strict=True))
-        space = SemanticSpace(encoder, pca)
+        space = MeasuredSpace(encoder, pca)
         space.ask(present[:1])
         space.learn(features)
         for asked in [[text] for text in present] + [present[:8]]:

@@ -15,8 +15,9 @@ import pytest
 
 from arr_stream.errors import EmptyQuery, WeightsInvalid
 from arr_stream.keyframes.embeddings.projection import MAX_QUERY_ROWS, centred
-from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, SemanticSpace, mostly_latin
+from arr_stream.relevance.semantic import GENERIC, KEYFRAMES_TO_LEARN, Null, mostly_latin
 from arr_stream.types import Embedding, FloatArray
+from benchmarks.meaning import MeasuredSpace
 from tests.test_projection import pca_of, unit
 
 SPACE = "made-up"
@@ -75,9 +76,9 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def space(world: World) -> SemanticSpace:
+def space(world: World) -> MeasuredSpace:
     """Has learned on as many pictures of the same twelve concepts as it takes."""
-    made = SemanticSpace(world)
+    made = MeasuredSpace(world)
     for _ in range(KEYFRAMES_TO_LEARN):
         made.learn(world.picture(SHOWN)[0])
     return made
@@ -90,7 +91,7 @@ def overlap(one: FloatArray, other: FloatArray) -> float:
 
 
 @pytest.mark.parametrize("asked", [1, 8, 12])
-def test_active_queries_choose_the_same_cells_in_16_channels(world: World, space: SemanticSpace, asked: int) -> None:
+def test_active_queries_choose_the_same_cells_in_16_channels(world: World, space: MeasuredSpace, asked: int) -> None:
     embedding, _ = world.picture(SHOWN)
     space.ask([f"concept {number}" for number in SHOWN[:asked]])
     compressed, full = space.relevance(space.project(embedding)), space.relevance_full(embedding)
@@ -102,7 +103,7 @@ def test_active_queries_choose_the_same_cells_in_16_channels(world: World, space
     assert np.mean(overlaps) >= 0.90
 
 
-def test_queries_that_are_not_among_the_rows_mostly_do(world: World, space: SemanticSpace) -> None:
+def test_queries_that_are_not_among_the_rows_mostly_do(world: World, space: MeasuredSpace) -> None:
     """What the rows for another query hold of concepts that the stream shows."""
     embedding, _ = world.picture(SHOWN)
     space.learn(embedding)
@@ -119,7 +120,7 @@ def test_queries_that_are_not_among_the_rows_mostly_do(world: World, space: Sema
     assert np.mean(found) >= 0.90
 
 
-def test_what_is_there_is_found_and_what_is_not_stays_low(world: World, space: SemanticSpace) -> None:
+def test_what_is_there_is_found_and_what_is_not_stays_low(world: World, space: MeasuredSpace) -> None:
     """Nothing is stretched to the frame."""
     embedding, shares = world.picture(SHOWN)
     space.ask(["concept 3", "concept 200"])
@@ -139,7 +140,7 @@ def test_a_query_that_says_nothing_finds_nothing(world: World) -> None:
                 features[texts.index("dull")] = super().encode(GENERIC).mean(axis=0)
             return features
 
-    space = SemanticSpace(Dull())
+    space = MeasuredSpace(Dull())
     embedding, _ = world.picture(SHOWN)
     space.ask(["dull", "concept 1"])
     space.learn(embedding)
@@ -149,7 +150,7 @@ def test_a_query_that_says_nothing_finds_nothing(world: World) -> None:
 
 
 def test_the_first_keyframes_teach_the_mean_and_each_its_own_directions(world: World) -> None:
-    space = SemanticSpace(world)
+    space = MeasuredSpace(world)
     space.ask(["concept 2"])
     assert space.projection is None
     embedding, _ = world.picture(SHOWN)
@@ -176,7 +177,7 @@ def test_a_pca_that_is_given_gives_the_mean() -> None:
     world = World(dimensions=192)
     pictures = [world.picture(SHOWN)[0].values.reshape(192, -1).T for _ in range(2)]
     pca = pca_of(np.concatenate(pictures), SPACE, 64)
-    space = SemanticSpace(world, pca)
+    space = MeasuredSpace(world, pca)
     space.ask(["concept 5"])
     embedding, shares = world.picture(SHOWN)
     before = space.project(embedding)
@@ -189,7 +190,7 @@ def test_a_pca_that_is_given_gives_the_mean() -> None:
 
 def test_each_text_is_encoded_once_and_the_version_tells_of_new_rows() -> None:
     world = World(dimensions=64)
-    space = SemanticSpace(world)
+    space = MeasuredSpace(world)
     space.learn(world.picture(SHOWN, side=8)[0])
     world.encoded.clear()
     before = space.version
@@ -213,7 +214,7 @@ def test_the_same_stream_gives_the_same_numbers() -> None:
     found = []
     for _ in range(2):
         world = World(seed=5, dimensions=128)
-        space = SemanticSpace(world)
+        space = MeasuredSpace(world)
         space.ask(["concept 1"])
         for _ in range(4):
             embedding, _ = world.picture(SHOWN, side=16)
@@ -225,7 +226,7 @@ def test_the_same_stream_gives_the_same_numbers() -> None:
 
 def test_notices() -> None:
     world = World(dimensions=64)
-    space = SemanticSpace(world)
+    space = MeasuredSpace(world)
     assert space.ask(["concept 1", "concept 2"]) == ()
     long = "concept 1\n" + "and so on " * 20
     (notice,) = space.ask([long, long])
@@ -245,17 +246,17 @@ def test_what_says_nothing_is_refused() -> None:
         def encode(self, texts: Sequence[str]) -> FloatArray:
             return np.full((len(texts), 64), np.nan, np.float32)
 
-    space = SemanticSpace(World(dimensions=64))
+    space = MeasuredSpace(World(dimensions=64))
     for text in ("", "  \n"):
         with pytest.raises(EmptyQuery, match="is empty; say what to look for"):
             space.ask(["concept 1", text])
     with pytest.raises(WeightsInvalid, match="text encoder gives values that are not numbers"):
-        SemanticSpace(Broken(dimensions=64))
+        MeasuredSpace(Broken(dimensions=64))
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
     world = World(dimensions=64)
-    space = SemanticSpace(world)
+    space = MeasuredSpace(world)
     embedding, _ = world.picture(SHOWN, side=8)
     with pytest.raises(ValueError, match="features of 'other' with 64 numbers, texts of 'made-up' with 64"):
         space.learn(Embedding(embedding.values, "other", joint=True))
@@ -266,13 +267,13 @@ def test_what_does_not_belong_together_is_refused() -> None:
         space.relevance(np.zeros((15, 8, 8), np.float32))
     pca = pca_of(world.picture(SHOWN)[0].values.reshape(64, -1).T, "other", 16)
     with pytest.raises(WeightsInvalid, match="PCA of 'other' with 64 numbers for 'made-up' with 64; make one with"):
-        SemanticSpace(world, pca)
+        MeasuredSpace(world, pca)
 
 
 @pytest.mark.parametrize("side", [1, 2])
 def test_a_grid_of_one_or_few_places(side: int) -> None:
     world = World(dimensions=64)
-    space = SemanticSpace(world)
+    space = MeasuredSpace(world)
     space.ask(["concept 1"])
     for _ in range(4):
         embedding, _ = world.picture(SHOWN, side=side)

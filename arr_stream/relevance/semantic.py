@@ -184,25 +184,6 @@ class SemanticSpace:
             raise ValueError(f"channels are [{CHANNELS}, ...], got {list(channels.shape)}")
         return self._calibrated(np.einsum("qc,c...->q...", self._coordinates, channels))
 
-    def guessed(self, texts: Sequence[str], channels: FloatArray) -> FloatArray:
-        """`[N, ...]` float32 in [0, 1]: relevance to texts that nobody asked, as well as 16 channels can tell.
-
-        Raises:
-            ValueError: Not 16 channels, or no keyframe yet.
-        """
-        coordinates = self._rows().coordinates(self._directions(self._encoded(texts)))
-        return self._calibrated(np.einsum("qc,c...->q...", coordinates, channels))
-
-    def relevance_full(self, embedding: Embedding) -> FloatArray:
-        """`[Q, h, w]` float32 in [0, 1] from all D numbers of a feature; `relevance` equals it for up to 8 queries.
-
-        Raises:
-            ValueError: Features of another space than the texts, or no keyframe yet.
-        """
-        self._check(embedding)
-        self._rows()
-        return self._calibrated(product(self._queries, self._centred(embedding)))
-
     def _rows(self) -> Projection:
         if self._projection is None:
             raise ValueError("no keyframe was learned yet")

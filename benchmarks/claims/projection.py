@@ -11,11 +11,10 @@ from arr_stream.evaluation.tables import ResultTable
 from arr_stream.keyframes.base import Embedder, KeyframeInput, TextEncoder
 from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
 from arr_stream.keyframes.embeddings.pca import CHANNELS, Pca, StreamingPca
-from arr_stream.relevance.semantic import SemanticSpace
 from arr_stream.types import BoolArray, Embedding, FloatArray, Frame, Grid
 from benchmarks.claims.base import Claim, ClaimsPlan
 from benchmarks.localisation import HELD_OUT_SEED, mask_shares
-from benchmarks.meaning import evaluate_projected
+from benchmarks.meaning import MeasuredSpace, evaluate_projected
 from benchmarks.scenes.shapes import Scene, make_scene
 
 _claim = partial(Claim, "projection")
@@ -154,7 +153,7 @@ def retrieval(
             if texts.count(text) > 1:
                 continue
             on_thing = mask_shares(scene.things[number].mask, grid) > 0
-            space = SemanticSpace(encoder, pca)
+            space = MeasuredSpace(encoder, pca)
             space.ask([text])
             space.learn(embedding)
             full = space.relevance_full(embedding)[0]
