@@ -250,12 +250,6 @@ class VlmSettings(_Section):
     refresh_seconds: float = Field(
         0.0, ge=0, description="every so often the memory is rebuilt, and what is chosen is shown anew; 0: never"
     )
-    overview_seconds: float = Field(
-        0.0,
-        ge=0,
-        description="every so often, first at the start and again at a cut, the whole frame is shown in coarse cells "
-        "beside the chosen ones, within the budget; 0: never",
-    )
     keep_share: Unit = Field(0.5, description="share of the context that a rebuilt memory fills at most")
     half_life_seconds: float = Field(30.0, gt=0, description="age at which a kept cell counts half")
     keep_dialogue: bool = Field(False, description="leave questions and answers in the memory")

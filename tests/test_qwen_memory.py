@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from arr_stream.errors import ArrStreamError, ContextExceeded, EmptyQuery, NothingChosen
 from arr_stream.patch_set import Feeding, PatchSet
 from arr_stream.plain_text import plain
-from arr_stream.types import COARSEST, ByteArray, Frame, Grid
+from arr_stream.types import ByteArray, Frame, Grid
 from arr_stream.vlm.qwen3_vl.adapter import VisualTokens
 from arr_stream.vlm.qwen3_vl.cells import Cells
 from arr_stream.vlm.qwen3_vl.encoding import Block
@@ -296,18 +296,6 @@ def test_what_is_chosen_is_shown_anew_every_so_often(tiny: tuple[Any, Any]) -> N
         fed = viewer.see(frame, patches_of(frame, Cells.chosen(patches)))
         sent.append(fed.sent)
     assert [index for index, count in enumerate(sent) if count] == [0, 4]
-
-
-def test_the_whole_frame_is_shown_coarsely_now_and_then(tiny: tuple[Any, Any]) -> None:
-    viewer = viewer_of(*tiny, media="image", overview_seconds=1.0)
-    for frame, patches in _shown(6):
-        timed = Frame(frame.index, frame.index * 0.4, frame.rgb)
-        fed = viewer.see(timed, patches_of(timed, Cells.chosen(patches)))
-        assert fed.sent + fed.held <= len(patches)
-    overviews = [entry.frame_index for entry in viewer.memory.frames if (entry.block.cells.level == COARSEST).any()]
-    assert overviews == [0, 3]
-    first = viewer.memory.frames[0].block.cells
-    assert first.covered().all()
 
 
 @pytest.mark.parametrize(("refresh", "mode"), [("budget", "weight"), ("keyframe", "sparse"), ("cut", "sparse")])

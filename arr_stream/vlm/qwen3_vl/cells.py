@@ -13,7 +13,7 @@ from torch import Tensor
 from arr_stream.patch_set import PatchSet
 from arr_stream.selection.allocation import Allocation
 from arr_stream.texture.pictures import finer_pictures
-from arr_stream.types import CELL_PX, COARSEST, FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray, tokens_of
+from arr_stream.types import CELL_PX, FINER, BoolArray, ByteArray, FloatArray, Grid, IntArray, tokens_of
 from arr_stream.vlm.qwen3_vl.places import GridHW, covered_blocks, covered_extents, normalised, patch_pixels
 
 _NAMES = ("rows", "columns", "level", "score", "quarter")
@@ -61,14 +61,6 @@ class Cells:
         rows, columns = np.divmod(np.arange(grid_hw[0] * grid_hw[1], dtype=np.int32), np.int32(grid_hw[1]))
         flat = np.ones(len(rows), np.float32) if score is None else score.reshape(-1).astype(np.float32)
         return cls(grid_hw, rows, columns, np.zeros_like(rows), flat)
-
-    @classmethod
-    def coarse(cls, grid_hw: GridHW, score: FloatArray) -> Cells:
-        """The whole grid in the coarsest cells, each with the mean of the fine cells' scores, `[gh, gw]`."""
-        span = 1 << COARSEST
-        rows, columns = (part.ravel().astype(np.int32) for part in np.mgrid[: grid_hw[0] : span, : grid_hw[1] : span])
-        means = [float(score[r : r + span, c : c + span].mean()) for r, c in zip(rows, columns, strict=True)]
-        return cls(grid_hw, rows, columns, np.full_like(rows, COARSEST), np.array(means, np.float32))
 
     @classmethod
     def chosen(cls, patches: PatchSet) -> Cells:
@@ -126,11 +118,6 @@ class Cells:
         for row, column, height, width in self.blocks.tolist():
             covered[row : row + height, column : column + width] = True
         return covered
-
-    def within(self, others: Cells) -> BoolArray:
-        """`[K]`: those that others cover wholly."""
-        left = ~others.covered()
-        return np.array([not left[r : r + h, c : c + w].any() for r, c, h, w in self.blocks.tolist()], bool)
 
 
 def merged(parts: Sequence[Cells]) -> Cells:

@@ -105,7 +105,7 @@ class StreamingViewer(ABC):
         self._waiting: ChosenFrame | None = None
         self._last: ChosenFrame | None = None
         self._sent_cells: SentCells | None = None
-        self._refreshed_seconds = self._overviewed_seconds = -math.inf
+        self._refreshed_seconds = -math.inf
         self.attention: FloatArray | None = None
 
     @abstractmethod
@@ -162,7 +162,7 @@ class StreamingViewer(ABC):
         with self._lock:
             self.memory.restart()
             self._waiting = self._last = self._sent_cells = self.attention = None
-            self._refreshed_seconds = self._overviewed_seconds = -math.inf
+            self._refreshed_seconds = -math.inf
 
     def _check_seen(self) -> ChosenFrame:
         """The newest frame.
@@ -185,8 +185,6 @@ class StreamingViewer(ABC):
         if self._sent_cells is None or size or cut or again:
             self._sent_cells = SentCells(self.memory, shown.grid, since=shown.index)
             self._refreshed_seconds = shown.seconds
-        if size or cut:
-            self._overviewed_seconds = -math.inf
         keyframe = patches.keyframe and self._settings.refresh == "keyframe"
         if (cut and self._settings.refresh != "budget") or keyframe or again:
             self._flush()
@@ -242,22 +240,10 @@ class StreamingViewer(ABC):
             grid, relevance = frames[-1].grid, np.max([shown.relevance for shown in frames], axis=0)
             return Cells.whole((grid.rows, grid.columns), relevance)
         cells, budget = merged([shown.cells for shown in frames]), self._budget(frames)
-        overview = self._overview(frames[-1])
-        if overview is not None and len(overview) < budget:
-            self._overviewed_seconds = frames[-1].seconds
-            cells = cells.best(budget - len(overview))
-            return merged([cells, overview.take(~overview.within(cells))])
         chosen, summaries = cells.best(budget), self._settings.region_tokens
         if not summaries:
             return chosen
         return cells.best(max(1, budget - min(summaries, int(self._left(chosen, frames[-1]).sum()))))
-
-    def _overview(self, shown: ChosenFrame) -> Cells | None:
-        """The whole frame in coarse cells, where it is time for it."""
-        every = self._settings.overview_seconds
-        if not 0 < every <= shown.seconds - self._overviewed_seconds:
-            return None
-        return Cells.coarse((shown.grid.rows, shown.grid.columns), shown.relevance)
 
     def _budget(self, frames: Sequence[ChosenFrame]) -> int:
         """Most tokens of one frame or a pair."""
