@@ -160,8 +160,6 @@ def test_a_source_that_is_not_allowed(server: RunningServer) -> None:
         ("GET", "{first}/answers?format=xml", None, 422),
         ("GET", "{first}/snapshot.jpg?view=nothing", None, 400),
         ("GET", "{first}/video.mjpeg?view=nothing", None, 400),
-        ("GET", "/api/events.sse?kind=nothing", None, 404),
-        ("GET", "/api/events.sse?stream=nothing", None, 404),
         ("GET", "/api/cameras", None, 403),
         ("GET", "/api/nothing", None, 404),
         ("DELETE", "/api/info", None, 405),

@@ -130,16 +130,6 @@ def test_events_tell_of_streams_that_come_and_go(server: RunningServer, id: str)
         assert [status["id"] for status in _said(client)["streams"]] == [id]
 
 
-def test_server_sent_events(server: RunningServer, id: str) -> None:
-    with server.http.stream("GET", "/api/events.sse", params={"stream": id}) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        lines = (line for line in answer.iter_lines() if line.startswith("data: "))
-        events = [json.loads(next(lines).removeprefix("data: ")) for _ in range(4)]
-    assert events[0]["type"] == "streams"
-    assert {event["type"] for event in events[1:]} <= {"state", "summary", "notice"}
-    until(lambda: len(server.serving.clients) == 0)
-
-
 def test_a_stream_that_is_removed_is_told(server: RunningServer) -> None:
     added = server.add()
     with server.socket(f"/api/streams/{added}/video") as client:
@@ -173,7 +163,7 @@ def test_who_takes_nothing_is_dropped(server: RunningServer, id: str, monkeypatc
     monkeypatch.setattr(security, "SEND_SECONDS", 0.3)
     with (
         mute(server, f"/api/events?kind=frame&stream={id}"),
-        mute(server, "/api/events.sse?kind=frame", websocket=False),
+        mute(server, f"/api/streams/{id}/video.mjpeg", websocket=False),
     ):
         until(lambda: len(server.serving.clients) == 2)
         until(lambda: len(server.serving.clients) == 0, 90)
@@ -205,7 +195,6 @@ def test_there_is_room_for_so_many_and_no_more() -> None:
             _said(client)
         with server.socket("/api/events") as fifth:
             assert close_code(fifth) == 1013
-        assert server.http.get("/api/events.sse").status_code == 503
         for client in (*video, *events):
             client.close()
         until(lambda: len(server.serving.clients) == 0)
@@ -219,7 +208,7 @@ def test_open_sockets_do_not_hold_up_the_end() -> None:
         paths = [f"/api/streams/{id}/video"] * 10 + ["/api/events"] * 9
         clients = [stack.enter_context(server.socket(path)) for path in paths]
         silent = mute(server, f"/api/streams/{id}/video")
-        with server.http.stream("GET", "/api/events.sse"):
+        with server.http.stream("GET", f"/api/streams/{id}/video.mjpeg"):
             until(lambda: len(server.serving.clients) == 21)
             ended = time.monotonic()
             server.stop()

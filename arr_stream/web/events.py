@@ -1,16 +1,11 @@
-"""Events of the streams, over a WebSocket or as server-sent events."""
+"""Events of the streams over a WebSocket."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
 from arr_stream.live.events import Event, Subscription
@@ -20,14 +15,7 @@ from arr_stream.web.sockets import ENDING, MALFORMED, NO_STREAM, Close, Malforme
 
 KINDS = ("streams", "state", "frame", "summary", "asking", "text", "answer", "alert", "notice")
 
-_Several = Annotated[list[str] | None, Query(max_length=64)]
-
 _KEPT_TEXTS = 64
-_HEARTBEAT_SECONDS = 15.0
-
-
-class NoSuchKind(NoSuchThing):
-    """There are no such events."""
 
 
 class EventTexts:
@@ -48,35 +36,8 @@ class EventTexts:
         return text
 
 
-class Wanted:
-    """Which events a client wants: of these `streams`, of these `kinds`, of all where there are none.
-
-    Raises:
-        NoSuchThing: There is no such stream, or no such kind.
-    """
-
-    def __init__(self, serving: Serving, streams: Sequence[str], kinds: Sequence[str]) -> None:
-        for kind in kinds:
-            if kind not in KINDS:
-                raise NoSuchKind(f"there are no events of kind {kind[:40]!r}", remedy=f"choose of {', '.join(KINDS)}")
-        self._serving = serving
-        self._streams = {serving.runner(id).id for id in streams} or None
-        self._kinds = frozenset(kinds) or None
-
-    @contextmanager
-    def heard(self, bell: Bell) -> Iterator[Subscription]:
-        """From now on; the list of streams comes first, where it is wanted."""
-        with self._serving.events(Subscription(bell.ring, self._streams, self._kinds)) as subscription:
-            if subscription.wants("streams", None):
-                told = {"type": "streams", "streams": self._serving.streams.statuses()}
-                # What happened while the list was made comes after it.
-                for event in (told, *subscription.take()):
-                    subscription.put(event)
-            yield subscription
-
-
 class EventSocket(StayingSocket):
-    """One listener on a WebSocket; it has nothing to say."""
+    """One listener on a WebSocket; its address names the streams and kinds of events that it wants, none for all."""
 
     def __init__(self, serving: Serving, websocket: WebSocket, texts: EventTexts) -> None:
         super().__init__(serving, websocket)
@@ -84,12 +45,22 @@ class EventSocket(StayingSocket):
 
     async def speak(self, bell: Bell) -> Close:
         query = self.websocket.query_params
+        kinds = frozenset(query.getlist("kind"))
+        for kind in kinds.difference(KINDS):
+            message = f"there are no events of kind {kind[:40]!r}"
+            await self.complain(f"{message}; choose of {', '.join(KINDS)}")
+            return Close(MALFORMED, message)
         try:
-            wanted = Wanted(self.serving, query.getlist("stream"), query.getlist("kind"))
+            streams = {self.serving.runner(id).id for id in query.getlist("stream")}
         except NoSuchThing as exc:
             await self.complain(str(exc))
-            return Close(MALFORMED if isinstance(exc, NoSuchKind) else NO_STREAM, exc.message)
-        with wanted.heard(bell) as subscription:
+            return Close(NO_STREAM, exc.message)
+        with self.serving.events(Subscription(bell.ring, streams or None, kinds or None)) as subscription:
+            if subscription.wants("streams", None):
+                listed = {"type": "streams", "streams": self.serving.streams.statuses()}
+                # The list comes first; what happened while it was made comes after it.
+                for event in (listed, *subscription.take()):
+                    subscription.put(event)
             while not self.serving.clients.ended:
                 for event in subscription.take():
                     await self.send(self._texts.text(event))
@@ -108,30 +79,5 @@ def event_routes(serving: Serving) -> APIRouter:
     @router.websocket("/api/events")
     async def events(websocket: WebSocket) -> None:
         await EventSocket(serving, websocket, texts).run()
-
-    async def place() -> AsyncIterator[Bell]:
-        with serving.clients.place() as bell:
-            yield bell
-
-    a_place = Depends(place)
-
-    @router.get("/api/events.sse", response_class=Response)
-    async def server_sent_events(stream: _Several = None, kind: _Several = None, bell: Bell = a_place) -> Response:
-        """The events of `WS /api/events`, one `data:` line each."""
-        wanted = Wanted(serving, stream or (), kind or ())
-
-        async def said() -> AsyncIterator[str]:
-            with wanted.heard(bell) as subscription:
-                while not serving.clients.ended:
-                    lines = [f"data: {texts.text(event)}\n\n" for event in subscription.take()]
-                    # A comment now and then: who is gone without a word is noticed by what cannot be sent.
-                    yield "".join(lines) or ": still here\n\n"
-                    try:
-                        async with asyncio.timeout(_HEARTBEAT_SECONDS):
-                            await bell.wait()
-                    except TimeoutError:
-                        continue
-
-        return StreamingResponse(said(), media_type="text/event-stream")
 
     return router

@@ -63,7 +63,6 @@ def come_and_vanish(port: int, stream: str) -> None:
         (f"/api/streams/{stream}/video.mjpeg", False),
         (f"/api/streams/{stream}/video", False),
         ("/api/events", False),
-        ("/api/events.sse", False),
     )
     clients = [_begin(port, path, upgrade=upgrade) for path, upgrade in paths]
     for client in clients[:3]:
