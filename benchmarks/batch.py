@@ -20,7 +20,7 @@ import numpy as np
 
 from arr_stream.errors import MeasurementFailed
 from arr_stream.evaluation.tables import Report, ResultTable, Value
-from arr_stream.evaluation.timing import machine
+from benchmarks.machine import machine
 from benchmarks.scenes.shapes import moving_scene
 
 MOST_RATIO = 1.3

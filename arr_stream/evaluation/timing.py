@@ -1,17 +1,13 @@
-"""Summaries of many timings, and the machine that they were taken on."""
+"""Summaries of many timings."""
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-
-from arr_stream.processes import usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +40,3 @@ def timed(into: list[float], scale: float = 1.0, clock: Callable[[], float] = ti
     started = clock()
     yield
     into.append((clock() - started) * 1e3 * scale)
-
-
-def machine() -> str:
-    """What times depend on, in a line."""
-    import torch
-
-    return f"{processor_name()}, {usable_cores()} cores, Python {platform.python_version()}, torch {torch.__version__}"
-
-
-def processor_name() -> str:
-    """The processor's model, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()

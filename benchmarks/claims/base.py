@@ -12,9 +12,9 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import ResultTable, Value
-from arr_stream.evaluation.timing import machine
 from arr_stream.processes import usable_cores
 from arr_stream.types import Frame
+from benchmarks.machine import machine
 from benchmarks.scenes.shapes import moving_scene
 
 Verdict = Literal["yes", "by construction", "no", "no, on this machine", "not measured"]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.timing import processor_name
 from arr_stream.processes import usable_cores
+from benchmarks.machine import processor_name
 
 PACKAGES = (
     *("torch", "numpy", "opencv-python-headless", "av", "scikit-image", "onnxruntime", "rapidocr", "kornia"),
