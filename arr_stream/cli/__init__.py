@@ -26,7 +26,7 @@ COMMANDS = {
     ),
     "replay": (
         "replay:replay",
-        "Draw the annotated video again, without choosing anything; or run again and see whether the same comes of it.",
+        "Run again what records were made of, to compare the results or to write more of them.",
     ),
     "ask": ("ask:ask", "Show a video to a model and ask it, at the end, every so often, or when the scene changes."),
     "serve": ("serve:serve", "Serve a page and an interface for programs (docs/api.md) until Ctrl-C."),

@@ -21,7 +21,6 @@ from arr_stream.live.stream import LiveStream
 from arr_stream.live.webhook import Alert
 from arr_stream.live.window.loop import Feed, WindowLoop
 from arr_stream.live.window.screen import Window
-from arr_stream.outputs import asked_text
 from arr_stream.patch_set import PatchSet
 from arr_stream.plain_text import redact_url
 from arr_stream.run import RunResult
