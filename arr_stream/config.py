@@ -45,11 +45,6 @@ class SourceSettings(_Section):
     remote_max_bytes: int = Field(
         20_000_000_000, ge=1, description="refuse files of a store or web server that are larger than this"
     )
-    hardware: str = Field(
-        "off",
-        description="who decodes files: `off` (software), `auto`, or a kind of unit such as `cuda` or `vaapi`, "
-        "with `:DEVICE` where there are several",
-    )
 
 
 class LoopSettings(_Section):

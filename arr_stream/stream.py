@@ -401,7 +401,6 @@ def open(
             stride=stride,
             max_frames=max_frames,
             max_pixels=settings.source.max_pixels,
-            hardware=settings.source.hardware,
         )
         # After the source, which refuses what is no time, in words.
         reading = Reading(

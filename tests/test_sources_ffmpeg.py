@@ -21,6 +21,7 @@ from arr_stream.errors import (
 )
 from arr_stream.sources import open_source
 from arr_stream.sources.clock import Clock
+from arr_stream.sources.media import rgb_of
 from arr_stream.types import Frame
 from tests.media import moving_frames, quadrants, write_audio, write_video
 
@@ -98,6 +99,13 @@ def test_colour_matrix_and_range_are_respected(tmp_path: Path, matrix: str, full
     g = (y - weight_red * r - weight_blue * b) / (1 - weight_red - weight_blue)
     expected = np.clip(np.array([r, g, b]) * 255, 0, 255)
     np.testing.assert_allclose(read(path)[0].rgb[16, 16], expected, atol=2)
+
+
+def test_interleaved_chroma_gives_the_colours_of_planes(tmp_path: Path) -> None:
+    with av.open(write_video(tmp_path / "a.mp4", moving_frames(2))) as container:
+        picture = next(container.decode(video=0))
+    assert picture.format.name == "yuv420p"
+    assert np.array_equal(rgb_of(picture.reformat(format="nv12")), rgb_of(picture))
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])

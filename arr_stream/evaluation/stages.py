@@ -173,7 +173,6 @@ def _opened(path: str | Path, settings: Settings, max_frames: int) -> Source:
         path,
         max_frames=max_frames,
         max_pixels=settings.source.max_pixels,
-        hardware=settings.source.hardware,
     )
 
 

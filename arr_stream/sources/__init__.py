@@ -20,7 +20,6 @@ def open_source(
     stride: int = 1,
     max_frames: int | None = None,
     max_pixels: int = 100_000_000,
-    hardware: str = "off",
 ) -> Source:
     """Open whatever `spec` names and read its first frame.
 
@@ -35,18 +34,16 @@ def open_source(
         stride: Every Nth frame from there.
         max_frames: At most so many.
         max_pixels: Refuse frames with more pixels.
-        hardware: Who decodes media: `off` for software, `auto`, or a kind of hardware, see `sources.hardware`.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
-        InvalidSetting: A start, end, stride or limit that means nothing, or hardware that FFmpeg does not know.
-        BackendUnavailable: The hardware that was asked for is not there, or cannot decode the file.
+        InvalidSetting: A start, end, stride or limit that means nothing.
     """
     span, name = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec))
     paths, folder, pictures = files_of(spec)
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
-    job = Job(paths, name, pictures, folder, span, video_stream, max_pixels, hardware)
+    job = Job(paths, name, pictures, folder, span, video_stream, max_pixels)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 

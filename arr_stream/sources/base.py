@@ -38,7 +38,6 @@ class SourceInfo:
         path: The file or folder; None for a glob.
         start_offset_seconds: The container's own time of what is delivered as 0.0; subtract it from audio times.
         live: Frames come when they come, whether or not anybody is ready for them.
-        decoder: Who decodes: `software` or a kind of hardware, and in brackets what `auto` tried in vain.
     """
 
     name: str
@@ -55,7 +54,6 @@ class SourceInfo:
     path: Path | None = None
     start_offset_seconds: float = 0.0
     live: bool = False
-    decoder: str = "software"
 
 
 @dataclass(slots=True)
@@ -266,7 +264,6 @@ class Job:
     span: Span = Span()
     video_stream: int | None = None
     max_pixels: int = 100_000_000
-    hardware: str = "off"
 
 
 def too_large(name: str, size_wh: tuple[int, int], max_pixels: int, *, instead: str) -> SourceTooLarge:

@@ -15,7 +15,6 @@ from av.video.stream import VideoStream
 from arr_stream.errors import NoFrames, SourceDamaged
 from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
-from arr_stream.sources.hardware import SOFTWARE, choose_decoder
 from arr_stream.sources.media import (
     Media,
     Upright,
@@ -48,7 +47,6 @@ class FfmpegSource(OnePass):
     Raises:
         NotAMediaFile, NoVideoStream, NoFrames, NothingInRange, SourceTooLarge: See `arr_stream.errors`; all on
             opening.
-        BackendUnavailable: The hardware that was asked for is not there, or cannot decode this file.
         SourceDamaged: On opening, where damage comes before the first frame wanted.
     """
 
@@ -59,12 +57,8 @@ class FfmpegSource(OnePass):
         self._pictures_seen = 0
         self._upright = Upright()
         self._media: Media | None = None
-        self._decoder = SOFTWARE
         try:
             self._open()
-            if job.hardware != "off":
-                self._decoder = choose_decoder(job)
-                self._open()
             self._prime()
         except BaseException:
             self.close()
@@ -72,7 +66,7 @@ class FfmpegSource(OnePass):
 
     def _open(self) -> None:
         self._release()
-        self._media = open_media(self._job.paths[0], self._job.name, accelerator=self._decoder.accelerator())
+        self._media = open_media(self._job.paths[0], self._job.name)
         self._container = self._media.container
         self._stream, self._streams = choose_stream(self._container, self._job.name, self._job.video_stream)
         context = self._stream.codec_context
@@ -239,7 +233,6 @@ class FfmpegSource(OnePass):
             duration_seconds=duration,
             num_frames=self._job.span.expected(total, fps),
             codec=self._stream.codec_context.name,
-            decoder=str(self._decoder),
             has_audio=bool(self._container.streams.audio),
             rotation_degrees=self._upright.orientation.rotation_degrees,
             video_streams=self._streams,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -14,7 +13,6 @@ import av
 import av.error
 import cv2
 import numpy as np
-from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 from av.sidedata.sidedata import SideData
 from av.stream import Disposition
@@ -22,7 +20,6 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from arr_stream.errors import NoFrames, NotAMediaFile, NoVideoStream
-from arr_stream.sources.base import Job
 from arr_stream.types import ByteArray
 
 # Formats whose content names other files or addresses to open, devices, and text shown as pictures.
@@ -48,7 +45,7 @@ class Media:
         self.file.close()
 
 
-def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> Media:
+def open_media(path: Path, name: str) -> Media:
     """Open a file, and nothing but this file.
 
     FFmpeg reads through the file handle it is given and is allowed no protocol at all, so that a playlist or a
@@ -57,7 +54,6 @@ def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> 
     Args:
         path: The file.
         name: What to call it in messages.
-        accelerator: Decode with this hardware.
 
     Raises:
         NotAMediaFile: FFmpeg cannot open it, or it may not be read.
@@ -69,9 +65,7 @@ def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> 
     allowed = ",".join(sorted(av.formats_available - _REFUSED_FORMATS))
     try:
         options = {"protocol_whitelist": "none", "format_whitelist": allowed}
-        container = av.open(
-            file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16, hwaccel=accelerator
-        )
+        container = av.open(file, "r", options=options, metadata_errors="replace", buffer_size=1 << 16)
     except (av.error.FFmpegError, OSError, ValueError) as exc:
         empty = file.seek(0, os.SEEK_END) == 0
         file.close()
@@ -80,16 +74,6 @@ def open_media(path: Path, name: str, *, accelerator: HWAccel | None = None) -> 
             remedy="give a video file, an animated GIF, or pictures; playlists and text are not read",
         ) from exc
     return Media(container, file)
-
-
-@contextmanager
-def opened_video(job: Job, *, accelerator: HWAccel | None = None) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """A media file by itself, for a try; raises as `open_media` and `choose_stream` do."""
-    media = open_media(job.paths[0], job.name, accelerator=accelerator)
-    try:
-        yield media.container, choose_stream(media.container, job.name, job.video_stream)[0]
-    finally:
-        media.close()
 
 
 def moving_pictures(container: InputContainer) -> list[VideoStream]:
@@ -209,7 +193,7 @@ class Upright:
 
 
 _PLANAR = {"nv12": "yuv420p", "nv16": "yuv422p", "p010le": "yuv420p10le"}
-"""The same samples with each plane of chroma by itself, as software decodes them."""
+"""The same samples with each plane of chroma by itself."""
 
 
 def rgb_of(picture: VideoFrame) -> ByteArray:
@@ -218,7 +202,7 @@ def rgb_of(picture: VideoFrame) -> ByteArray:
     Raises:
         FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
     """
-    # Units of hardware hand out interleaved chroma, of which swscale would make other colours.
+    # swscale makes other colours of interleaved chroma, which cameras send.
     planar = _PLANAR.get(picture.format.name)
     if planar is not None:
         picture = picture.reformat(format=planar, threads=1)
