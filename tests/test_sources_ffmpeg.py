@@ -21,7 +21,7 @@ from arr_stream.errors import (
 )
 from arr_stream.sources import open_source
 from arr_stream.sources.clock import Clock
-from arr_stream.sources.media import rgb_of
+from arr_stream.sources.colour import rgb_of
 from arr_stream.types import Frame
 from tests.media import moving_frames, quadrants, write_audio, write_video
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arr_stream.config import TINY
 from arr_stream.files import expanded
 from arr_stream.plain_text import redact_url
-from arr_stream.sources.base import Reading
+from arr_stream.sources.base import Colour, Reading
 
 if TYPE_CHECKING:
     from arr_stream.config import Settings
@@ -71,9 +71,11 @@ class SourceIdentity(FileIdentity):
 
     Args:
         kind: As `arr_stream.sources.SourceInfo.kind`.
+        colour: How the video describes its colours, and how they became RGB; None for pictures.
     """
 
     kind: str
+    colour: Colour | None = None
 
 
 class AskedText(_Part):
@@ -206,12 +208,12 @@ def source_identity(source: Source) -> SourceIdentity:
     info = source.info
     name = redact_url(info.name)
     if info.live or info.kind not in ("file", "animation", "images"):
-        return SourceIdentity(kind=info.kind, path=name)
+        return SourceIdentity(kind=info.kind, path=name, colour=info.colour)
     if info.path is not None and info.path.is_file():
         identity = file_identity(info.path)
     else:
         identity = _pictures_identity(_pictures(info.path, info.name))
-    return SourceIdentity(kind=info.kind, **identity.model_dump() | {"path": name})
+    return SourceIdentity(kind=info.kind, colour=info.colour, **identity.model_dump() | {"path": name})
 
 
 def file_identity(path: Path | str) -> FileIdentity:

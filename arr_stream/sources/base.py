@@ -18,6 +18,27 @@ from arr_stream.types import Frame
 SourceKind = Literal["file", "images", "animation", "camera", "network", "test", "loop", "browser"]
 
 
+class Colour(BaseModel):
+    """How a video describes its colours, and how they became RGB; names as FFmpeg spells them.
+
+    Args:
+        matrix: What made RGB of luma and chroma: `bt601`, `bt709`, `bt2020`, `smpte240m`; `rgb` for none.
+        matrix_assumed: The video does not say.
+        transfer: The curve, such as `bt709`, `hlg` or `pq`.
+        primaries: Such as `bt709`, `bt2020` or `smpte432` (Display P3).
+        done: `tone-mapped to BT.709` for HDR, `mapped to BT.709` for wide gamut, None for neither.
+    """
+
+    # As in the records: a later version may say more.
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    matrix: str
+    matrix_assumed: bool = False
+    transfer: str = "unspecified"
+    primaries: str = "unspecified"
+    done: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
     """What is known of a source once its first frame is there.
@@ -38,6 +59,7 @@ class SourceInfo:
         path: The file or folder; None for a glob.
         start_offset_seconds: The container's own time of what is delivered as 0.0; subtract it from audio times.
         live: Frames come when they come, whether or not anybody is ready for them.
+        colour: Colours of the first video picture; None for pictures and browsers.
     """
 
     name: str
@@ -54,6 +76,7 @@ class SourceInfo:
     path: Path | None = None
     start_offset_seconds: float = 0.0
     live: bool = False
+    colour: Colour | None = None
 
 
 @dataclass(slots=True)

@@ -13,8 +13,9 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from arr_stream.errors import NoFrames, SourceDamaged
-from arr_stream.sources.base import Job, OnePass, SourceInfo, SourceStats, too_large
+from arr_stream.sources.base import Colour, Job, OnePass, SourceInfo, SourceStats, too_large
 from arr_stream.sources.clock import Clock
+from arr_stream.sources.colour import colour_of, rgb_of
 from arr_stream.sources.media import (
     Media,
     Upright,
@@ -22,7 +23,6 @@ from arr_stream.sources.media import (
     next_of,
     open_media,
     reason,
-    rgb_of,
 )
 from arr_stream.types import Frame
 
@@ -56,6 +56,7 @@ class FfmpegSource(OnePass):
         self._damage: str | None = None
         self._pictures_seen = 0
         self._upright = Upright()
+        self._colour: Colour | None = None
         self._media: Media | None = None
         try:
             self._open()
@@ -205,6 +206,7 @@ class FfmpegSource(OnePass):
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
+        self._colour = self._colour or colour_of(picture)
         return Frame(index, seconds, self._upright.of(picture).turn(rgb_of(picture)))
 
     @property
@@ -237,5 +239,6 @@ class FfmpegSource(OnePass):
             rotation_degrees=self._upright.orientation.rotation_degrees,
             video_streams=self._streams,
             path=self._job.folder,
+            colour=self._colour,
             start_offset_seconds=float((clock.zero_ticks or 0) * self._tick),
         )

@@ -190,21 +190,3 @@ class Upright:
         if picture.rotation != self._rotation:
             self._rotation, self.orientation = picture.rotation, Orientation.of(picture)
         return self.orientation
-
-
-_PLANAR = {"nv12": "yuv420p", "nv16": "yuv422p", "p010le": "yuv420p10le"}
-"""The same samples with each plane of chroma by itself."""
-
-
-def rgb_of(picture: VideoFrame) -> ByteArray:
-    """`[H, W, 3]`, as it was decoded.
-
-    Raises:
-        FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
-    """
-    # swscale makes other colours of interleaved chroma, which cameras send.
-    planar = _PLANAR.get(picture.format.name)
-    if planar is not None:
-        picture = picture.reformat(format=planar, threads=1)
-    # One thread: for pictures of usual size, swscale's own threads cost more than they save.
-    return np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)

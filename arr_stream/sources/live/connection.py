@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 import av.container.core
 
-from arr_stream.sources.base import SourceStats
+from arr_stream.sources.base import Colour, SourceStats
 from arr_stream.types import ByteArray
 
 _LATEST_SECONDS = 1.0
@@ -155,6 +155,7 @@ class Facts:
     rotation_degrees: int = 0
     has_audio: bool = False
     video_streams: int = 1
+    colour: Colour | None = None
 
 
 class Connection(Protocol):

@@ -14,9 +14,10 @@ from av.video.stream import VideoStream
 
 from arr_stream.config import Settings
 from arr_stream.errors import ArrStreamError, StreamSilent
-from arr_stream.sources.base import SourceStats, too_large
+from arr_stream.sources.base import Colour, SourceStats, too_large
+from arr_stream.sources.colour import colour_of, rgb_of
 from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
-from arr_stream.sources.media import Upright, choose_stream, rgb_of
+from arr_stream.sources.media import Upright, choose_stream
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
@@ -62,6 +63,7 @@ class Decoding:
         self._pace = Pace(interrupt) if paced else None
         self._skip_until: float | None = None
         self._upright = Upright()
+        self._colour: Colour | None = None
         self._last_own = 0.0
         try:
             self._begin()
@@ -89,6 +91,7 @@ class Decoding:
             rotation_degrees=self._upright.orientation.rotation_degrees,
             has_audio=bool(self._container.streams.audio),
             video_streams=self._count,
+            colour=self._colour,
         )
 
     def close(self) -> None:
@@ -188,6 +191,7 @@ class Decoding:
     def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived | None:
         """A picture as RGB; None where FFmpeg cannot convert it."""
         self._check_size(picture.width, picture.height)
+        self._colour = self._colour or colour_of(picture)
         try:
             decoded = rgb_of(picture)
         except (av.error.FFmpegError, OSError, ValueError):

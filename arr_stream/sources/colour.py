@@ -1,0 +1,215 @@
+"""Colour of decoded pictures: which matrix to read them with, and HDR or wide gamut mapped to BT.709 in 8 bits.
+
+The mapping is relative to a diffuse white of 203 cd/m2 (BT.2408), so that what SDR could show keeps its values:
+
+1. `Y'CbCr` to `R'G'B'` with the picture's own matrix.
+2. To display light over 203 cd/m2: the PQ EOTF (BT.2100 table 4); or the inverse HLG OETF and the HLG OOTF for a peak
+   of 1000 cd/m2, gamma 1.2 (BT.2100 table 5); or, for SDR, `E ** 2.4` (BT.1886).
+3. To the primaries of BT.709, by way of CIE XYZ; what lies outside is clipped.
+4. Of HDR alone, the highlights: `s`, the largest of R, G and B to the power of 1/2.4, stays up to 0.95 and approaches
+   1.0 from there by Reinhard's extended curve (2002), which it meets at 1000 cd/m2. All three are scaled alike, which
+   keeps the hue (BT.2390, section 5.4, on `max(RGB)`).
+5. `E ** (1 / 2.4)`, in 255 steps.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from av.video.frame import VideoFrame
+from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
+
+from arr_stream.sources.base import Colour
+from arr_stream.types import ByteArray
+
+_WHITE_NITS = 203.0
+_PEAK_NITS = 1000.0
+_GAMMA = 2.4
+_KNEE = 0.95
+
+_HDR = {int(ColorTrc.SMPTE2084): "pq", int(ColorTrc.ARIB_STD_B67): "hlg"}
+_WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722), "bt2020": (0.2627, 0.0593), "smpte240m": (0.212, 0.087)}
+"""Shares of red and blue in luma, by matrix."""
+_MATRICES = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
+"""By FFmpeg's `AVColorSpace`; FCC differs from BT.601 by less than a level."""
+_Values = npt.NDArray[np.floating[Any]]
+_Primaries = tuple[tuple[float, float], ...]
+_P3 = ((0.680, 0.320), (0.265, 0.690), (0.150, 0.060))
+_PRIMARIES_XY = {
+    "bt2020": ((0.708, 0.292), (0.170, 0.797), (0.131, 0.046)),
+    "smpte431": _P3,
+    "smpte432": _P3,
+}
+"""Red, green and blue of the wide gamuts in CIE xy; white is D65."""
+_BT709_XY = ((0.640, 0.330), (0.300, 0.600), (0.150, 0.060))
+
+_PLANAR = {"nv12": "yuv420p", "nv16": "yuv422p", "p010le": "yuv420p10le"}
+"""The same samples with each plane of chroma by itself."""
+
+
+@lru_cache(maxsize=64)
+def _colour(space: int, transfer: int, primaries: int, is_yuv: bool) -> Colour:
+    is_hdr, gamut = transfer in _HDR, _name(ColorPrimaries, primaries)
+    if is_hdr and gamut == "unspecified":
+        gamut = "bt2020"
+    mapped = is_hdr or gamut in _PRIMARIES_XY
+    matrix = _MATRICES.get(space) if is_yuv else "rgb"
+    return Colour(
+        matrix=matrix or ("bt2020" if mapped and gamut == "bt2020" else "bt601"),
+        matrix_assumed=matrix is None,
+        transfer=_HDR.get(transfer) or _name(ColorTrc, transfer),
+        primaries=gamut,
+        done="tone-mapped to BT.709" if is_hdr else "mapped to BT.709" if mapped else None,
+    )
+
+
+def colour_of(picture: VideoFrame) -> Colour:
+    """Return how a decoded picture describes its colours, and what `rgb_of` does about them."""
+    layout = picture.format
+    is_yuv = len(layout.components) >= 3 and not layout.is_rgb and not layout.has_palette
+    return _colour(picture.colorspace, picture.color_trc, picture.color_primaries, is_yuv)
+
+
+def rgb_of(picture: VideoFrame) -> ByteArray:
+    """Return a decoded picture as `[H, W, 3]`, uint8, BT.709.
+
+    Raises:
+        FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
+    """
+    colour = colour_of(picture)
+    if colour.done is not None:
+        return _map_picture(picture, colour)
+    # swscale makes other colours of interleaved chroma, which cameras send.
+    planar = _PLANAR.get(picture.format.name)
+    if planar is not None:
+        picture = picture.reformat(format=planar, threads=1)
+    # One thread: for pictures of usual size, swscale's own threads cost more than they save.
+    return np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+
+
+def _name(kinds: Any, value: int) -> str:
+    """FFmpeg's name of a value; the number where PyAV knows none."""
+    return str(kinds(value).name).lower() if value in set(kinds) else str(value)
+
+
+class _Tables(NamedTuple):
+    """A mapping to full-range YCbCr of BT.709.
+
+    Args:
+        grey: `[65536]`, the luma in [0, 255] that grey of each 10-bit luma code becomes.
+        colours: `[128 * 65, 65, 3]`: luma of a colour less that of grey, Cb, and Cr, each plus 128. Rows by luma code
+            in steps of 8 and then by Cr, columns by Cb, both in steps of 16.
+    """
+
+    grey: npt.NDArray[np.int16]
+    colours: ByteArray
+
+
+_NODES = 65
+
+
+@lru_cache(maxsize=4)
+def _tables(transfer: str, primaries: str, matrix: str, full_range: bool) -> _Tables:
+    def levels(luma: _Values, blue: _Values, red: _Values) -> _Values:
+        y, cb, cr = (luma - 64) / 876, (blue - 512) / 896, (red - 512) / 896
+        if full_range:
+            y, cb, cr = luma / 1023, (blue - 512) / 1023, (red - 512) / 1023
+        return _map_to_bt709(_rgb_signal(y, cb, cr, matrix), transfer, primaries)
+
+    centre = np.full(1, 512, np.float32)
+    nodes = np.arange(_NODES, dtype=np.float32) * 16
+    middles = np.arange(3.5, 1024, 8, dtype=np.float32)
+    mapped = levels(middles[:, None, None], nodes, nodes[:, None])
+    luma = mapped @ np.array([0.2126, 0.7152, 0.0722], np.float32)
+    change = luma - levels(middles, centre, centre)[:, None, :1]
+    blue, red = (mapped[..., 2] - luma) / 1.8556, (mapped[..., 0] - luma) / 1.5748
+    colours = np.rint(np.stack([change, blue, red], axis=-1) + 128).clip(0, 255).astype(np.uint8)
+    grey = np.rint(levels(np.arange(1024, dtype=np.float32), centre, centre)[:, 0]).astype(np.int16)
+    return _Tables(np.pad(grey, (0, 65536 - 1024), mode="edge"), colours.reshape(-1, _NODES, 3))
+
+
+def _rgb_signal(y: _Values, cb: _Values, cr: _Values, matrix: str) -> _Values:
+    weight_red, weight_blue = _WEIGHTS[matrix]
+    red, blue = y + 2 * (1 - weight_red) * cr, y + 2 * (1 - weight_blue) * cb
+    green = (y - weight_red * red - weight_blue * blue) / (1 - weight_red - weight_blue)
+    return np.stack(np.broadcast_arrays(red, green, blue), axis=-1).clip(0.0, 1.0)
+
+
+def _map_to_bt709(signal: _Values, transfer: str, primaries: str) -> _Values:
+    """Return levels in [0, 255] of `[..., 3]` R'G'B' in [0, 1]; steps 2 to 5."""
+    light = _light(signal, transfer)
+    if primaries in _PRIMARIES_XY:
+        light = light @ (np.linalg.inv(_to_xyz(_BT709_XY)) @ _to_xyz(_PRIMARIES_XY[primaries])).T.astype(np.float32)
+    shown = np.maximum(light, 0.0) ** np.float32(1 / _GAMMA)
+    if transfer in _HDR.values():
+        largest = shown.max(axis=-1, keepdims=True)
+        width = 1 - _KNEE
+        over = np.maximum(largest - _KNEE, 0.0) / width
+        most = ((_PEAK_NITS / _WHITE_NITS) ** (1 / _GAMMA) - _KNEE) / width
+        kept = _KNEE + width * over * (1 + over / most**2) / (1 + over)
+        shown *= np.where(over > 0, kept / np.maximum(largest, _KNEE), 1.0)
+    return np.asarray(shown.clip(0.0, 1.0) * 255, dtype=np.float32)
+
+
+def _light(signal: _Values, transfer: str) -> _Values:
+    """Return light on the display; 1.0 is the diffuse white."""
+    if transfer == "pq":
+        root = signal ** (1 / 78.84375)
+        share = (np.maximum(root - 0.8359375, 0) / (18.8515625 - 18.6875 * root)) ** (1 / 0.1593017578125)
+        return np.asarray(share * (10_000 / _WHITE_NITS))
+    if transfer == "hlg":
+        scene = np.where(signal <= 0.5, signal**2 / 3, (np.exp((signal - 0.55991073) / 0.17883277) + 0.28466892) / 12)
+        luminance = scene @ np.array([0.2627, 0.6780, 0.0593], np.float32)
+        return np.asarray(scene * luminance[..., None] ** 0.2 * (_PEAK_NITS / _WHITE_NITS))
+    return signal**_GAMMA
+
+
+def _to_xyz(primaries: _Primaries) -> npt.NDArray[np.float64]:
+    """Return the matrix `[3, 3]` from linear RGB to CIE XYZ; RGB of 1 is D65."""
+    columns = np.array([(x / y, 1.0, (1 - x - y) / y) for x, y in primaries]).T
+    white = np.array([0.3127 / 0.3290, 1.0, (1 - 0.3127 - 0.3290) / 0.3290])
+    return columns * np.linalg.solve(columns, white)
+
+
+def _map_picture(picture: VideoFrame, colour: Colour) -> ByteArray:
+    """Return a picture of HDR or wide gamut as BT.709, `[H, W, 3]`.
+
+    Each pixel's luma goes through the table for grey. What colour adds to it, and chroma, are interpolated once for
+    each sample of chroma, of which there are four times fewer in 4:2:0.
+
+    Raises:
+        FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
+    """
+    layout = picture.format
+    sampling = {(1, 1): "420", (1, 2): "422"}.get((layout.chroma_width(2), layout.chroma_height(2)), "444")
+    # An RGB picture is brought to 4:4:4 by the matrix of BT.709, which is then the one to read it with.
+    matrix = "bt709" if colour.matrix == "rgb" else colour.matrix
+    planar = picture.reformat(
+        format=f"yuv{sampling}p10le",
+        dst_colorspace=Colorspace.ITU709 if colour.matrix == "rgb" else None,
+        threads=1,
+    )
+    full_range = planar.color_range == ColorRange.JPEG
+    table = _tables(colour.transfer, colour.primaries, matrix, full_range)
+    luma, blue, red = (_samples(plane, np.uint16) for plane in planar.planes)
+    shared = cv2.resize(luma, blue.shape[::-1], interpolation=cv2.INTER_AREA)
+    nodes = cv2.merge([blue >> 4, (shared >> 3) * _NODES + (red >> 4)]).view(np.int16)
+    fractions = ((red & 15) << 6) | ((blue & 15) << 1)
+    colours = cv2.remap(table.colours, nodes, fractions, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    change = cv2.resize(colours[..., 0].astype(np.int16) - 128, luma.shape[::-1], interpolation=cv2.INTER_LINEAR)
+    shown = VideoFrame(picture.width, picture.height, f"yuv{sampling}p")
+    shown.colorspace, shown.color_range = Colorspace.ITU709, ColorRange.JPEG
+    shown_luma, shown_blue, shown_red = (_samples(plane, np.uint8) for plane in shown.planes)
+    cv2.add(cv2.LUT(luma, table.grey), change, dst=shown_luma, dtype=cv2.CV_8U)
+    shown_blue[:], shown_red[:] = colours[..., 1], colours[..., 2]
+    return np.asarray(shown.to_ndarray(format="rgb24", threads=1))
+
+
+def _samples(plane: Any, kind: type[Any]) -> npt.NDArray[Any]:
+    """Return a view of a `VideoPlane`."""
+    rows: npt.NDArray[Any] = np.frombuffer(plane, kind)
+    return rows.reshape(plane.height, -1)[:, : plane.width]
