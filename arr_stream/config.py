@@ -45,6 +45,10 @@ class SourceSettings(_Section):
     remote_max_bytes: int = Field(
         20_000_000_000, ge=1, description="refuse files of a store or web server that are larger than this"
     )
+    untagged_matrix: Literal["auto", "bt601", "bt709"] = Field(
+        "auto",
+        description="matrix of video that names none; `auto`: `bt709` from 1280 wide or 720 high on, else `bt601`",
+    )
 
 
 class LoopSettings(_Section):

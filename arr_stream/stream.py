@@ -401,6 +401,7 @@ def open(
             stride=stride,
             max_frames=max_frames,
             max_pixels=settings.source.max_pixels,
+            untagged_matrix=settings.source.untagged_matrix,
         )
         # After the source, which refuses what is no time, in words.
         reading = Reading(

@@ -176,3 +176,49 @@ def test_the_header_says_what_was_done(
         colour = json.loads(next(lines))["provenance"]["source"]["colour"]
     assert (colour["transfer"], colour["primaries"], colour["done"]) == (transfer, primaries, done)
     assert colour["matrix"] == ("bt709" if coding in ("p3", "sdr") else "bt2020") and not colour["matrix_assumed"]
+
+
+def write_untagged(path: Path, size_wh: tuple[int, int], matrix: str) -> tuple[Path, ByteArray]:
+    """Write a plain colour with a matrix that the file does not name; also return the colour."""
+    colour = np.array([200, 120, 30])
+    luma = np.array({"bt601": [0.299, 0.587, 0.114], "bt709": [0.2126, 0.7152, 0.0722]}[matrix])
+    y = colour @ luma / 255
+    blue, red = ((colour[each] / 255 - y) / (2 * (1 - luma[each])) for each in (2, 0))
+    width, height = size_wh
+    picture = av.VideoFrame(width, height, "yuv420p")
+    for plane, sample in zip(picture.planes, (y * 219 + 16, blue * 224 + 128, red * 224 + 128), strict=True):
+        plane.update(bytes([round(sample)]) * plane.buffer_size)
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=10, options={"crf": "0", "preset": "ultrafast"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    return path, colour.astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("size_wh", "matrix"),
+    [((960, 720), "bt709"), ((720, 1280), "bt709"), ((1280, 536), "bt709"), ((720, 576), "bt601"), ((64, 48), "bt601")],
+)
+def test_without_a_matrix_hd_is_bt709(tmp_path: Path, size_wh: tuple[int, int], matrix: str) -> None:
+    path, colour = write_untagged(tmp_path / "a.mp4", size_wh, matrix)
+    with open_source(path) as source:
+        np.testing.assert_allclose(next(source.frames()).rgb.mean((0, 1)), colour, atol=4)
+    assert source.info.colour is not None
+    assert (source.info.colour.matrix, source.info.colour.matrix_assumed) == (matrix, True)
+
+
+@pytest.mark.parametrize(("size_wh", "matrix"), [((960, 720), "bt601"), ((64, 48), "bt709")])
+def test_a_setting_names_the_matrix(tmp_path: Path, run: Run, size_wh: tuple[int, int], matrix: str) -> None:
+    path, colour = write_untagged(tmp_path / "a.mp4", size_wh, matrix)
+    override, records = f"source.untagged_matrix={matrix}", tmp_path / "a.jsonl"
+    stream = arr_stream.open(path, settings=arr_stream.Settings.load(overrides=[override]))
+    next(iter(stream))
+    assert stream.frame is not None
+    np.testing.assert_allclose(stream.frame.rgb.mean((0, 1)), colour, atol=4)
+    run("process", path, "--patches", records, "--set", override)
+    header = json.loads(records.read_text().partition("\n")[0])
+    assert header["provenance"]["source"]["colour"]["matrix"] == matrix
+    # Records are replayed as they were made.
+    code, _, _ = run("replay", records, "--check")
+    assert code == 0

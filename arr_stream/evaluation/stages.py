@@ -173,6 +173,7 @@ def _opened(path: str | Path, settings: Settings, max_frames: int) -> Source:
         path,
         max_frames=max_frames,
         max_pixels=settings.source.max_pixels,
+        untagged_matrix=settings.source.untagged_matrix,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from arr_stream.errors import NoVideoStream
-from arr_stream.sources.base import Job, Source, SourceInfo, SourceKind, SourceStats, Span
+from arr_stream.sources.base import Job, Matrix, Source, SourceInfo, SourceKind, SourceStats, Span
 from arr_stream.sources.locate import files_of, public_name
 
 __all__ = ["Source", "SourceInfo", "SourceKind", "SourceStats", "open_source"]
@@ -20,6 +20,7 @@ def open_source(
     stride: int = 1,
     max_frames: int | None = None,
     max_pixels: int = 100_000_000,
+    untagged_matrix: Matrix = "auto",
 ) -> Source:
     """Open whatever `spec` names and read its first frame.
 
@@ -34,6 +35,7 @@ def open_source(
         stride: Every Nth frame from there.
         max_frames: At most so many.
         max_pixels: Refuse frames with more pixels.
+        untagged_matrix: Matrix of video that names none; `auto` is BT.709 for HD and BT.601 below.
 
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
@@ -43,7 +45,7 @@ def open_source(
     paths, folder, pictures = files_of(spec)
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
-    job = Job(paths, name, pictures, folder, span, video_stream, max_pixels)
+    job = Job(paths, name, pictures, folder, span, video_stream, max_pixels, untagged_matrix)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 

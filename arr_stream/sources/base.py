@@ -16,6 +16,7 @@ from arr_stream.errors import InvalidSetting, NothingInRange, SourceTooLarge
 from arr_stream.types import Frame
 
 SourceKind = Literal["file", "images", "animation", "camera", "network", "test", "loop", "browser"]
+Matrix = Literal["auto", "bt601", "bt709"]
 
 
 class Colour(BaseModel):
@@ -23,7 +24,7 @@ class Colour(BaseModel):
 
     Args:
         matrix: What made RGB of luma and chroma: `bt601`, `bt709`, `bt2020`, `smpte240m`; `rgb` for none.
-        matrix_assumed: The video does not say.
+        matrix_assumed: The video does not say; see `source.untagged_matrix`.
         transfer: The curve, such as `bt709`, `hlg` or `pq`.
         primaries: Such as `bt709`, `bt2020` or `smpte432` (Display P3).
         done: `tone-mapped to BT.709` for HDR, `mapped to BT.709` for wide gamut, None for neither.
@@ -287,6 +288,7 @@ class Job:
     span: Span = Span()
     video_stream: int | None = None
     max_pixels: int = 100_000_000
+    untagged_matrix: Matrix = "auto"
 
 
 def too_large(name: str, size_wh: tuple[int, int], max_pixels: int, *, instead: str) -> SourceTooLarge:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
-from arr_stream.sources.base import Colour
+from arr_stream.sources.base import Colour, Matrix
 from arr_stream.types import ByteArray
 
 _WHITE_NITS = 203.0
@@ -52,14 +52,14 @@ _PLANAR = {"nv12": "yuv420p", "nv16": "yuv422p", "p010le": "yuv420p10le"}
 
 
 @lru_cache(maxsize=64)
-def _colour(space: int, transfer: int, primaries: int, is_yuv: bool) -> Colour:
+def _colour(space: int, transfer: int, primaries: int, is_yuv: bool, untagged: str) -> Colour:
     is_hdr, gamut = transfer in _HDR, _name(ColorPrimaries, primaries)
     if is_hdr and gamut == "unspecified":
         gamut = "bt2020"
     mapped = is_hdr or gamut in _PRIMARIES_XY
     matrix = _MATRICES.get(space) if is_yuv else "rgb"
     return Colour(
-        matrix=matrix or ("bt2020" if mapped and gamut == "bt2020" else "bt601"),
+        matrix=matrix or ("bt2020" if gamut == "bt2020" else untagged),
         matrix_assumed=matrix is None,
         transfer=_HDR.get(transfer) or _name(ColorTrc, transfer),
         primaries=gamut,
@@ -67,28 +67,40 @@ def _colour(space: int, transfer: int, primaries: int, is_yuv: bool) -> Colour:
     )
 
 
-def colour_of(picture: VideoFrame) -> Colour:
-    """Return how a decoded picture describes its colours, and what `rgb_of` does about them."""
+def colour_of(picture: VideoFrame, untagged: Matrix = "auto") -> Colour:
+    """Return how a decoded picture describes its colours, and what `rgb_of` does about them.
+
+    Like players, `auto` takes a picture without a matrix for BT.709 if it is at least 1280 wide or 720 high, and for
+    BT.601 if it is smaller.
+    """
+    if untagged == "auto":
+        untagged = "bt709" if picture.width >= 1280 or picture.height >= 720 else "bt601"
     layout = picture.format
     is_yuv = len(layout.components) >= 3 and not layout.is_rgb and not layout.has_palette
-    return _colour(picture.colorspace, picture.color_trc, picture.color_primaries, is_yuv)
+    return _colour(picture.colorspace, picture.color_trc, picture.color_primaries, is_yuv, untagged)
 
 
-def rgb_of(picture: VideoFrame) -> ByteArray:
+def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
     """Return a decoded picture as `[H, W, 3]`, uint8, BT.709.
+
+    Args:
+        picture: As it was decoded.
+        untagged: The matrix of a picture that names none, see `colour_of`.
 
     Raises:
         FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
     """
-    colour = colour_of(picture)
+    colour = colour_of(picture, untagged)
     if colour.done is not None:
         return _map_picture(picture, colour)
     # swscale makes other colours of interleaved chroma, which cameras send.
     planar = _PLANAR.get(picture.format.name)
     if planar is not None:
         picture = picture.reformat(format=planar, threads=1)
+    # FFmpeg's own assumption is BT.601.
+    space = Colorspace.ITU709 if colour.matrix_assumed and colour.matrix == "bt709" else None
     # One thread: for pictures of usual size, swscale's own threads cost more than they save.
-    return np.asarray(picture.to_ndarray(format="rgb24", threads=1), dtype=np.uint8)
+    return np.asarray(picture.to_ndarray(format="rgb24", src_colorspace=space, threads=1), dtype=np.uint8)
 
 
 def _name(kinds: Any, value: int) -> str:

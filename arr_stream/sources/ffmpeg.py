@@ -206,8 +206,8 @@ class FfmpegSource(OnePass):
 
     def _frame(self, index: int, seconds: float, picture: VideoFrame) -> Frame:
         self._check_size(picture.width, picture.height)
-        self._colour = self._colour or colour_of(picture)
-        return Frame(index, seconds, self._upright.of(picture).turn(rgb_of(picture)))
+        self._colour = self._colour or colour_of(picture, self._job.untagged_matrix)
+        return Frame(index, seconds, self._upright.of(picture).turn(rgb_of(picture, self._job.untagged_matrix)))
 
     @property
     def _tick(self) -> Fraction:

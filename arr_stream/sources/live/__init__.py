@@ -38,7 +38,7 @@ def open_live(
     Args:
         spec: An address (`rtsp`, `rtsps`, `rtmp`, `http`, `https`, `udp`, `srt`), a camera (`/dev/video0`, `0`,
             `camera:0`, `camera:NAME`), `lavfi:GRAPH`, `loop:FILE`, or a file at its own speed.
-        settings: `live` and `source.max_pixels` are used.
+        settings: `live` and `source` are used.
         on_state: Told how the source is doing, from the thread that reads.
         interrupt: Ends the opening, when set from another thread, and the frames.
 

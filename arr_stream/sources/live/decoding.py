@@ -36,7 +36,7 @@ class Decoding:
     Args:
         container: Just opened; closed by `close`, and where reading cannot begin.
         name: For messages.
-        settings: `source.max_pixels` is the largest picture to convert, `live.stall_seconds` the longest wait for a
+        settings: `source` says which pictures to convert and how, `live.stall_seconds` the longest wait for a
             packet, and for a picture.
         interrupt: Ends waits.
         stats: Counters to keep.
@@ -59,6 +59,7 @@ class Decoding:
     ) -> None:
         self._container, self._name, self._interrupt, self._stats = container, name, interrupt, stats
         self._max_pixels, self._silent_seconds = settings.source.max_pixels, settings.live.stall_seconds
+        self._untagged_matrix = settings.source.untagged_matrix
         self._problem, self._ends = problem, ends
         self._pace = Pace(interrupt) if paced else None
         self._skip_until: float | None = None
@@ -191,9 +192,9 @@ class Decoding:
     def _arrived(self, picture: VideoFrame, captured_seconds: float) -> Arrived | None:
         """A picture as RGB; None where FFmpeg cannot convert it."""
         self._check_size(picture.width, picture.height)
-        self._colour = self._colour or colour_of(picture)
+        self._colour = self._colour or colour_of(picture, self._untagged_matrix)
         try:
-            decoded = rgb_of(picture)
+            decoded = rgb_of(picture, self._untagged_matrix)
         except (av.error.FFmpegError, OSError, ValueError):
             self._stats.concealed_frames += 1
             return None

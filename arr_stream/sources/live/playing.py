@@ -67,7 +67,8 @@ class Playing:
 
 def open_file(spec: LiveSpec, settings: Settings, interrupt: Interrupt, stats: SourceStats) -> Playing:
     """Open the file, to be played once or in a loop."""
-    opener = partial(open_source, spec.target, max_pixels=settings.source.max_pixels)
+    limits = settings.source
+    opener = partial(open_source, spec.target, max_pixels=limits.max_pixels, untagged_matrix=limits.untagged_matrix)
     return Playing(opener, loop=spec.family == "loop", interrupt=interrupt, stats=stats)
 
 
