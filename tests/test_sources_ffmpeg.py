@@ -6,6 +6,7 @@ import io
 import shutil
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -22,7 +23,7 @@ from arr_stream.errors import (
 from arr_stream.sources import open_source
 from arr_stream.sources.clock import Clock
 from arr_stream.sources.colour import rgb_of
-from arr_stream.types import Frame
+from arr_stream.types import ByteArray, Frame
 from tests.media import moving_frames, quadrants, write_audio, write_video
 
 
@@ -298,3 +299,50 @@ def test_a_late_seek_is_tried_again_from_further_back(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Clock, "times", late)
     assert [frame.pts_seconds for frame in read(path, start_seconds=1.0)] == expected
     assert len(calls) == 3
+
+
+TRANSPARENT: dict[str, tuple[str, str, dict[str, str]]] = {
+    # Codec, how it stores pictures, and options.
+    "png.mov": ("png", "rgba", {}),
+    "prores.mov": ("prores_ks", "yuva444p10le", {"profile": "4444"}),
+    "animation.mov": ("qtrle", "argb", {}),
+    "vp9.webm": ("libvpx-vp9", "yuva420p", {"crf": "4", "b": "0"}),
+    "vp8.webm": ("libvpx", "yuva420p", {"auto-alt-ref": "0", "crf": "4", "b": "2M"}),
+    "a.apng": ("apng", "rgba", {}),
+}
+
+
+def transparent_scene(hidden: tuple[int, int, int] = (220, 20, 30)) -> ByteArray:
+    """Clear on the left, half-clear green at its foot, opaque blue on the right; clear pixels have a hidden colour."""
+    scene = np.zeros((64, 96, 4), np.uint8)
+    scene[:, :48, :3] = hidden
+    scene[:, 48:] = (20, 60, 200, 255)
+    scene[40:, :48] = (0, 200, 0, 128)
+    return scene
+
+
+@pytest.mark.parametrize("name", TRANSPARENT)
+def test_transparency_is_laid_on_white_as_in_pictures(tmp_path: Path, name: str) -> None:
+    codec, pix_fmt, options = TRANSPARENT[name]
+    path, scene = tmp_path / name, transparent_scene()
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream(codec, rate=10, options=options)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, pix_fmt
+        for index in range(12):
+            picture = av.VideoFrame.from_ndarray(scene, format="rgba")
+            picture.pts = index
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    Image.fromarray(scene).save(tmp_path / "a.png")
+    expected = read(tmp_path / "a.png")[0].rgb.astype(int)
+    assert expected[10, 10].tolist() == [255, 255, 255]
+    whole, part = read(path), read(path, start_seconds=0.8)
+    assert [len(whole), len(part)] == [12, 4]
+    for frame in (*whole, *part):
+        # Away from the borders, which codecs blur.
+        for rows, columns in (
+            (slice(6, 34), slice(6, 42)),
+            (slice(46, 60), slice(6, 42)),
+            (slice(6, 60), slice(54, 90)),
+        ):
+            assert np.abs(frame.rgb[rows, columns].astype(int) - expected[rows, columns]).max() <= 8

@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import numpy.typing as npt
+from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
+from PIL import Image
 
 from arr_stream.sources.base import Colour, Matrix
+from arr_stream.sources.images import on_white
 from arr_stream.types import ByteArray
 
 _WHITE_NITS = 203.0
@@ -75,13 +78,24 @@ def colour_of(picture: VideoFrame, untagged: Matrix = "auto") -> Colour:
     """
     if untagged == "auto":
         untagged = "bt709" if picture.width >= 1280 or picture.height >= 720 else "bt601"
-    layout = picture.format
-    is_yuv = len(layout.components) >= 3 and not layout.is_rgb and not layout.has_palette
+    is_yuv = _layout(picture.format.name).is_yuv
     return _colour(picture.colorspace, picture.color_trc, picture.color_primaries, is_yuv, untagged)
 
 
+class _Layout(NamedTuple):
+    is_yuv: bool
+    has_alpha: bool
+
+
+@lru_cache(maxsize=64)
+def _layout(name: str) -> _Layout:
+    layout = VideoFormat(name)
+    has_alpha = layout.has_palette or any(component.is_alpha for component in layout.components)
+    return _Layout(len(layout.components) >= 3 and not layout.is_rgb and not layout.has_palette, has_alpha)
+
+
 def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
-    """Return a decoded picture as `[H, W, 3]`, uint8, BT.709.
+    """Return a decoded picture as `[H, W, 3]`, uint8, BT.709, on white where it is transparent.
 
     Args:
         picture: As it was decoded.
@@ -91,16 +105,29 @@ def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
         FFmpegError, OSError, ValueError: FFmpeg cannot convert it.
     """
     colour = colour_of(picture, untagged)
+    if not _layout(picture.format.name).has_alpha:
+        return _opaque(picture, colour)
+    rgba = _converted(picture, colour, "rgba")
+    if colour.done is not None:
+        rgba[..., :3] = _opaque(picture, colour)
+    return on_white(Image.fromarray(rgba))
+
+
+def _opaque(picture: VideoFrame, colour: Colour) -> ByteArray:
     if colour.done is not None:
         return _map_picture(picture, colour)
     # swscale makes other colours of interleaved chroma, which cameras send.
     planar = _PLANAR.get(picture.format.name)
     if planar is not None:
         picture = picture.reformat(format=planar, threads=1)
+    return _converted(picture, colour, "rgb24")
+
+
+def _converted(picture: VideoFrame, colour: Colour, layout: str) -> ByteArray:
     # FFmpeg's own assumption is BT.601.
     space = Colorspace.ITU709 if colour.matrix_assumed and colour.matrix == "bt709" else None
     # One thread: for pictures of usual size, swscale's own threads cost more than they save.
-    return np.asarray(picture.to_ndarray(format="rgb24", src_colorspace=space, threads=1), dtype=np.uint8)
+    return np.asarray(picture.to_ndarray(format=layout, src_colorspace=space, threads=1), dtype=np.uint8)
 
 
 def _name(kinds: Any, value: int) -> str:

@@ -20,6 +20,7 @@ from arr_stream.sources.media import (
     Media,
     Upright,
     choose_stream,
+    decoder_of,
     next_of,
     open_media,
     reason,
@@ -72,7 +73,8 @@ class FfmpegSource(OnePass):
         self._stream, self._streams = choose_stream(self._container, self._job.name, self._job.video_stream)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
-        context.thread_type = "AUTO"
+        self._decoder = decoder_of(self._stream)
+        self._decoder.thread_type = "AUTO"
 
     def _release(self) -> None:
         if self._media is not None:
@@ -121,6 +123,7 @@ class FfmpegSource(OnePass):
             return None
         try:
             self._container.seek(target, stream=self._stream)
+            self._decoder.flush_buffers()
         except (av.error.FFmpegError, OSError):
             return None
         clock, timed = self._timed(zero_ticks)
@@ -140,7 +143,7 @@ class FfmpegSource(OnePass):
         sound = False
         for packet in self._packets():
             try:
-                pictures = self._stream.codec_context.decode(packet)
+                pictures = self._decoder.decode(packet)
             except (av.error.FFmpegError, OSError) as exc:
                 self._damage = reason(exc)
                 if sound:

@@ -96,9 +96,13 @@ def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:
 def _to_rgb(picture: Image.Image) -> ByteArray:
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
         return np.repeat(_deep_grey_to_bytes(picture)[..., None], 3, axis=2)
-    if picture.has_transparency_data:
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
-    return np.array(picture.convert("RGB"))
+    return on_white(picture) if picture.has_transparency_data else np.array(picture.convert("RGB"))
+
+
+def on_white(picture: Image.Image) -> ByteArray:
+    """Return a picture with transparency as `[H, W, 3]` on white: colours that nobody was to see never show."""
+    opaque = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
+    return np.array(opaque.convert("RGB"))
 
 
 def _deep_grey_to_bytes(picture: Image.Image) -> ByteArray:

@@ -13,9 +13,11 @@ import av
 import av.error
 import cv2
 import numpy as np
+from av.codec.context import CodecContext
 from av.container import InputContainer
 from av.sidedata.sidedata import SideData
 from av.stream import Disposition
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -104,6 +106,22 @@ def choose_stream(container: InputContainer, name: str, number: int | None) -> t
     if context is None:
         raise NotAMediaFile(f"{name}: FFmpeg has no decoder for its video", remedy="convert it to H.264 first")
     return stream, len(streams)
+
+
+def decoder_of(stream: VideoStream) -> VideoCodecContext:
+    """Return the context to decode a stream with: its own, but for VP8 and VP9 with transparency.
+
+    FFmpeg's own decoders of VP8 and VP9 leave transparency out; those of libvpx give it.
+    """
+    own = stream.codec_context
+    library = {"vp8": "libvpx", "vp9": "libvpx-vp9"}.get(own.name)
+    if library is None or stream.metadata.get("alpha_mode") != "1":
+        return own
+    context = CodecContext.create(library, "r")
+    assert isinstance(context, VideoCodecContext)
+    context.color_trc, context.color_primaries = own.color_trc, own.color_primaries
+    context.colorspace, context.color_range = own.colorspace, own.color_range
+    return context
 
 
 def next_of(made: Iterator[T]) -> T | None:

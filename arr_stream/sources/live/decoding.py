@@ -17,7 +17,7 @@ from arr_stream.errors import ArrStreamError, StreamSilent
 from arr_stream.sources.base import Colour, SourceStats, too_large
 from arr_stream.sources.colour import colour_of, rgb_of
 from arr_stream.sources.live.connection import Arrived, Facts, Interrupt, Pace
-from arr_stream.sources.media import Upright, choose_stream
+from arr_stream.sources.media import Upright, choose_stream, decoder_of
 
 _ALIGNMENT_PIXELS = 64 * 65536
 """FFmpeg holds its limit against rows lengthened to its alignment, so that the limit itself would be refused."""
@@ -76,11 +76,12 @@ class Decoding:
         self._stream, self._count = choose_stream(self._container, self._name, None)
         context = self._stream.codec_context
         self._check_size(context.width, context.height)
+        self._decoder = decoder_of(self._stream)
         # Frame threads would hold back a picture each.
-        context.thread_type = "SLICE"
-        context.flags |= Flags.low_delay
+        self._decoder.thread_type = "SLICE"
+        self._decoder.flags |= Flags.low_delay
         # Refused before the decoder makes room for it: a stream may change its size at any time.
-        context.options = {"max_pixels": str(self._max_pixels + _ALIGNMENT_PIXELS)}
+        self._decoder.options = {"max_pixels": str(self._max_pixels + _ALIGNMENT_PIXELS)}
 
     @property
     def facts(self) -> Facts:
@@ -165,7 +166,7 @@ class Decoding:
         damaged = packet is not None and packet.is_corrupt
         pictures: list[VideoFrame] = []
         try:
-            pictures = self._stream.codec_context.decode(packet)
+            pictures = self._decoder.decode(packet)
         except av.error.EOFError:
             return
         except (av.error.FFmpegError, OSError):
@@ -173,8 +174,7 @@ class Decoding:
         if damaged:
             self._skip_until = now_seconds + _LONGEST_SKIP_SECONDS
             self._stats.concealed_frames += max(1, len(pictures))
-            context = self._stream.codec_context
-            self._check_size(context.width, context.height)
+            self._check_size(self._decoder.width, self._decoder.height)
             return
         for picture in pictures:
             if self._sound(picture, now_seconds):
