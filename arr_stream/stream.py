@@ -58,6 +58,7 @@ from arr_stream.types import FloatArray, Frame, Grid
 if TYPE_CHECKING:
     from arr_stream.keyframes.embeddings.pca import Pca
 
+_MOST_NAMED = 8
 _READY_SECONDS = 60.0
 """How long real time waits for the keyframe models before the first frame."""
 
@@ -169,9 +170,15 @@ class Stream:
     def notices(self) -> tuple[str, ...]:
         """What the user should know before the first frame, one line each."""
         cells = self.grid.cells
-        whole = self.settings.selection.budget == "auto" and cells <= DEFAULT_TOKENS
-        all_chosen = f"all {cells} cells of each frame are chosen: the budget `auto` is {DEFAULT_TOKENS}; try 10%"
-        return (all_chosen,) if whole else ()
+        notices = []
+        if self.settings.selection.budget == "auto" and cells <= DEFAULT_TOKENS:
+            notices.append(
+                f"all {cells} cells of each frame are chosen: the budget `auto` is {DEFAULT_TOKENS}; try 10%"
+            )
+        if left_out := self.source.info.left_out:
+            named = ", ".join(left_out[:_MOST_NAMED]) + (", ..." if len(left_out) > _MOST_NAMED else "")
+            notices.append(f"not read, since they are no single pictures ({len(left_out)}): {named}")
+        return tuple(notices)
 
     @property
     def query_notices(self) -> dict[Query, str]:

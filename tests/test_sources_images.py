@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from PIL import Image
 
 from arr_stream.errors import (
+    BackendUnavailable,
     NoImages,
     NotAMediaFile,
     NoVideoStream,
@@ -20,14 +23,15 @@ from arr_stream.errors import (
 from arr_stream.sources import open_source
 from arr_stream.sources.images import read_picture
 from arr_stream.sources.locate import natural_key
+from tests.conftest import Run
 from tests.media import moving_frames, quadrants, write_images, write_video
 
 
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".webp", ".bmp", ".tiff", ".tif", ".ppm"])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".webp", ".avif", ".bmp", ".tiff", ".tif", ".ppm"])
 def test_formats(tmp_path: Path, suffix: str) -> None:
     picture = quadrants((48, 32))
     path = tmp_path / f"a{suffix}"
-    Image.fromarray(picture).save(path, **({"quality": 95} if suffix in {".jpg", ".JPEG", ".webp"} else {}))
+    Image.fromarray(picture).save(path, **({"quality": 95} if suffix in {".jpg", ".JPEG", ".webp", ".avif"} else {}))
     rgb = read_picture(path)
     assert rgb.flags.c_contiguous and rgb.dtype == np.uint8
     assert np.abs(rgb.astype(int) - picture).mean() < 4
@@ -198,3 +202,174 @@ def test_pictures_that_run_programs_are_not_opened(tmp_path: Path) -> None:
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
     with pytest.raises(NotAMediaFile, match="not a picture"):
         open_source(path)
+
+
+def colours(count: int) -> list[Image.Image]:
+    """Plain pictures, each of another red."""
+    return [Image.fromarray(np.full((32, 48, 3), (40 * index, 30, 90), np.uint8)) for index in range(count)]
+
+
+def reds(spec: Path, **wish: float) -> list[tuple[float, int]]:
+    """The time of each frame, and how red it is in steps of 40."""
+    with open_source(spec, **wish) as source:  # type: ignore[arg-type]
+        return [(round(frame.pts_seconds, 3), round(frame.rgb[..., 0].mean() / 40)) for frame in source.frames()]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.webp", "WEBP"), ("a.png", "PNG"), ("a.avif", "AVIF"), ("a.jpg", "WEBP"), ("a.webp", "GIF")]
+)
+def test_an_animation_gives_all_its_frames_whatever_it_is_called(tmp_path: Path, name: str, kind: str) -> None:
+    first, *others = colours(4)
+    # AVIF has one length for all here, as a track of video has a clock.
+    durations = [100, 200, 100, 300] if kind != "AVIF" else 100
+    first.save(tmp_path / name, kind, save_all=True, append_images=others, duration=durations)
+    times = [0.0, 0.1, 0.3, 0.4] if kind != "AVIF" else [0.0, 0.1, 0.2, 0.3]
+    assert reds(tmp_path / name) == list(zip(times, range(4), strict=True))
+    assert (
+        reds(tmp_path / name, start_seconds=0.1, end_seconds=times[3]) == list(zip(times, range(4), strict=True))[1:3]
+    )
+    with open_source(tmp_path / name) as source:
+        assert source.info.kind == "animation"
+
+
+def test_pages_are_frames(tmp_path: Path) -> None:
+    first, *others = colours(3)
+    first.save(tmp_path / "a.tif", save_all=True, append_images=others)
+    assert [red for _, red in reds(tmp_path / "a.tif")] == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_pages_before_a_cut_are_kept(tmp_path: Path) -> None:
+    first, *others = (Image.fromarray(frame) for frame in moving_frames(6))
+    path = tmp_path / "a.tif"
+    first.save(path, save_all=True, append_images=others)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    read = []
+    with pytest.raises(SourceDamaged) as caught, open_source(path) as source:
+        for frame in source.frames():
+            read.append(frame)
+    assert caught.value.frames_read == len(read) in (3, 4)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.png", "JPEG"), ("a.mp4", "PNG"), ("a", "WEBP"), ("a.gif", "AVIF")])
+def test_the_content_of_a_picture_decides(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / name
+    Image.fromarray(quadrants((48, 32))).save(path, kind, quality=95)
+    with open_source(path) as source:
+        assert source.info.kind == "images"
+        (frame,) = source.frames()
+    assert np.abs(frame.rgb.astype(int) - quadrants((48, 32))).mean() < 4
+
+
+def test_a_video_named_like_a_picture_is_a_video(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", moving_frames(5)).rename(tmp_path / "a.png")
+    with open_source(tmp_path / "a.png") as source:
+        assert source.info.kind == "file"
+        assert len(list(source.frames())) == 5
+
+
+def box(kind: bytes, *content: bytes, version: int | None = None, flags: int = 0) -> bytes:
+    head = b"" if version is None else struct.pack(">I", version << 24 | flags)
+    body = head + b"".join(content)
+    return struct.pack(">I4s", len(body) + 8, kind) + body
+
+
+def write_tiles(path: Path, tiles: list[bytes], coding: bytes, brand: bytes, *, side: int = 64) -> Path:
+    """Join four coded pictures to one of twice the width and height, as cameras store large ones.
+
+    Args:
+        path: Where to.
+        tiles: Files of one tile each.
+        coding: `av01` or `hvc1`, how tiles are coded.
+        brand: `avif` or `heic`.
+        side: Of a tile, in pixels.
+    """
+    setup = {b"av01": b"av1C", b"hvc1": b"hvcC"}[coding]
+    at = tiles[0].index(setup) - 4
+    configuration = tiles[0][at : at + int.from_bytes(tiles[0][at : at + 4])]
+    # The payload of each is all that its mdat holds.
+    coded = [tile[tile.index(b"mdat") + 4 :] for tile in tiles]
+    payloads = [struct.pack(">4B2H", 0, 0, 1, 1, 2 * side, 2 * side), *coded]
+    items = [
+        box(b"infe", struct.pack(">HH", 1 + n, 0), coding if n else b"grid", b"\0", version=2, flags=n > 0)
+        for n in range(5)
+    ]
+    sizes = [box(b"ispe", struct.pack(">II", each, each), version=0) for each in (2 * side, side)]
+    depth = box(b"pixi", b"\3\10\10\10", version=0)
+    uses = b"".join(struct.pack(">HB", 1 + n, 3) + bytes([0x82, 0x83, 4] if n else [0x81, 4, 4])[:3] for n in range(5))
+
+    def meta(start: int) -> bytes:
+        places, offset = b"", start
+        for number, payload in enumerate(payloads):
+            places += struct.pack(">HHHII", 1 + number, 0, 1, offset, len(payload))
+            offset += len(payload)
+        return box(
+            b"meta",
+            box(b"hdlr", struct.pack(">I4s12xB", 0, b"pict", 0), version=0),
+            box(b"pitm", struct.pack(">H", 1), version=0),
+            box(b"iloc", struct.pack(">HH", 0x4400, 5), places, version=0),
+            box(b"iinf", struct.pack(">H", 5), *items, version=0),
+            box(b"iref", box(b"dimg", struct.pack(">6H", 1, 4, 2, 3, 4, 5)), version=0),
+            box(
+                b"iprp", box(b"ipco", *sizes, configuration, depth), box(b"ipma", struct.pack(">I", 5), uses, version=0)
+            ),
+            version=0,
+        )
+
+    kind = box(b"ftyp", brand, bytes(4), brand, b"mif1", b"miaf")
+    path.write_bytes(kind + meta(len(kind) + len(meta(0)) + 8) + box(b"mdat", *payloads))
+    return path
+
+
+def coded_tiles(kind: str) -> list[bytes]:
+    tiles = []
+    for colour in ((220, 30, 30), (30, 200, 30), (30, 30, 220), (240, 240, 240)):
+        file = io.BytesIO()
+        Image.fromarray(np.full((64, 64, 3), colour, np.uint8)).save(file, kind, quality=95)
+        tiles.append(file.getvalue())
+    return tiles
+
+
+def test_a_tiled_avif_is_read_whole(tmp_path: Path) -> None:
+    path = write_tiles(tmp_path / "a.avif", coded_tiles("AVIF"), b"av01", b"avif")
+    with open_source(path) as source:
+        (frame,) = source.frames()
+    assert np.abs(frame.rgb.astype(int) - quadrants((128, 128))).mean() < 4
+
+
+def test_a_tiled_heif_is_read_whole(tmp_path: Path) -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    path = write_tiles(tmp_path / "a.heic", coded_tiles("HEIF"), b"hvc1", b"heic")
+    with open_source(path) as source:
+        (frame,) = source.frames()
+    assert np.abs(frame.rgb.astype(int) - quadrants((128, 128))).mean() < 4
+
+
+def test_heif_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    path = tmp_path / "a.heic"
+    path.write_bytes(box(b"ftyp", b"heic", bytes(4), b"mif1", b"heic") + bytes(100))
+    with pytest.raises(BackendUnavailable, match=r"a\.heic: HEIF needs pillow_heif.*arr-stream\[heif\]"):
+        open_source(path)
+    with pytest.raises(NoImages, match=r"arr-stream\[heif\]"):
+        open_source(tmp_path)
+
+
+def test_a_folder_names_what_it_leaves_out(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    folder = write_images(tmp_path / "pictures", moving_frames(2))
+    first, *others = colours(3)
+    first.save(folder / "still.avif")
+    first.save(folder / "moves.webp", save_all=True, append_images=others, duration=100)
+    first.save(folder / "moves.gif", save_all=True, append_images=others, duration=100)
+    first.save(folder / "moves.png", save_all=True, append_images=others, duration=100)
+    (folder / "a.heic").write_bytes(box(b"ftyp", b"heic", bytes(4), b"mif1", b"heic"))
+    write_video(folder / "clip.mp4", moving_frames(2))
+    (folder / "notes.txt").write_text("x")
+    left_out = ("a.heic (needs arr-stream[heif])", "clip.mp4", "moves.gif", "moves.png", "moves.webp", "notes.txt")
+    for spec in (folder, tmp_path / "pictures" / "*"):
+        with open_source(spec) as source:
+            assert len(list(source.frames())) == 3
+            assert source.info.left_out == left_out
+    _, _, told = run("process", folder, "--patches", tmp_path / "a.jsonl")
+    assert "(6): a.heic (needs arr-stream[heif]), clip.mp4, moves.gif" in " ".join(told.split())

@@ -138,7 +138,7 @@ def _in_folder(folder: Path, recursive: bool) -> list[str]:
     videos = [path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES]
     if videos:
         return [_absolute(path) for path in videos]
-    if any(is_picture(path) and path.parent == folder for path in paths):
+    if any(path.parent == folder and is_picture(path) for path in paths):
         return [_absolute(folder)]
     raise SourceNotFound(
         f"{folder}: a folder without videos",

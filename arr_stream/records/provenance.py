@@ -301,7 +301,8 @@ def _asked(query: Query) -> Asked:
 def _pictures(folder: Path | None, name: str) -> list[Path]:
     from arr_stream.sources.locate import local_spec, pictures_in, pictures_matching
 
-    return pictures_in(folder) if folder is not None else pictures_matching(local_spec(name))
+    pictures, _ = pictures_in(folder) if folder is not None else pictures_matching(local_spec(name))
+    return pictures
 
 
 def _gpu(settings: Settings) -> str | None:

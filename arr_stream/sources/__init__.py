@@ -24,8 +24,8 @@ def open_source(
 ) -> Source:
     """Open whatever `spec` names and read its first frame.
 
-    A folder or glob is read as pictures, a file that ends like a picture as one, anything else as media. A file of
-    exactly the given name comes before a glob.
+    A folder or glob is read as pictures. Of a file, the content decides; its ending counts only where that says
+    nothing. A file of exactly the given name comes before a glob.
 
     Args:
         spec: A file, a folder, a glob, or a `file://` URL.
@@ -40,12 +40,13 @@ def open_source(
     Raises:
         SourceError: One of its kinds, see `arr_stream.errors`.
         InvalidSetting: A start, end, stride or limit that means nothing.
+        BackendUnavailable: It is HEIF, and the package that reads it is not installed.
     """
     span, name = Span(start_seconds, end_seconds, stride, max_frames), public_name(str(spec))
-    paths, folder, pictures = files_of(spec)
+    paths, folder, pictures, left_out = files_of(spec)
     if pictures and video_stream:
         raise NoVideoStream(f"{name}: pictures have no video stream {video_stream}", remedy="leave it out")
-    job = Job(paths, name, pictures, folder, span, video_stream, max_pixels, untagged_matrix)
+    job = Job(paths, name, pictures, folder, left_out, span, video_stream, max_pixels, untagged_matrix)
     if pictures:
         from arr_stream.sources.images import ImagesSource
 

@@ -61,6 +61,7 @@ class SourceInfo:
         start_offset_seconds: The container's own time of what is delivered as 0.0; subtract it from audio times.
         live: Frames come when they come, whether or not anybody is ready for them.
         colour: Colours of the first video picture; None for pictures and browsers.
+        left_out: Names of files in the folder or glob that are not read.
     """
 
     name: str
@@ -78,6 +79,7 @@ class SourceInfo:
     start_offset_seconds: float = 0.0
     live: bool = False
     colour: Colour | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -279,12 +281,14 @@ class Job:
         name: What to call the source in records and messages.
         pictures: Read them as pictures.
         folder: The file or folder that was named; None for a glob.
+        left_out: Files of the folder or glob that are not read.
     """
 
     paths: Sequence[Path]
     name: str
     pictures: bool = False
     folder: Path | None = None
+    left_out: Sequence[Path] = ()
     span: Span = Span()
     video_stream: int | None = None
     max_pixels: int = 100_000_000

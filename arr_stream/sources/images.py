@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import struct
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_stream.errors import NotAMediaFile, SourceDamaged, SourceTooLarge
+from arr_stream.extras import needed_by
 from arr_stream.sources.base import Job, OnePass, SourceInfo, too_large
+from arr_stream.sources.locate import content_of, public_name
 from arr_stream.types import ByteArray, Frame
 
 # No format that runs a program (EPS) or opens other files.
-_FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_FORMATS = ("AVIF", "BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_IS_PREVIEW = 254
+"""TIFF's tag for the kind of a page; its lowest bit marks a smaller copy of another."""
 _FPS = 30.0
 
 
@@ -22,7 +29,8 @@ class ImagesSource(OnePass):
     """Pictures as frames, in the order given, 30 a second.
 
     Pictures may differ in size and are delivered as they are. One that cannot be read is damage, like damage in the
-    middle of a file.
+    middle of a file. A single file with several pictures (WebP, AVIF, TIFF) gives all of them, at its own times if it
+    has any.
 
     Raises:
         NotAMediaFile: The only picture cannot be read.
@@ -32,6 +40,9 @@ class ImagesSource(OnePass):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
+        if len(job.paths) == 1 and _holds_several(job):
+            self._open_sequence(job)
+            return
         duration = len(job.paths) / _FPS
         timed = ((index / _FPS, path) for index, path in enumerate(job.paths))
         chosen = list(job.span.select(timed, self.stats))
@@ -48,7 +59,64 @@ class ImagesSource(OnePass):
             num_frames=len(chosen),
             codec=chosen[0][1].suffix[1:].lower(),
             path=job.folder,
+            left_out=tuple(_left_out(path) for path in job.left_out),
         )
+
+    def _open_sequence(self, job: Job) -> None:
+        self._made = _sequence_frames(job, job.span.select(_sequence(job), self.stats))
+        self._first = next(self._made, None)
+        if self._first is None:
+            raise job.span.nothing(job.name, None)
+        self.info = SourceInfo(
+            name=job.name,
+            kind="animation" if content_of(job.paths[0]) == "animation" else "images",
+            size_wh=self._first.size_wh,
+            codec=job.paths[0].suffix[1:].lower(),
+            path=job.folder,
+        )
+
+
+def _left_out(path: Path) -> str:
+    # With the package that reads it, it would not have been left out.
+    why = " (needs arr-stream[heif])" if content_of(path) == "heif" else ""
+    return f"{public_name(path.name)}{why}"
+
+
+def _holds_several(job: Job) -> bool:
+    """Tell whether a file holds several pictures; those beside the first of a JPEG are previews and depth."""
+    with _opened(job.paths[0], job.max_pixels) as picture:
+        return picture.format != "MPO" and getattr(picture, "is_animated", False)
+
+
+def _sequence(job: Job) -> Iterator[tuple[float, ByteArray]]:
+    seconds = 0.0
+    with _opened(job.paths[0], job.max_pixels) as picture:
+        for number in itertools.count():
+            try:
+                picture.seek(number)
+            except EOFError:
+                return
+            _check_size(picture, job.paths[0], job.max_pixels)
+            if getattr(picture, "tag_v2", {}).get(_IS_PREVIEW, 0) & 1:
+                continue
+            yield seconds, _to_rgb(ImageOps.exif_transpose(picture))
+            seconds += picture.info.get("duration", 0) / 1000 or 1 / _FPS
+
+
+def _sequence_frames(job: Job, pictures: Iterator[tuple[float, ByteArray]]) -> Iterator[Frame]:
+    index = 0
+    try:
+        for seconds, rgb in pictures:
+            yield Frame(index, seconds, rgb)
+            index += 1
+    except NotAMediaFile as exc:
+        if index == 0:
+            raise
+        raise SourceDamaged(
+            f"{job.name}: damaged after {index} frames were read: {exc.message}",
+            frames_read=index,
+            remedy="what came before is kept",
+        ) from exc
 
 
 def _frames(job: Job, chosen: Sequence[tuple[float, Path]]) -> Iterator[Frame]:
@@ -75,20 +143,39 @@ def read_picture(path: Path, *, max_pixels: int = 100_000_000) -> ByteArray:
         NotAMediaFile: It cannot be read, or is cut short.
         SourceTooLarge: It has more pixels than allowed; told from its header, before decoding.
     """
+    with _opened(path, max_pixels) as picture:
+        return _to_rgb(ImageOps.exif_transpose(picture))
+
+
+def _check_size(picture: Image.Image, path: Path, max_pixels: int) -> None:
+    if picture.width * picture.height > max_pixels:
+        raise too_large(str(path), picture.size, max_pixels, instead="scale the picture down")
+
+
+@contextmanager
+def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
+    """Open a picture file; what Pillow raises then or while it is read becomes an error of `read_picture`."""
+    formats: tuple[str, ...] = _FORMATS
+    if content_of(path) == "heif":
+        with needed_by(f"{path}: HEIF"):
+            import pillow_heif
+
+        pillow_heif.register_heif_opener()
+        formats = ("HEIF",)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as picture:
-                if picture.width * picture.height > max_pixels:
-                    raise too_large(str(path), picture.size, max_pixels, instead="scale the picture down")
-                return _to_rgb(ImageOps.exif_transpose(picture))
+            opened = Image.open(path, formats=formats)
+        with opened as picture:
+            _check_size(picture, path, max_pixels)
+            yield picture
     except Image.DecompressionBombError as exc:
         # From twice of what it warns of, whatever is allowed here.
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise SourceTooLarge(f"{path}: more than the {most} pixels that Pillow opens", remedy="scale it down") from exc
     except UnidentifiedImageError as exc:
-        raise NotAMediaFile(f"{path}: not a picture", remedy="give JPEG, PNG, WebP, BMP, TIFF or PPM") from exc
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError) as exc:
+        raise NotAMediaFile(f"{path}: not a picture", remedy="give JPEG, PNG, WebP, AVIF, BMP, TIFF or PPM") from exc
+    except (OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, struct.error) as exc:
         # Pillow's decoders report bad data in all of these ways.
         raise NotAMediaFile(f"{path}: cannot be read: {exc}", remedy="check that the picture is complete") from exc
 

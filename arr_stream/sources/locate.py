@@ -1,18 +1,26 @@
-"""From what a person typed to the files that are meant."""
+"""From what a person typed to the files that are meant, and what is in them."""
 
 from __future__ import annotations
 
 import difflib
 import glob
 import re
+import struct
+from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import IO, Literal, NamedTuple
 from unicodedata import category
 from urllib.parse import unquote, urlsplit
 
 from arr_stream.errors import NoImages, NotAMediaFile, SourceNotFound
+from arr_stream.extras import need, remedy_for
 
-IMAGE_SUFFIXES = frozenset({".bmp", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"})
-"""Endings of files that are read as pictures; an animated GIF is a video."""
+_PICTURE_SUFFIXES = {".bmp", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+"""Endings of files that are read as pictures where their first bytes do not say what they are."""
+
+Content = Literal["picture", "animation", "heif", "heif sequence", "media", "unknown"]
+_MOST_CHUNKS = 1000
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -61,20 +69,100 @@ def local_spec(spec: str | Path) -> str:
     return unquote(parts.path)
 
 
-def files_of(spec: str | Path) -> tuple[list[Path], Path | None, bool]:
-    """The files to read, the file or folder that was named (None for a glob), and whether they are pictures.
+class Files(NamedTuple):
+    """What a person meant.
+
+    Args:
+        paths: The files to read.
+        named: The file or folder that was named; None for a glob.
+        pictures: Pillow reads them, not FFmpeg.
+        left_out: Files of the folder or glob that are not read.
+    """
+
+    paths: list[Path]
+    named: Path | None
+    pictures: bool
+    left_out: list[Path]
+
+
+def files_of(spec: str | Path) -> Files:
+    """Find the files to read.
 
     Raises:
         SourceError: See `local_spec`, `pictures_in`, `pictures_matching` and `require_file`.
+        NotAMediaFile: It is a sequence of HEIF pictures.
+        BackendUnavailable: It is HEIF, and the package that reads it is not installed.
     """
     text = local_spec(spec)
-    path = Path(text)
+    path, name = Path(text), public_name(str(spec))
     if path.is_dir():
-        return pictures_in(path), path, True
+        pictures, left_out = pictures_in(path)
+        return Files(pictures, path, True, left_out)
     if is_glob(text):
-        return pictures_matching(text), None, True
-    require_file(path, public_name(str(spec)))
-    return [path], path, is_picture(path)
+        pictures, left_out = pictures_matching(text)
+        return Files(pictures, None, True, left_out)
+    require_file(path, name)
+    content = content_of(path)
+    if content == "heif":
+        need("pillow_heif", f"{name}: HEIF")
+    if content == "heif sequence":
+        raise NotAMediaFile(f"{name}: a sequence of HEIF pictures", remedy="convert it to a video first")
+    return Files([path], path, content == "animation" or is_picture(path), [])
+
+
+def content_of(path: Path) -> Content:
+    """Return what the first bytes of a file show, whatever it is called.
+
+    `picture` is JPEG, PNG, WebP or AVIF, `animation` is WebP or AVIF with several frames; `media` is for FFmpeg, which
+    GIF and APNG are as well.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(512)
+            if head.startswith(b"\x89PNG\r\n\x1a\n"):
+                return "media" if _is_apng(file) else "picture"
+    except OSError:
+        return "unknown"
+    if head.startswith(b"\xff\xd8\xff"):
+        # Motion JPEG is one JPEG after the other.
+        return "media" if path.suffix.lower() in (".mjpeg", ".mjpg") else "picture"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "animation" if head[12:16] == b"VP8X" and head[20:21] and head[20] & 2 else "picture"
+    if head[4:8] == b"ftyp":
+        return _content_of_brands(head)
+    is_quicktime = head[4:8] in (b"moov", b"mdat", b"wide", b"free", b"skip")
+    is_transport_stream = head[:1] == head[188:189] == b"G"
+    is_media = head.startswith(
+        (b"GIF8", b"\x1aE\xdf\xa3", b"RIFF", b"OggS", b"FLV", b"\0\0\1\xba", b"\x30\x26\xb2\x75")
+    )
+    return "media" if is_media or is_quicktime or is_transport_stream else "unknown"
+
+
+def _is_apng(file: IO[bytes]) -> bool:
+    """Look for the chunk that announces frames, which stands before the pixels."""
+    file.seek(8)
+    for _ in range(_MOST_CHUNKS):
+        header = file.read(8)
+        if len(header) < 8:
+            return False
+        length, kind = struct.unpack(">I4s", header)
+        if kind in (b"acTL", b"IDAT"):
+            return bool(kind == b"acTL")
+        file.seek(length + 4, 1)
+    return False
+
+
+def _content_of_brands(head: bytes) -> Content:
+    """Read the brands of an ISO base media file: the major one, and from byte 16 those that it is compatible with."""
+    end = min(int.from_bytes(head[:4]), len(head))
+    brands = {head[8:12], *(head[at : at + 4] for at in range(16, end, 4))}
+    if b"avis" in brands:
+        return "animation"
+    if b"avif" in brands:
+        return "picture"
+    if head[8:12] in (b"heic", b"heix", b"heim", b"heis", b"mif1"):
+        return "heif"
+    return "heif sequence" if head[8:12] in (b"hevc", b"hevx", b"msf1") else "media"
 
 
 def is_glob(spec: str) -> bool:
@@ -86,42 +174,57 @@ def is_glob(spec: str) -> bool:
 
 
 def is_picture(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES
+    """Tell whether a file is a single picture that can be read here."""
+    content = content_of(path)
+    if content == "unknown":
+        return path.suffix.lower() in _PICTURE_SUFFIXES
+    return content == "picture" or (content == "heif" and find_spec("pillow_heif") is not None)
 
 
-def pictures_in(folder: Path) -> list[Path]:
-    """Pictures of a folder, not of its subfolders, frame2 before frame10; hidden files do not count.
+def pictures_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """List the pictures of a folder, not of its subfolders, frame2 before frame10, and the files that are none.
+
+    Hidden files do not count.
 
     Raises:
         NoImages: There are none.
     """
     try:
-        found = [
-            path for path in folder.iterdir() if is_picture(path) and not path.name.startswith(".") and path.is_file()
-        ]
+        found = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file()]
     except OSError as exc:
         raise NoImages(f"{folder}: cannot be listed: {exc.strerror}", remedy="check its permissions") from exc
-    if not found:
-        raise NoImages(
-            f"{folder}: a folder without pictures",
-            remedy="give a folder with JPEG, PNG, WebP, BMP or TIFF files, or a video; `batch` takes folders of videos",
+    pictures, others = _parted(found)
+    if not pictures:
+        remedy = (
+            "give a folder with JPEG, PNG, WebP, AVIF, BMP or TIFF files, or a video; `batch` takes folders of videos"
         )
-    return sorted(found, key=natural_key)
+        if any(content_of(path) == "heif" for path in others):
+            remedy = f"{remedy_for('heif')} reads HEIF"
+        raise NoImages(f"{folder}: a folder without pictures", remedy=remedy)
+    return pictures, others
 
 
-def pictures_matching(pattern: str) -> list[Path]:
-    """Pictures that a glob names (`**` goes into subfolders), frame2 before frame10.
+def pictures_matching(pattern: str) -> tuple[list[Path], list[Path]]:
+    """List the pictures that a glob names (`**` goes into subfolders), frame2 before frame10, and its other files.
 
     Raises:
         NoImages: There are none.
     """
     # Path.glob takes no absolute pattern.
     found = [Path(match) for match in glob.glob(pattern, recursive=True)]  # noqa: PTH207
-    pictures = [path for path in found if is_picture(path) and path.is_file()]
+    pictures, others = _parted(path for path in found if path.is_file())
     if not pictures:
         what = f"matches {len(found)} files, but no picture" if found else "matches nothing"
         raise NoImages(f"{pattern}: {what}", remedy="a glob names pictures, such as 'frames/*.jpg'")
-    return sorted(pictures, key=natural_key)
+    return pictures, others
+
+
+def _parted(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Sort files into pictures and others."""
+    parts: tuple[list[Path], list[Path]] = ([], [])
+    for path in sorted(files, key=natural_key):
+        parts[0 if is_picture(path) else 1].append(path)
+    return parts
 
 
 def natural_key(path: Path) -> list[tuple[int, int, str]]:
