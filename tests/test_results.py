@@ -431,7 +431,7 @@ class TestBlocks:
         found = filled(self.TEXT.replace("NAME", "claims"), {}, "results.md")
         assert "Not measured ([results](results.md#claims))" in found and "old" not in found
         main_block = filled(self.TEXT.replace("NAME", "main"), {}, "docs/results.md")
-        assert "docs/results.md#coverage" in main_block and not re.search(r"\d\.\d", main_block)
+        assert "docs/results.md#cameras" in main_block and not re.search(r"\d\.\d", main_block)
 
     def test_the_main_block_tells_ours_from_the_best_of_the_others(self) -> None:
         rows = (
