@@ -21,6 +21,7 @@ for command in (
     *(quality.compare, quality.ablation, quality.interval, quality.cascade, quality.atlas, quality.clusters),
     *(quality.localisation, quality.meaning, quality.entering, quality.answers),
     *(quality.returns, quality.small_text, quality.spending, quality.summaries),
+    *(quality.carry, quality.flow, quality.text),
     *(speed.claims, speed.query, speed.device, speed.vlm, speed.serving, speed.live, speed.batch),
     results,
 ):

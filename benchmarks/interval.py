@@ -20,10 +20,8 @@ import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.carry import OURS, evaluate_carry
 from arr_stream.evaluation.davis import Sequence as Footage
 from arr_stream.evaluation.tables import Report, ResultTable, Value
-from arr_stream.evaluation.text import FOUND_SHARE
 from arr_stream.evaluation.truth import SceneTruth, load_truth
 from arr_stream.keyframes.beside import make_provider
 from arr_stream.keyframes.embeddings import find_pca, make_embedder, make_text_encoder
@@ -41,8 +39,10 @@ from benchmarks.ablation_runs import (
     run_in_turns,
     usual_footage,
 )
+from benchmarks.carry import OURS, evaluate_carry
 from benchmarks.meaning import evaluate_carried, held_out_clips
 from benchmarks.scenes.truth import placed_words
+from benchmarks.text import FOUND_SHARE
 
 INTERVALS = (1, 2, 3, 5, 8, 15, 30, 60, 120)
 ASKED = tuple(question for question in QUESTIONS if question.budget == "10%")

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from arr_stream.config import Settings
 from arr_stream.evaluation.tables import Report, ResultTable
-from arr_stream.evaluation.text import TruthWord
 from arr_stream.keyframes.base import KeyframeInput, resized
 from arr_stream.keyframes.generate import InStepKeyframes, make_generator
 from arr_stream.keyframes.text.rapid import RapidOcrFinder
@@ -28,6 +27,7 @@ from arr_stream.selection.budget import budget_tokens
 from arr_stream.texture.pictures import finer_pictures
 from arr_stream.types import CELL_PX, FINER, FINER_TOKENS, ByteArray, Frame, Grid, TextRegion, span_cells
 from benchmarks.scenes.small_print import SIZE_WH, SMALL_PX, SmallPrint, small_print
+from benchmarks.text import TruthWord
 
 DoubleArray = npt.NDArray[np.float64]
 

@@ -204,9 +204,7 @@ def test_results_that_find_no_room_are_one_line(run: Run, arguments: tuple[str, 
         ("taken.png/c.png", "is not a folder"),
     ],
 )
-@pytest.mark.parametrize(
-    "command", [("eval", "carry"), ("eval", "coverage"), ("eval", "flow"), ("interval",), ("compare",)]
-)
+@pytest.mark.parametrize("command", [("eval", "coverage"), ("carry",), ("flow",), ("interval",), ("compare",)])
 def test_pictures_that_cannot_be_written_are_told_before_footage_is_read(
     run: Run, measure: Run, tmp_path: Path, command: tuple[str, ...], name: str, words: str
 ) -> None:
@@ -332,7 +330,7 @@ def test_bench_reports_ratios(run: Run, clip: Path, tmp_path: Path) -> None:
     assert all(value > 0 for value in report["ratios"].values())
 
 
-def test_eval_on_a_folder_of_footage(run: Run, tmp_path: Path) -> None:
+def test_eval_on_a_folder_of_footage(run: Run, measure: Run, tmp_path: Path) -> None:
     from PIL import Image
 
     frames = moving_square(12)
@@ -346,13 +344,13 @@ def test_eval_on_a_folder_of_footage(run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     means = json.loads(out)["mean_coverage"]["9"]
     assert means["oracle"] >= means["arr-stream"] > 0.8
-    code, out, err = run("eval", "carry", tmp_path, "--interval", 6, "--json", "--plot", tmp_path / "i.png")
+    code, out, err = measure("carry", tmp_path, "--interval", 6, "--json", "--plot", tmp_path / "i.png")
     assert code == 0, err
     by_tracker = {row["tracker"]: row["iou"] for row in json.loads(out)["rows"]}
     assert by_tracker["arr-stream, mask"] > by_tracker["not moved"]
-    assert run("eval", "carry", tmp_path / "frames")[0] == 80
-    assert run("eval", "carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png")[0] == 20
-    assert run("eval", "carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png", "--force")[0] == 0
+    assert measure("carry", tmp_path / "frames")[0] == 80
+    assert measure("carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png")[0] == 20
+    assert measure("carry", tmp_path, "--interval", 6, "--plot", tmp_path / "i.png", "--force")[0] == 0
     assert (tmp_path / "c.png").stat().st_size > 5000
     assert (tmp_path / "i.png").stat().st_size > 5000
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.carry import ChainedDis, Still, evaluate_carry, intersection_over_union
 from arr_stream.evaluation.davis import load_sequences
 from arr_stream.types import BoolArray, Frame
+from benchmarks.carry import ChainedDis, Still, evaluate_carry, intersection_over_union
 from tests.test_evaluate_davis import squares, write_sequence
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"

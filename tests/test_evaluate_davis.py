@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.carry import evaluate_carry
 from arr_stream.evaluation.davis import load_sequences, tight_box
+from benchmarks.carry import evaluate_carry
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_videos"
 

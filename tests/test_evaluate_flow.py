@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from arr_stream.errors import EvaluationDataError, NotAMediaFile
-from arr_stream.evaluation.carry import evaluate_carry
 from arr_stream.evaluation.coverage import METHODS, CoverageReport, CoverageRow
 from arr_stream.evaluation.davis import load_sequences
-from arr_stream.evaluation.flow import dis_reference, evaluate_flow, load_pairs, read_flo, read_kitti
-from arr_stream.evaluation.plots import plot_carry, plot_coverage, plot_flow
+from arr_stream.evaluation.plots import plot_coverage
 from arr_stream.types import ByteArray, FloatArray
+from benchmarks.carry import evaluate_carry, plot_carry
+from benchmarks.flow import dis_reference, evaluate_flow, load_pairs, plot_flow, read_flo, read_kitti
 from tests.media import data_folder
 from tests.test_evaluate_davis import squares, write_sequence
 

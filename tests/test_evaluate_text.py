@@ -11,12 +11,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from arr_stream.cli.evaluate import text
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.text import TextScore, evaluate_text, load_blank, load_pictures
 from arr_stream.keyframes.base import KeyframeInput, TextFinding
 from arr_stream.keyframes.text.regions import text_mask
 from arr_stream.types import TextRegion
+from benchmarks.commands.quality import text
+from benchmarks.text import TextScore, evaluate_text, load_blank, load_pictures
 
 SIZE_WH = (320, 192)
 

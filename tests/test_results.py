@@ -22,10 +22,9 @@ from arr_stream.cli import app as product
 from arr_stream.config import Settings
 from arr_stream.errors import EvaluationDataError
 from arr_stream.evaluation.coverage import METHODS, CoverageReport, CoverageRow
-from arr_stream.evaluation.flow import FlowReport, FlowRow
 from arr_stream.evaluation.tables import ResultTable
-from arr_stream.evaluation.text import TextScore
 from benchmarks.__main__ import app as measurements
+from benchmarks.flow import FlowReport, FlowRow
 from benchmarks.live.figures import Figure, LiveReport
 from benchmarks.localisation import LocalisationReport, LocalisationRow
 from benchmarks.results import measuring
@@ -36,6 +35,7 @@ from benchmarks.results.records import Record, Run, load_records
 from benchmarks.results.sections import BY_NAME, SECTIONS, Command, Section
 from benchmarks.results.tables import MAKERS, tables_of
 from benchmarks.results.targets import TARGETS, Target, targets_table
+from benchmarks.text import TextScore
 from tests.conftest import Run as Call
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -526,7 +526,7 @@ def test_what_cannot_be_is_one_line(measure: Call, tmp_path: Path, options: list
 def test_the_list_tells_each_section(measure: Call) -> None:
     code, told, _ = measure("results", "--list", "--only", "flow", "--only", "text")
     assert code == 0
-    assert "eval flow DATA/flow" in told and "eval text DATA/text" in told and "benchmarks live" not in told
+    assert "benchmarks flow DATA/flow" in told and "benchmarks text DATA/text" in told and "benchmarks live" not in told
 
 
 def _anchors(text: str) -> set[str]:

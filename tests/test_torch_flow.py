@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_stream.errors import InvalidSetting
-from arr_stream.evaluation.flow import FlowPair, dis_reference, evaluate_flow, load_pairs, pipeline_flow
 from arr_stream.motion import torch_flow
 from arr_stream.motion.torch_flow import PRESETS, TorchFlow, differences, flow_px, median3, resize_flow
+from benchmarks.flow import FlowPair, dis_reference, evaluate_flow, load_pairs, pipeline_flow
 from tests.contracts.test_flow import flow_input, texture
 from tests.device_checks import DEVICES, OnDeviceOnly
 from tests.media import data_folder

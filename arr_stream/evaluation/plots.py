@@ -6,29 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arr_stream.evaluation.carry import CarryReport
 from arr_stream.evaluation.coverage import METHODS, CoverageReport
-from arr_stream.evaluation.flow import FlowReport
 from arr_stream.evaluation.stages import BenchReport
 
 OUR_COLOUR = "#1f6feb"
 OTHER_COLOURS = ("#8b949e", "#d29922", "#3fb950", "#a371f7")
-
-
-def plot_carry(report: CarryReport, path: Path) -> None:
-    """IoU against the age of the mask, one panel an interval."""
-    intervals = sorted({row.interval for row in report.rows})
-    figure, panels = make_panels(len(intervals))
-    for panel, interval in zip(panels, intervals, strict=True):
-        shown = [row for row in report.rows if row.interval == interval]
-        for row, colour in zip(shown, _colours([row.tracker for row in shown]), strict=True):
-            ages = range(1, len(row.by_age) + 1)
-            panel.plot(ages, row.by_age, label=f"{row.tracker} (mean {row.iou:.2f})", color=colour, linewidth=2)
-        panel.set(
-            xlabel="age of the mask (frames)", ylabel="mean IoU", ylim=(0, 1), title=f"a mask every {interval} frames"
-        )
-        panel.legend(frameon=False)
-    save_figure(figure, path)
 
 
 def plot_coverage(report: CoverageReport, path: Path) -> None:
@@ -37,7 +19,7 @@ def plot_coverage(report: CoverageReport, path: Path) -> None:
     sequences = sorted({row.sequence for row in report.rows})
     figure, panels = make_panels(len(budgets))
     for panel, budget in zip(panels, budgets, strict=True):
-        for offset, (method, colour) in enumerate(zip(METHODS, _colours(METHODS), strict=True)):
+        for offset, (method, colour) in enumerate(zip(METHODS, colours_of(METHODS), strict=True)):
             values = {
                 row.sequence: row.coverage for row in report.rows if row.method == method and row.budget == budget
             }
@@ -47,25 +29,6 @@ def plot_coverage(report: CoverageReport, path: Path) -> None:
         panel.set(ylabel="share of the object seen", ylim=(0, 1), title=f"{budget} tokens a frame")
         panel.set_xticks(range(len(sequences)), sequences, rotation=35, ha="right")
         panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=9)
-    save_figure(figure, path)
-
-
-def plot_flow(report: FlowReport, path: Path) -> None:
-    """Endpoint error by pair and estimator, logarithmic."""
-    pairs = sorted({row.pair for row in report.rows})
-    estimators = list(dict.fromkeys(row.estimator for row in report.rows))
-    figure, (panel,) = make_panels(1)
-    width = 0.8 / len(estimators)
-    for offset, (estimator, colour) in enumerate(zip(estimators, _colours(estimators), strict=True)):
-        values = {row.pair: row.endpoint_error_px for row in report.rows if row.estimator == estimator}
-        places = [index + (offset - (len(estimators) - 1) / 2) * width for index in range(len(pairs))]
-        bars = panel.bar(places, [values[pair] for pair in pairs], width=width, color=colour, label=estimator)
-        if len(pairs) <= 4:
-            panel.bar_label(bars, fmt="%.2g", padding=2, fontsize=8)
-    panel.set(ylabel="mean endpoint error (px)", yscale="log")
-    panel.yaxis.set_major_formatter("{x:g}")
-    panel.set_xticks(range(len(pairs)), pairs, rotation=35 if len(pairs) > 4 else 0)
-    panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
     save_figure(figure, path)
 
 
@@ -99,7 +62,7 @@ def plot_bench(report: BenchReport, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _colours(names: Sequence[str]) -> list[str]:
+def colours_of(names: Sequence[str]) -> list[str]:
     """One colour a row: shades of blue, then of green, for arr-stream, and others for what it is compared with."""
     ours = [name for name in names if name.startswith("arr-stream")]
     others = [name for name in names if name not in ours]

@@ -18,12 +18,12 @@ from statistics import median
 from typing import Any
 
 import cv2
+import numpy as np
 
 from arr_stream.config import Settings
 from arr_stream.consumer import BackgroundConsumer, total_ms
 from arr_stream.draw.mp4 import Mp4Writer
 from arr_stream.errors import MeasurementFailed, NothingInRange
-from arr_stream.evaluation.carry import half_grey
 from arr_stream.evaluation.limits import copy_bytes_per_ms, touched_bytes
 from arr_stream.evaluation.tables import Report, ResultTable, short
 from arr_stream.evaluation.timing import Timing
@@ -38,11 +38,17 @@ from arr_stream.run import run
 from arr_stream.sources import Source, open_source
 from arr_stream.stream import Models, Stream
 from arr_stream.threads import one_opencv_thread
-from arr_stream.types import Frame
+from arr_stream.types import ByteArray, Frame
 
 _LOOK_SECONDS = 0.005
 FULL_GENERATION_FRAMES = 12
 """Frames that full generation is measured on; it is by far the dearest thing here."""
+
+
+def half_grey(rgb: ByteArray) -> ByteArray:
+    """Return a picture in grey at half size, as DIS at half size needs it."""
+    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    return np.asarray(cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,8 @@ import numpy.typing as npt
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
-from PIL import Image
 
 from arr_stream.sources.base import Colour, Matrix
-from arr_stream.sources.images import on_white
 from arr_stream.types import ByteArray
 
 _WHITE_NITS = 203.0
@@ -110,6 +108,11 @@ def rgb_of(picture: VideoFrame, untagged: Matrix = "auto") -> ByteArray:
     rgba = _converted(picture, colour, "rgba")
     if colour.done is not None:
         rgba[..., :3] = _opaque(picture, colour)
+    # Few videos are transparent, and Pillow takes time to import.
+    from PIL import Image
+
+    from arr_stream.sources.images import on_white
+
     return on_white(Image.fromarray(rgba))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from arr_stream.cli.console import out
 from arr_stream.cli.measuring import (
     Force,
     Json,
@@ -27,9 +29,9 @@ from arr_stream.errors import InvalidSetting
 from benchmarks.sizes import parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from arr_stream.keyframes.base import Clusterer
+    from arr_stream.keyframes.base import Clusterer, TextFinder
 
 SAMPLES = Path("sample_videos")
 HALF_CELLS_LEVEL = 4
@@ -474,3 +476,74 @@ def _known(given: Sequence[str] | None, known: Sequence[_Name], option: str) -> 
         if name not in by_name:
             raise InvalidSetting(f"{option} {name!r} is not known", remedy=f"take some of {', '.join(known)}")
     return [by_name[name] for name in dict.fromkeys(given or ())]
+
+
+def carry(
+    data: Sequences,
+    interval: Annotated[list[int] | None, typer.Option(min=2, help="Frames from mask to mask.")] = None,
+    as_json: Json = False,
+    plot: Plot = None,
+    force: Force = False,
+) -> None:
+    """Carry the mask of every Nth frame over the frames between: mean IoU, and the curve against age."""
+    check_picture(plot, force=force)
+
+    from arr_stream.evaluation.davis import load_sequences
+    from benchmarks.carry import evaluate_carry, plot_carry
+
+    report = evaluate_carry(load_sequences(data), list(dict.fromkeys(interval or [10, 30])), progress=say)
+    present(report, as_json=as_json, plot=plot, draw=plot_carry, force=force)
+
+
+def flow(
+    data: Annotated[Path, typer.Argument(help="Folder of pairs: two pictures and a .flo or KITTI PNG each.")],
+    as_json: Json = False,
+    plot: Plot = None,
+    force: Force = False,
+) -> None:
+    """Endpoint error of the flow on pairs with ground truth."""
+    check_picture(plot, force=force)
+
+    from benchmarks.flow import dis_reference, evaluate_flow, load_pairs, pipeline_flow, plot_flow
+
+    presets = ("ultrafast", "fast", "medium")
+    estimators = {
+        **{f"arr-stream, {n} {preset}": pipeline_flow(n, preset) for n in ("dis", "torch") for preset in presets},
+        **{f"DIS {preset}, full size": dis_reference(preset) for preset in ("fast", "medium")},
+    }
+    report = evaluate_flow(load_pairs(data), estimators)
+    present(report, as_json=as_json, plot=plot, draw=plot_flow, force=force)
+
+
+def text(
+    data: Annotated[Path, typer.Argument(help="Folder with textdet_*.json or data.txt, or with such folders.")],
+    backend: Annotated[list[str] | None, typer.Option(help="Finder, as in keyframes.text.")] = None,
+    blank: Annotated[list[Path] | None, typer.Option(help="Folder of pictures without any text.")] = None,
+    blank_every: Annotated[int, typer.Option(min=1, help="Take each Nth of those.")] = 10,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for each finder.")] = 1,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Recall and precision of the text mask, words read, and processor time, on pictures with ground truth."""
+    from arr_stream.config import Settings
+    from arr_stream.keyframes.text import make_text_finder
+    from benchmarks.text import evaluate_text, load_blank, load_pictures, text_tables
+
+    settings = Settings.load(preset, overrides or ())
+
+    pictures = load_pictures(data)
+    for folder in blank or ():
+        pictures += load_blank(folder, blank_every)
+
+    def maker(name: str) -> Callable[[], TextFinder]:
+        chosen = settings.with_values({"keyframes.text": name})
+        return lambda: make_text_finder(chosen, threads)
+
+    finders = {name: maker(name) for name in backend or ["auto", "rapidocr"]}
+    scores = evaluate_text(pictures, finders, progress=say)
+    if as_json:
+        out.print_json(json.dumps([score.as_json() for score in scores]))
+        return
+    for table in text_tables(scores):
+        out.print(table.rich())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from arr_stream.evaluation.tables import ResultTable, Value
-from arr_stream.evaluation.text import TextScore, text_tables
 from benchmarks.results.records import Record, Run
+from benchmarks.text import TextScore, text_tables
 
 
 def tables_of(record: Record) -> list[ResultTable]:

@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_stream.errors import EvaluationDataError
-from arr_stream.evaluation.text import TextPicture, load_pictures
 from arr_stream.types import BoolArray, ByteArray
 from benchmarks.scenes.camera import CAMERAS, Camera, GeneratedSource, camera_path, look, with_grain
 from benchmarks.scenes.cameras import camera_footage, track_footage
 from benchmarks.scenes.drawing import photograph
 from benchmarks.scenes.footage import CAMERA_KINDS, KINDS, Footage, FootageKind, Truth, davis_footage, sample_footage
 from benchmarks.scenes.shapes import make_scene
+from benchmarks.text import TextPicture, load_pictures
 
 SCENERIES = ("coffee", "astronaut", "rocket", "chelsea", "hubble_deep_field", "gravel")
 """Photographs of `skimage.data`."""
@@ -274,7 +274,7 @@ def text_footage(
     pictures = [picture for picture in load_pictures(folder) if any(word.legible for word in picture.words)]
     if not pictures:
         raise EvaluationDataError(
-            f"{folder}: no pictures with legible words", remedy="see `arr-stream eval text --help`"
+            f"{folder}: no pictures with legible words", remedy="see `python -m benchmarks text --help`"
         )
     return [_text(number, p, camera, frames, size_wh) for number, p in enumerate(pictures) for camera in CAMERAS]
 

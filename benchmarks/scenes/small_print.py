@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from arr_stream.draw.typeface import font
-from arr_stream.evaluation.text import TruthWord
 from arr_stream.types import ByteArray, Frame
 from benchmarks.scenes.drawing import photograph
+from benchmarks.text import TruthWord
 
 SIZE_WH = (3840, 2160)
 FPS = 30

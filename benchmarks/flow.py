@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from arr_stream.errors import EvaluationDataError
+from arr_stream.evaluation.plots import colours_of, make_panels, save_figure
 from arr_stream.evaluation.tables import Report, ResultTable, Value
 from arr_stream.types import BoolArray, ByteArray, FloatArray
 
@@ -215,3 +216,22 @@ def pipeline_flow(name: str, preset: str) -> FlowFunction:
         return np.asarray(resize_offsets(estimator.estimate(*given).offset_px, (height, width)))
 
     return estimate
+
+
+def plot_flow(report: FlowReport, path: Path) -> None:
+    """Endpoint error by pair and estimator, logarithmic."""
+    pairs = sorted({row.pair for row in report.rows})
+    estimators = list(dict.fromkeys(row.estimator for row in report.rows))
+    figure, (panel,) = make_panels(1)
+    width = 0.8 / len(estimators)
+    for offset, (estimator, colour) in enumerate(zip(estimators, colours_of(estimators), strict=True)):
+        values = {row.pair: row.endpoint_error_px for row in report.rows if row.estimator == estimator}
+        places = [index + (offset - (len(estimators) - 1) / 2) * width for index in range(len(pairs))]
+        bars = panel.bar(places, [values[pair] for pair in pairs], width=width, color=colour, label=estimator)
+        if len(pairs) <= 4:
+            panel.bar_label(bars, fmt="%.2g", padding=2, fontsize=8)
+    panel.set(ylabel="mean endpoint error (px)", yscale="log")
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.set_xticks(range(len(pairs)), pairs, rotation=35 if len(pairs) > 4 else 0)
+    panel.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
+    save_figure(figure, path)
